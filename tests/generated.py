@@ -123,9 +123,6 @@ def records_of(kind: Any, seen: dict[type, None] | None = None) -> dict[type, No
     return seen
 
 
-# ------------------------------------------------------------------------------------------------------------------- JSON Schema
-
-
 def schema_of(name: str) -> Json:
     """The JSON Schema of a file's record, or of its lines."""
     kinds, about = FILES[name]
@@ -182,9 +179,6 @@ def _schema(kind: Any) -> Json:
 def _elements(places: list[Json]) -> Json:
     """Of a list that has so many elements."""
     return {"items": places, "minItems": len(places), "maxItems": len(places)}
-
-
-# ------------------------------------------------------------------------------------------------------------------- tables
 
 
 def tables_of(name: str) -> Iterator[str]:

@@ -464,7 +464,7 @@ WORDS: Mapping[str, list[str]] = {
     "roles.md": [*keys(StackRole), *keys(LimitsSpec), *(field.name for field in fields(RoleUse))],
     "judges.md": [*(field.name for field in fields(SelfEvaluating)), *(name for name in AGENTS if "evaluating" in name)],
     "gates.md": [
-        *registry.asked(),
+        *registry.gated(),
         *LATENCY_STATISTICS,
         *registry.single(),
         *SHARES,

@@ -101,7 +101,7 @@ class Orchestrator:
         notebook = Notebook(problem, self.document_characters)
         if self.run_code and tools.code is None:
             raise ConfigError(f"there is no sandbox in which programs for scenario {scenario.id!r} can run")
-        desk = ExpertContext(notebook, scenario.id, self.retriever, self.topk, tools.code if self.run_code else None, self.code_timeout)
+        context = ExpertContext(notebook, scenario.id, self.retriever, self.topk, tools.code if self.run_code else None, self.code_timeout)
         own = Toolbox([_tool(name) for name in EXPERTS if name != SEARCH or self.retriever])
         talk = RoundMessages(self, notebook)
         for turn in range(1, self.max_rounds + 1):
@@ -113,7 +113,7 @@ class Orchestrator:
             request, call = asked
             started = time.monotonic_ns()
             try:
-                result = f"Error: {call.detail}" if call.problem else await self._done(call, desk, llm)
+                result = f"Error: {call.detail}" if call.problem else await self._done(call, context, llm)
             finally:
                 ended = time.monotonic_ns()
                 tools.add(dataclasses.replace(call, started_ns=started, ended_ns=ended, user_turn=tools.user_turn))
@@ -124,13 +124,13 @@ class Orchestrator:
         llm.transcript = talk.messages()
         raise LimitReached(f"rounds: {self.max_rounds} were not enough")
 
-    async def _done(self, call: ToolCall, desk: ExpertContext, llm: LLM) -> str:
+    async def _done(self, call: ToolCall, context: ExpertContext, llm: LLM) -> str:
         """Has the expert do what a call asks for; what came of it."""
         name = str(call.arguments["model"])
         expert = await llm.role(self.roles.get(name, ROLES[call.name]))
         if call.name == SEARCH:
-            return await desk.search(expert)
-        return await (desk.reason(expert) if call.name == REASON else desk.answer(expert, self.answer_prompt))
+            return await context.search(expert)
+        return await (context.reason(expert) if call.name == REASON else context.answer(expert, self.answer_prompt))
 
 
 @dataclass

@@ -137,7 +137,7 @@ class Comparison:
                 group = RolloutKey(name, "", variant).group
                 trials = {arm.name: self._trials[name, VariantOrigin(variant, arm.name)] for arm in self._arms}
                 yield from (_of_score(group, score, trials) for score in suite.score_names)
-                for metric in registry.asked():
+                for metric in registry.gated():
                     times = {arm: latencies(each, metric) for arm, each in trials.items()}
                     for q in PERCENTILES:
                         yield _of_latency(group, f"{metric}.p{q}", q, times, doubt(stopwatch, f"{metric}.p{q}"))

@@ -141,7 +141,7 @@ def speed_changes(old: ComparedRun, new: ComparedRun) -> Iterator[MedianLatency]
     """Medians of latencies, paired by scenarios with equal content; all are doubtful where anything makes the speeds of two runs so."""
     shared = shared_scenarios(old, new)
     doubtful = any(True for _ in doubts(old, new))
-    for name in registry.asked():
+    for name in registry.gated():
         base, now = (latencies_of(run, name, shared) for run in (old, new))
         before, after = (spread.p50 if (spread := run.facts.performance.latency(name)) else None for run in (old, new))
         yield MedianLatency(name, before, after, compare_latency(now, base, 50, 0.0), doubtful)
@@ -174,7 +174,7 @@ def doubts(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the ol
     """A sentence for each reason why the speeds of two runs, which have names in it, say little about each other."""
     for name_of_run, run in zip(names, (old, new), strict=True):
         yield from dict.fromkeys(
-            f"in {name_of_run} {why}" for name in registry.asked() if (why := doubt(run.facts.stopwatch, f"{name}.p50"))
+            f"in {name_of_run} {why}" for name in registry.gated() if (why := doubt(run.facts.stopwatch, f"{name}.p50"))
         )
     if (was := old.identity) and (now := new.identity):
         unknown = [name for name, each in zip(names, (was, now), strict=True) if each.hardware.gpus is None]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.metrics.registry import asked, single
+from pytest_agentbench.metrics.registry import gated, single
 from pytest_agentbench.records import STATUSES
 from pytest_agentbench.stats.decisions import QUESTIONS, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import PassRate
@@ -130,9 +130,9 @@ def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]
         return "score", name, statistic
     if metric in scores:
         raise ConfigError(f"gate rule {text!r}: {metric} is the score of each rollout, and a rule is about a whole run: {metric}.mean")
-    if name in asked() and statistic in LATENCY_STATISTICS:
+    if name in gated() and statistic in LATENCY_STATISTICS:
         return "latency", name, statistic
-    if name in asked():
+    if name in gated():
         raise ConfigError(f"gate rule {text!r}: {unknown_name(f'statistic of {name}', statistic, LATENCY_STATISTICS)}")
     if metric in SHARES:
         return "share", name, statistic
@@ -140,7 +140,7 @@ def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]
         return "rate", metric, ""
     if metric == "goodput":
         return "goodput", metric, ""
-    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in asked()), *single(), *SHARES, "goodput", "pass^3", "pass@3"]
+    known = [*(f"{each}.mean" for each in scores), *(f"{each}.p95" for each in gated()), *single(), *SHARES, "goodput", "pass^3", "pass@3"]
     raise ConfigError(f"gate rule {text!r}: {unknown_name('metric', metric, known)}")
 
 

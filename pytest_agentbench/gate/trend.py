@@ -174,8 +174,8 @@ def trend_of(past: History) -> Trend:
 
 def _suite_trend(group: str, runs: Sequence[Evidence]) -> SuiteTrend:
     scores = dict.fromkeys(score for run in runs for trial in run.groups[group] for score in trial.scores)
-    series = [_series(_score_asked(group, score), runs) for score in scores]
-    series += [_series(_latency_asked(group, metric), runs) for metric in registry.asked()]
+    series = [_series(_score_rule(group, score), runs) for score in scores]
+    series += [_series(_latency_rule(group, metric), runs) for metric in registry.gated()]
     return SuiteTrend(tuple(_setup_changes(group, runs)), tuple(each for each in series if each.points))
 
 
@@ -210,25 +210,22 @@ def _setup(group: str, run: Evidence) -> dict[str, str]:
     return {"cache": run.facts.cache, **{part: digest(value) if value else "" for part, value in parts.items()}}
 
 
-def _score_asked(group: str, score: str) -> SuiteRule:
+def _score_rule(group: str, score: str) -> SuiteRule:
     falling = score in LOWER_IS_BETTER
     rule = parse_rule(f"{score}.mean {'<=' if falling else '>='} 0 vs baseline", (score,), LOWER_IS_BETTER)
     return SuiteRule(group, rule, falling=falling)
 
 
-def _latency_asked(group: str, metric: str) -> SuiteRule:
+def _latency_rule(group: str, metric: str) -> SuiteRule:
     return SuiteRule(group, parse_rule(f"{metric}.p50 <= +{SLOWER}% vs baseline", ()))
 
 
-# ------------------------------------------------------------------------------------------------------------------ one metric
-
-
-def _series(asked: SuiteRule, runs: Iterable[Evidence]) -> TrendSeries:
-    measured = [(run, point) for run in runs if (point := _point(asked, run))]
-    steps = Steps(asked)
+def _series(suite_rule: SuiteRule, runs: Iterable[Evidence]) -> TrendSeries:
+    measured = [(run, point) for run in runs if (point := _point(suite_rule, run))]
+    steps = Steps(suite_rule)
     for run, _ in measured:
         steps.add(run)
-    rule = asked.rule
+    rule = suite_rule.rule
     unit = "ms" if rule.kind == "latency" else ""
     return TrendSeries(
         f"{rule.metric}.{rule.statistic}",
@@ -240,15 +237,16 @@ def _series(asked: SuiteRule, runs: Iterable[Evidence]) -> TrendSeries:
     )
 
 
-def _point(asked: SuiteRule, run: Evidence) -> Point | None:
+def _point(suite_rule: SuiteRule, run: Evidence) -> Point | None:
     """The metric with the interval that a run has alone; None where it was not measured."""
-    trials = run.groups[asked.group]
-    if asked.rule.kind == "latency":
-        value, found = latency_percentile(trials, asked.rule.metric, 50), compare_with_limit(trials, asked.rule.metric, 50, 1.0)
+    trials = run.groups[suite_rule.group]
+    if suite_rule.rule.kind == "latency":
+        metric = suite_rule.rule.metric
+        value, found = latency_percentile(trials, metric, 50), compare_with_limit(trials, metric, 50, 1.0)
     else:
-        measured = samples(trials, asked.rule.metric, falling=asked.falling)
-        limits = score_limits(measured, falling=asked.falling)
-        found = against_limit(measured, 0.0, limits=limits, higher_is_better=not asked.falling)
+        measured = samples(trials, suite_rule.rule.metric, falling=suite_rule.falling)
+        limits = score_limits(measured, falling=suite_rule.falling)
+        found = against_limit(measured, 0.0, limits=limits, higher_is_better=not suite_rule.falling)
         value = found.estimate
     return None if value is None else Point(run.facts.run, value, found.low, found.high)
 
@@ -260,10 +258,10 @@ class Steps:
     has a risk of RISK / k (k + 1), so all that there will ever be have RISK together, and what was claimed stays claimed.
     """
 
-    def __init__(self, asked: SuiteRule) -> None:
+    def __init__(self, suite_rule: SuiteRule) -> None:
         self.regressions: list[Regression] = []
         self.compared = 0  # runs that could be compared with an earlier one
-        self._asked = asked
+        self._suite_rule = suite_rule
         self._first: Evidence | None = None  # of the level
         self._apart: Evidence | None = None  # the latest run that cannot be compared with it
         self._before: dict[int, Evidence] = {}  # open regression -> the run that it is worse than
@@ -300,7 +298,7 @@ class Steps:
         return 1 - RISK / (self._looks * (self._looks + 1))
 
     def _judged(self, new: Evidence, base: Evidence, confidence: float) -> Decision:
-        (judged,) = judge_rules([self._asked], new, {self._asked.group: base}, confidence)
+        (judged,) = judge_rules([self._suite_rule], new, {self._suite_rule.group: base}, confidence)
         return judged.decision
 
     def _fell(self, run: Evidence, first: Evidence, down: Decision) -> None:

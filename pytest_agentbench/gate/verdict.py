@@ -81,14 +81,14 @@ class SuiteRule:
 class RuleFinding:
     """What a rule found."""
 
-    asked: SuiteRule
+    suite_rule: SuiteRule
     decision: Decision
     notes: tuple[str, ...] = ()  # what a reader should know beside the decision's own reason
     suspects: tuple[Suspect, ...] = ()  # scenarios that may have got worse
 
     def is_open(self, rounds: int) -> bool:
         """Whether more trials than there are after so many rounds may decide it."""
-        found, rule = self.decision, self.asked.rule
+        found, rule = self.decision, self.suite_rule.rule
         if found.verdict != INCONCLUSIVE:
             return False
         if found.low is None:
@@ -97,11 +97,11 @@ class RuleFinding:
 
 
 def judge_rules(
-    asked: Sequence[SuiteRule], run: Evidence, baselines: Mapping[str, Evidence], confidence: float = CONFIDENCE
+    suite_rules: Sequence[SuiteRule], run: Evidence, baselines: Mapping[str, Evidence], confidence: float = CONFIDENCE
 ) -> list[RuleFinding]:
     """A verdict for each rule; `baselines` has the baseline of each suite or variant that has one."""
-    doubts = {group: tuple(_doubts(group, asked, run)) for group in {each.group for each in asked}}
-    shared = 1 - (1 - confidence) / max(1, sum(map(_without_margin, asked)))
+    doubts = {group: tuple(_doubts(group, suite_rules, run)) for group in {each.group for each in suite_rules}}
+    shared = 1 - (1 - confidence) / max(1, sum(map(_without_margin, suite_rules)))
     looked = run.up_to(run.facts.rounds) if run.facts.rounds >= FIRST_LOOK else run
     return [
         _judged(
@@ -111,22 +111,22 @@ def judge_rules(
             doubts[each.group],
             _confidence(each, run.facts, base, shared if _without_margin(each) else confidence),
         )
-        for each in asked
+        for each in suite_rules
     ]
 
 
-def _confidence(asked: SuiteRule, facts: RunFacts, base: Evidence | None, alone: float) -> float:
+def _confidence(suite_rule: SuiteRule, facts: RunFacts, base: Evidence | None, alone: float) -> float:
     """Of a rule's interval, which would have that of `alone` if nobody had looked before."""
-    if not facts.most_rounds or not asked.is_looked_at:
+    if not facts.most_rounds or not suite_rule.is_looked_at:
         return alone
-    old = base.groups.get(asked.group, ()) if base and asked.rule.versus else ()
+    old = base.groups.get(suite_rule.group, ()) if base and suite_rule.rule.versus else ()
     base_trials = len(old) / len({trial.scenario for trial in old}) if old else 0.0
     return InterimLooks(facts.most_rounds, base_trials).confidence(facts.rounds, alone)
 
 
-def _without_margin(asked: SuiteRule) -> bool:
+def _without_margin(suite_rule: SuiteRule) -> bool:
     """Whether a rule may fail by chance as often as its level says; several of them share it (Bonferroni)."""
-    return asked.rule.kind == "score" and asked.rule.versus and asked.rule.margin == 0
+    return suite_rule.rule.kind == "score" and suite_rule.rule.versus and suite_rule.rule.margin == 0
 
 
 def session_verdict(judged: Iterable[RuleFinding]) -> str:
@@ -134,41 +134,41 @@ def session_verdict(judged: Iterable[RuleFinding]) -> str:
     return multiple.overall(each.decision.verdict for each in judged)
 
 
-def cannot_measure(group: str, asked: Sequence[SuiteRule], run: Evidence) -> bool:
+def cannot_measure(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> bool:
     """Whether a group has lost so many rollouts, so many to errors of the infrastructure, or a score, that this is its verdict."""
-    own = [each for each in asked if each.group == group]
-    return any(True for _ in _unmeasured(group, asked, run)) or any(_unscored(each, run) for each in own)
+    own = [each for each in suite_rules if each.group == group]
+    return any(True for _ in _unmeasured(group, suite_rules, run)) or any(_unscored(each, run) for each in own)
 
 
-def _doubts(group: str, asked: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
+def _doubts(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
     """Why nothing about this group may pass."""
-    yield from _unmeasured(group, asked, run)
+    yield from _unmeasured(group, suite_rules, run)
     if not any(trial.status in ("ok", "limit") for trial in run.groups.get(group, ())):
         yield "no rollout was evaluable"
 
 
-def _unmeasured(group: str, asked: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
+def _unmeasured(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
     statuses = Counter(trial.status for trial in run.groups.get(group, ()))
     if lost := run.facts.lost + statuses["cancelled"]:
         yield f"{lost} of {run.facts.planned} planned rollouts were not run"
     total = statuses.total()
-    allowed = next((each.rule.limit for each in asked if each.group == group and each.rule.metric == "infra_error"), INFRA_ERRORS)
+    allowed = next((each.rule.limit for each in suite_rules if each.group == group and each.rule.metric == "infra_error"), INFRA_ERRORS)
     if total and statuses["infra_error"] / total > allowed:
         yield f"{statuses['infra_error']} of {total} rollouts ended as infra_error, more than {allowed * 100:g} %"
 
 
-def _judged(asked: SuiteRule, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float) -> RuleFinding:
-    group, rule = asked.group, asked.rule
-    left_out = run.facts.quarantined.get(group, ()) if asked.is_about_scenarios else ()
+def _judged(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float) -> RuleFinding:
+    group, rule = suite_rule.group, suite_rule.rule
+    left_out = run.facts.quarantined.get(group, ()) if suite_rule.is_about_scenarios else ()
     if rule.versus and (base is None or group not in base.groups):
         where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no {group}"
-        return RuleFinding(asked, _undecided(rule, f"{where}; --agentbench-baseline names one"))
+        return RuleFinding(suite_rule, _undecided(rule, f"{where}; --agentbench-baseline names one"))
     if left_out:  # on both sides: what the run says of its own scenarios holds for whatever it is compared with
         run, base = run.without(group, left_out), base.without(group, left_out) if base else None
-    if why := _incomparable(asked, run, base):
-        return RuleFinding(asked, _undecided(rule, why))
-    decision = _decide(asked, run, base if rule.versus else None, confidence)
-    part = (*_rests_on_too_little(asked, decision, run),)
+    if why := _incomparable(suite_rule, run, base):
+        return RuleFinding(suite_rule, _undecided(rule, why))
+    decision = _decide(suite_rule, run, base if rule.versus else None, confidence)
+    part = (*_rests_on_too_little(suite_rule, decision, run),)
     doubts = (*doubts, *part)
     if (doubts and decision.verdict == PASS) or (part and rule.of == RUN):  # a fact about a part is none about the suite
         decision = replace(decision, verdict=INCONCLUSIVE)
@@ -177,14 +177,14 @@ def _judged(asked: SuiteRule, run: Evidence, base: Evidence | None, doubts: Sequ
     notes = [f"left out, in quarantine: {', '.join(left_out)}"] if left_out else []
     if rule.kind in OF_SCENARIOS and (skipped := [each for each in run.facts.unsupported.get(group, ()) if each not in left_out]):
         notes.append(f"skipped, they ask for what is not supported: {', '.join(skipped)}")
-    notes += _notes(asked, run, base) if base and rule.versus else ()
-    notes += _broken_word(asked, run, base) if base and asked.deterministic and rule.versus and rule.of == SUITE else ()
-    return RuleFinding(asked, decision, tuple(notes), _suspects(asked, run, base) if base and rule.versus else ())
+    notes += _notes(suite_rule, run, base) if base and rule.versus else ()
+    notes += _broken_word(suite_rule, run, base) if base and suite_rule.deterministic and rule.versus and rule.of == SUITE else ()
+    return RuleFinding(suite_rule, decision, tuple(notes), _suspects(suite_rule, run, base) if base and rule.versus else ())
 
 
-def _incomparable(asked: SuiteRule, run: Evidence, base: Evidence | None) -> str:
+def _incomparable(suite_rule: SuiteRule, run: Evidence, base: Evidence | None) -> str:
     """Why the numbers that a rule is about mean nothing, or not the same in both runs; empty where they do."""
-    group, rule = asked.group, asked.rule
+    group, rule = suite_rule.group, suite_rule.rule
     if _is_timed(rule) and (why := _badly_timed(rule, run, base if rule.versus else None)):
         return why
     if rule.kind in ("latency", "goodput"):
@@ -194,8 +194,8 @@ def _incomparable(asked: SuiteRule, run: Evidence, base: Evidence | None) -> str
             return f"{failed} of {len(calls)} LLM calls failed, and failed calls have no latency"
         if rule.kind == "goodput" and not run.facts.slo:
             return "nobody said what a good call is: --agentbench-slo does"
-    if score := asked.score:
-        if missing := _unscored(asked, run):
+    if score := suite_rule.score:
+        if missing := _unscored(suite_rule, run):
             return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
         here, there = run.scored_by(group, score), base.scored_by(group, score) if rule.versus and base else set()
         if here and there and here != there:
@@ -203,9 +203,9 @@ def _incomparable(asked: SuiteRule, run: Evidence, base: Evidence | None) -> str
     return ""
 
 
-def _unscored(asked: SuiteRule, run: Evidence) -> int:
+def _unscored(suite_rule: SuiteRule, run: Evidence) -> int:
     """How many of the scores that a rule looks at are missing because their scorer failed."""
-    return sum(asked.score in trial.unscored for trial in run.groups.get(asked.group, ())) if asked.score else 0
+    return sum(suite_rule.score in trial.unscored for trial in run.groups.get(suite_rule.group, ())) if suite_rule.score else 0
 
 
 def _is_timed(rule: Rule) -> bool:
@@ -230,32 +230,32 @@ def _needs(rule: Rule, evidence: Evidence) -> list[str]:
     return [f"{rule.metric}.{rule.statistic}"] if rule.kind == "latency" else []
 
 
-def _rests_on_too_little(asked: SuiteRule, decision: Decision, run: Evidence) -> Iterator[str]:
+def _rests_on_too_little(suite_rule: SuiteRule, decision: Decision, run: Evidence) -> Iterator[str]:
     """Whether a claim about a suite rests on a part of it."""
-    if asked.rule.kind not in OF_SCENARIOS:
+    if suite_rule.rule.kind not in OF_SCENARIOS:
         return
-    if asked.rule.versus:
+    if suite_rule.rule.versus:
         total = decision.n + decision.missing.total
         if decision.n < ENOUGH * total:
             yield f"{decision.n} of {total} scenarios of the run and its baseline can be compared"
-    elif not asked.any_part and decision.n < ENOUGH * (size := run.facts.scenarios.get(asked.group, 0)):
+    elif not suite_rule.any_part and decision.n < ENOUGH * (size := run.facts.scenarios.get(suite_rule.group, 0)):
         yield f"{decision.n} of the suite's {size} scenarios were measured; on the command line it judges any part"
 
 
-def _notes(asked: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
+def _notes(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
     """What may have changed beside the thing under test."""
     for part, sentence in DIFFERENT.items():
-        here, there = run.hashes(asked.group, part), base.hashes(asked.group, part)
+        here, there = run.hashes(suite_rule.group, part), base.hashes(suite_rule.group, part)
         if here and there and here != there:
             yield sentence
     ratios = run.facts.prefix_cache_hit_ratio, base.facts.prefix_cache_hit_ratio
-    if _is_timed(asked.rule) and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
+    if _is_timed(suite_rule.rule) and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
         yield f"prefix cache hits were {ratios[0] * 100:.0f} % of the prompt tokens, in the baseline {ratios[1] * 100:.0f} %"
 
 
-def _broken_word(asked: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
+def _broken_word(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
     """That a suite is not what it says, and how to find out."""
-    new, old = (samples(each.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) for each in (run, base))
+    new, old = (samples(each.groups.get(suite_rule.group, ()), suite_rule.rule.metric, falling=suite_rule.falling) for each in (run, base))
     pairs, _ = pair(new, old)
     if differing := breaking(pairs):
         what = f"trials of {len(differing)} scenarios differ ({differing[0]})"
@@ -264,27 +264,26 @@ def _broken_word(asked: SuiteRule, run: Evidence, base: Evidence) -> Iterator[st
         yield "that the suite is deterministic is its word: one trial of each scenario cannot show it, two in a baseline can"
 
 
-def _suspects(asked: SuiteRule, run: Evidence, base: Evidence) -> tuple[Suspect, ...]:
-    if asked.rule.kind != "score":
+def _suspects(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> tuple[Suspect, ...]:
+    if suite_rule.rule.kind != "score":
         return ()
-    both = [samples(evidence.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) for evidence in (run, base)]
-    sign = -1 if asked.falling else 1
+    both = [
+        samples(evidence.groups.get(suite_rule.group, ()), suite_rule.rule.metric, falling=suite_rule.falling) for evidence in (run, base)
+    ]
+    sign = -1 if suite_rule.falling else 1
     new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in found.items()} for found in both)
     same = {scenario for scenario in new if scenario in old and both[0][scenario].content == both[1][scenario].content}
     found = multiple.suspects({scenario: new[scenario] for scenario in new if scenario in same}, old)
     return tuple(replace(each, base=sign * each.base, new=sign * each.new) for each in found)
 
 
-# ------------------------------------------------------------------------------------------------------------------ one rule
-
-
-def _decide(asked: SuiteRule, run: Evidence, base: Evidence | None, confidence: float) -> Decision:
-    rule = asked.rule
-    trials = run.groups.get(asked.group, ())
-    old = base.groups[asked.group] if base else ()
+def _decide(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, confidence: float) -> Decision:
+    rule = suite_rule.rule
+    trials = run.groups.get(suite_rule.group, ())
+    old = base.groups[suite_rule.group] if base else ()
     match rule.kind:
         case "score" | "passes":
-            return _score(asked, trials, old, confidence)
+            return _score(suite_rule, trials, old, confidence)
         case "goodput":
             return against_limit(good_shares(trials, run.facts.slo), rule.limit, confidence=confidence)
         case "latency":
@@ -294,21 +293,21 @@ def _decide(asked: SuiteRule, run: Evidence, base: Evidence | None, confidence: 
                 return compare_latency(new, base_times, q, rule.margin, confidence=confidence)
             return compare_with_limit(trials, rule.metric, q, rule.limit, confidence)
         case "rate":
-            number, before = (each.facts.number(rule.metric, asked.group) if each else None for each in (run, base))
+            number, before = (each.facts.number(rule.metric, suite_rule.group) if each else None for each in (run, base))
             return _fact(rule, number, before, trials)
     return _fact(rule, sum(trial.status == rule.metric for trial in trials) / len(trials) if trials else None, None, trials)
 
 
-def _score(asked: SuiteRule, trials: Sequence[Trial], old: Sequence[Trial], confidence: float) -> Decision:
-    rule, better = asked.rule, not asked.falling
+def _score(suite_rule: SuiteRule, trials: Sequence[Trial], old: Sequence[Trial], confidence: float) -> Decision:
+    rule, better = suite_rule.rule, not suite_rule.falling
     if rule.of == RUN:
-        values = _measured(asked, trials)
+        values = _measured(suite_rule, trials)
         return replace(_fact(rule, fsum(values) / len(values) if values else None, None, trials), n=len(values))
     if rule.kind == "passes":
-        return against_share(passes(trials, asked.floor), rule.pass_rate, rule.limit, of=rule.of, confidence=confidence)
-    new = samples(trials, rule.metric, falling=asked.falling)
-    base = samples(old, rule.metric, falling=asked.falling)
-    limits = score_limits(new, base, falling=asked.falling)
+        return against_share(passes(trials, suite_rule.floor), rule.pass_rate, rule.limit, of=rule.of, confidence=confidence)
+    new = samples(trials, rule.metric, falling=suite_rule.falling)
+    base = samples(old, rule.metric, falling=suite_rule.falling)
+    limits = score_limits(new, base, falling=suite_rule.falling)
     if rule.versus:
         return compare(
             new,
@@ -318,18 +317,18 @@ def _score(asked: SuiteRule, trials: Sequence[Trial], old: Sequence[Trial], conf
             limits=limits,
             confidence=confidence,
             higher_is_better=better,
-            deterministic=asked.deterministic,
+            deterministic=suite_rule.deterministic,
         )
     return against_limit(new, rule.limit, of=rule.of, limits=limits, confidence=confidence, higher_is_better=better)
 
 
-def _measured(asked: SuiteRule, trials: Sequence[Trial]) -> list[float]:
+def _measured(suite_rule: SuiteRule, trials: Sequence[Trial]) -> list[float]:
     """The mean, or the pass rate, of each scenario that has one; the means of reports are over the same."""
-    rule = asked.rule
+    rule = suite_rule.rule
     if rule.kind == "passes":
-        counts = [(round(fsum(each.scores)), len(each.scores)) for each in passes(trials, asked.floor).values()]
+        counts = [(round(fsum(each.scores)), len(each.scores)) for each in passes(trials, suite_rule.floor).values()]
         return [estimate.value for each in counts if (estimate := rule.pass_rate.estimate(*each))]
-    return [each.mean for each in samples(trials, rule.metric, falling=asked.falling).values() if each.scores]
+    return [each.mean for each in samples(trials, rule.metric, falling=suite_rule.falling).values() if each.scores]
 
 
 def _fact(rule: Rule, value: float | None, base: float | None, trials: Sequence[Trial]) -> Decision:

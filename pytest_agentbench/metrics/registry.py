@@ -246,8 +246,8 @@ def objectives() -> dict[str, Metric]:
     return latencies("event", "call", compared=True)
 
 
-def asked() -> dict[str, Metric]:
-    """Of whose percentiles rules and comparisons ask, by name: gaps of one stream are too alike for that."""
+def gated() -> dict[str, Metric]:
+    """Latencies whose percentiles may stand in rules and comparisons, by name: gaps of one stream are too alike for that."""
     return latencies("call", "rollout", compared=True)
 
 

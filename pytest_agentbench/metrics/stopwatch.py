@@ -61,7 +61,7 @@ class Stopwatch(StopwatchFigures):
     unusable: tuple[str, ...] = ()  # percentiles (`itl.p99`) and objectives (`goodput.itl`) that say nothing of the backend
 
 
-def judge(reading: StopwatchEvidence) -> Stopwatch:
+def judge(evidence: StopwatchEvidence) -> Stopwatch:
     """The verdict on a run's timings, with why, and what is not usable; null where no call was measured.
 
     `client-saturated`: not even the median gap is usable, or a process took more than 0.9 of a core. Then the numbers are about this
@@ -70,15 +70,15 @@ def judge(reading: StopwatchEvidence) -> Stopwatch:
     together by the backend: that makes gaps of 0, whoever measures them; where it is one event in twenty it is a `warn`, and everything
     is usable.
     """
-    unusable = [*_unusable(reading)]
-    saturated, warned = [*_saturated(reading, unusable)], [*_warned(reading, unusable)]
+    unusable = [*_unusable(evidence)]
+    saturated, warned = [*_saturated(evidence, unusable)], [*_warned(evidence, unusable)]
     verdict = SATURATED if saturated else WARN if warned else OK
     return Stopwatch(
-        verdict=None if reading.clean_share is None else verdict,
+        verdict=None if evidence.clean_share is None else verdict,
         reasons=(*saturated, *warned),
-        notes=tuple(_notes(reading)),
+        notes=tuple(_notes(evidence)),
         unusable=tuple(unusable),
-        **{each.name: getattr(reading, each.name) for each in fields(StopwatchFigures)},
+        **{each.name: getattr(evidence, each.name) for each in fields(StopwatchFigures)},
     )
 
 
@@ -97,28 +97,28 @@ def title(name: str) -> str:
     return f"goodput by {title_of(statistic)}" if metric == "goodput" else f"{title_of(metric)} {statistic}"
 
 
-def _unusable(reading: StopwatchEvidence) -> Iterator[str]:
-    yield from (name for name, effect in reading.late_effects.items() if effect > OFF)
-    yield from (f"goodput.{objective}" for objective, share in reading.late_judgements.items() if share > OF_CALLS)
+def _unusable(evidence: StopwatchEvidence) -> Iterator[str]:
+    yield from (name for name, effect in evidence.late_effects.items() if effect > OFF)
+    yield from (f"goodput.{objective}" for objective, share in evidence.late_judgements.items() if share > OF_CALLS)
 
 
-def _saturated(reading: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[str]:
+def _saturated(evidence: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[str]:
     if "itl.p50" in unusable:
         yield _late(unusable)
-    if reading.tap_cpu is not None and reading.tap_cpu > CORE:
+    if evidence.tap_cpu is not None and evidence.tap_cpu > CORE:
         yield "the tap has too little of the CPU; --agentbench-taps 2 spreads calls over two"
-    if reading.pool_cpu is not None and reading.pool_cpu > CORE:
+    if evidence.pool_cpu is not None and evidence.pool_cpu > CORE:
         yield "the pool (the agents) has too little of the CPU; fewer in flight"
 
 
-def _warned(reading: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[str]:
+def _warned(evidence: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[str]:
     if unusable and "itl.p50" not in unusable:
         yield _late(unusable)
-    if reading.clean_share is not None and 1 - reading.clean_share - reading.late_share > OF_EVENTS:
+    if evidence.clean_share is not None and 1 - evidence.clean_share - evidence.late_share > OF_EVENTS:
         yield "the backend sends several chunks at once, and the gaps between them are 0"
-    if reading.client_queue_share is not None and reading.client_queue_share > OF_QUEUE:
+    if evidence.client_queue_share is not None and evidence.client_queue_share > OF_QUEUE:
         yield "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight"
-    if reading.agents_cpu is not None and reading.cores and reading.agents_cpu > CORE * reading.cores:
+    if evidence.agents_cpu is not None and evidence.cores and evidence.agents_cpu > CORE * evidence.cores:
         yield "the agents' programs took this whole machine, so that rollouts waited for it; the calls' own times are right"
 
 
@@ -141,14 +141,14 @@ def _together(unusable: Sequence[str]) -> Iterator[str]:
             yield from map(title, names)
 
 
-def _notes(reading: StopwatchEvidence) -> list[str]:
+def _notes(evidence: StopwatchEvidence) -> list[str]:
     """What the verdict could not take into account."""
     notes = []
-    if "user" in reading.stamps:
+    if "user" in evidence.stamps:
         notes.append("stamps: user, so the read lag is not known")
-    if reading.client_queue_ms is None:
+    if evidence.client_queue_ms is None:
         notes.append("no client said when it made its calls, so the client queue is not known")
-    if reading.tap_cpu is None or reading.pool_cpu is None:
+    if evidence.tap_cpu is None or evidence.pool_cpu is None:
         notes.append("no CPU share: no whole second with calls in flight was seen, or this system does not tell")
     return notes
 

@@ -161,7 +161,7 @@ def _against_rows(runs: RunComparison, found: Sequence[ReferenceComparison], wor
 def _speed_rows(runs: RunComparison) -> Iterator[TableRow]:
     performances = [run.facts.performance for run in runs.runs]
     yield TableRow("failed calls", tuple(str(sum(each.failed_calls.values())) for each in performances))
-    for name in registry.asked():
+    for name in registry.gated():
         spreads = [each.latency(name) for each in performances]
         for q in PERCENTILES:
             row = TableRow(

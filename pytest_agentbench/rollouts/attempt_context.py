@@ -46,11 +46,11 @@ class AttemptContext:
         return replace(self.rollout, scores={**self.rollout.scores}, score_errors=errors, log=self.log.text)
 
 
-_current: ContextVar[AttemptContext | None] = ContextVar("agentbench_underway", default=None)
+_current: ContextVar[AttemptContext | None] = ContextVar("agentbench_attempt", default=None)
 
 
 @contextmanager
-def underway(key: RolloutKey, log: Log) -> Iterator[AttemptContext]:
+def current_attempt(key: RolloutKey, log: Log) -> Iterator[AttemptContext]:
     """Marks this task, and those that it starts."""
     mark = AttemptContext(key, log)
     token = _current.set(mark)
@@ -66,6 +66,6 @@ def current() -> AttemptContext | None:
     return _current.get()
 
 
-def underway_in(context: Context) -> AttemptContext | None:
+def attempt_in(context: Context) -> AttemptContext | None:
     """That of the task which has this context."""
     return context.get(_current)

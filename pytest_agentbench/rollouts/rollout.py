@@ -24,7 +24,7 @@ from pytest_agentbench.llm.access import Lines, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import judged
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, underway
+from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
 from pytest_agentbench.rollouts.scores import scored
 from pytest_agentbench.rollouts.verified import agents_time, verified
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
@@ -177,7 +177,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
     llm = await lines.agent(Access(setup.upgrade, keep=is_black_box(setup.agent)), setup.sampling)
     agents = agents_time(budget, scenario.task)
     started_at, started = time.time(), time.monotonic_ns()
-    with capture() as log, underway(key, log) as mark:
+    with capture() as log, current_attempt(key, log) as mark:
         mark.begin(AGENT, agents)
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, agents)

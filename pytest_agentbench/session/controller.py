@@ -51,8 +51,6 @@ class Controller:
         self.opened: OpenSession | None = None  # where rollouts run
         self.finish: Finish | None = None  # when the tests are over
 
-    # -------------------------------------------------------------------------------------------------- start
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         found = find_suites(self.config, self.settings)
@@ -116,8 +114,6 @@ class Controller:
             return None
         return "\n".join(map(one_line, header(self.setup, self.opened, self.workers, self.readers, self.left_out)))
 
-    # -------------------------------------------------------------------------------------------------- while it runs
-
     @pytest.hookimpl(tryfirst=True)  # before anybody shows it
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._escape(report)
@@ -153,8 +149,6 @@ class Controller:
         file = self.config.rootpath / report.location[0]
         if self.setup is not None and any(each.folder in file.parents for each in self.setup.found):
             mark_crash(report)
-
-    # -------------------------------------------------------------------------------------------------- the end
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # within the terminal's, which prints what is found here
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:

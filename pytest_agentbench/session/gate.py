@@ -34,7 +34,7 @@ POWER = 0.8
 class Gate:
     """What this session is asked."""
 
-    asked: Sequence[SuiteRule]
+    rules: Sequence[SuiteRule]
     baselines: Mapping[str, Evidence] = field(default_factory=dict)  # group -> where one is known
     decides: bool = True  # whether verdicts have a say in the exit status; else they are only shown
     insists: bool = False  # whether this session's options ask, so that silence is no answer
@@ -42,13 +42,13 @@ class Gate:
     @property
     def compared(self) -> set[str]:
         """Groups whose scores are judged against a baseline: there a scenario below its threshold does not fail the session."""
-        asked = {each.group for each in self.asked if each.rule.versus and each.rule.kind == "score"}
-        return {group for group in asked if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
+        groups = {each.group for each in self.rules if each.rule.versus and each.rule.kind == "score"}
+        return {group for group in groups if group in self.baselines and group in self.baselines[group].groups} if self.decides else set()
 
     def judge(self, run: Run, trials: Sequence[Trial], tests_below: int) -> GateResult | None:
         """None where no suite ran that it is about."""
         evidence = Evidence.of(RunFacts.of(run), trials)
-        ran = [each for each in self.asked if each.group in run.suites]
+        ran = [each for each in self.rules if each.group in run.suites]
         if not ran and not self.insists:
             return None
         judged = judge_rules(ran, evidence, self.baselines)
@@ -65,7 +65,7 @@ class Gate:
     @property
     def looked_at(self) -> list[SuiteRule]:
         """Rules for which trials may be added until they are decided."""
-        return [each for each in self.asked if each.is_looked_at]
+        return [each for each in self.rules if each.is_looked_at]
 
     def look(self, run: Evidence) -> InterimLook:
         """What can be said before the last round of trials; the verdict stands when a rule has failed, or more trials change none."""
@@ -77,7 +77,7 @@ class Gate:
 
     def population(self, group: str) -> set[str]:
         """The scores of a suite of which a rule asks the population."""
-        return {each.rule.metric for each in self.asked if each.group == group and each.rule.of == POPULATION}
+        return {each.rule.metric for each in self.rules if each.group == group and each.rule.of == POPULATION}
 
     def warnings(self, found: Sequence[DiscoveredSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
         """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will.
@@ -89,7 +89,7 @@ class Gate:
             for each, variant, group in _groups(found)
             if each.suite
         }
-        for each in self.asked:
+        for each in self.rules:
             scenarios, trials = sizes[each.group]
             if each.rule.kind == "passes" and trials < (k := each.rule.pass_rate.k):
                 yield f"{each.group}: `{each.rule.text}` takes {k} trials of each scenario: --agentbench-trials={k}"
@@ -99,23 +99,23 @@ class Gate:
                 size = f"{scenarios} scenarios with {trials} trial{'s' * (trials > 1)}"
                 yield f"{each.group}: `{each.rule.text}` is a margin too small for {size}: {why}"
 
-    def _too_small(self, asked: SuiteRule, scenarios: int, trials: int) -> str:
-        margin = asked.rule.margin
-        within, base_trials = self._noise(asked)
-        design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), asked.rule.of, CONFIDENCE)
-        if asked.rule.of == POPULATION and (floor := replace(design, within=0.0).smallest_margin()) > margin:
+    def _too_small(self, suite_rule: SuiteRule, scenarios: int, trials: int) -> str:
+        margin = suite_rule.rule.margin
+        within, base_trials = self._noise(suite_rule)
+        design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), suite_rule.rule.of, CONFIDENCE)
+        if suite_rule.rule.of == POPULATION and (floor := replace(design, within=0.0).smallest_margin()) > margin:
             return f"however they turn out they cannot pass below {floor:.3f}, nor with more trials; more scenarios can, or `of suite`"
-        if asked.rule.of == SUITE and margin < least_margin(scenarios, trials):
+        if suite_rule.rule.of == SUITE and margin < least_margin(scenarios, trials):
             takes = trials_for(margin, scenarios)
             return f"however they turn out they cannot pass below {least_margin(scenarios, trials):.3f}; --agentbench-trials={takes} can"
         if within is not None and (smallest := design.smallest_margin(POWER)) > margin:
             return f"with the baseline's noise they pass 4 times out of 5 from {smallest:.3f} on; run more trials, or widen the margin"
         return ""
 
-    def _noise(self, asked: SuiteRule) -> tuple[float | None, int]:
+    def _noise(self, suite_rule: SuiteRule) -> tuple[float | None, int]:
         """(the variance of a trial, trials of a scenario) of the baseline; None and 0 where they are not known."""
-        base = self.baselines.get(asked.group)
-        known = samples(base.groups.get(asked.group, ()), asked.rule.metric, falling=asked.falling) if base else {}
+        base = self.baselines.get(suite_rule.group)
+        known = samples(base.groups.get(suite_rule.group, ()), suite_rule.rule.metric, falling=suite_rule.falling) if base else {}
         scores = {name: each.scores for name, each in known.items() if each.scores}
         fewest = min(map(len, scores.values()), default=0)
         repeated = any(len(each) > 1 for each in scores.values()) and len(scores) > 1
@@ -156,7 +156,7 @@ def make_gate(found: Sequence[DiscoveredSuite], settings: GateOptions) -> Gate |
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
         raise ConfigError(f"the baseline {settings.baseline} is one of {known}; this session has {here}")
-    asked: list[SuiteRule] = []
+    suite_rules: list[SuiteRule] = []
     baselines: dict[str, Evidence] = {}
     for text in settings.gate:
         _somebody_measures(text, found)
@@ -166,7 +166,7 @@ def make_gate(found: Sequence[DiscoveredSuite], settings: GateOptions) -> Gate |
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
         about = each.suite.deterministic, _bar(each)
-        asked += [SuiteRule(group, rule, rule.metric in LOWER_IS_BETTER, any_part, *about) for any_part, rule in rules]
+        suite_rules += [SuiteRule(group, rule, rule.metric in LOWER_IS_BETTER, any_part, *about) for any_part, rule in rules]
         promoted = default_baseline(each.name, settings.reports_directory)
         if explicit and group in explicit.groups:
             baselines[group] = explicit
@@ -175,7 +175,7 @@ def make_gate(found: Sequence[DiscoveredSuite], settings: GateOptions) -> Gate |
         elif explicit:
             baselines[group] = explicit  # it has nothing about this group, and the verdict will say so
     insists = bool(settings.gate or settings.baseline)
-    return Gate(asked, baselines, settings.verdict == "gate", insists) if asked or insists else None
+    return Gate(suite_rules, baselines, settings.verdict == "gate", insists) if suite_rules or insists else None
 
 
 def judge_again(run: Run, directory: Path, found: Sequence[DiscoveredSuite], asking: GateOptions) -> tuple[GateResult | None, Evidence]:
@@ -260,10 +260,10 @@ def _about(baseline: Evidence) -> BaselineRun:
 
 def rule_result(judged: RuleFinding) -> RuleResult:
     """A judged rule as its run keeps it."""
-    rule = judged.asked.rule
+    rule = judged.suite_rule.rule
     return RuleResult(
         **vars(judged.decision),
-        suite=judged.asked.group,
+        suite=judged.suite_rule.group,
         rule=rule.text,
         kind=rule.kind,
         vs_baseline=rule.versus,

@@ -74,8 +74,6 @@ class SessionParts:
         self._asked = self._echoed = 0  # questions to the pool whether it has said all, and answers
         self._changed = threading.Condition()  # guards all of this
 
-    # ------------------------------------------------------------------------------------------------ life
-
     def start(self) -> None:
         """Raises BackendError when a tap does not serve; tests can ask the pool before that."""
         self._taps = TapProcesses(self._tap_config["processes"], self._tap_config["budgets"], self._logs)
@@ -147,8 +145,6 @@ class SessionParts:
         if self._pool is not None:
             self._pool.close()
         return [*([self._pool.child] if self._pool else []), *(self._taps.stop() if self._taps else [])]
-
-    # ------------------------------------------------------------------------------------------------ deaths
 
     def away(self, source: str, names: Collection[str]) -> bool:
         """Somebody says which of his parts are away, so that no attempt begins; whether they may be started again."""
@@ -255,8 +251,6 @@ class SessionParts:
                 self.children[name] = self._taps.children[name]
                 self.send({"op": "taps", "taps": self._taps.facts})
                 self.away(name, ())
-
-    # ------------------------------------------------------------------------------------------------ the pool's words
 
     def _hear(self, pool: PoolProcess, message: Json, body: bytes) -> None:
         if message["op"] == "look":

@@ -35,7 +35,7 @@ class PoolProcess:
     def __init__(self, config: Json, listener: socket.socket, log: Path) -> None:
         """`config` holds the session's token; the pool serves on `listener`, which stays open here for the next pool."""
         self._words, theirs = os.pipe()
-        given = {**config, "listener": listener.fileno(), "voice": theirs}
+        given = {**config, "listener": listener.fileno(), "controller_pipe": theirs}
         try:
             self.child = Child("pytest_agentbench.rollouts.pool", given, log, pass_fds=(listener.fileno(), theirs))
         finally:

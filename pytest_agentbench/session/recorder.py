@@ -18,7 +18,7 @@ DURATIONS = "durations.json"  # beside the run directories: how long each rollou
 
 
 class Ledger:
-    """The desk that the pool reports to. `on_finished` gets each record as it was written; it is called in a thread."""
+    """Whom the pool reports to. `on_finished` gets each record as it was written; it is called in a thread."""
 
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:
         self.journal = Journal(directory)

@@ -33,7 +33,7 @@ def refuse_endless(most: int | None, gate: Gate | None) -> None:
 
 
 class Rounds:
-    """A pytest plugin, in the process that the user started."""
+    """A pytest plugin, in the process that the user started; threads of the pool call `planned` and `rested`."""
 
     def __init__(self, gate: Gate, most: int, suites: Mapping[str, Suite], directory: Path, sayings: queue.SimpleQueue[str]) -> None:
         """`directory` is the run's; into `sayings` goes a sentence for the user on each look."""
@@ -41,8 +41,6 @@ class Rounds:
         self._first: list[RolloutKey] = []  # what tests read
         self._looks: list[InterimLook] = []
         self._over = threading.Event()
-
-    # ------------------------------------------------------------------------------------------ the pool's side, in threads
 
     def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
         """The second round, which needs no look."""
@@ -82,8 +80,6 @@ class Rounds:
 
     def _say(self, look: InterimLook, follows: str) -> None:
         self._sayings.put(f"round {look.round} of {self._most}: {look.verdict}, {follows}")
-
-    # ------------------------------------------------------------------------------------------ the session's side
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:

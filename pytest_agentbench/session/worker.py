@@ -88,8 +88,6 @@ class Worker:
         """The suite whose folder a file lies in."""
         return next((self.suites[str(folder)] for folder in path.parents if str(folder) in self.suites), None)
 
-    # -------------------------------------------------------------------------------------------------- collection
-
     def pytest_sessionstart(self) -> None:
         """A controller does the same when it has opened its session."""
         if isinstance(self._source, dict) and self.suites:
@@ -154,8 +152,6 @@ class Worker:
                 left_out = set(beyond)
                 items[:] = [item for item in items if item not in left_out]
         return result
-
-    # -------------------------------------------------------------------------------------------------- running
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -257,8 +253,6 @@ class Worker:
     def _why_gone(self, error: OSError) -> str:
         opened = None if isinstance(self._source, dict) else self._source.opened
         return (opened and opened.services.failure) or f"the pool is gone ({error}); see backend/pool.log in the run directory"
-
-    # -------------------------------------------------------------------------------------------------- reporting
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, PytestReport, PytestReport]:

@@ -83,8 +83,6 @@ class AgentConnection(asyncio.Protocol):
         self.headers: Headers = []
         self.head_is_whole = False
 
-    # -------------------------------------------------------------------------------- what an exchange says to the agent
-
     @property
     def gone(self) -> bool:
         """Whether nobody reads any more what is written."""
@@ -139,8 +137,6 @@ class AgentConnection(asyncio.Protocol):
         self.transport.abort()
         self._leave("the rollout ended before the answer was whole")
 
-    # -------------------------------------------------------------------------------- asyncio.Protocol
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
         self.relay.strangers[self] = None
@@ -181,8 +177,6 @@ class AgentConnection(asyncio.Protocol):
             self.upstream.go_on()
         self._next()
 
-    # -------------------------------------------------------------------------------- httptools
-
     def on_message_begin(self) -> None:
         self.url, self.headers = b"", []
         self.head_is_whole = self.known = False
@@ -212,8 +206,6 @@ class AgentConnection(asyncio.Protocol):
         request = Request(self.parser.get_method(), path, self.headers, b"".join(self.body))
         self.waiting.append(Arrival(id, request, self.parser.should_keep_alive()))
         self.size, self.body, self.owes_continue = 0, [], False
-
-    # -------------------------------------------------------------------------------- turns
 
     def _parse(self, data: bytes) -> None:
         while not self.done:

@@ -18,7 +18,7 @@ class BackendAnswer:
     """One answer, from its head to its end."""
 
     def __init__(self, dialect: Dialect, status: int, headers: Headers) -> None:
-        self.reading = dialect()
+        self.reader = dialect()
         self.body = b""  # of an answer that is no stream, known at its end
         self._encoding = header(headers, b"content-encoding")
         self._decoder = decoder(self._encoding)
@@ -36,26 +36,26 @@ class BackendAnswer:
         if self._size > LARGEST:
             self._exceeds(f"the answer has more than {LARGEST} bytes")
         self._reads.append(read)
-        if self._events is not None and (len(self._reads) >= BATCH or not self.reading.chunks):
+        if self._events is not None and (len(self._reads) >= BATCH or not self.reader.chunks):
             self.digest()
 
     def digest(self) -> None:
         """Understands what has come of a stream."""
         if self._events is None or not (self._reads or self._has_more()):
             return
-        if self.reading.error_kind or self.excess:  # what comes behind a fault is passed on, and not understood
+        if self.reader.error_kind or self.excess:  # what comes behind a fault is passed on, and not understood
             self._reads = []
             return
         try:
             self._read(self._events, self._plain())
         except ValueError as error:
             self._failed(error)
-        if len(self.reading.chunks) > MOST_EVENTS:
+        if len(self.reader.chunks) > MOST_EVENTS:
             self._exceeds(f"the answer has more than {MOST_EVENTS} events")
 
     def unpacks(self) -> bool:
         """Unpacks a slice of a whole answer that is packed; whether there is more of it."""
-        if not self._encoding or self.reading.error_kind or self.excess:
+        if not self._encoding or self.reader.error_kind or self.excess:
             return False
         if self._events is not None:
             self.digest()
@@ -96,9 +96,9 @@ class BackendAnswer:
 
     def _read(self, events: EventReader, reads: list[NetworkRead]) -> None:
         while reads:
-            taken = self.reading.go_on(reads) if events.between_events else 0
+            taken = self.reader.go_on(reads) if events.between_events else 0
             for event in events.feed(reads[taken : taken + 1]):
-                self.reading.add(event)
+                self.reader.add(event)
             reads = reads[taken + 1 :]
 
     def end(self, came_whole: bool) -> None:
@@ -107,9 +107,9 @@ class BackendAnswer:
             pass
         if self._events is not None:
             self.digest()
-            if came_whole and not (self.reading.done or self.reading.error_kind):
+            if came_whole and not (self.reader.done or self.reader.error_kind):
                 self._end_coding()
-            self.reading.end()
+            self.reader.end()
         else:
             self._read_body(came_whole)
         self._reads = []
@@ -117,19 +117,19 @@ class BackendAnswer:
     def last_output_ns(self) -> int | None:
         """When the last content, reasoning or tool call came."""
         self.digest()
-        return next((chunk.at_ns for chunk in reversed(self.reading.chunks) if chunk.kind in OUTPUT_KINDS), None)
+        return next((chunk.at_ns for chunk in reversed(self.reader.chunks) if chunk.kind in OUTPUT_KINDS), None)
 
     def _read_body(self, came_whole: bool) -> None:
-        if not self.reading.error_kind:
+        if not self.reader.error_kind:
             self._unpack()
         self.body = b"".join(self._unpacked)
-        if self.reading.error_kind:
+        if self.reader.error_kind:
             return
         if self._well and came_whole and self.body:
-            self.reading.whole(self.body)
+            self.reader.whole(self.body)
             self._end_coding()
         elif self._well and came_whole:
-            self.reading.error_kind, self.reading.error = "empty", "the answer has no body"
+            self.reader.error_kind, self.reader.error = "empty", "the answer has no body"
 
     def _end_coding(self) -> None:
         """Names a coding that lacks its end, although the body has come to its own."""
@@ -141,8 +141,8 @@ class BackendAnswer:
 
     def _exceeds(self, why: str) -> None:
         self.excess = why
-        self.reading.error_kind, self.reading.error = "too_large", why
+        self.reader.error_kind, self.reader.error = "too_large", why
         self._reads, self._unpacked = [], []
 
     def _failed(self, error: ValueError) -> None:
-        self.reading.error_kind, self.reading.error = "encoding", str(error)
+        self.reader.error_kind, self.reader.error = "encoding", str(error)

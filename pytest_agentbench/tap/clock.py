@@ -72,8 +72,8 @@ def paired() -> int:
 @contextmanager
 def stamping() -> Iterator[None]:
     """Keeps the kernel stamping: while no socket at all wants stamps it takes none, and it needs a moment to begin again."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as keeper:
-        stamps_wanted(keeper)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
+        stamps_wanted(holder)
         yield
 
 

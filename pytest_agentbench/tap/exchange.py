@@ -87,7 +87,7 @@ class Exchange:
         self.keep = keep  # whether the record holds what the model said
         self.held_ns = 0  # by a rate limit
         self.repeats = 0  # connections that it was to go on, and that the backend had closed
-        self.asked = BackendBody(request.body)  # what the backend gets
+        self.backend_body = BackendBody(request.body)  # what the backend gets
         self.sent_ns: int | None = None
         self.status: int | None = None
         self.headers: Headers = []
@@ -101,12 +101,10 @@ class Exchange:
     @property
     def streams(self) -> bool:
         """Whether the backend was asked for a stream."""
-        return self.asked.streamed or self.asked.upgraded
+        return self.backend_body.streamed or self.backend_body.upgraded
 
     def last_output_ns(self) -> int | None:
         return self.answer.last_output_ns() if self.answer else None
-
-    # -------------------------------------------------------------------------------- what the upstream connection reports
 
     def begins(self) -> None:
         """Nothing but the connection stands between it and the backend."""
@@ -125,16 +123,16 @@ class Exchange:
             return
         if self.request.dialect is not None:
             self.answer = BackendAnswer(self.request.dialect, status, headers)
-        if self.asked.hides_usage and status == 200 and not header(headers, b"content-encoding"):
+        if self.backend_body.hides_usage and status == 200 and not header(headers, b"content-encoding"):
             self._filter = WithoutUsage()
             self.headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
-        if not self.asked.upgraded:
+        if not self.backend_body.upgraded:
             self.agent.start_answer(status, self.headers)
         if self.sent_ns is None:
             self._watch.owes(time.monotonic_ns())
 
     def body_arrived(self, read: NetworkRead) -> None:
-        if not self.asked.upgraded:
+        if not self.backend_body.upgraded:
             data = read.data if self._filter is None else self._filter.feed(read.data)
             if data:
                 self.agent.pass_on(data)
@@ -162,8 +160,6 @@ class Exchange:
         if not self.over:
             self._end(kind, message)
 
-    # -------------------------------------------------------------------------------- the end
-
     def _end(self, broken: str | None = None, message: str = "") -> None:
         """Reads what came, keeps the record of it, and gives the agent what it does not have yet."""
         self.over = True
@@ -173,29 +169,33 @@ class Exchange:
         had_fault = self._has_fault()
         if self.answer is not None:
             self.answer.end(came_whole=broken is None)
-        reading: AnswerReader = self.answer.reading if self.answer is not None else AnswerReader()
-        said_all = self._said_all(reading, broken)
+        reader: AnswerReader = self.answer.reader if self.answer is not None else AnswerReader()
+        said_all = self._said_all(reader, broken)
         decided = said_all or (had_fault and broken == "client_gone")  # an agent leaves because of a fault, which stays one
         kind, message = (broken, message) if broken and not decided else self._fault()
-        whole = b"" if kind or self.answer is None or not self.asked.upgraded else self._assembled(self.answer)
+        whole = b"" if kind or self.answer is None or not self.backend_body.upgraded else self._assembled(self.answer)
         if not self.agent.gone:
-            if self.asked.upgraded:
+            if self.backend_body.upgraded:
                 self._answer_whole(whole, kind, message, said_no=broken is None and self.status != 200)
             else:
                 self._end_answer(broken, message, said_all)
         if self.request.dialect is not None:
-            self.record = self._record(self.request.dialect, reading, ended, kind, message)
+            self.record = self._record(self.request.dialect, reader, ended, kind, message)
         self.agent.exchange_ended(self)
-        self.answer, self.request.body, self.asked = None, b"", self.asked._replace(body=b"")  # the record stays while the rollout runs
+        self.answer, self.request.body, self.backend_body = (
+            None,
+            b"",
+            self.backend_body._replace(body=b""),
+        )  # the record stays while the rollout runs
 
     def _has_fault(self) -> bool:
         """Whether there is something wrong with what has come of a stream."""
         if self.answer is None:
             return False
         self.answer.digest()
-        return self.answer.reading.error_kind is not None
+        return self.answer.reader.error_kind is not None
 
-    def _said_all(self, reading: AnswerReader, broken: str | None) -> bool:
+    def _said_all(self, reader: AnswerReader, broken: str | None) -> bool:
         """Whether nothing that matters was missing when the answer broke off.
 
         A backend that closes its connection at [DONE] has said all it had to say. An SDK that does so has not left early, nor has an
@@ -203,16 +203,16 @@ class Exchange:
         """
         if broken == "client_gone" and self.status not in (None, 200):
             return True
-        return reading.error_kind is None and (reading.done or (broken == "client_gone" and bool(reading.chunks)))
+        return reader.error_kind is None and (reader.done or (broken == "client_gone" and bool(reader.chunks)))
 
     def _fault(self) -> tuple[str | None, str]:
         """What is wrong with an answer that came whole."""
         if self.answer is None:
             return None, ""
-        reading = self.answer.reading
-        if self.status != 200 and reading.error_kind not in UNREAD:
+        reader = self.answer.reader
+        if self.status != 200 and reader.error_kind not in UNREAD:
             return self._refusal(self.status or 0, _said(self.answer.body))
-        return reading.error_kind, f"HTTP {self.status}: {reading.error}" if reading.error_kind else ""
+        return reader.error_kind, f"HTTP {self.status}: {reader.error}" if reader.error_kind else ""
 
     def _refusal(self, status: int, said: str) -> tuple[str, str]:
         """(kind, sentence) of an answer with another status than 200."""
@@ -222,7 +222,7 @@ class Exchange:
 
     def _assembled(self, answer: BackendAnswer) -> bytes:
         """What the backend would have said without streaming; also when it did not stream although it was asked to."""
-        return answer.reading.assemble() if answer.reading.chunks else answer.body
+        return answer.reader.assemble() if answer.reader.chunks else answer.body
 
     def _answer_whole(self, whole: bytes, kind: str | None, message: str, said_no: bool) -> None:
         """What an agent gets that waits for a whole answer: that, or the backend's refusal, or why there is neither."""
@@ -253,35 +253,35 @@ class Exchange:
         status = 504 if kind in LATE else 502
         self.agent.answer(status, error_body(status, message, kind))
 
-    def _record(self, dialect: Dialect, reading: AnswerReader, ended: int, kind: str | None, message: str) -> LLMCall:
+    def _record(self, dialect: Dialect, reader: AnswerReader, ended: int, kind: str | None, message: str) -> LLMCall:
         return LLMCall(
             received_ns=self.request.received_ns,
             sent_ns=self.sent_ns,
             ended_ns=ended,
             called_ns=self.request.called_ns,
             dialect=dialect.name,
-            streamed=self.asked.streamed,
-            upgraded=self.asked.upgraded,
-            model=self.asked.model,
-            answered_by=reading.model,
+            streamed=self.backend_body.streamed,
+            upgraded=self.backend_body.upgraded,
+            model=self.backend_body.model,
+            answered_by=reader.model,
             http_status=self.status,
             request_bytes=len(self.request.body),
             request_crc=zlib.crc32(self.request.body),
             error_kind=kind,
             error=message,
             retry_after_s=_retry_after(header(self.headers, b"retry-after")) if self.status != 200 else None,
-            stamp="kernel" if reading.chunks and all(chunk.lag_ns is not None for chunk in reading.chunks) else "user",
-            chunks=tuple(reading.chunks),
-            prompt_tokens=reading.prompt_tokens,
-            completion_tokens=reading.completion_tokens,
-            cached_tokens=reading.cached_tokens,
-            token_source=reading.token_source,
-            finish_reason=reading.finish_reason,
+            stamp="kernel" if reader.chunks and all(chunk.lag_ns is not None for chunk in reader.chunks) else "user",
+            chunks=tuple(reader.chunks),
+            prompt_tokens=reader.prompt_tokens,
+            completion_tokens=reader.completion_tokens,
+            cached_tokens=reader.cached_tokens,
+            token_source=reader.token_source,
+            finish_reason=reader.finish_reason,
             held_ns=self.held_ns,
             repeats=self.repeats,
-            response_id=reading.response_id,
-            server=reading.server,
-            said=reading.said() if self.keep and kind is None and isinstance(reading, DialectReader) else None,
+            response_id=reader.response_id,
+            server=reader.server,
+            said=reader.said() if self.keep and kind is None and isinstance(reader, DialectReader) else None,
         )
 
 

@@ -17,8 +17,8 @@ def holds_broken_arguments(body: bytes) -> bool:
     return not all(map(_is_object, _arguments(json_text.json_object(body) or {})))
 
 
-def _arguments(asked: Json) -> Iterator[Any]:
-    for message in (*_objects(asked.get("messages")), *_objects(asked.get("input"))):
+def _arguments(request: Json) -> Iterator[Any]:
+    for message in (*_objects(request.get("messages")), *_objects(request.get("input"))):
         if message.get("type") == "function_call":  # Responses
             yield message.get("arguments")
         if message.get("role") != "assistant":

@@ -112,7 +112,7 @@ class Relay:
         fields = {name: caller.fields[name] for name in dialect.hint_fields() if name in caller.fields}
         wish = BodyChanges(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, fields, caller.salt, caller.usage_once)
         if len(request.body) < LARGE:
-            exchange.asked = ask(request.route, request.body, wish)
+            exchange.backend_body = ask(request.route, request.body, wish)
             upstream.send(exchange)
         else:
             task = asyncio.create_task(self._send_large(upstream, exchange, wish))
@@ -121,9 +121,9 @@ class Relay:
         return exchange
 
     async def _send_large(self, upstream: Upstream, exchange: Exchange, wish: BodyChanges) -> None:
-        asked = await ask_elsewhere(exchange.request.route, exchange.request.body, wish)
+        changed = await ask_elsewhere(exchange.request.route, exchange.request.body, wish)
         if not exchange.over:
-            exchange.asked = asked
+            exchange.backend_body = changed
             upstream.send(exchange)
 
     async def control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -55,16 +55,16 @@ def ask(route: str, body: bytes, wish: BodyChanges) -> BackendBody:
     if original is None:
         return BackendBody(body)
     model, streamed = str(original.get("model") or ""), bool(original.get("stream"))
-    asked = without_running_usage(original) if wish.usage_once else original
+    request = without_running_usage(original) if wish.usage_once else original
     if wish.fields:
-        asked = merged(asked, wish.fields)
+        request = merged(request, wish.fields)
     if wish.salt:
-        asked = dialect.salted(asked, wish.salt)
+        request = dialect.salted(request, wish.salt)
     if not streamed:
-        stream = dialect.as_stream(asked) if wish.upgrade else None
-        return BackendBody(stream or _changed(asked, original) or body, model, upgraded=stream is not None)
-    with_usage = dialect.with_usage(asked) if wish.usage or wish.usage_once else None
-    return BackendBody(with_usage or _changed(asked, original) or body, model, streamed=True, hides_usage=with_usage is not None)
+        stream = dialect.as_stream(request) if wish.upgrade else None
+        return BackendBody(stream or _changed(request, original) or body, model, upgraded=stream is not None)
+    with_usage = dialect.with_usage(request) if wish.usage or wish.usage_once else None
+    return BackendBody(with_usage or _changed(request, original) or body, model, streamed=True, hides_usage=with_usage is not None)
 
 
 async def ask_elsewhere(route: str, body: bytes, wish: BodyChanges) -> BackendBody:
@@ -82,9 +82,9 @@ async def ask_elsewhere(route: str, body: bytes, wish: BodyChanges) -> BackendBo
     return BackendBody(changed or body, **json_text.loads(facts))
 
 
-def _changed(asked: Json, original: Json) -> bytes | None:
+def _changed(request: Json, original: Json) -> bytes | None:
     """The body of a request that is another than the original; None where it is the same, or cannot be written."""
-    return None if asked is original else written(asked)
+    return None if request is original else written(request)
 
 
 def main() -> None:

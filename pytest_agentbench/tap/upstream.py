@@ -126,7 +126,7 @@ class Upstream:
         query = f"{'&' if '?' in request.path else '?'}{self.query}" if self.query else ""
         kept = end_to_end(request.headers, self.replaced)
         labels = [label for label in exchange.labels if not header(kept, label[0])]
-        length = (b"content-length", b"%d" % len(exchange.asked.body))
+        length = (b"content-length", b"%d" % len(exchange.backend_body.body))
         return request_head(request.method, self.base + request.path + query, [*self.own, length, *labels, *kept])
 
 
@@ -154,7 +154,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.between_chunks = False  # of a chunked body, and nothing of the next one has come
         self.pieces: list[bytes] = []  # of the body, in this read
         exchange.agent.upstream = self
-        self.transport.writelines([self.upstream.head(exchange), exchange.asked.body])
+        self.transport.writelines([self.upstream.head(exchange), exchange.backend_body.body])
         if not isinstance(self.transport, StampedSocket) and not self.transport.get_write_buffer_size():
             exchange.sent(time.monotonic_ns())
 
@@ -193,8 +193,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchange = None
         self.transport.abort()
 
-    # -------------------------------------------------------------------------------- asyncio.Protocol
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Only of connections without the kernel's stamps."""
         transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
@@ -206,8 +204,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.arrived(time.monotonic_ns(), None, data)
-
-    # -------------------------------------------------------------------------------- what comes of either kind of transport
 
     def written(self, at_ns: int) -> None:
         """All of the request is on its way."""
@@ -256,8 +252,6 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             exchange.failed("cut", f"the backend closed the connection {'in the middle of' if self.answered else 'before'} its answer")
 
-    # -------------------------------------------------------------------------------- httptools
-
     def on_message_begin(self) -> None:
         self.headers = self.headers if self.status else []  # those of a `100 Continue` are forgotten
         self.surplus = self.complete
@@ -289,8 +283,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self.status and not self.complete:
             self.complete, self.reusable = True, self.parser.should_keep_alive()  # which it knows only now
             self.between_chunks = False
-
-    # -------------------------------------------------------------------------------- parts
 
     def _parse(self, data: bytes) -> str:
         """Feeds the parser; returns what is wrong with what came."""

@@ -207,9 +207,6 @@ def test_it_goes_on(project: Project) -> None:
     assert 4 == project.run("--agentbench-ab=left=good,right=late", "--agentbench-resume").ret
 
 
-# ------------------------------------------------------------------------------------------------------------ more than two
-
-
 def test_three_backends(project: Project) -> None:
     """They take turns in a balanced order, each is compared with the first, and only the slow one is said to be slower."""
     project.suite(scenarios=24)
@@ -424,9 +421,6 @@ def test_what_does_not_go_together(project: Project, options: list[str], sentenc
 
     assert 4 == result.ret
     result.stderr.fnmatch_lines([sentence])
-
-
-# ------------------------------------------------------------------------------------------------------------ prefix caches
 
 
 def cached(project: Project) -> dict[str, list[int]]:

@@ -262,8 +262,6 @@ def test_quiet(gated: Project) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------------ banking
-
 BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
 
 

@@ -62,9 +62,6 @@ def log_of(project: Project, name: str = "guardian") -> str:
     return (project.directory / "backend" / f"{name}.log").read_text()
 
 
-# ---------------------------------------------------------------------------------------------- boots
-
-
 @WAYS
 def test_one_boot(small: Project, way: tuple[str, ...]) -> None:
     """A session boots its stack once, says in run.json what came of it, and stops it."""
@@ -138,9 +135,6 @@ def test_a_boot_that_fails(small: Project) -> None:
     assert (CANNOT_MEASURE, "NOT MEASURED") == (result.ret, small.run_json["verdict"])
 
 
-# ---------------------------------------------------------------------------------------------- deaths
-
-
 @WAYS
 def test_a_death_in_the_middle(small: Project, way: tuple[str, ...]) -> None:
     """An ERROR has the end of the log and ends the session, and what has finished is in the journal, which the message says."""
@@ -177,8 +171,6 @@ def test_a_restart_in_the_middle(small: Project) -> None:
     assert 1 <= len([rollout for rollout in small.rollouts if rollout.earlier_attempts]) <= 2
     assert 2 >= max(rollout.attempt for rollout in small.rollouts)
 
-
-# ---------------------------------------------------------------------------------------------- what a machine lacks
 
 LACKS = pytest.mark.parametrize(
     ("service", "missing"),
@@ -223,9 +215,6 @@ def test_a_machine_that_lacks_what_was_asked_for(
     assert (CANNOT_MEASURE, "NOT MEASURED") == (result.ret, small.run_json["verdict"])
 
 
-# ---------------------------------------------------------------------------------------------- others on the machine
-
-
 def test_waiting_for_gpus(small: Project, stacks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session waits for a GPU that somebody else has, as long as it was told to."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "0")
@@ -267,9 +256,6 @@ def test_two_sessions_at_once(small: Project, monkeypatch: pytest.MonkeyPatch) -
     assert [0, 0] == statuses, sessions[0].output
     assert waited[0] < 0.5 < waited[1]
     assert 2 == len({*urls(small)})
-
-
-# ---------------------------------------------------------------------------------------------- kept
 
 
 def test_a_stack_is_kept(small: Project, stacks: Path) -> None:
@@ -384,9 +370,6 @@ def test_ended_by_somebody_else(small: Project, stacks: Path) -> None:
 
     assert 6 == status
     assert "the backend 'small' is gone: it was stopped: pid " in session.output
-
-
-# ---------------------------------------------------------------------------------------------- progress
 
 
 @pytest.mark.parametrize("test", [PASSES, WHERE], ids=["rollouts", "by-hand"])

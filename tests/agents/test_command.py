@@ -59,9 +59,6 @@ def calling(*calls: tuple[str, str], text: str = "") -> Json:
     return {"text": text, "tool_calls": [{"id": "", "name": name, "arguments": arguments} for name, arguments in calls]}
 
 
-# ------------------------------------------------------------------------------------------------------------- what it is told
-
-
 @pytest.mark.parametrize("source", ["sys.stdin", "open(os.environ['AGENTBENCH_SCENARIO'])"])
 async def test_a_program_is_told_the_scenario(tmp_path: Path, source: str) -> None:
     """On stdin and in a file: the model, sampling, messages and tools with what they answer; no label and no id."""
@@ -136,9 +133,6 @@ def test_settings_that_cannot_be(tmp_path: Path, options: Json, sentence: str) -
         make_agent({"kind": "command", **options}, tmp_path)
 
     assert sentence in str(caught.value)
-
-
-# ----------------------------------------------------------------------------------------------------- what is made of what it does
 
 
 @pytest.mark.parametrize(
@@ -264,8 +258,6 @@ def test_who_is_a_black_box(tmp_path: Path) -> None:
         *map(is_black_box, [command, cast("Agent", Wrapping(command)), ToolCalling(), cast("Agent", Wrapping(ToolCalling()))])
     ]
 
-
-# ------------------------------------------------------------------------------------------------------------------ how it ends
 
 #: A program with a child in its group, one that left the group, and one that nobody is the parent of; all ignore SIGTERM.
 FAMILY = """

@@ -195,9 +195,6 @@ async def test_templates_of_ones_own(engine: Engine) -> None:
     assert "Order a lamp {now}!\n\n{x} Because. {{}}" in [body["messages"][-1]["content"] for body in engine.requests]
 
 
-# ------------------------------------------------------------------------------------------------------- judges that fail
-
-
 @pytest.mark.parametrize(
     "nonsense", ["YES!", verdict(confidence="high"), verdict(confidence=None), verdict("perhaps"), verdict(confidence=7)]
 )
@@ -255,8 +252,6 @@ async def test_a_judge_who_is_away(engine: Engine, fault: Json, reason: str) -> 
 
     assert ("infra_error", reason, {}) == (rollout.status, rollout.reason, rollout.scores)
 
-
-# ------------------------------------------------------------------------------------------------- agents that are wrapped
 
 Work = Callable[[Toolbox], Awaitable[str]]
 
@@ -362,9 +357,6 @@ async def test_a_user_who_goes_on(engine: Engine) -> None:
     )
     assert [True, False, True] == [draft.chosen for draft in rollout.drafts]
     assert [{}, {}, {}] == [draft.scores for draft in rollout.drafts]
-
-
-# ----------------------------------------------------------------------------------------------------------------- settings
 
 
 def test_defaults_are_those_of_the_originals() -> None:

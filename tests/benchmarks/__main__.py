@@ -15,37 +15,37 @@ from pathlib import Path
 
 from pytest_agentbench.errors import unknown_name
 from tests.benchmarks import (
-    collecting,
+    collection,
     contexts,
     endurance,
-    importing,
+    import_time,
     makespan,
     one_process,
     readers,
-    redacting,
+    redaction,
     reports,
-    resuming,
+    resume,
     sandbox,
     stack,
     tables,
     workers,
 )
-from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
+from tests.benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
 from tests.benchmarks.pressure import benchmark as pressure
 from tests.benchmarks.timing import benchmark as timing
 from tests.benchmarks.verdicts import benchmark as verdicts
 from tests.benchmarks.verdicts import real as verdicts_real
 
 BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
-    "import": importing.measure,
+    "import": import_time.measure,
     "one_process": one_process.measure,
-    "collect": collecting.measure,
-    "redact": redacting.measure,
+    "collect": collection.measure,
+    "redact": redaction.measure,
     "makespan": makespan.measure,
     "readers": readers.measure,
     "workers": workers.measure,
     "endurance": endurance.measure,
-    "resume": resuming.measure,
+    "resume": resume.measure,
     "tables": tables.measure,
     "reports": reports.measure,
     "timing": timing.measure,

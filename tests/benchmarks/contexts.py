@@ -15,7 +15,7 @@ from typing import Any
 from pytest_agentbench.cli import main as agentbench
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
-from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Figure, Options, Result
+from tests.benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Figure, Options, Result
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = ("search", "enhance_reasoning", "search", "enhance_reasoning", "search", "answer")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from tests.benchmarks.measuring import BenchmarkError, Command, Figure, Options, Result, each_of, pytest_command, run_pytest
+from tests.benchmarks.measurement import BenchmarkError, Command, Figure, Options, Result, each_of, pytest_command, run_pytest
 from tests.benchmarks.one_process import IN_FLIGHT
 from tests.benchmarks.workplace import BARE, SUITE, Workplace, calls_of, processes, workplace
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks.measuring import Cost, Figure, Options, Result, run_pytest, seconds
+from tests.benchmarks.measurement import Cost, Figure, Options, Result, run_pytest, seconds
 from tests.benchmarks.one_process import IN_FLIGHT
 from tests.benchmarks.workers import LITERAL, WORKERS
 from tests.benchmarks.workplace import BARE, SUITE, Workplace, calls_of, hundred, workplace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from tests.benchmarks.measuring import Figure, Options, Result, each_of, run_pytest, seconds
+from tests.benchmarks.measurement import Figure, Options, Result, each_of, run_pytest, seconds
 from tests.benchmarks.workplace import BARE, SUITE, calls_of, hundred, processes, workplace
 
 IN_FLIGHT = "--agentbench-concurrency=48"

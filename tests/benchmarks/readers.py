@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from tests.benchmarks.measuring import Cost, Figure, Options, Result, run_pytest, seconds
+from tests.benchmarks.measurement import Cost, Figure, Options, Result, run_pytest, seconds
 from tests.benchmarks.one_process import IN_FLIGHT
 from tests.benchmarks.workers import LITERAL, WORKERS
 from tests.benchmarks.workplace import BARE, SUITE, hundred, workplace

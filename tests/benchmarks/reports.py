@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 
-from tests.benchmarks.measuring import Command, Figure, Options, Result, run_pytest, seconds
+from tests.benchmarks.measurement import Command, Figure, Options, Result, run_pytest, seconds
 from tests.benchmarks.workplace import Workplace, workplace
 
 PAIRS = RUNS = 7

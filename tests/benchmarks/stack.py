@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.runs.tally import read_run
-from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Figure, Options, Result, run_pytest, seconds
+from tests.benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Figure, Options, Result, run_pytest, seconds
 
 ROOT = Path(__file__).parents[2]
 WAYS = {"concurrency 48": ("--agentbench-concurrency=48",), "-n 8": ("-n", "8", "--agentbench-workers=8")}

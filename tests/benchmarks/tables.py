@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
-from tests.benchmarks.measuring import Command, Cost, Figure, Options, Result
+from tests.benchmarks.measurement import Command, Cost, Figure, Options, Result
 
 SIZES = (10_000, 100_000, 1_000_000)  # calls
 CALLS = 10  # of a rollout

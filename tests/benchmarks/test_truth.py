@@ -14,7 +14,7 @@ from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.dialects.chat import ChatReader
 from pytest_agentbench.tap.stream import EventReader, NetworkRead
-from tests.benchmarks.measuring import BenchmarkSkipped
+from tests.benchmarks.measurement import BenchmarkSkipped
 from tests.benchmarks.truth import Served, Truth, truth_server
 
 MODEL = "truth/ttft=5,itl=1,tokens=3"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.records import OUTPUT_KINDS
-from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped
+from tests.benchmarks.measurement import BenchmarkError, BenchmarkSkipped
 
 SOURCE = Path(__file__).with_name("truth.c")
 

@@ -14,7 +14,7 @@ from pytest_agentbench.backends.stack.ownership import LABEL
 from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.errors import BackendError
 from tests.containers.conftest import Run, put_image
-from tests.servers.running import ask, free_port
+from tests.servers.real_server import ask, free_port
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES, Rule, parse_rule
-from pytest_agentbench.metrics.registry import asked
+from pytest_agentbench.metrics.registry import gated
 
 SCORES = ("tsq", "hallucinated")
 FALLING = ("hallucinated",)
@@ -104,7 +104,7 @@ def test_any_text_is_a_rule_or_a_config_error(text: str) -> None:
 METRICS = st.one_of(
     st.tuples(st.just("tsq.mean"), st.just(">="), st.just(""), st.just(1.0)),
     st.tuples(
-        st.builds("{}.{}".format, st.sampled_from([*asked()]), st.sampled_from(LATENCY_STATISTICS)),
+        st.builds("{}.{}".format, st.sampled_from([*gated()]), st.sampled_from(LATENCY_STATISTICS)),
         st.just("<="),
         st.just("s"),
         st.just(1000.0),

@@ -436,9 +436,6 @@ def test_more_trials_are_no_baseline() -> None:
     assert ("INCONCLUSIVE", False) == (part.decision.verdict, part.is_open(2))
 
 
-# ------------------------------------------------------------------------------------------------------------------ of run
-
-
 @pytest.mark.parametrize(
     ("text", "verdict", "estimate"),
     [

@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.backends.machine import gpus, nvml
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
-from tests.real.booting import run
+from tests.real.booted_stack import run
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -13,7 +13,7 @@ from pytest_agentbench.backends.stack.ownership import LABEL
 from pytest_agentbench.errors import MissingError
 from tests.dockerd import NoEngine, any_engine
 from tests.real import dynamo_image
-from tests.real.booting import STACKS, booted
+from tests.real.booted_stack import STACKS, booted
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -18,7 +18,7 @@ from pytest_agentbench.backends.machine.ports import Reserved
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.lib.process import Child
 from tests.project import Project
-from tests.real.booting import ROOT
+from tests.real.booted_stack import ROOT
 from tests.robustness.processes import Background, wait_for
 from tests.small_stacks import PASSES, is_gone
 

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
 from pytest_agentbench.records import Json
-from tests.real.booting import ROOT, Booted, booted, run
+from tests.real.booted_stack import ROOT, Booted, booted, run
 
 #: So long that the router knows most of it again.
 PREFIX = "The sky is blue, and the sea is as well, but nobody knows why they are so. " * 20

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Json
-from tests.real.booting import booted, run
+from tests.real.booted_stack import booted, run
 
 pytestmark = pytest.mark.timeout(300)
 

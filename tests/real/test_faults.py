@@ -19,7 +19,7 @@ from pytest_agentbench.backends.machine.environments import environments_folder,
 from pytest_agentbench.backends.machine.ports import Reserved
 from pytest_agentbench.errors import MissingError
 from tests.project import WAYS, Project
-from tests.real.booting import ROOT
+from tests.real.booted_stack import ROOT
 from tests.robustness.processes import Background, command_of, descendants, wait_for
 from tests.small_stacks import left, marked, own_folder, until_gone
 

@@ -17,7 +17,7 @@ from pytest_agentbench.backends.machine.environments import environments_folder,
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json
 from tests.project import ALONE, FIND_THEN_ANSWER, Project
-from tests.real.booting import ROOT
+from tests.real.booted_stack import ROOT
 from tests.robustness.processes import Background
 from tests.small_stacks import own_folder
 

@@ -10,9 +10,9 @@ import pytest
 from pytest_agentbench.backends.machine.environments import home_of, is_whole
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
-from tests.real.booting import ROOT, STACKS, booted
+from tests.real.booted_stack import ROOT, STACKS, booted
 from tests.servers.cases import FORCED
-from tests.servers.running import tiny_model
+from tests.servers.real_server import tiny_model
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json
-from tests.real.booting import run
+from tests.real.booted_stack import run
 
 pytestmark = pytest.mark.timeout(300)
 

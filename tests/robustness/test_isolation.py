@@ -14,7 +14,7 @@ from pytest_agentbench.lib.capture import capture
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Rollout, RolloutKey
-from pytest_agentbench.rollouts.attempt_context import underway
+from pytest_agentbench.rollouts.attempt_context import current_attempt
 from pytest_agentbench.rollouts.isolation.outside import isolated as isolated_setup
 from pytest_agentbench.rollouts.isolation.template import Template
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
@@ -205,7 +205,7 @@ async def test_all_turns_share_a_process(tmp_path: Path) -> None:
     for _ in range(2):
         tools = Toolbox(scenario.tools)
 
-        with capture() as log, underway(RolloutKey("shop", "s-0", "default", 1), log):
+        with capture() as log, current_attempt(RolloutKey("shop", "s-0", "default", 1), log):
             assert Answer("2 1 True") == await work(isolated_setup(suite, "default", template).agent, scenario, LLM("", ""), tools)
         assert [1, 2] == [call.user_turn for call in tools.calls]
     await template.close()

@@ -32,12 +32,12 @@ class PoolProcess:
 
     def __init__(self, suites: Json, log: Path) -> None:
         scheduling = {"concurrency": 8, "retries": 0, "keep_order": False, "durations": {}}
-        with socket.create_server(("127.0.0.1", 0)) as listener, Path(os.devnull).open("wb") as voice:
+        with socket.create_server(("127.0.0.1", 0)) as listener, Path(os.devnull).open("wb") as pipe:
             self.port: int = listener.getsockname()[1]
             code = {"suites": suites, "sys_path": sys.path, "log_level": "info"}
             config = {**code, "run": "test", "sandboxes": 2, "time_limit": None, "budget": None, "scheduling": scheduling}
-            line = {**NEW_RUN, **config, "token": TOKEN, "listener": listener.fileno(), "voice": voice.fileno()}
-            self.child = Child("pytest_agentbench.rollouts.pool", line, log, pass_fds=(listener.fileno(), voice.fileno()))
+            line = {**NEW_RUN, **config, "token": TOKEN, "listener": listener.fileno(), "controller_pipe": pipe.fileno()}
+            self.child = Child("pytest_agentbench.rollouts.pool", line, log, pass_fds=(listener.fileno(), pipe.fileno()))
         self.lines: list[socket.socket] = []
 
     def connect(self, role: str = "test", token: str = TOKEN) -> socket.socket:

@@ -31,8 +31,6 @@ SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp?"},), (Tool("fin
 SUITE = Suite("shop", Path("scenarios/shop"), (SCENARIO,), DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1))
 
 
-# ------------------------------------------------------------------------------------------------------------------ names
-
 CODE = """
 from dataclasses import dataclass
 
@@ -225,9 +223,6 @@ def test_agents_that_cannot_be_made(folder: Path, agent: Json, sentence: str) ->
         prepare(suite(folder, agent), "default")
 
     assert str(caught.value).startswith(f"{folder}/suite.yaml: {sentence}")
-
-
-# ---------------------------------------------------------------------------------------------------------------- running
 
 
 class QuietTap:
@@ -473,9 +468,6 @@ async def test_scores(value: Any, scores: Json, errors: dict[str, str]) -> None:
 async def test_only_evaluable_rollouts_are_scored(error: Exception, scored: bool) -> None:
     """What met a limit is scored; an error is never a number."""
     assert scored == ("mine" in (await ran(raising(error), scorers={"mine": scoring(Score(1.0))})).scores)
-
-
-# ----------------------------------------------------------------------------------------------------------------- writing
 
 
 def test_a_record_is_a_line() -> None:

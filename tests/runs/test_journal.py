@@ -100,8 +100,6 @@ def test_threads_do_not_mix_lines(tmp_path: Path) -> None:
     assert set(map(str, records)) == set(map(str, read_journal(tmp_path)))
 
 
-# ----------------------------------------------------------------------------------------------------- after a crash
-
 HASHES = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": {"tsq": "c" * 16, "names": "e" * 16}, "backend": "d" * 16}
 TEXT = st.text(max_size=20)
 ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)

@@ -189,9 +189,6 @@ def test_what_runs_again_need_not_be_the_same(run: Run) -> None:
     assert ({}, 1) == (stored.kept, len(stored.again))
 
 
-# ----------------------------------------------------------------------------------------------------- runs and sessions
-
-
 def test_the_run_that_is_meant(tmp_path: Path) -> None:
     """`latest` is the one that was written to last, even when it had no time to say so; others go by name or path.
 

@@ -54,9 +54,6 @@ def values(part: Json, score: str = "tsq") -> tuple[float | None, float | None]:
     return means["mean"] and means["mean"]["value"], means["mean_evaluable"] and means["mean_evaluable"]["value"]
 
 
-# --------------------------------------------------------------------------------------------------------------- scores
-
-
 def test_an_agents_error_counts_as_the_worst_value() -> None:
     """An agent_error is 0 in the mean and no part of the evaluable one; a rollout that met a limit counts with its score."""
     part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", "limit", scores={"tsq": 1.0}), rollout("c", "agent_error"))
@@ -261,9 +258,6 @@ def test_retries_are_counted() -> None:
     attempts: Any = (Attempt(1, "infra_error"), Attempt(2, "infra_error"))
 
     assert 1 == summary(rollout("a", attempt=3, earlier_attempts=attempts), rollout("b"))["retried"]
-
-
-# ------------------------------------------------------------------------------------------------- limits, files, facts
 
 
 def test_run_json_is_written_whole(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import pytest
 
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.tap.client import TapControl
-from tests.servers import running
-from tests.servers.running import Server
+from tests.servers import real_server
+from tests.servers.real_server import Server
 from tests.tap.peers import Tap
 
 TOKEN = "of-the-test"
 
 #: What is started, by the installation that it needs, with what distinguishes it from others of the same behind a blank.
-STARTERS = {"vllm": running.vllm, "dynamo": running.dynamo, "dynamo thunderagent": running.thunderagent}
+STARTERS = {"vllm": real_server.vllm, "dynamo": real_server.dynamo, "dynamo thunderagent": real_server.thunderagent}
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def running_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
 
         @cache
         def start(name: str) -> Server:
-            if missing := running.missing():
+            if missing := real_server.missing():
                 pytest.fail(f"not here: agentbench env create {' '.join(missing)}")
             return stack.enter_context(STARTERS[name](tmp_path_factory.mktemp(name.replace(" ", "-"))))
 

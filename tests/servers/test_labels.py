@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
-from tests.servers.running import Server, ask
+from tests.servers.real_server import Server, ask
 from tests.tap.peers import Tap
 
 LABELS: Json = {"kind": "dynamo", "priority": 1, "osl": 8, "release": True}

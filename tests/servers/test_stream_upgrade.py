@@ -13,9 +13,9 @@ import pytest
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.stream import EventReader, NetworkRead
+from tests.servers.answer_differences import EACH_TIME_ANOTHER, chunk_fields, differences, each_time_another, is_of, named, table
 from tests.servers.cases import CASES, ROUTES
-from tests.servers.comparing import EACH_TIME_ANOTHER, chunk_fields, differences, each_time_another, is_of, named, table
-from tests.servers.running import Server, ask
+from tests.servers.real_server import Server, ask
 from tests.tap.peers import Tap
 
 each_api = pytest.mark.parametrize(

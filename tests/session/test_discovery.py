@@ -49,9 +49,6 @@ def test_suites_that_marks_leave_out(marks: str, answer: bool) -> None:
     assert answer == is_left_out("shop", marks, ("shop", "bank", "inn"))
 
 
-# ------------------------------------------------------------------------------------------------------- where they are
-
-
 def folders(root: Path, *args: str) -> list[str]:
     """Suite folders, relative to the root, that arguments lead to; arguments are relative to it too."""
     paths = suite_folders([str(root / arg) for arg in args], root, SKIPPED)
@@ -123,9 +120,6 @@ def test_arguments_are_relative_to_here(tmp_path: Path, monkeypatch: pytest.Monk
 
     assert [tmp_path / "a"] == suite_folders(["."], tmp_path, SKIPPED)
     assert [tmp_path / "b"] == suite_folders(["../b"], tmp_path, SKIPPED)
-
-
-# ------------------------------------------------------------------------------------------------------- what they hold
 
 
 def suite_file(folder: Path, **keys: Any) -> Path:
@@ -224,9 +218,6 @@ def test_what_a_worker_gets() -> None:
         "quarantined": {},
         "unsupported": {},
     } == json.loads(json.dumps(whole.for_worker()))
-
-
-# ------------------------------------------------------------------------------------------------------------ thresholds
 
 
 def test_thresholds_override_each_other() -> None:

@@ -49,7 +49,7 @@ def made(suites: list[DiscoveredSuite], settings: Settings) -> Gate:
 
 
 def texts(gate: Gate) -> list[tuple[str, str, bool]]:
-    return [(each.group, each.rule.text, each.any_part) for each in gate.asked]
+    return [(each.group, each.rule.text, each.any_part) for each in gate.rules]
 
 
 def baseline(settings: Settings, n: int = 20, **keys: Any) -> Path:
@@ -148,7 +148,7 @@ def test_no_baseline(asking: Any) -> None:
     """A rule `vs baseline` stays, for the verdict to say that there is none."""
     gate = made([found("tsq.mean >= -0.1 vs baseline")], asking())
 
-    assert (1, {}, set()) == (len(gate.asked), gate.baselines, gate.compared)
+    assert (1, {}, set()) == (len(gate.rules), gate.baselines, gate.compared)
 
 
 def test_a_baseline_of_other_suites(asking: Any) -> None:

@@ -14,7 +14,7 @@ from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.session.recorder import DURATIONS, Ledger, known_durations, remember_durations
 
 
-class Desk:
+class HushedLedger:
     """A ledger that redacts a word, and what it told the hooks."""
 
     def __init__(self, directory: Path) -> None:
@@ -29,26 +29,26 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    yield desk
-    desk.ledger.journal.close()
+def recorder(tmp_path: Path) -> Iterator[HushedLedger]:
+    recorder = HushedLedger(tmp_path)
+    yield recorder
+    recorder.ledger.journal.close()
 
 
-def test_records_are_redacted_first(desk: Desk, tmp_path: Path) -> None:
+def test_records_are_redacted_first(recorder: HushedLedger, tmp_path: Path) -> None:
     """The journal, the hooks and the test that asked get the same line, without what must not be written."""
-    line = desk.finish("a", "hush!")
+    line = recorder.finish("a", "hush!")
 
     assert "[redacted]!" == Rollout.from_json(line).answer
-    assert [line] == desk.told
-    assert line == desk.ledger.recorded(RolloutKey("shop", "a"))
+    assert [line] == recorder.told
+    assert line == recorder.ledger.recorded(RolloutKey("shop", "a"))
     assert b"hush" not in (tmp_path / "rollouts.jsonl").read_bytes()
     assert ["[redacted]!"] == [rollout.answer for rollout in read_journal(tmp_path)]
 
 
-def test_rounds_that_no_test_asks_for(desk: Desk) -> None:
+def test_rounds_that_no_test_asks_for(recorder: HushedLedger) -> None:
     """They are counted with the others; the backend is wanted where one of their rollouts is not there yet, and not before."""
-    ledger = desk.ledger
+    ledger = recorder.ledger
     ledger.planned(2, 2, {"shop": 2})
     ledger.added(2, 2)
     assert not ledger.wanted.is_set()
@@ -59,31 +59,31 @@ def test_rounds_that_no_test_asks_for(desk: Desk) -> None:
     assert (6, 5, 5) == (ledger.planned_keys, ledger.taken_over, ledger.done)
 
 
-def test_progress_is_counted(desk: Desk) -> None:
+def test_progress_is_counted(recorder: HushedLedger) -> None:
     """Rollouts, tokens and scores are summed up; only evaluable rollouts tell how long a scenario takes."""
-    desk.ledger.planned(4, 0, {"shop": 5})
-    desk.finish("a", scores={"tsq": 0.5, "calls": 2.0}, tokens=10, duration_s=1.5)
-    desk.finish("b", scores={"tsq": 1.0}, tokens=5, duration_s=2.5, status="limit")
-    desk.finish("c", tokens=1, duration_s=3.5, status="infra_error")
-    ledger = desk.ledger
+    recorder.ledger.planned(4, 0, {"shop": 5})
+    recorder.finish("a", scores={"tsq": 0.5, "calls": 2.0}, tokens=10, duration_s=1.5)
+    recorder.finish("b", scores={"tsq": 1.0}, tokens=5, duration_s=2.5, status="limit")
+    recorder.finish("c", tokens=1, duration_s=3.5, status="infra_error")
+    ledger = recorder.ledger
 
     assert (4, {"shop": 5}, 3, 3, 16) == (ledger.planned_keys, ledger.selected, ledger.done, ledger.in_journal, ledger.tokens)
     assert {"tsq": (1.5, 2), "calls": (2.0, 1)} == ledger.score_sums
     assert {"shop[a]": 1.5, "shop[b]": 2.5} == ledger.durations
 
 
-def test_calls_by_hand_do_not_count(desk: Desk) -> None:
+def test_calls_by_hand_do_not_count(recorder: HushedLedger) -> None:
     """What a test called by hand is in the journal and in no count."""
-    desk.finish("a", kind="adhoc", tokens=10, duration_s=1.5, scores={"tsq": 1.0})
+    recorder.finish("a", kind="adhoc", tokens=10, duration_s=1.5, scores={"tsq": 1.0})
 
     assert (1, 0, 0, {}, {}) == (
-        desk.ledger.in_journal,
-        desk.ledger.done,
-        desk.ledger.tokens,
-        desk.ledger.score_sums,
-        desk.ledger.durations,
+        recorder.ledger.in_journal,
+        recorder.ledger.done,
+        recorder.ledger.tokens,
+        recorder.ledger.score_sums,
+        recorder.ledger.durations,
     )
-    assert 1 == len(desk.told)
+    assert 1 == len(recorder.told)
 
 
 def test_durations_are_remembered_by_backend(tmp_path: Path) -> None:
@@ -113,12 +113,12 @@ def test_broken_durations_are_no_trouble(tmp_path: Path, broken: str | bytes | N
     assert {"shop[a]": 1.0} == known_durations(tmp_path, "embedded")
 
 
-def test_a_record_that_comes_twice(desk: Desk, tmp_path: Path) -> None:
+def test_a_record_that_comes_twice(recorder: HushedLedger, tmp_path: Path) -> None:
     """One that a pool hands over again is written, counted and told of once, and answered as before; another one is written."""
-    assert desk.finish("a", "hush") == desk.finish("a", "hush")
-    assert (1, 1, 1) == (len(desk.told), desk.ledger.done, desk.ledger.in_journal)
-    assert {RolloutKey("shop", "a"): "ok"} == desk.ledger.kept
+    assert recorder.finish("a", "hush") == recorder.finish("a", "hush")
+    assert (1, 1, 1) == (len(recorder.told), recorder.ledger.done, recorder.ledger.in_journal)
+    assert {RolloutKey("shop", "a"): "ok"} == recorder.ledger.kept
 
-    desk.finish("a", "silence")
+    recorder.finish("a", "silence")
 
     assert 2 == len((tmp_path / "rollouts.jsonl").read_bytes().splitlines())

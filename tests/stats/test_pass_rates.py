@@ -129,9 +129,6 @@ def test_what_passes() -> None:
     assert {"a": (1, 3)} == pass_counts({"a": [0.0, 1.0]}, {"a": 1}, Bar("repeated", 0.0, falling=True))
 
 
-# ----------------------------------------------------------------------------------------------------------------- rules
-
-
 def parsed(text: str, *, passes: bool = True) -> Rule:
     return parse_rule(text, ("tsq", "repeated"), ("repeated",), passes=passes)
 

@@ -72,9 +72,6 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------------ what comes out
-
-
 def test_labels_in_both_forms(folder: Folder) -> None:
     """A label has one value for each argument, or several that are right, and which of them may be left out."""
     calls = [
@@ -256,9 +253,6 @@ def test_the_wire_keeps_a_suite(folder: Folder) -> None:
     assert a is b
     assert a is not c
     assert 2 == len(json.loads(wire)["toolsets"])
-
-
-# ------------------------------------------------------------------------------------------------------- what is wrong
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_slices(kind: bytes) -> None:
     answer.end(came_whole=True)
 
     assert 4 <= turns <= 6
-    assert (None, "stop") == (answer.reading.error_kind, answer.reading.finish_reason)
+    assert (None, "stop") == (answer.reader.error_kind, answer.reader.finish_reason)
 
 
 @pytest.mark.slow
@@ -182,5 +182,5 @@ def test_events_without_an_end() -> None:
         reads += 1
 
     assert f"the answer has more than {MOST_EVENTS} events" == answer.excess
-    assert "too_large" == answer.reading.error_kind
+    assert "too_large" == answer.reader.error_kind
     assert reads <= MOST_EVENTS // 4096 + BATCH

@@ -71,8 +71,6 @@ class Stack:
         last = next((tail(each.log, 1) for each in self.instances if each.name == name), [])
         return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
 
-    # ------------------------------------------------------------------------------------------------ boot
-
     def boot(self) -> Endpoint:
         """Raises BackendError with why it does not serve, MissingError for what this machine lacks."""
         started = time.monotonic()
@@ -200,8 +198,6 @@ class Stack:
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
         return ProofSequence(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
 
-    # ------------------------------------------------------------------------------------------------ while it runs
-
     def _watch(self, instance: Instance, running: ServiceUnit) -> None:
         code = running.wait()
         if self.stopping.is_set():
@@ -260,8 +256,6 @@ class Stack:
             self._fault = fault
             self.log(self.failure)
             self.failed.set()
-
-    # ------------------------------------------------------------------------------------------------ the end
 
     def stop(self) -> None:
         """Front first; returns when processes, containers, ports and GPU memory are gone, and says in the log what was done."""

@@ -71,8 +71,6 @@ class Guardian:
         self._sending, self._writing = threading.Lock(), threading.Lock()
         self._until = time.monotonic() + FIRST_HOLDER  # without a holder it ends then
 
-    # ------------------------------------------------------------------------------------------------ life
-
     def live(self) -> None:
         """From the first process to the last port."""
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -140,8 +138,6 @@ class Guardian:
         self.stack.stopping.set()  # a boot under way gives up
         self.stack.failed.set()
         self._decide({"op": "died", "reason": f"it was stopped: {why}"})
-
-    # ------------------------------------------------------------------------------------------------ holders
 
     def _welcome(self, listener: socket.socket) -> None:
         with suppress(OSError):  # closed at the end
@@ -220,8 +216,6 @@ class Guardian:
     def _say(self, connection: socket.socket, message: Json) -> None:
         with self._sending, suppress(OSError):  # it is gone, and `_serve` sees it
             wire.send(connection, message)
-
-    # ------------------------------------------------------------------------------------------------ files
 
     def log(self, text: str) -> None:
         with suppress(OSError), (self.logs / GUARDIAN_LOG).open("a") as file:  # a full disk must not keep it from stopping

@@ -12,7 +12,7 @@ GRACE = 0.05  # seconds between the last bytes of a process that was killed and 
 
 
 class Reporter:
-    """The scheduler's desk. Rollouts that fail together ask once."""
+    """Whom the scheduler reports to. Rollouts that fail together ask once."""
 
     def __init__(self, tell: Callable[[Json], None]) -> None:
         self._tell = tell

@@ -48,7 +48,7 @@ class Pool:
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
         self.reporter = Reporter(self.tell)
-        self.scheduler.doubt, self.scheduler.desk = self._doubt, self.reporter
+        self.scheduler.doubt, self.scheduler.listener = self._doubt, self.reporter
         self.addresses = Addresses(config["run"], self.tell, lambda: self.scheduler.broken)
         self.inheritance = Inheritance(config["inherited"], config["session"])
         self.inheritance.hand_to(self.scheduler, self.addresses)
@@ -97,8 +97,6 @@ class Pool:
             pass  # it does not speak JSON, so it is none of ours
         finally:
             writer.close()
-
-    # ------------------------------------------------------------------------------------------ the controller
 
     async def _controller(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.controller = writer
@@ -228,8 +226,6 @@ class Pool:
         line = record_line(rollout)
         return await self.ask(summary, line) or line
 
-    # ------------------------------------------------------------------------------------------ a test process
-
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             message, body = await wire.read(reader)
@@ -343,8 +339,6 @@ class Pool:
         except InfraError as error:
             return {"reason": str(error), "status": self.scheduler.broken_status}, b""
         return {"id": id, "base_url": base_url, "model": model, "reason": ""}, b""
-
-    # ------------------------------------------------------------------------------------------ running
 
     async def _run(self, key: RolloutKey) -> Rollout:
         if end := self.inheritance.end_of(key, self.suites[key.suite], self.scenarios):

@@ -102,15 +102,15 @@ class ChatReader(ChoicesReader):
         self._last: Json = {}  # event that was parsed
 
     @staticmethod
-    def salted(asked: Json, salt: str) -> Json:
+    def salted(request: Json, salt: str) -> Json:
         """In the first message, if it is a system message, or as one before all others."""
-        messages = asked.get("messages")
+        messages = request.get("messages")
         if not isinstance(messages, list):
-            return asked
+            return request
         first = messages[0] if messages and isinstance(messages[0], dict) else {}
         if first.get("role") in ("system", "developer"):
-            return {**asked, "messages": [{**first, "content": in_front(salt, first.get("content"))}, *messages[1:]]}
-        return {**asked, "messages": [{"role": "system", "content": salt}, *messages]}
+            return {**request, "messages": [{**first, "content": in_front(salt, first.get("content"))}, *messages[1:]]}
+        return {**request, "messages": [{"role": "system", "content": salt}, *messages]}
 
     @staticmethod
     def hint_fields() -> Collection[str]:

@@ -78,17 +78,17 @@ class ChoicesReader(DialectReader):
         self._listed = False  # there was a list of choices
 
     @staticmethod
-    def as_stream(asked: Json) -> bytes | None:
+    def as_stream(request: Json) -> bytes | None:
         """The body that asks for the same as a stream, with the usage that an answer without one has."""
-        options = without_running_usage(asked).get("stream_options")
+        options = without_running_usage(request).get("stream_options")
         if not isinstance(options, dict | None):  # the backend's to judge
             return None
-        return stream_body(asked, _NOT_STREAMED, stream_options={**(options or {}), "include_usage": True})
+        return stream_body(request, _NOT_STREAMED, stream_options={**(options or {}), "include_usage": True})
 
     @staticmethod
-    def with_usage(asked: Json) -> bytes | None:
+    def with_usage(request: Json) -> bytes | None:
         """A stream only tells its usage when it is asked for it."""
-        return usage_body(asked)
+        return usage_body(request)
 
     @property
     def finish_reason(self) -> str | None:

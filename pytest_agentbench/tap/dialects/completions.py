@@ -42,10 +42,10 @@ class CompletionsReader(ChoicesReader):
     _CHOICE = TextChoice
 
     @staticmethod
-    def salted(asked: Json, salt: str) -> Json:
+    def salted(request: Json, salt: str) -> Json:
         """In the prompt, where it is a text."""
-        prompt = asked.get("prompt")
-        return {**asked, "prompt": in_front(salt, prompt)} if isinstance(prompt, str) else asked
+        prompt = request.get("prompt")
+        return {**request, "prompt": in_front(salt, prompt)} if isinstance(prompt, str) else request
 
     @staticmethod
     def hint_fields() -> Collection[str]:

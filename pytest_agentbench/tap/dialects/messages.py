@@ -95,20 +95,20 @@ class MessagesReader(DialectReader):
         self._blocks: dict[int, ContentBlock] = {}  # by index
 
     @staticmethod
-    def as_stream(asked: Json) -> bytes | None:
+    def as_stream(request: Json) -> bytes | None:
         """The body that asks for the same as a stream."""
-        return stream_body(asked, ())
+        return stream_body(request, ())
 
     @staticmethod
-    def with_usage(asked: Json) -> bytes | None:
+    def with_usage(request: Json) -> bytes | None:
         """Every stream has it."""
-        del asked
+        del request
         return None
 
     @staticmethod
-    def salted(asked: Json, salt: str) -> Json:
+    def salted(request: Json, salt: str) -> Json:
         """In `system`."""
-        return {**asked, "system": in_front(salt, asked.get("system"))}
+        return {**request, "system": in_front(salt, request.get("system"))}
 
     @staticmethod
     def hint_fields() -> Collection[str]:

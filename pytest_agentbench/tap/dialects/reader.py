@@ -176,21 +176,19 @@ class DialectReader(AnswerReader, ABC):
         text, calls = self._said()
         return {"text": text, "tool_calls": [{"id": id, "name": name, "arguments": arguments} for id, name, arguments in calls]}
 
-    # -------------------------------------------------------------------------------- a dialect's own: requests
-
     @staticmethod
     @abstractmethod
-    def as_stream(asked: Json) -> bytes | None:
+    def as_stream(request: Json) -> bytes | None:
         """The body of a request that asks for the same as a stream; None where that cannot be, or is a stream already."""
 
     @staticmethod
     @abstractmethod
-    def with_usage(asked: Json) -> bytes | None:
+    def with_usage(request: Json) -> bytes | None:
         """The body of a request for a stream that asks for its usage as well; None where every stream has it, or it is asked for."""
 
     @staticmethod
     @abstractmethod
-    def salted(asked: Json, salt: str) -> Json:
+    def salted(request: Json, salt: str) -> Json:
         """The request with a salt before its system prompt, so that it begins like no other run's: a cold prefix cache without a reset.
 
         It stays as it is where nobody knows of a system prompt.
@@ -200,8 +198,6 @@ class DialectReader(AnswerReader, ABC):
     @abstractmethod
     def hint_fields() -> Collection[str]:
         """Fields in which requests of this API may tell a router about their rollout; servers of some APIs refuse what they do not know."""
-
-    # -------------------------------------------------------------------------------- a dialect's own: answers
 
     @abstractmethod
     def _merge(self, data: Json) -> tuple[str, int | None]:
@@ -221,8 +217,6 @@ class DialectReader(AnswerReader, ABC):
     @abstractmethod
     def _said(self) -> tuple[str, list[Said]]:
         """The text of the answer and its tool calls, those that the agent is to carry out."""
-
-    # -------------------------------------------------------------------------------- parts
 
     def _check_events(self) -> None:
         if not self.chunks:

@@ -12,39 +12,39 @@ from pytest_agentbench.records import Json
 RUNNING = "continuous_usage_stats"
 
 
-def written(asked: Json) -> bytes | None:
+def written(request: Json) -> bytes | None:
     """A request's body; None where it cannot be written."""
     try:
-        return json_text.dumps(asked)
+        return json_text.dumps(request)
     except ValueError:
         return None
 
 
-def without_running_usage(asked: Json) -> Json:
+def without_running_usage(request: Json) -> Json:
     """The request without the wish for a usage in every event (`continuous_usage_stats`); the same object where it has none."""
-    options = asked.get("stream_options")
+    options = request.get("stream_options")
     if not isinstance(options, dict) or RUNNING not in options:
-        return asked
-    return {**asked, "stream_options": {name: value for name, value in options.items() if name != RUNNING}}
+        return request
+    return {**request, "stream_options": {name: value for name, value in options.items() if name != RUNNING}}
 
 
-def stream_body(asked: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
+def stream_body(request: Json, not_streamed: Collection[str], **more: Any) -> bytes | None:
     """A request body that asks for the same as a stream.
 
     None for one that streams already, has a field that servers refuse to stream with, or cannot be written.
     """
-    if asked.get("stream") not in (None, False) or any(asked.get(name) for name in not_streamed):
+    if request.get("stream") not in (None, False) or any(request.get(name) for name in not_streamed):
         return None
-    return written({**asked, "stream": True, **more})
+    return written({**request, "stream": True, **more})
 
 
-def usage_body(asked: Json) -> bytes | None:
+def usage_body(request: Json) -> bytes | None:
     """The body that asks for a stream's usage as well, once; None where it does, or cannot be written."""
-    options = without_running_usage(asked).get("stream_options")
+    options = without_running_usage(request).get("stream_options")
     options = options if isinstance(options, dict) else {}
     if options.get("include_usage"):
         return None
-    return written({**asked, "stream_options": {**options, "include_usage": True}})
+    return written({**request, "stream_options": {**options, "include_usage": True}})
 
 
 def in_front(salt: str, content: object) -> object:

@@ -44,20 +44,20 @@ class ResponsesReader(DialectReader):
         self._named_calls = False  # a tool call with a name was opened
 
     @staticmethod
-    def as_stream(asked: Json) -> bytes | None:
+    def as_stream(request: Json) -> bytes | None:
         """The body that asks for the same as a stream."""
-        return stream_body(asked, ("background",))
+        return stream_body(request, ("background",))
 
     @staticmethod
-    def with_usage(asked: Json) -> bytes | None:
+    def with_usage(request: Json) -> bytes | None:
         """Every stream has it."""
-        del asked
+        del request
         return None
 
     @staticmethod
-    def salted(asked: Json, salt: str) -> Json:
+    def salted(request: Json, salt: str) -> Json:
         """In `instructions`."""
-        return {**asked, "instructions": in_front(salt, asked.get("instructions"))}
+        return {**request, "instructions": in_front(salt, request.get("instructions"))}
 
     @staticmethod
     def hint_fields() -> Collection[str]:

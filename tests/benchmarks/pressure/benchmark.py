@@ -15,7 +15,7 @@ from pytest_agentbench import load
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.runs.tally import read_run
-from tests.benchmarks.measuring import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings, run_pytest
+from tests.benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings, run_pytest
 from tests.benchmarks.pressure import project
 from tests.benchmarks.pressure.cells import Block, Cell, Step, block_of, cell_of
 from tests.benchmarks.pressure.page import Level, page, table

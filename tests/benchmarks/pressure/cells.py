@@ -9,7 +9,7 @@ from statistics import quantiles
 from typing import NamedTuple
 
 from pytest_agentbench.stats.means import Interval, mean_interval
-from tests.benchmarks.measuring import BenchmarkError
+from tests.benchmarks.measurement import BenchmarkError
 from tests.benchmarks.pressure.passes import Pass
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.records import Json
-from tests.benchmarks.measuring import BenchmarkError
+from tests.benchmarks.measurement import BenchmarkError
 
 
 class Pass(NamedTuple):

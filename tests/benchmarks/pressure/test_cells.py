@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.measuring import BenchmarkError
+from tests.benchmarks.measurement import BenchmarkError
 from tests.benchmarks.pressure.cells import Block, Step, block_of, cell_of
 from tests.benchmarks.pressure.page import Level, table
 from tests.benchmarks.pressure.passes import Pass, passes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from pytest_agentbench.errors import BackendError, InfraError
-from tests.benchmarks.measuring import BenchmarkError, Figure, Options, Result
+from tests.benchmarks.measurement import BenchmarkError, Figure, Options, Result
 from tests.benchmarks.timing import plugin
 from tests.benchmarks.timing.errors import UNMEASURED, Costs, Measured, medians
 from tests.benchmarks.timing.rig import LEAST_CALLS, PACE, ROUNDS, SHAPES, Case, floor, run

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pytest_agentbench.metrics import stamps, timings
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.stats.percentiles import percentile
-from tests.benchmarks.measuring import BenchmarkError
+from tests.benchmarks.measurement import BenchmarkError
 from tests.benchmarks.truth import Served
 
 T = TypeVar("T")

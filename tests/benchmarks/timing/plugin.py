@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Sequence
 
-from tests.benchmarks.measuring import run_pytest
+from tests.benchmarks.measurement import run_pytest
 from tests.benchmarks.timing.errors import Costs, Measured, compare, joined, measured
 from tests.benchmarks.timing.rig import LABELS
 from tests.benchmarks.truth import Truth

@@ -18,7 +18,7 @@ from pytest_agentbench.records import Json, LLMCall, RolloutKey
 from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.routing_hints import make_labels, new_id
-from tests.benchmarks.measuring import BenchmarkError
+from tests.benchmarks.measurement import BenchmarkError
 from tests.benchmarks.timing.errors import Costs, Measured, added, agent_ttft, compare, joined, measured, model_key, size
 from tests.benchmarks.truth import Served, Truth
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import Chunk, LLMCall
-from tests.benchmarks.measuring import BenchmarkError
+from tests.benchmarks.measurement import BenchmarkError
 from tests.benchmarks.timing.benchmark import Row, gross
 from tests.benchmarks.timing.errors import Costs, Measured, added, agent_ttft, compare, joined, measured, medians, model_key, size
 from tests.benchmarks.timing.table import cells, fits, table

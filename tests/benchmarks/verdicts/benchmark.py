@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_agentbench.stats.bounded import FEWEST_CLUSTERS
 from pytest_agentbench.stats.intervals import FEWEST_UNBOUNDED, too_few
-from tests.benchmarks.measuring import Figure, Options, Result
+from tests.benchmarks.measurement import Figure, Options, Result
 from tests.benchmarks.verdicts import arms, latency, population, rounds, suite
 from tests.benchmarks.verdicts.families import families
 from tests.benchmarks.verdicts.kinds import KINDS

@@ -15,7 +15,7 @@ from pytest_agentbench.gate.rules import parse_rule
 from pytest_agentbench.gate.values import samples
 from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
 from pytest_agentbench.stats.decisions import FAIL, PASS
-from tests.benchmarks.measuring import BenchmarkError
+from tests.benchmarks.measurement import BenchmarkError
 from tests.benchmarks.verdicts.population import Interval, pooled_z
 
 SCORE = "tsq"

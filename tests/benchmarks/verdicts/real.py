@@ -13,7 +13,7 @@ from itertools import count, permutations, product
 from pathlib import Path
 
 from pytest_agentbench.gate.baselines import read_evidence
-from tests.benchmarks.measuring import BenchmarkError, Figure, Options, Result, run_pytest
+from tests.benchmarks.measurement import BenchmarkError, Figure, Options, Result, run_pytest
 from tests.benchmarks.timing.table import processor
 from tests.benchmarks.verdicts.benchmark import COVERAGE, RISK, within
 from tests.benchmarks.verdicts.pairs import Pair, Run, judge_pairs

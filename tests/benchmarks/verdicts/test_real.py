@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.benchmarks.measuring import BenchmarkError, Options
+from tests.benchmarks.measurement import BenchmarkError, Options
 from tests.benchmarks.verdicts.pairs import Pair, Run, Shares, Verdicts, judge_pairs
 from tests.benchmarks.verdicts.population import Interval
 from tests.benchmarks.verdicts.real import MARGINS, measure, result

@@ -14,7 +14,7 @@ from pytest_agentbench.stats.means import suite_interval
 from pytest_agentbench.stats.paired import ScenarioSample, compare
 from pytest_agentbench.stats.trials import RunTrials, guarded, noise, packed, plain
 from tests.benchmarks import __main__ as benchmarks
-from tests.benchmarks.measuring import Options, Result
+from tests.benchmarks.measurement import Options, Result
 from tests.benchmarks.verdicts import arms, latency, population, rounds, suite
 from tests.benchmarks.verdicts.benchmark import RISK, result, uneven, within
 from tests.benchmarks.verdicts.families import Family, family

@@ -84,9 +84,6 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-# ----------------------------------------------------------------------------------------------------- what runs, when
-
-
 async def test_each_rollout_runs_once() -> None:
     """However often a rollout is planned and asked for, before, while and after it runs, it runs once and everybody gets its end."""
     floor = Floor()
@@ -238,9 +235,6 @@ async def test_bodies_are_bounded() -> None:
     assert [f"line of {number}".encode() for number in range(3, KEPT + 3)] == [floor.scheduler.body(key) for key in many[3:]]
 
 
-# ------------------------------------------------------------------------------------------------------ what goes wrong
-
-
 async def test_an_infra_error_is_tried_again() -> None:
     """An infra_error is tried again, at most `retries` times; the attempts before the last one are kept with their reasons and calls."""
     floor = Floor(retries=2)
@@ -319,9 +313,6 @@ async def test_a_record_that_cannot_be_written() -> None:
 
     assert ("infra_error", "the record could not be written: the disk is full", False) == (lost.status, lost.reason, lost.recorded)
     assert (OK, "ab") == (good, floor.begun)
-
-
-# --------------------------------------------------------------------------------------------------------- the end of it
 
 
 async def test_stop_answers_what_waits_and_lets_the_rest_end() -> None:
@@ -475,9 +466,6 @@ async def test_held_back_for_ever() -> None:
     assert ("a", 1, ()) == (floor.begun, floor.journal[0].attempt, floor.journal[0].earlier_attempts)
 
 
-# ------------------------------------------------------------------------------------------- a run that is gone on with
-
-
 async def test_what_is_stored_does_not_run() -> None:
     """Rollouts of earlier sessions are answered from the record, planned or not, also when nothing can run; the others run."""
     floor = Floor()
@@ -495,9 +483,6 @@ async def test_what_is_stored_does_not_run() -> None:
     floor.scheduler.stop("the engine died", "infra_error")
 
     assert [OK] == await floor.outcomes("z")
-
-
-# ------------------------------------------------------------------------------------- parts of the session that go away
 
 
 async def test_an_interruption_costs_no_retry() -> None:

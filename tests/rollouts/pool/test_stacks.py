@@ -12,9 +12,9 @@ import pytest
 
 from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.attempt_context import underway, underway_in
+from pytest_agentbench.rollouts.attempt_context import attempt_in, current_attempt
 from pytest_agentbench.rollouts.pool.stacks import OURS, CodeLine, context_of, line_to_name, lines_of, step_of
-from tests.blocking import Block, blocked
+from tests.blocked_loop import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
 PACKAGE = "/shop/.venv/lib/python3/site-packages"
@@ -48,7 +48,7 @@ def test_a_line_shows_itself(tmp_path: Path) -> None:
 
 
 async def in_the_task(block: Block) -> None:
-    with underway(KEY, Log()):
+    with current_attempt(KEY, Log()):
         await asyncio.sleep(0)
         block()
 
@@ -58,12 +58,12 @@ async def in_a_task_of_its_own(block: Block) -> None:
         await asyncio.sleep(0)
         block()
 
-    with underway(KEY, Log()):
+    with current_attempt(KEY, Log()):
         await asyncio.create_task(later())
 
 
 async def in_a_callback(block: Block) -> None:
-    with underway(KEY, Log()):
+    with current_attempt(KEY, Log()):
         asyncio.get_running_loop().call_soon(block)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -77,10 +77,10 @@ def test_a_step_that_blocks(run: Callable[[Block], Coroutine[object, object, Non
 
         assert step is not None
         assert step is step_of(stack())
-        mark = underway_in(context_of(step))
+        mark = attempt_in(context_of(step))
         assert mark is not None
         assert (KEY, False) == (mark.key, mark.is_over)
-        assert "blocking.py" == Path(line_to_name(lines_of(stack())).file).name
+        assert "blocked_loop.py" == Path(line_to_name(lines_of(stack())).file).name
 
 
 def test_steps_differ() -> None:
@@ -97,7 +97,7 @@ def test_steps_differ() -> None:
         first, second, third = *steps, step_of(stack())
 
         assert first is not second is not third is not None
-        assert underway_in(context_of(third)) is None
+        assert attempt_in(context_of(third)) is None
 
 
 def test_a_loop_that_waits() -> None:

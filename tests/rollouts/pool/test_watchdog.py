@@ -9,9 +9,9 @@ from typing import Any
 
 from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import Rollout, RolloutKey, Score
-from pytest_agentbench.rollouts.attempt_context import AttemptContext, underway
+from pytest_agentbench.rollouts.attempt_context import AttemptContext, current_attempt
 from pytest_agentbench.rollouts.pool.watchdog import PATIENCE, TICK, Watchdog
-from tests.blocking import Block, blocked
+from tests.blocked_loop import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
 LOOKS = int(PATIENCE / TICK)  # that a step has to last
@@ -41,7 +41,7 @@ def agent(change: Callable[[AttemptContext], None], *, left: bool = False) -> Ca
     """A rollout that blocks the loop, before or after its end."""
 
     async def run(block: Block) -> None:
-        with underway(KEY, Log()) as mark:
+        with current_attempt(KEY, Log()) as mark:
             change(mark)
             if not left:
                 block()
@@ -71,7 +71,7 @@ def test_it_speaks_when_a_step_lasts() -> None:
         diary = after(looks, run)
 
         (sentence,) = diary.said
-        assert sentence.startswith("shop[shop-3]: the agent blocks the event loop, and with it all rollouts: blocking.py:")
+        assert sentence.startswith("shop[shop-3]: the agent blocks the event loop, and with it all rollouts: blocked_loop.py:")
         assert ": reached.set() or go_on.wait()" in sentence
         assert sentence.endswith("; take `def`, `await asyncio.to_thread(...)` or `isolation: process`")
         assert [] == diary.ends
@@ -96,7 +96,7 @@ def test_the_end_of_a_rollouts_time() -> None:
     ((key, reason, log),) = after(LOOKS, agent(begin)).ends
 
     assert (KEY, "hello\n") == (key, log)
-    assert reason.startswith("it blocked the event loop until its 0 s were over: blocking.py:")
+    assert reason.startswith("it blocked the event loop until its 0 s were over: blocked_loop.py:")
 
 
 def test_a_scorer_that_blocks() -> None:
@@ -115,7 +115,7 @@ def test_a_scorer_that_blocks() -> None:
     assert "shop[shop-3]: the scorer 'slow' blocks the event loop" in diary.said[0]
     assert ("ok", "A lamp.", {"tsq": 0.5}, "scoring\n") == (rollout.status, rollout.answer, rollout.scores, rollout.log)
     assert ["slow"] == [*rollout.score_errors]
-    assert "blocking.py:" in rollout.score_errors["slow"]
+    assert "blocked_loop.py:" in rollout.score_errors["slow"]
 
 
 def test_what_an_agent_has_left_behind() -> None:

@@ -14,7 +14,7 @@ from pytest_agentbench.tap.answers import BackendAnswer
 from pytest_agentbench.tap.dialects.chat import ChatReader
 from pytest_agentbench.tap.dialects.reader import DialectReader
 from pytest_agentbench.tap.stream import NetworkRead
-from tests.tap.dialects.telling import (
+from tests.tap.dialects.answer_events import (
     anything,
     assembled,
     cuts,
@@ -26,8 +26,8 @@ from tests.tap.dialects.telling import (
     read_recorded,
     tokens,
 )
-from tests.tap.dialects.telling import read as read_of
-from tests.tap.dialects.telling import read_whole as read_whole_of
+from tests.tap.dialects.answer_events import read as read_of
+from tests.tap.dialects.answer_events import read_whole as read_whole_of
 
 HEAD: Json = {"id": "c1", "object": "chat.completion.chunk", "created": 7, "model": "m"}
 
@@ -665,8 +665,8 @@ def heard(dialect: type[ChatReader], texts: list[bytes]) -> ChatReader:
     for place, text in enumerate(texts):
         answer.take(NetworkRead(place, 5, b"data: %b\n\n" % text))
     answer.end(came_whole=True)
-    assert isinstance(answer.reading, dialect)
-    return answer.reading
+    assert isinstance(answer.reader, dialect)
+    return answer.reader
 
 
 def understood(dialect: type[ChatReader], texts: list[bytes]) -> object:

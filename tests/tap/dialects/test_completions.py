@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.completions import CompletionsReader
-from tests.tap.dialects.telling import anything, assembled, cuts, fault, interleaved, kinds, odd, read, read_recorded, read_whole, tokens
+from tests.tap.dialects.answer_events import (
+    anything,
+    assembled,
+    cuts,
+    fault,
+    interleaved,
+    kinds,
+    odd,
+    read,
+    read_recorded,
+    read_whole,
+    tokens,
+)
 
 HEAD: Json = {"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m"}
 

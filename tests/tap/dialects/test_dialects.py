@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.dialects.reader import AnswerReader
-from tests.tap.dialects.telling import fault, read, tokens
+from tests.tap.dialects.answer_events import fault, read, tokens
 
 
 def test_the_table() -> None:

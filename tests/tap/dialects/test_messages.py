@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.messages import MessagesReader
-from tests.tap.dialects.telling import assembled, cuts, fault, kinds, objects, odd, read, read_recorded, read_whole, tokens
+from tests.tap.dialects.answer_events import assembled, cuts, fault, kinds, objects, odd, read, read_recorded, read_whole, tokens
 
 HEAD: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "c", "stop_sequence": None}
 OPENING: Json = {

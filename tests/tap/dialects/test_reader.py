@@ -16,7 +16,7 @@ from pytest_agentbench.tap.dialects.completions import CompletionsReader
 from pytest_agentbench.tap.dialects.messages import MessagesReader
 from pytest_agentbench.tap.dialects.reader import DialectReader
 from pytest_agentbench.tap.dialects.responses import ResponsesReader
-from tests.tap.dialects.telling import objects, read, read_whole
+from tests.tap.dialects.answer_events import objects, read, read_whole
 
 FIND: Json = {"id": "c1", "name": "find", "arguments": '{"n":1}'}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.responses import ResponsesReader
-from tests.tap.dialects.telling import anything, assembled, cuts, fault, kinds, objects, odd, read, read_recorded, read_whole, tokens
+from tests.tap.dialects.answer_events import anything, assembled, cuts, fault, kinds, objects, odd, read, read_recorded, read_whole, tokens
 
 CALL: Json = {"id": "fc_1", "type": "function_call", "status": "completed", "arguments": "{}", "call_id": "call_1", "name": "find"}
 TEXT: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi", "annotations": []}]}

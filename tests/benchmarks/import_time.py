@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.measuring import Command, Figure, Options, Result, run_pytest
+from tests.benchmarks.measurement import Command, Figure, Options, Result, run_pytest
 from tests.benchmarks.workplace import SUITE, Workplace, workplace
 
 RUNS = 11

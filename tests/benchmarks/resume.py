@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
-from tests.benchmarks.measuring import Command, Figure, Options, Result
+from tests.benchmarks.measurement import Command, Figure, Options, Result
 
 ROLLOUTS = 100_000
 SCENARIOS = 1_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.measuring import Figure, Options, Result, run_pytest
+from tests.benchmarks.measurement import Figure, Options, Result, run_pytest
 from tests.benchmarks.workplace import BARE, MOST_TURNS, SUITE, workplace
 
 SCENARIOS = 10_000

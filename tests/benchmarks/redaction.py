@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_agentbench.lib.redact import Redactor
-from tests.benchmarks.measuring import Figure, Options, Result
+from tests.benchmarks.measurement import Figure, Options, Result
 
 TEXT = Path(__file__).parents[2] / "scenarios" / "banking" / "banking.json"
 SECRETS = 10  # variables, as a job in CI has them
