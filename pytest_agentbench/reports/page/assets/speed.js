@@ -86,7 +86,7 @@ function qualityPicture() {
   if (!rows.length) return null;
   const scores = rows.map(row => row.score), times = rows.map(row => row.ms / 1000);
   const low = Math.min(0, ...scores), high = Math.max(1, ...scores);
-  const picture = canvas({ x: { low: 0, high: largest(times) * 1.05, title: "seconds of the rollout" }, y: { low: low - 0.05, high: high * 1.05, title: "score" }, label: "Quality against speed: each rollout's score and time" });
+  const picture = canvas({ x: { low: 0, high: largest(times) * 1.05, title: "seconds of the rollout" }, y: { low: low - 0.05, high: high * 1.05, title: "score" }, role: "group", label: "Quality against speed: each rollout's score and time; arrows go from point to point, by time" });
   const groups = [...new Set(rows.map(row => seriesName(page.runs[row.run], row.group)))];
   for (const row of rows) {
     const place = groups.indexOf(seriesName(page.runs[row.run], row.group));
@@ -94,7 +94,22 @@ function qualityPicture() {
       draw("title", {}, `${row.id}: ${figure(row.score)} in ${duration(row.ms)}`)));
     picture.root.append(point);
   }
+  walkable([...picture.root.querySelectorAll("a")], rows.map(row => row.ms));
   return pictured("Quality against speed, a point for each rollout", picture.root, legend(groups));
+}
+
+/** Puts one of many links on the way of the Tab key, and lets arrows go to the others, in the order of their values. */
+function walkable(links, values) {
+  const order = links.map((link, place) => [values[place], link]).sort((a, b) => a[0] - b[0]).map(([, link]) => link);
+  order[0].setAttribute("tabindex", "0");
+  order.forEach((link, place) => link.addEventListener("keydown", event => {
+    const next = order[place + ({ ArrowRight: 1, ArrowLeft: -1 }[event.key] || NaN)];
+    if (!next) return;
+    event.preventDefault();
+    link.setAttribute("tabindex", "-1");
+    next.setAttribute("tabindex", "0");
+    next.focus();
+  }));
 }
 
 function largest(values) {
