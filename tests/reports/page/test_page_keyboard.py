@@ -66,7 +66,12 @@ def test_points_of_a_picture_are_reached(tmp_path: Path, opened: Opened) -> None
     for _ in range(3):
         page.keyboard.press("ArrowRight")
         names.append(page.evaluate(FOCUSED))
+    radii = "[...document.querySelectorAll('#speed .point')].map(each => getComputedStyle(each).r)"
+    assert 2 == len({*page.evaluate(radii)})  # the one that has the focus is greater
     assert ["fast", "middle", "slow", "slow"] == [name.partition(":")[0] for name in names]
+    page.evaluate("buildSpeed()")
+    assert page.evaluate(FOCUSED).startswith("slow:")
+    assert 1 == page.evaluate("document.querySelectorAll('#speed a[tabindex=\"0\"]').length")
     page.keyboard.press("Enter")
     poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, slow?')")
 

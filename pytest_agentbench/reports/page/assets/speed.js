@@ -2,12 +2,14 @@
 
 const SPREADS = [["ttft", "Time to first token", "milliseconds"], ["itl", "Inter-token latency", "milliseconds"], ["rate", "Output speed of a call", "tokens per second"]];
 
-/** Draws the section. */
+/** Draws the section; the point that has the focus keeps it. */
 function buildSpeed() {
   const section = document.getElementById("speed");
+  const held = section.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const spreads = SPREADS.map(([name, title, unit]) => spread(name, title, unit));
   const content = [...spreads, qualityPicture(), ...page.runs.map(overTime)].filter(Boolean);
   section.replaceChildren(section.firstElementChild, el("div", { class: "pictures" }, content.length ? content : el("p", { class: "soft" }, "Nothing was measured.")));
+  if (held) [...section.querySelectorAll("a")].find(link => link.getAttribute("href") === held)?.focus({ preventScroll: true });
 }
 
 /** Name of a run's group of calls. */
@@ -101,15 +103,17 @@ function qualityPicture() {
 /** Puts one of many links on the way of the Tab key, and lets arrows go to the others, in the order of their values. */
 function walkable(links, values) {
   const order = links.map((link, place) => [values[place], link]).sort((a, b) => a[0] - b[0]).map(([, link]) => link);
-  order[0].setAttribute("tabindex", "0");
-  order.forEach((link, place) => link.addEventListener("keydown", event => {
-    const next = order[place + ({ ArrowRight: 1, ArrowLeft: -1 }[event.key] || NaN)];
-    if (!next) return;
-    event.preventDefault();
-    link.setAttribute("tabindex", "-1");
-    next.setAttribute("tabindex", "0");
-    next.focus();
-  }));
+  let stop = order[0];
+  stop.setAttribute("tabindex", "0");
+  order.forEach((link, place) => {
+    link.addEventListener("focus", () => { stop.setAttribute("tabindex", "-1"); stop = link; stop.setAttribute("tabindex", "0"); });
+    link.addEventListener("keydown", event => {
+      const next = order[place + ({ ArrowRight: 1, ArrowLeft: -1 }[event.key] || NaN)];
+      if (!next) return;
+      event.preventDefault();
+      next.focus();
+    });
+  });
 }
 
 function largest(values) {
