@@ -117,13 +117,14 @@ def _mean_of(run: Run, group: str, score: str) -> float | None:
 
 
 def doubts(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
-    """What makes a run a poor baseline, though it is one."""
+    """What makes a run a poor baseline, though it is one; a group is named where it is not the suite itself."""
     if evidence.facts.stopwatch == SATURATED:
         yield "the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"
     for group, trials in evidence.groups.items():
         size, ran = evidence.facts.scenarios.get(group, 0), len({trial.scenario for trial in trials})
         if trials[0].suite == suite and ran < ENOUGH * size:
-            yield f"{group}: {ran} of {size} scenarios ran: whole runs will be INCONCLUSIVE against this baseline"
+            of_group = "" if group == suite else f"{group}: "
+            yield f"{of_group}{ran} of {size} scenarios ran: whole runs will be INCONCLUSIVE against this baseline"
     if run.environment.git and run.environment.git.dirty:
         yield "the run's working tree had changes that are in no commit"
 

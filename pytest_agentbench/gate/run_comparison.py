@@ -141,16 +141,27 @@ def _samples(run: ComparedRun, group: str, score: str) -> dict[str, ScenarioSamp
 
 def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
     """Why a score of two runs is not compared; empty where it is."""
-    for each in (reference, run):
-        suite = each.facts.suites.get(group)
-        if suite is None or score not in suite.scores:
-            return f"only one of the runs has {'the suite' if suite is None else score}"
+    suites = [each.facts.suites.get(group) for each in (reference, run)]
+    if without := suites.count(None):
+        return f"{_owners(without)} of the runs has the suite"
+    if without := sum(suite is not None and score not in suite.scores for suite in suites):
+        return f"{_owners(without)} of the runs has {score}"
     if _scored_apart(reference, run, group, score):
         return f"{score} came about in another way"
     pairs, missing = pair(_samples(run, group, score), _samples(reference, group, score))
     if pairs:
         return ""
     return "no scenario was measured in both" if missing.unmeasured else "they share no scenario with equal content"
+
+
+def _owners(without: int) -> str:
+    """Which of two runs have what so many of them are without."""
+    return "neither" if without == 2 else "only one"
+
+
+def _has_score(run: ComparedRun, group: str, score: str) -> bool:
+    suite = run.facts.suites.get(group)
+    return suite is not None and score in suite.scores
 
 
 def _scored_apart(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> bool:
@@ -184,12 +195,13 @@ def doubt_sentences(runs: RunComparison) -> Iterator[str]:
         scores = dict.fromkeys(score for run in runs.runs if group in run.facts.suites for score in run.facts.suites[group].scores)
         for name, run in runs.others.items():
             found: dict[str, list[str]] = {}
-            for score in scores:
+            owned = [score for score in scores if any(_has_score(each, group, score) for each in (runs.reference, run))]
+            for score in owned:
                 if why := _why_no_score(runs.reference, run, group, score):
                     found.setdefault(why, []).append(score)
             for why, of in found.items():
                 yield f"{group} {', '.join(of)} of {name} is not compared with {first}: {why}"
-            if sum(map(len, found.values())) < len(scores):
+            if sum(map(len, found.values())) < len(owned):
                 yield from _few_shared(runs.reference, run, group, (first, name))
 
 

@@ -12,18 +12,16 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import FOLDER, read_evidence
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.values import latencies, samples, score_limits
+from pytest_agentbench.gate.values import compare_with_limit, latency_percentile, samples, score_limits
 from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.runs.tally import FILE
 from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, Decision
-from pytest_agentbench.stats.latency import latency_limit
 from pytest_agentbench.stats.paired import against_limit
-from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.suites.hashes import digest
 
-SCHEMA = "agentbench-trend/1"  # docs/trend.md describes it
+SCHEMA = "agentbench-trend/2"  # docs/trend.md describes it
 RISK = 0.05  # that any step of a series is none
 SLOWER = 10  # percent by which a median has to be beyond another one: what the hour of a run does to it is in no interval
 
@@ -109,7 +107,7 @@ class SuiteTrend:
 class Trend:
     """The history of the suites that runs of a directory have."""
 
-    schema: str  # `agentbench-trend/1`
+    schema: str  # `agentbench-trend/2`
     runs: tuple[TrendRun, ...]  # in the order of time
     left_out: tuple[ExcludedRun, ...]  # what could not be read
     suites: Mapping[str, SuiteTrend]  # suite, or `suite-variant`, -> its history
@@ -243,8 +241,8 @@ def _point(suite_rule: SuiteRule, run: Evidence) -> Point | None:
     """The metric with the interval that a run has alone; None where it was not measured."""
     trials = run.groups[suite_rule.group]
     if suite_rule.rule.kind == "latency":
-        timings = latencies(trials, suite_rule.rule.metric)
-        value, found = percentile((each for timing in timings for each in timing.values), 50), latency_limit(timings, 50, 1.0)
+        metric = suite_rule.rule.metric
+        value, found = latency_percentile(trials, metric, 50), compare_with_limit(trials, metric, 50, 1.0)
     else:
         measured = samples(trials, suite_rule.rule.metric, falling=suite_rule.falling)
         limits = score_limits(measured, falling=suite_rule.falling)

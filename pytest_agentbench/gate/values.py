@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_agentbench.gate.evidence import Trial
+from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.intervals import Limits
-from pytest_agentbench.stats.latency import RolloutLatencies
+from pytest_agentbench.stats.latency import RolloutLatencies, latency_limit
 from pytest_agentbench.stats.paired import ScenarioSample
 from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.percentiles import percentile
 
 SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarithm has to exist
 LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score
@@ -59,15 +62,29 @@ def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) ->
 
 def latencies(trials: Iterable[Trial], metric: str) -> list[RolloutLatencies]:
     """Milliseconds of measured rollouts, or of their calls. Imported rollouts may have taken no time: it is unknown."""
-    return [RolloutLatencies(trial.scenario, trial.trial, trial.began_at, _milliseconds(trial, metric)) for trial in trials]
+    found = ((trial, _milliseconds(trial, metric)) for trial in trials)
+    return [
+        RolloutLatencies(each.scenario, each.trial, each.began_at, tuple(max(value, SHORTEST_MS) for value in ms)) for each, ms in found
+    ]
 
 
-def _milliseconds(trial: Trial, metric: str) -> tuple[float, ...]:
+def latency_percentile(trials: Iterable[Trial], metric: str, q: int) -> float | None:
+    """The q-th percentile (0 to 100) in milliseconds, as it was measured: it may be 0. None where nothing was measured."""
+    return percentile([value for trial in trials for value in _milliseconds(trial, metric)], q)
+
+
+def compare_with_limit(trials: Sequence[Trial], metric: str, q: int, limit: float, confidence: float = 0.95) -> Decision:
+    """Is the q-th percentile (0 to 100) at most `limit` milliseconds? What is below SHORTEST_MS is told as it was measured."""
+    decision, measured = latency_limit(latencies(trials, metric), q, limit, confidence=confidence), latency_percentile(trials, metric, q)
+    if decision.estimate is None or decision.low is None or measured is None or measured >= SHORTEST_MS:
+        return decision
+    return replace(decision, estimate=measured, low=min(decision.low, measured))
+
+
+def _milliseconds(trial: Trial, metric: str) -> list[float]:
     if metric == "rollout":
-        values = [trial.duration_ms] if trial.status in ("ok", "limit") and trial.duration_ms else []
-    else:
-        values = [value for call in trial.calls if (value := call.ms.get(metric)) is not None]
-    return tuple(max(value, SHORTEST_MS) for value in values)
+        return [trial.duration_ms] if trial.status in ("ok", "limit") and trial.duration_ms else []
+    return [value for call in trial.calls if (value := call.ms.get(metric)) is not None]
 
 
 def good_shares(trials: Iterable[Trial], slo: Mapping[str, float]) -> dict[str, ScenarioSample]:

@@ -12,12 +12,12 @@ from math import fsum
 
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import Rule
-from pytest_agentbench.gate.values import good_shares, latencies, passes, samples, score_limits
+from pytest_agentbench.gate.values import compare_with_limit, good_shares, latencies, passes, samples, score_limits
 from pytest_agentbench.metrics.registry import single
 from pytest_agentbench.metrics.stopwatch import SATURATED, title
 from pytest_agentbench.stats import multiple
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, SUITE, Decision, MissingScenarios, judge
-from pytest_agentbench.stats.latency import compare_latency, latency_limit
+from pytest_agentbench.stats.latency import compare_latency
 from pytest_agentbench.stats.multiple import Suspect
 from pytest_agentbench.stats.paired import against_limit, breaking, compare, pair
 from pytest_agentbench.stats.pass_rates import Bar, against_share
@@ -288,10 +288,10 @@ def _decide(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, confide
             return against_limit(good_shares(trials, run.facts.slo), rule.limit, confidence=confidence)
         case "latency":
             q = int(rule.statistic.removeprefix("p"))
-            new = latencies(trials, rule.metric)
             if rule.versus:
-                return compare_latency(new, latencies(old, rule.metric), q, rule.margin, confidence=confidence)
-            return latency_limit(new, q, rule.limit, confidence=confidence)
+                new, base_times = (latencies(each, rule.metric) for each in (trials, old))
+                return compare_latency(new, base_times, q, rule.margin, confidence=confidence)
+            return compare_with_limit(trials, rule.metric, q, rule.limit, confidence)
         case "rate":
             number, before = (each.facts.number(rule.metric, suite_rule.group) if each else None for each in (run, base))
             return _fact(rule, number, before, trials)

@@ -37,6 +37,7 @@ STYLE: Any = {  # keys are names that matplotlib types one by one
 
 CHARACTER = 8.3  # points that one of a legend takes, in the mean
 LINE = 0.3  # inches that a line of a legend takes
+LONGEST = 64  # characters of a name, for which one column of the narrowest picture has room
 BESIDE = 7  # characters that a mark and the distance to the next one take
 
 #: Measure -> its axis.
@@ -78,8 +79,8 @@ def mark(number: int) -> tuple[str, str]:
 
 
 def label(name: str) -> str:
-    """A name in a legend, which is cut where it is long."""
-    return name if len(name) <= 32 else f"{name[:29]}..."
+    """A name in a legend; of a long one the middle is left out, since names of runs and arms begin alike."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2 - 2]}...{name[1 - LONGEST // 2 :]}"
 
 
 def legend(figure: Figure, axis: Axes, title: str | None = None) -> None:
@@ -88,7 +89,10 @@ def legend(figure: Figure, axis: Axes, title: str | None = None) -> None:
     room = figure.get_figwidth() * 72 / CHARACTER / (max(map(len, labels), default=0) + BESIDE)
     columns = max(1, min(4, len(labels), int(room)))
     figure.set_figheight(figure.get_figheight() + LINE * -(-len(labels) // columns))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=title)
+    drawn = figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=title)
+    figure.draw_without_rendering()
+    if (width := drawn.get_window_extent().width) > figure.bbox.width:  # of letters that are wider than most
+        figure.set_figwidth(width / figure.dpi)
 
 
 def figures(axis: Axes, text: str) -> None:

@@ -16,9 +16,9 @@ FEWEST = 3  # points of which a line says something
 #: Measure -> its axis; of what single calls have a rollout has the median.
 AXES = {
     **canvas.AXES,
-    "ttft": "time to first token, median (ms)",
-    "itl": "inter-token latency, median (ms)",
-    "tps": "output tokens/s of a call, median",
+    "ttft": "time to first token, median of its calls (ms)",
+    "itl": "inter-token latency, median of its calls (ms)",
+    "tps": "output tokens/s, median of its calls",
 }
 
 

@@ -272,6 +272,9 @@ def _timings(performance: PerformanceSummary) -> Iterator[str]:
     if adjusted := performance.ttft_adjusted_ms:
         cells = ("never" if value == INFINITE else number(value) for value in (adjusted.p50, adjusted.p90, adjusted.p95, adjusted.p99))
         rows.append(["TTFT, failed calls as never", str(adjusted.n), "-", "-", *cells, "never"])
+    if not rows:
+        yield "No LLM call was measured, so there are no latencies."
+        return
     yield from table(["milliseconds", "n", *COLUMNS], rows)
     rates = [[title, *_cells(spread, RATE_COLUMNS)] for name, title in RATES if (spread := getattr(performance, name))]
     if rates:

@@ -82,9 +82,18 @@ def test_what_is_not_compared() -> None:
         "speeds of b are not compared with those of a: another number of rollouts in flight: 8 and 4",
         "shop tsq of b is not compared with a: tsq came about in another way",
         "shop tsq of c is not compared with a: only one of the runs has the suite",
-        "store tsq of b is not compared with a: only one of the runs has the suite",
         "store tsq of c is not compared with a: only one of the runs has the suite",
     ] == [*doubt_sentences(runs)]
+
+
+def test_what_neither_has() -> None:
+    """Of a suite that is in a third run alone nothing is said of the other two."""
+    runs = several(run(noisy()), run(noisy()), run(noisy(), suites=("shop", "store")))
+
+    assert ["store tsq of c is not compared with a: only one of the runs has the suite"] == [*doubt_sentences(runs)]
+    assert ["neither of the runs has the suite", "only one of the runs has the suite"] == [
+        each.why for each in score_against(runs, "store", "tsq")
+    ]
 
 
 def test_latencies_against_the_reference() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import write_baseline
-from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.gate.evidence import CallTimes, Evidence
 from pytest_agentbench.gate.trend import History, Regression, Trend, TrendSeries, read_past, trend_of
 from pytest_agentbench.records import Json
 from tests.gate.evidences import HASHES, evidence, trial
@@ -145,6 +145,15 @@ def test_points_have_the_intervals_of_reports() -> None:
 
     assert ["n0", "n1"] == [each.run for each in points]
     assert all(each.low is not None and each.high is not None and each.low < each.value < each.high for each in points)
+
+
+def test_what_took_no_time() -> None:
+    """Gaps that were measured as 0 ms are 0 ms here as in run.json, with an interval that has 0 in it."""
+    call = CallTimes({"ttft": 100.0, "tpot": 0.0}, 11, failed=False)
+    found = evidence(trial(number, calls=(call,), began_at=float(number)) for number in range(60))
+    (point,) = series(history(found), "tpot.p50").points
+
+    assert 0.0 == point.value == point.low
 
 
 def test_a_directory_is_read(tmp_path: Path) -> None:

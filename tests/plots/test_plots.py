@@ -18,7 +18,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.plots import TITLES, drawn, histograms, scatter
-from pytest_agentbench.plots.canvas import legend, mark, save, style, whole
+from pytest_agentbench.plots.canvas import label, legend, mark, save, style, whole
 from pytest_agentbench.plots.points import points_of, ttfts_of_arms
 from pytest_agentbench.plots.runs import RunLoad, front, loads_of, qualities_of, titles
 from pytest_agentbench.records import Score
@@ -72,7 +72,9 @@ def test_text_of_a_picture(tmp_path: Path) -> None:
     one, two = ((tmp_path / f"{output}.svg").read_text() for output in ("one", "two"))
     assert one == two
     assert [] == [
-        words for words in ("time to first token, median (ms)", "duration of the rollout (s)", "tsq (per rollout)") if words not in one
+        words
+        for words in ("time to first token, median of its calls (ms)", "duration of the rollout (s)", "tsq (per rollout)")
+        if words not in one
     ]
 
 
@@ -226,6 +228,27 @@ def test_a_legend_is_no_wider_than_its_picture() -> None:
     (drawn_legend,) = figure.legends
     box = drawn_legend.get_window_extent()
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
+@pytest.mark.parametrize("beginning", ["20261123-144825-a-night-of-the-great-comparison banking-of-all-customers-arm", "W" * 90])
+def test_names_that_begin_alike(beginning: str) -> None:
+    """A/B runs whose names are long differ in the legend as they do in full, and the legend is within the picture, its title too."""
+    count = 20
+    names = [f"{beginning}-{number:02}" for number in range(count)]
+    with style():
+        figure = Figure(figsize=(9, 6), layout="constrained")
+        axis = figure.subplots()
+        for number, name in enumerate(names):
+            axis.plot([1.0], [1.0], mark(number)[1], label=label(name))
+        legend(figure, axis, "run")
+        figure.draw_without_rendering()
+    (drawn_legend,) = figure.legends
+    box = drawn_legend.get_window_extent()
+
+    assert count == len({text.get_text() for text in drawn_legend.get_texts()})
+    assert -1 < box.x0 < box.x1 < figure.bbox.width + 1
+    assert 0 <= box.y0
+    assert box.y1 <= axis.get_window_extent().y0
 
 
 def test_ticks_of_counts() -> None:

@@ -288,6 +288,14 @@ def test_a_report_of_timings(tmp_path: Path) -> None:
     } <= set(lines.splitlines())
 
 
+def test_a_report_without_calls(tmp_path: Path) -> None:
+    """A run in which no LLM was called has a sentence where others have a table of latencies."""
+    text = write(run_of(Rollout("shop", "s", "default", 1, "ok")), tmp_path).read_text()
+
+    assert "No LLM call was measured, so there are no latencies." in text
+    assert "| milliseconds |" not in text
+
+
 def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     """What was planned, asked for, changed and judged is in the report, and what failed; what did not happen is not."""
     quiet = write(run_of(), tmp_path).read_text()

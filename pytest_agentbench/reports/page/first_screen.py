@@ -83,7 +83,7 @@ def _rule(rule: RuleResult) -> str:
 def figure(title: str, value: str, unit: str, about: str) -> str:
     """A number, its unit, and what is to be known of it, as HTML."""
     shown = f' <span class="unit">{text(unit)}</span>' if unit else ""
-    return f'<div class="figure"><h3>{text(title)}</h3><p class="value">{text(value)}{shown}</p><p class="soft">{text(about)}</p></div>'
+    return f'<div class="figure"><h2>{text(title)}</h2><p class="value">{text(value)}{shown}</p><p class="soft">{text(about)}</p></div>'
 
 
 def _suite_figures(group: str, suite: SuiteResult, *, several: bool) -> Iterator[str]:

@@ -28,7 +28,7 @@ def test_names_of_a_megabyte(tmp_path: Path, opened: Callable[..., Any], width: 
 
     poll(page, "document.querySelectorAll('.sizer .row').length === 2")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.evaluate("[...document.querySelectorAll('.sizer .row')].find(row => row.textContent.length > 1000).click()")
+    page.evaluate("[...document.querySelectorAll('.sizer .row')].find(row => row.textContent.length > 1000).querySelector('a').click()")
     poll(page, "document.querySelector('dialog[open] .transcript')")
     assert page.evaluate("document.querySelector('dialog').scrollWidth") <= width
     assert page.evaluate("document.documentElement.scrollWidth") <= width

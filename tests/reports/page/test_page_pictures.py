@@ -50,6 +50,31 @@ def test_what_servers_told(tmp_path: Path, opened: Opened) -> None:
     assert step < start  # upwards
 
 
+def test_rollouts_of_no_time_are_not_in_flight(tmp_path: Path, opened: Opened) -> None:
+    """Of rollouts that ended when they began there are never fewer than none in flight; the others count."""
+    short = [rollout(f"s-{number}", ended_ns=BEGAN) for number in range(3)]
+    page = opened(written(tmp_path / "run", rollout("a"), *short))
+
+    poll(page, ROWS + ".length")
+    assert [1, 0] == page.evaluate("inFlight(page.rows).map(([, count]) => count)")
+
+
+def test_scores_of_many_arms(tmp_path: Path, opened: Opened) -> None:
+    """The scores of five arms stand in their cell whole, on a wide screen and on a narrow one."""
+    arms = [replace(rollout(scenario), variant=f"arm{number}") for scenario in "ab" for number in range(5)]
+    file = written(tmp_path / "run", *arms)
+    for width in (1200, 400):
+        page = opened(file, viewport={"width": width, "height": 800})
+        poll(page, ROWS + ".length")
+        page.evaluate("page.rows.forEach((row, number) => { row.score = 1 / (number + 1.5); }); summarize(); arrange()")
+        cells = "[...document.querySelectorAll('.sizer .cell.score')]"
+        assert [4, 4] == page.evaluate(f"{cells}.map(cell => cell.textContent.split('\u2192').length - 1)")
+        assert page.evaluate(
+            f"{cells}.every(cell => cell.scrollWidth <= cell.clientWidth && cell.scrollHeight <= cell.parentElement.clientHeight)"
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_an_interval_is_a_picture(tmp_path: Path, opened: Opened) -> None:
     """The bar goes from one end to the other, the dot is between them, the threshold stands where it is; in words it is the same."""
     rule = rule_result("tsq.mean >= 0.5", "PASS", 0.7, low=0.6, high=0.9, threshold=0.5)

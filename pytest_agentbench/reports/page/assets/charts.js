@@ -22,8 +22,8 @@ function logTicks(low, high) {
   return [inside(powers), inside(fine)].find(found => found.length > 3) || ticks(low, high);
 }
 
-/** An empty picture with axes: `x` and `y` have low, high, title, and `log` for a logarithmic one. Gives back where values are. */
-function canvas({ width = 460, height = 200, x, y, label }) {
+/** An empty picture with axes: `x` and `y` have low, high, title, and `log` for a logarithmic one. One with links in it is a `group`. Gives back where values are. */
+function canvas({ width = 460, height = 200, x, y, label, role = "img" }) {
   if (window.matchMedia(NARROW).matches) [width, height] = [340, Math.max(height, 160)];
   const left = 54, right = 20, top = 10, bottom = 40;
   const scale = (axis, from, to) => {
@@ -32,7 +32,7 @@ function canvas({ width = 460, height = 200, x, y, label }) {
     return value => from + (bend(Math.max(value, axis.log ? axis.low : -Infinity)) - bend(axis.low)) / span * (to - from);
   };
   const atX = scale(x, left, width - right), atY = scale(y, height - bottom, top);
-  const root = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "chart" });
+  const root = draw("svg", { viewBox: `0 0 ${width} ${height}`, role, "aria-label": label, class: "chart" });
   for (const value of (y.log ? logTicks : ticks)(y.low, y.high)) {
     root.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: atY(value), y2: atY(value) }));
     root.append(draw("text", { x: left - 6, y: atY(value) + 4, "text-anchor": "end" }, figure(value)));

@@ -2,12 +2,14 @@
 
 const SPREADS = [["ttft", "Time to first token", "milliseconds"], ["itl", "Inter-token latency", "milliseconds"], ["rate", "Output speed of a call", "tokens per second"]];
 
-/** Draws the section. */
+/** Draws the section; the point that has the focus keeps it. */
 function buildSpeed() {
   const section = document.getElementById("speed");
+  const held = section.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const spreads = SPREADS.map(([name, title, unit]) => spread(name, title, unit));
   const content = [...spreads, qualityPicture(), ...page.runs.map(overTime)].filter(Boolean);
   section.replaceChildren(section.firstElementChild, el("div", { class: "pictures" }, content.length ? content : el("p", { class: "soft" }, "Nothing was measured.")));
+  if (held) [...section.querySelectorAll("a")].find(link => link.getAttribute("href") === held)?.focus({ preventScroll: true });
 }
 
 /** Name of a run's group of calls. */
@@ -86,7 +88,7 @@ function qualityPicture() {
   if (!rows.length) return null;
   const scores = rows.map(row => row.score), times = rows.map(row => row.ms / 1000);
   const low = Math.min(0, ...scores), high = Math.max(1, ...scores);
-  const picture = canvas({ x: { low: 0, high: largest(times) * 1.05, title: "seconds of the rollout" }, y: { low: low - 0.05, high: high * 1.05, title: "score" }, label: "Quality against speed: each rollout's score and time" });
+  const picture = canvas({ x: { low: 0, high: largest(times) * 1.05, title: "seconds of the rollout" }, y: { low: low - 0.05, high: high * 1.05, title: "score" }, role: "group", label: "Quality against speed: each rollout's score and time; arrows go from point to point, by time" });
   const groups = [...new Set(rows.map(row => seriesName(page.runs[row.run], row.group)))];
   for (const row of rows) {
     const place = groups.indexOf(seriesName(page.runs[row.run], row.group));
@@ -94,7 +96,24 @@ function qualityPicture() {
       draw("title", {}, `${row.id}: ${figure(row.score)} in ${duration(row.ms)}`)));
     picture.root.append(point);
   }
+  walkable([...picture.root.querySelectorAll("a")], rows.map(row => row.ms));
   return pictured("Quality against speed, a point for each rollout", picture.root, legend(groups));
+}
+
+/** Puts one of many links on the way of the Tab key, and lets arrows go to the others, in the order of their values. */
+function walkable(links, values) {
+  const order = links.map((link, place) => [values[place], link]).sort((a, b) => a[0] - b[0]).map(([, link]) => link);
+  let stop = order[0];
+  stop.setAttribute("tabindex", "0");
+  order.forEach((link, place) => {
+    link.addEventListener("focus", () => { stop.setAttribute("tabindex", "-1"); stop = link; stop.setAttribute("tabindex", "0"); });
+    link.addEventListener("keydown", event => {
+      const next = order[place + ({ ArrowRight: 1, ArrowLeft: -1 }[event.key] || NaN)];
+      if (!next) return;
+      event.preventDefault();
+      next.focus();
+    });
+  });
 }
 
 function largest(values) {
@@ -122,9 +141,10 @@ function overTimeLine({ title, unit, source, points }, end) {
   return el("div", {}, el("h3", {}, name), picture.root);
 }
 
-/** How many rollouts ran, from each moment at which that changed. */
+/** How many rollouts ran, from each moment at which one began or ended; one that took less than a millisecond did neither. */
 function inFlight(rows) {
-  const changes = rows.flatMap(row => [[row.start, 1], [row.end, -1]]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const changes = new Map();
+  for (const [at, by] of rows.flatMap(row => [[row.start, 1], [row.end, -1]])) changes.set(at, (changes.get(at) || 0) + by);
   let count = 0;
-  return changes.map(([at, by]) => { count += by; return [at, count]; });
+  return [...changes].sort((a, b) => a[0] - b[0]).map(([at, by]) => [at, count += by]);
 }

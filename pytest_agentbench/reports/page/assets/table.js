@@ -1,6 +1,6 @@
 // The table of all scenarios: only the rows that are seen are drawn, so that five thousand are no more than fifty.
 
-const table = { shown: [], sort: "worst", down: false, height: 48, filters: { text: "", status: "", tool: "", most: "", flipped: false } };
+const table = { shown: [], sort: "worst", down: false, height: 48, stop: 0, filters: { text: "", status: "", tool: "", most: "", flipped: false } };
 
 /** Order of the scenarios by each column; `worst` is the page's own. */
 const ORDERS = {
@@ -32,6 +32,7 @@ function buildTable() {
   table.scroller = el("div", { class: "scroller", role: "table", "aria-label": "Scenarios", tabindex: "0" }, el("div", { role: "rowgroup", class: "top" }, table.head), table.sizer);
   table.scroller.addEventListener("scroll", () => drawRows(), { passive: true });
   table.scroller.addEventListener("keydown", tableKeys);
+  table.sizer.addEventListener("focusin", () => { table.stop = Number(focusedPlace()); placeStop(table.stop); });
   window.addEventListener("resize", () => drawRows());
   window.addEventListener("beforeprint", () => { table.printing = true; drawRows(); });
   window.addEventListener("afterprint", () => { table.printing = false; drawRows(); });
@@ -94,9 +95,11 @@ function hasStatus(each, status) {
   return each.rows.some(row => row.status === status);
 }
 
-/** Sorts and filters, and draws what is then seen. */
+const SCORE_WIDTH = 150, SIDE_WIDTH = 50, MOST_SCORE_WIDTH = 400; // pixels: of a score's cell, what each side takes of it, and no more than
+
+/** Sorts and filters, and draws what is then seen; the scenario that has the focus keeps it. */
 function arrange() {
-  const order = ORDERS[table.sort];
+  const order = ORDERS[table.sort], held = table.shown[focusedPlace()];
   const keyed = page.scenarios.filter(isWanted).map(each => [order(each), each]);
   keyed.sort(([a, x], [b, y]) => comparison(a, b) * (table.down ? -1 : 1) || comparison([x.scenario], [y.scenario]));
   table.shown = keyed.map(([, each]) => each);
@@ -107,7 +110,9 @@ function arrange() {
     cell.setAttribute("aria-sort", sorted ? (table.down ? "descending" : "ascending") : "none");
   }
   table.scroller.setAttribute("aria-rowcount", table.shown.length + 1);
+  table.scroller.style.setProperty("--score", `${Math.min(Math.max(SCORE_WIDTH, page.sides.length * SIDE_WIDTH), MOST_SCORE_WIDTH)}px`);
   drawRows(true);
+  if (held) focusRow(table.shown.findIndex(each => each.suite === held.suite && each.scenario === held.scenario));
 }
 
 function comparison(a, b) {
@@ -128,7 +133,7 @@ function drawRows(anew = false) {
   const above = table.printing ? 0 : Math.floor(table.scroller.scrollTop / table.height);
   const first = Math.max(0, above - MARGIN), last = Math.min(table.shown.length, above + seen + MARGIN);
   const old = new Map(anew ? [] : [...table.sizer.children].map(row => [Number(row.dataset.place), row]));
-  const focused = document.activeElement?.dataset?.place;
+  const focused = focusedPlace();
   const rows = [];
   for (let place = first; place < last; place += 1) rows.push(old.get(place) || scenarioRow(table.shown[place], place));
   if (focused !== undefined && (focused < first || focused >= last) && old.has(Number(focused))) rows.push(old.get(Number(focused)));
@@ -138,13 +143,30 @@ function drawRows(anew = false) {
     row.style.transform = `translateY(${row.dataset.place * table.height}px)`;
     if (!row.isConnected) table.sizer.append(row);
   }
+  placeStop(above);
 }
 
-/** A row, which opens the scenario's first rollout. */
+/** One row alone is on the way of the Tab key, the one last focused or else the first that is seen: arrows go to the others. */
+function placeStop(seen) {
+  const drawn = [...table.sizer.children].map(row => Number(row.dataset.place));
+  const stop = drawn.includes(table.stop) ? table.stop : Math.min(seen, table.shown.length - 1);
+  for (const row of table.sizer.children) linkIn(row).tabIndex = Number(row.dataset.place) === stop ? 0 : -1;
+}
+
+function linkIn(row) {
+  return row.querySelector("a");
+}
+
+/** Place of the row that has the focus; undefined where none has it. */
+function focusedPlace() {
+  return document.activeElement?.closest(".sizer .row")?.dataset.place;
+}
+
+/** A row, whose link opens the scenario's first rollout. */
 function scenarioRow(each, place) {
   const cell = (name, ...content) => el("div", { role: "cell", class: `cell ${name}` }, ...content);
-  return el("a", { class: "row", role: "row", href: `#${linkOf(each.rows[0])}`, "data-place": place, "aria-rowindex": place + 2 },
-    cell("scenario", el("b", {}, each.scenario), el("span", { class: "soft" }, each.question)),
+  return el("div", { class: "row", role: "row", "data-place": place, "aria-rowindex": place + 2 },
+    cell("scenario", el("a", { href: `#${linkOf(each.rows[0])}`, tabindex: "-1" }, el("b", {}, each.scenario)), el("span", { class: "soft" }, each.question)),
     cell("status", el("span", { class: `badge ${each.status}` }, each.status.replace("_", " ")), each.failed ? el("span", { class: "soft" }, ` ${each.failed} error${each.failed > 1 ? "s" : ""}`) : null),
     cell("score", scoreCell(each)),
     cell("tools", toolsCell(each)),
@@ -158,7 +180,7 @@ function scoreCell(each) {
   const mean = el("span", { class: mark }, `${word} ${figure(each.score)}`);
   if (each.rows.length === 1) return mean;
   const parts = page.sides.length > 1 ? sidesOf(each).map(side => figure(side.score)).join(" \u2192 ") : `${each.passed} of ${each.judged} trials`;
-  return [mean, el("span", { class: "soft" }, ` ${parts}`)];
+  return [mean, el("span", { class: "soft parts" }, ` ${parts}`)];
 }
 
 function toolsCell(each) {
@@ -171,10 +193,16 @@ function tableKeys(event) {
   const step = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
   if (!step || event.target.closest("button")) return;
   event.preventDefault();
-  const now = document.activeElement?.dataset?.place;
+  const now = focusedPlace();
   const place = Math.min(Math.max(now === undefined ? 0 : Number(now) + step, 0), table.shown.length - 1);
   reveal(place);
-  table.sizer.querySelector(`[data-place="${place}"]`)?.focus({ preventScroll: true });
+  focusRow(place);
+}
+
+/** Focuses the link of a row, if it is drawn. */
+function focusRow(place) {
+  const row = table.sizer.querySelector(`[data-place="${place}"]`);
+  if (row) linkIn(row).focus({ preventScroll: true });
 }
 
 /** Scrolls so that a row is seen. */

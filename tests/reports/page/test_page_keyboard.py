@@ -1,0 +1,90 @@
+"""report.html without a mouse, and as a screen reader is told of it, in a real Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reports.page.conftest import BEGAN, poll, rollout
+from tests.reports.page.test_page import ROWS, written
+
+pytestmark = pytest.mark.slow
+
+Opened = Callable[..., Any]
+FOCUSED = "document.activeElement.textContent"
+IN_TABLE = "Boolean(document.activeElement.closest('.sizer'))"
+PLACE = "Number(document.activeElement.closest('.row').dataset.place)"
+
+
+def test_the_tab_key_leaves_the_table_after_one_row(tmp_path: Path, opened: Opened) -> None:
+    """Of sixty rows one is on the way of the Tab key: the one that arrows last went to. Enter opens it, and Escape comes back to it."""
+    page = opened(written(tmp_path / "run", *(rollout(f"s-{number:02}", number / 60) for number in range(60))))
+
+    poll(page, ROWS + ".length")
+    page.focus("[data-order=tokens] button")
+    page.keyboard.press("Tab")
+    assert "s-00" == page.evaluate(FOCUSED)
+    for _ in range(30):
+        page.keyboard.press("ArrowDown")
+    assert "s-30" == page.evaluate(FOCUSED)
+    page.keyboard.press("Tab")
+    assert not page.evaluate(IN_TABLE)
+    page.keyboard.press("Shift+Tab")
+    assert "s-30" == page.evaluate(FOCUSED)
+    page.keyboard.press("Enter")
+    poll(page, "document.querySelector('dialog .transcript')")
+    page.keyboard.press("Escape")
+    poll(page, "!document.getElementById('rollout').open")
+    assert "s-30" == page.evaluate(FOCUSED)
+
+
+def test_the_focus_stays_when_the_table_is_drawn_again(tmp_path: Path, opened: Opened) -> None:
+    """What news of a run that goes on, or another order, draws anew leaves the focus on its scenario."""
+    page = opened(written(tmp_path / "run", *(rollout(name, score) for name, score in (("a", 0.9), ("b", 0.5), ("c", 0.1)))))
+
+    poll(page, ROWS + ".length")
+    page.focus("[data-place='0'] a")
+    assert ("c", 0) == (page.evaluate(FOCUSED), page.evaluate(PLACE))
+    page.evaluate("table.sort = 'scenario'; summarize(); arrange()")
+    assert ("c", 2) == (page.evaluate(FOCUSED), page.evaluate(PLACE))
+
+
+def test_points_of_a_picture_are_reached(tmp_path: Path, opened: Opened) -> None:
+    """Quality against speed has one stop of the Tab key; arrows go from the fastest rollout to the slowest, and Enter opens one."""
+    slow = rollout("slow", ended_ns=BEGAN + 9_000_000_000)
+    page = opened(written(tmp_path / "run", slow, rollout("fast"), rollout("middle", ended_ns=BEGAN + 3_000_000_000)))
+
+    poll(page, ROWS + ".length")
+    page.evaluate("buildSpeed()")
+    assert 1 == page.evaluate("document.querySelectorAll('#speed a[tabindex=\"0\"]').length")
+    page.focus("#speed a[tabindex='0']")
+    names = [page.evaluate(FOCUSED)]
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+        names.append(page.evaluate(FOCUSED))
+    radii = "[...document.querySelectorAll('#speed .point')].map(each => getComputedStyle(each).r)"
+    assert 2 == len({*page.evaluate(radii)})  # the one that has the focus is greater
+    assert ["fast", "middle", "slow", "slow"] == [name.partition(":")[0] for name in names]
+    page.evaluate("buildSpeed()")
+    assert page.evaluate(FOCUSED).startswith("slow:")
+    assert 1 == page.evaluate("document.querySelectorAll('#speed a[tabindex=\"0\"]').length")
+    page.keyboard.press("Enter")
+    poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, slow?')")
+
+
+def test_what_a_screen_reader_is_told(tmp_path: Path, opened: Opened) -> None:
+    """A row is a row and its link a link; no link is inside a picture, which would hide it; no heading skips a level."""
+    page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)))
+
+    poll(page, ROWS + ".length")
+    page.evaluate("buildSpeed()")
+    assert 2 == page.get_by_role("table", name="Scenarios").get_by_role("link").count()
+    assert 3 == page.get_by_role("table", name="Scenarios").get_by_role("row").count()
+    assert 0 == page.evaluate("document.querySelectorAll('[role=img] a, [role=img] button, a[role]').length")
+    levels = page.evaluate("[...document.querySelectorAll('main h1, main h2, main h3, main h4')].map(each => Number(each.tagName[1]))")
+    assert 1 == levels[0]
+    assert [] == [pair for pair in pairwise(levels) if pair[1] > pair[0] + 1]
