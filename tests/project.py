@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,16 @@ WAYS = pytest.mark.parametrize("way", [pytest.param((), id="one-process"), pytes
 
 #: Of a test that expects something else of one process than of two workers: both are quick.
 BOTH_WAYS = pytest.mark.parametrize("way", [(), TWO_WORKERS], ids=["one-process", "n2"])
+
+
+def family(names: str, cases: Mapping[str, Sequence[Any]], workers: str) -> pytest.MarkDecorator:
+    """Cases of one test, in one process each; the one called `workers` also with two, where the others would only say the same again.
+
+    `names` are those of a case's values, as pytest.mark.parametrize has them; `way` comes behind them.
+    """
+    params = [pytest.param(*values, (), id=id) for id, values in cases.items()]
+    params.append(pytest.param(*cases[workers], TWO_WORKERS, id=f"{workers}-n2", marks=pytest.mark.slow))
+    return pytest.mark.parametrize(f"{names},way", params)
 
 
 def without_waits(backend: Path) -> None:

@@ -151,9 +151,17 @@ def find(
         check_rules(suite)
         today = datetime.now().astimezone().date()
         check_quarantine(suite.quarantine, {each.id for each in suite.scenarios}, today, str(folder / SUITE_FILE))
+    except MissingData as error:
+        return DiscoveredSuite(folder, None, {}, (), 1, str(error), skip=not insists)
     except ConfigError as error:
-        return DiscoveredSuite(folder, None, {}, (), 1, str(error), skip=isinstance(error, MissingData) and not insists)
+        return DiscoveredSuite(folder, None, {}, (), 1, f"{error}{_changed_by(changes, agent)}")
     return DiscoveredSuite(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials)
+
+
+def _changed_by(changes: Sequence[tuple[str, Any]], agent: str | None) -> str:
+    """What of the command line has changed the suite.yaml that a sentence is about, without values; empty where nothing has."""
+    options = [*(["--agentbench-agent"] if agent else []), *(f"--agentbench-set {name}" for name, _ in changes)]
+    return f" (as changed by {', '.join(options)})" if options else ""
 
 
 def check_rules(suite: Suite) -> None:

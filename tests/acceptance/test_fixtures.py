@@ -67,12 +67,11 @@ def test_too_late(request):
 
 
 @pytest.mark.slow
-@WAYS
-def test_fixtures_of_the_projects_own(project: Project, way: tuple[str, ...]) -> None:
+def test_fixtures_of_the_projects_own(project: Project) -> None:
     """Fixtures may build on `rollout`, tests may have parameters of their own; who asks for it at run time is told what to do."""
     project.suite(scenarios=2, test=OWN)
 
-    result = project.run(*way, "scenarios/shop")
+    result = project.run("scenarios/shop")
 
     result.assert_outcomes(passed=6, failed=1)
     assert 2 == len(project.rollouts)
@@ -82,8 +81,7 @@ def test_fixtures_of_the_projects_own(project: Project, way: tuple[str, ...]) ->
 
 
 @pytest.mark.slow
-@WAYS
-def test_fixtures_outside_of_a_suite(project: Project, way: tuple[str, ...]) -> None:
+def test_fixtures_outside_of_a_suite(project: Project) -> None:
     """They are not known there, in whatever session; tests of other folders are left alone."""
     project.suite(scenarios=1)
     test = """
@@ -98,23 +96,22 @@ def test_ordinary():
 """
     project.write("elsewhere/test_elsewhere.py", test)
 
-    result = project.run(*way, "elsewhere", "scenarios")
+    result = project.run("elsewhere", "scenarios")
     result.assert_outcomes(passed=2, errors=2)
     result.stdout.fnmatch_lines_random(["*fixture 'thresholds' not found", "*fixture 'llm' not found"])
 
-    alone = project.run(*way, "elsewhere")
+    alone = project.run("elsewhere")
     alone.assert_outcomes(passed=1, errors=2)
     assert "pytest_agentbench/" not in result.stdout.str() + alone.stdout.str()
 
 
 @pytest.mark.slow
-@WAYS
-def test_fixtures_of_a_suite_that_does_not_load(project: Project, way: tuple[str, ...]) -> None:
+def test_fixtures_of_a_suite_that_does_not_load(project: Project) -> None:
     """A broken suite is the error of its own tests; the others run, and the session is not green."""
     project.suite("shop", scenarios=2)
     project.suite("bank", scenarios=2, colour="red")
 
-    result = project.run(*way, "--continue-on-collection-errors", "scenarios")
+    result = project.run("--continue-on-collection-errors", "scenarios")
 
     result.assert_outcomes(passed=2, errors=1)
     assert {"shop[shop-0]", "shop[shop-1]"} == {str(rollout.key) for rollout in project.rollouts}
@@ -123,13 +120,12 @@ def test_fixtures_of_a_suite_that_does_not_load(project: Project, way: tuple[str
 
 
 @pytest.mark.slow
-@WAYS
-def test_a_backend_that_is_not_there(project: Project, way: tuple[str, ...]) -> None:
+def test_a_backend_that_is_not_there(project: Project) -> None:
     """Every fixture that needs the backend is an ERROR with the reason, at once."""
     test = "def test_backend(backend):\n    pass\n\ndef test_llm(llm):\n    pass\n\ndef test_rollout(rollout):\n    pass\n"
     project.suite(scenarios=1, test=test)
 
-    result = project.run(*way, "--agentbench-backend=http://127.0.0.1:9/v1", "scenarios/shop")
+    result = project.run("--agentbench-backend=http://127.0.0.1:9/v1", "scenarios/shop")
 
     result.assert_outcomes(errors=3)
     assert 3 <= result.stdout.str().count("GET http://127.0.0.1:9/v1/models got no answer")

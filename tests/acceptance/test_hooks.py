@@ -67,13 +67,12 @@ def pytest_agentbench_make_backend(config, name):
 
 
 @pytest.mark.slow
-@WAYS
-def test_a_backend_of_the_projects_own(project: Project, way: tuple[str, ...]) -> None:
+def test_a_backend_of_the_projects_own(project: Project) -> None:
     """A hooked backend is started, its note and thresholds count."""
     project.suite(scenarios=2, expected=("find_item", "order_item"))
     project.write("conftest.py", BACKEND)
 
-    hooked = project.run(*way, "-v", "--agentbench-backend=mine", "scenarios/shop")
+    hooked = project.run("-v", "--agentbench-backend=mine", "scenarios/shop")
 
     hooked.assert_outcomes(failed=2)
     hooked.stdout.fnmatch_lines(["agentbench: backend mine - made by hand", "*assert 0.667 >= 0.9", "backend     mine: made by hand"])
@@ -109,13 +108,12 @@ def test_a_hook_in_a_suites_conftest_is_refused(project: Project, way: tuple[str
 
 
 @pytest.mark.slow
-@WAYS
-def test_a_misspelt_hook_is_refused(project: Project, way: tuple[str, ...]) -> None:
+def test_a_misspelt_hook_is_refused(project: Project) -> None:
     """A hook that does not exist is not ignored."""
     project.suite(scenarios=1)
     project.write("conftest.py", "def pytest_agentbench_rollout_finnished(rollout):\n    pass\n")
 
-    result = project.run(*way, "scenarios/shop")
+    result = project.run("scenarios/shop")
 
     assert pytest.ExitCode.OK != result.ret
     assert "unknown hook 'pytest_agentbench_rollout_finnished'" in result.stdout.str() + result.stderr.str()

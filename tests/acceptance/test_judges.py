@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.project import FIND_THEN_ANSWER, Project
 from tests.router import Router, routing
 
 JUDGE = "Then give your verdict"
@@ -18,12 +18,11 @@ VERDICT: Json = {"reasoning": "Because.", "missing_steps": [], "suggestions": ""
 DONE: Json = {"goal_1": {"reasoning": "It was found.", "completed": True}}
 
 
-@WAYS
-def test_banking(project: Project, way: tuple[str, ...]) -> None:
+def test_banking(project: Project) -> None:
     """The shipped suite runs with the agent that is judged, on the embedded engine; drafts and judge are told apart from the work."""
     project.shipped("banking")
 
-    result = project.run("-v", *way, "scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=10")
+    result = project.run("-v", "scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=10")
     suite, rollouts = project.run_json["suites"]["banking"], project.rollouts
 
     result.assert_outcomes(passed=10)
@@ -59,8 +58,7 @@ def test_action_completion(project: Project) -> None:
 
 
 @pytest.mark.slow
-@WAYS
-def test_a_judge_that_fails_is_an_error(project: Project, way: tuple[str, ...]) -> None:
+def test_a_judge_that_fails_is_an_error(project: Project) -> None:
     """A judgement that cannot be understood is no score: the test is an ERROR that says so, the other scores stand, no mean counts it."""
     project.backend(
         [
@@ -72,7 +70,7 @@ def test_a_judge_that_fails_is_an_error(project: Project, way: tuple[str, ...]) 
     asks = "def test_goals(rollout):\n    assert rollout.score('action_completion') == 1.0\n"
     project.suite(scenarios=2, scorers=["tsq", "action_completion"], test=asks)
 
-    result = project.run(*way, "scenarios/shop", "--agentbench-concurrency=1")
+    result = project.run("scenarios/shop", "--agentbench-concurrency=1")
     means = project.run_json["suites"]["shop"]
 
     result.assert_outcomes(errors=2)

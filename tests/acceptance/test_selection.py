@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, WAYS, Project
+from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, WAYS, Project, family
 
 
 def ran(project: Project) -> list[str]:
@@ -74,14 +74,13 @@ def test_several_suites_in_one_run(project: Project, way: tuple[str, ...]) -> No
 
 
 @pytest.mark.slow
-@WAYS
-def test_two_suites_of_one_name_are_refused(project: Project, way: tuple[str, ...]) -> None:
+def test_two_suites_of_one_name_are_refused(project: Project) -> None:
     """The name is the marker and part of every key, so a second suite of that name is a usage error that names both files."""
     project.suite("shop", scenarios=1)
     project.suite("kiosk", scenarios=1)
     (project.root / "scenarios/kiosk/suite.yaml").write_text((project.root / "scenarios/shop/suite.yaml").read_text())
 
-    result = project.run(*way, "scenarios")
+    result = project.run("scenarios")
 
     assert pytest.ExitCode.USAGE_ERROR == result.ret
     result.stderr.fnmatch_lines(["ERROR: two suites are named 'shop': *kiosk/suite.yaml and *shop/suite.yaml"])
@@ -171,12 +170,11 @@ def test_without(suite):
 
 
 @pytest.mark.slow
-@WAYS
-def test_skipped_tests_are_not_in_the_plan(project: Project, way: tuple[str, ...]) -> None:
+def test_skipped_tests_are_not_in_the_plan(project: Project) -> None:
     """No rollout runs for tests that marks skip, or that are expected to fail without being run; without a threshold that is green."""
     project.suite(scenarios=2, test=SKIPS, thresholds={})
 
-    result = project.run(*way, "scenarios/shop")
+    result = project.run("scenarios/shop")
 
     result.assert_outcomes(skipped=8, xfailed=2, passed=1)
     assert pytest.ExitCode.OK == result.ret
@@ -185,13 +183,12 @@ def test_skipped_tests_are_not_in_the_plan(project: Project, way: tuple[str, ...
 
 
 @pytest.mark.slow
-@WAYS
-def test_limit_and_trials(project: Project, way: tuple[str, ...]) -> None:
+def test_limit_and_trials(project: Project) -> None:
     """--agentbench-limit takes the first scenarios, --agentbench-trials repeats each; means are over scenarios, not rollouts."""
     project.suite(scenarios=5)
     project.backend([{"match": {"contains": "shop-1", "call": 1}, "text": "No."}, *FIND_THEN_ANSWER], max_concurrency=1)
 
-    result = project.run(*way, "--agentbench-limit=3", "--agentbench-trials=3", "-v", "scenarios/shop")
+    result = project.run("--agentbench-limit=3", "--agentbench-trials=3", "-v", "scenarios/shop")
 
     result.assert_outcomes(passed=8, failed=1)
     assert sorted(f"shop[shop-{number}{trial}]" for number in range(3) for trial in ("", "-t2", "-t3")) == ran(project)
@@ -202,19 +199,21 @@ def test_limit_and_trials(project: Project, way: tuple[str, ...]) -> None:
     assert (1 + 2 / 3 + 1) / 3 == pytest.approx(mean["value"])
 
 
+TESTS = "scenarios/shop/test_shop.py::test_tools"
+
+#: What selects -> the scenarios that it leaves, of which there may be two.
+SELECTIONS: dict[str, tuple[tuple[str, ...], list[str]]] = {
+    "k": (("-k", "not shop-0"), ["1", "2"]),
+    "k-or": (("-k", "shop-4 or shop-2 or shop-3"), ["2", "3"]),
+    "deselect": (("--deselect", f"{TESTS}[shop-1]"), ["0", "2"]),
+    "mark": (("-m", "shop"), ["0", "1"]),
+    "shuffled": (("-p", "randomly"), ["0", "1"]),
+    "node-ids": (tuple(f"{TESTS}[shop-{number}]" for number in (4, 3, 2)), ["2", "3"]),
+}
+
+
 @pytest.mark.slow
-@WAYS
-@pytest.mark.parametrize(
-    ("selection", "expected"),
-    [
-        pytest.param(("-k", "not shop-0"), ["1", "2"], id="k", marks=pytest.mark.slow),
-        pytest.param(("-k", "shop-4 or shop-2 or shop-3"), ["2", "3"], id="k-or", marks=pytest.mark.slow),
-        pytest.param(("--deselect", "scenarios/shop/test_shop.py::test_tools[shop-1]"), ["0", "2"], id="deselect", marks=pytest.mark.slow),
-        pytest.param(("-m", "shop"), ["0", "1"], id="mark", marks=pytest.mark.slow),
-        pytest.param(("-p", "randomly"), ["0", "1"], id="shuffled", marks=pytest.mark.slow),
-        pytest.param(tuple(f"scenarios/shop/test_shop.py::test_tools[shop-{number}]" for number in (4, 3, 2)), ["2", "3"], id="node-ids"),
-    ],
-)
+@family("selection,expected", SELECTIONS, "shuffled")
 def test_the_limit_counts_what_is_selected(project: Project, way: tuple[str, ...], selection: tuple[str, ...], expected: list[str]) -> None:
     """--agentbench-limit takes the first scenarios of those that are left by what else selects, in the order of the data set."""
     project.suite(scenarios=5)
@@ -256,13 +255,12 @@ def test_from_another_directory(project: Project, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-@WAYS
-def test_a_test_outside_a_suite(project: Project, way: tuple[str, ...]) -> None:
+def test_a_test_outside_a_suite(project: Project) -> None:
     """Outside of suite folders there is no `rollout`: an ERROR in pytest's words; the suite's tests run."""
     project.suite(scenarios=1)
     project.write("scenarios/lost/test_lost.py", "def test_tools(rollout):\n    pass\n")
 
-    result = project.run(*way, "scenarios")
+    result = project.run("scenarios")
 
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*fixture 'rollout' not found"])

@@ -19,7 +19,7 @@ from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.progress import Heartbeat
-from tests.project import PYTEST, TWO_WORKERS, WAYS, Project
+from tests.project import PYTEST, TWO_WORKERS, WAYS, Project, family
 from tests.robustness.processes import Background, wait_for
 from tests.small_stacks import PASSES, agentbench, is_gone, marked, own_folder, stack, until_gone
 from tests.terminal import Screen, run_on_terminal
@@ -79,26 +79,32 @@ def test_one_boot(small: Project, way: tuple[str, ...]) -> None:
     assert " stopped in " in log_of(small)
 
 
-@pytest.mark.parametrize(
-    "look", [("--collect-only",), ("-k", "nothing"), ("-m", "not shop"), ("--setup-plan",), ("--deselect", "scenarios/shop/test_shop.py")]
-)
-@WAYS
-def test_nothing_boots(small: Project, look: tuple[str, ...], way: tuple[str, ...]) -> None:
+#: What selects no test of the suite shop, or looks at tests only.
+LOOKS = {
+    "collect": ["--collect-only"],
+    "k": ["-k", "nothing"],
+    "m": ["-m", "not shop"],
+    "plan": ["--setup-plan"],
+    "deselect": ["--deselect", "scenarios/shop/test_shop.py"],
+}
+
+
+@family("look", {name: [look] for name, look in LOOKS.items()}, "deselect")
+def test_nothing_boots(small: Project, look: list[str], way: tuple[str, ...]) -> None:
     """Without a test that needs it nothing is started."""
     small.run(*way, *look, "scenarios/shop")
 
     assert [] == [*small.root.rglob("guardian.log")]
 
 
-@WAYS
-def test_nothing_boots_for_tests_that_need_nothing(small: Project, way: tuple[str, ...]) -> None:
+def test_nothing_boots_for_tests_that_need_nothing(small: Project) -> None:
     """Tests that are skipped, and those that only look at a scenario, need no stack."""
     small.suite(
         scenarios=2,
         test="import pytest\n\n@pytest.mark.skip\ndef test_it(rollout): pass\n\ndef test_look(scenario): pass\n\ndef test_plain(): pass\n",
     )
 
-    result = small.run(*way, "scenarios/shop")
+    result = small.run("scenarios/shop")
 
     result.assert_outcomes(passed=3, skipped=2)
     assert [] == [*small.root.rglob("guardian.log")]

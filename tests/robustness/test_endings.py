@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.runs.journal import FILE
-from tests.project import WAYS, Project
+from tests.project import Project, family
 from tests.robustness.processes import run_on_a_small_disk
 
 pytestmark = pytest.mark.slow
@@ -50,8 +50,7 @@ def logs_of(project: Project) -> str:
     return "".join(log.read_text() for log in project.root.glob("reports/2*/backend/*.log"))
 
 
-@WAYS
-@pytest.mark.parametrize("name", FAILING)
+@family("name", {each: [each] for each in FAILING}, "sessionfinish")
 def test_a_plugin_fails(project: Project, monkeypatch: pytest.MonkeyPatch, name: str, way: tuple[str, ...]) -> None:
     """A plugin that fails at the end is named with its line; logs are scrubbed, reports are written, and the session is not green."""
     monkeypatch.setenv("SHOP_PASSWORD", SECRET)
@@ -153,14 +152,13 @@ def test_one_plugins_report_costs_no_other(project: Project) -> None:
     assert "good" == (project.directory / "good.txt").read_text()
 
 
-@WAYS
-def test_the_reports_are_removed(project: Project, way: tuple[str, ...]) -> None:
+def test_the_reports_are_removed(project: Project) -> None:
     """Somebody removes the directory of reports while the session runs: records and reports are written again, and the run goes on."""
     project.suite(scenarios=3)
     removes = "    if rollout.scenario == 'shop-1':\n        shutil.rmtree('reports')\n"
     project.write("conftest.py", f"import shutil\n\ndef pytest_agentbench_rollout_finished(rollout):\n{removes}")
 
-    result = project.run(*way, "scenarios/shop")
+    result = project.run("scenarios/shop")
 
     assert 3 == result.ret
     result.assert_outcomes(passed=3)

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from tests.project import WAYS, Project
+from tests.project import Project, family
 from tests.robustness.processes import limited
 
 pytestmark = pytest.mark.slow
@@ -30,8 +30,7 @@ threading.Thread.start = refuse
 NEEDED = ("pool", "pool-words", "cpu", "sampler", "backend", "watch-backend", "watch-pool", "watch-tap")
 
 
-@WAYS
-@pytest.mark.parametrize("name", [f"agentbench-{each}" for each in NEEDED])
+@family("name", {each: [f"agentbench-{each}"] for each in NEEDED}, "pool-words")
 def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str, ...]) -> None:
     """Where the controller cannot do its part the tests that wait for it are told, instead of waiting for ever."""
     project.suite(scenarios=3)

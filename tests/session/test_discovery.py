@@ -190,6 +190,14 @@ def test_a_fault_is_kept(tmp_path: Path, keys: dict[str, Any], variants: tuple[s
     assert {"name": tmp_path.name, "error": result.error, "skip": False, "marks": True} == result.for_worker()
 
 
+def test_a_fault_of_the_command_line(tmp_path: Path) -> None:
+    """Where options have changed the suite its error names them, without their values: the file alone may be right."""
+    result = find(suite_file(tmp_path), [("agent.temprature", 0.6)], ("default",), None, "tool_callin")
+
+    assert result.error.startswith(f"{tmp_path}/suite.yaml: ")
+    assert result.error.endswith(" (as changed by --agentbench-agent, --agentbench-set agent.temprature)")
+
+
 def test_choosing_variants() -> None:
     """`all` is the suite's own agent and every variant; names keep the order in which they were asked for."""
     suite = shop(variants={"hot": {}, "cold": {}})
