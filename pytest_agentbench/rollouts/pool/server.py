@@ -73,7 +73,7 @@ class Pool:
         self.session: aiohttp.ClientSession | None = None
 
     async def serve(self, listener: socket.socket) -> None:
-        """Answers until the controller says that it is over."""
+        """Answers until the controller ends it, who first asks the system what it has cost."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, use_dns_cache=False)
         async with aiohttp.ClientSession(connector=connector, json_serialize=lambda value: orjson.dumps(value).decode()) as self.session:
             self.addresses.session = self.session
@@ -159,7 +159,6 @@ class Pool:
             tally = self.addresses.tally
             self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.labelled else None}))
             await self.controller.drain()
-        self.finished.set()
 
     async def _start(self, endpoint: Json, taps: Json, elapsed_s: float, unbuilt: Mapping[str, str]) -> None:
         """The backend answers: point the taps at it and go. Rollouts of this session could run for `elapsed_s` before."""
