@@ -94,7 +94,7 @@ class Services:
         directory: Path,
         pool_config: Json,
         tap_config: Json,
-        listener: PoolListener,
+        ledger: PoolListener,
         redactor: Redactor,
         sayings: queue.SimpleQueue[str],
         turns: BlockTurns | None = None,
@@ -110,7 +110,7 @@ class Services:
 
         `tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip.
         """
-        self.backend, self.directory, self.listener = backend, directory, listener
+        self.backend, self.directory, self.ledger = backend, directory, ledger
         self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images
         self._redactor, self.sayings, self._sample_interval = redactor, sayings, sample_interval
         self.endpoint: Endpoint | None = None
@@ -124,7 +124,7 @@ class Services:
         self.boot_began = 0.0  # seconds, time.monotonic()
         self._connected = threading.Event()  # the pool can be told, or never will
         self._drained = threading.Event()
-        self._told = {"drained": self._drained, "want": listener.wanted}  # what the pool says without waiting for a reply
+        self._told = {"drained": self._drained, "want": ledger.wanted}  # what the pool says without waiting for a reply
         self._turning = threading.Lock()
         self._finishing = False
         self._parts = SessionParts(directory / "backend", pool_config, tap_config, self)
@@ -179,7 +179,7 @@ class Services:
 
     def kept(self) -> Mapping[RolloutKey, str]:
         """What has its place in the journal."""
-        return self.listener.kept
+        return self.ledger.kept
 
     def processes(self) -> Mapping[str, Child]:
         """Of the backend."""
@@ -191,8 +191,8 @@ class Services:
 
     def _saved(self) -> str:
         """What is not lost, to be put behind a reason."""
-        count = self.listener.in_journal
-        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.listener.path}" if count else ""
+        count = self.ledger.in_journal
+        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.ledger.path}" if count else ""
 
     def cancel(self, reason: str) -> None:
         """Ends all rollouts, and answers every test that waits."""
@@ -212,7 +212,7 @@ class Services:
         if self._parts.send({"op": "finish"}):
             self._drained.wait(DRAIN)
         self._finishing = True
-        self.listener.wanted.set()  # a boot that nobody wanted ends here
+        self.ledger.wanted.set()  # a boot that nobody wanted ends here
         if self.turns is not None:
             self.turns.close()
         self.failure = self.failure or self._redactor.plain("; ".join(self.backend.failures.values()))
@@ -248,7 +248,7 @@ class Services:
         if self.endpoint is None:
             self.fail(self.failure)
             return
-        self.listener.begun()
+        self.ledger.begun()
         self.backend.follow(self._gone)
         self._parts.begin(self.endpoint, self.images.unbuilt)
         daemon(self._watch_backend, name="watch-backend")
@@ -256,7 +256,7 @@ class Services:
     def _make_images(self) -> None:
         """Of the planned tasks, while the backend boots: when rollouts run nothing is built."""
         if self.images.tasks:
-            self.listener.wanted.wait()
+            self.ledger.wanted.wait()
             self.boot_began = self.boot_began or time.monotonic()
             if not self._finishing:
                 self.images.make()
@@ -266,7 +266,7 @@ class Services:
         logs.mkdir(exist_ok=True)
         try:
             if self.backend.waits:
-                self.listener.wanted.wait()
+                self.ledger.wanted.wait()
             if not self._finishing:
                 self.boot_began = time.monotonic()
                 endpoint = self.backend.start(logs)
@@ -324,7 +324,7 @@ class Services:
             self._parts.add_round(following, tell=True)
 
     def _add(self, keys: Sequence[RolloutKey]) -> None:
-        self.listener.added(len(keys), len(self.listener.kept.keys() & set(keys)))
+        self.ledger.added(len(keys), len(self.ledger.kept.keys() & set(keys)))
 
     def heard(self, pool: PoolProcess, message: Json, body: bytes) -> None:
         """Answers the pool."""
@@ -360,12 +360,12 @@ class Services:
                 keys = [RolloutKey(*key) for key in message["keys"]]
                 self._parts.handover.planned(keys)
                 self.images.planned = keys
-                self.listener.planned(len(set(keys)), message["stored"], message["selected"])
+                self.ledger.planned(len(set(keys)), message["stored"], message["selected"])
                 return self._planned(keys)
             case "finished":
                 key = RolloutKey(*message["key"])
                 self._parts.handover.over(key)
-                line = self.listener.finished(message, body)
+                line = self.ledger.finished(message, body)
                 self._parts.ended(key, message["calls"], message["kind"])
                 return line
             case "measure" if self.turns:
@@ -375,6 +375,6 @@ class Services:
                 self.turns.close()
                 return b""
             case "fetch":
-                return self.listener.recorded(RolloutKey(*message["key"]))
+                return self.ledger.recorded(RolloutKey(*message["key"]))
             case other:
                 raise ValueError(f"the pool asked {other!r}")

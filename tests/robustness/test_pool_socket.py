@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -86,6 +87,23 @@ def test_only_the_session_is_answered(pool: PoolProcess) -> None:
             assert b"" == nobody.recv(1)
 
     assert "does not know" in asked(pool.connect(), op="make coffee")[0]["reason"]
+
+
+def test_it_waits_until_it_is_ended(pool: PoolProcess) -> None:
+    """Drained, it is still there to be asked what it has cost; it leaves when its stdin is closed."""
+    controller = pool.connect("controller")
+    wire.send(controller, {"op": "finish"})
+    while heard(controller)["op"] != "drained":
+        pass
+    with pytest.raises(subprocess.TimeoutExpired):
+        pool.child.process.wait(1)
+
+    cost = pool.child.cost()
+
+    assert cost is not None
+    assert cost["peak_mib"] > 0
+    pool.child.stop()
+    assert 0 == pool.child.process.returncode
 
 
 @pytest.mark.parametrize("size", [4097, 1 << 29])

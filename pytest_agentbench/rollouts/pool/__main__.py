@@ -37,9 +37,8 @@ async def _serve(config: Json, listener: socket.socket) -> None:
     """The pool's whole life: it ends with the session, or with the controller."""
     sys.path[:] = config["sys_path"]
     pool = Pool(config)
-    watchdog = Watchdog(
-        ControllerPipe(config["controller_pipe"]), max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0)
-    )
+    longest = max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0)
+    watchdog = Watchdog(ControllerPipe(config["controller_pipe"]), longest)
     watchdog.start()
     end_with_stdin(asyncio.get_running_loop(), pool.finished)
     serving(port=listener.getsockname()[1])

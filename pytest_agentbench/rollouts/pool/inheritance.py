@@ -80,7 +80,7 @@ class Inheritance:
         times = (self._session, began, time.monotonic_ns())
         attempt = Attempt(len(earlier) + 1, "infra_error", why, *times, tuple(calls.measured), tuple(calls.others))
         scheduler.earlier[key] = (*earlier, attempt)
-        scheduler.listener.failed(key, attempt, interrupted=True)
+        scheduler.reporter.failed(key, attempt, interrupted=True)
 
     def end_of(self, key: RolloutKey, suite: Suite, scenarios: Mapping[tuple[str, str], Scenario]) -> Rollout | None:
         """How a rollout ends that is not run again; None for one that is to run."""

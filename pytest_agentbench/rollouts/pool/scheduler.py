@@ -84,7 +84,7 @@ class Scheduler:
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
         self.stopped = asyncio.Event()  # `broken` says why
-        self.listener: AttemptListener = NoListener()
+        self.reporter: AttemptListener = NoListener()
         self.alone: set[RolloutKey] = set()  # rollouts beside which nothing else runs
         self.earlier: dict[RolloutKey, tuple[Attempt, ...]] = {}  # attempts of rollouts that have not ended
         self.tries: Counter[RolloutKey] = Counter()  # how many of them count against the retries
@@ -273,7 +273,7 @@ class Scheduler:
             try:
                 return await turns.enter(block)
             except InfraError as error:
-                await self.listener.looked(Rollout(*block.keys[0], status="infra_error", reason=str(error)))
+                await self.reporter.looked(Rollout(*block.keys[0], status="infra_error", reason=str(error)))
                 if self._outages == outages or self.broken:
                     raise
             await self.there.wait()
@@ -331,7 +331,7 @@ class Scheduler:
         """
         while True:
             outages, earlier = self._outages, self.earlier.get(key, ())
-            self.listener.begun(key)
+            self.reporter.begun(key)
             rollout = dataclasses.replace(await self._attempt(key), attempt=len(earlier) + 1, earlier_attempts=earlier)
             if await self._is_interrupted(rollout, outages):
                 self._note(rollout, interrupted=True)
@@ -354,12 +354,12 @@ class Scheduler:
         """Whether a part of the session went away while it ran, and has failed it; before that there were so many `outages`."""
         if rollout.status != "infra_error" and not rollout.score_errors:
             return False
-        await self.listener.looked(rollout)
+        await self.reporter.looked(rollout)
         return self._outages > outages and not self.broken
 
     def _note(self, rollout: Rollout, *, interrupted: bool) -> None:
         self.earlier[rollout.key] = rollout.attempts
-        self.listener.failed(rollout.key, rollout.attempts[-1], interrupted=interrupted)
+        self.reporter.failed(rollout.key, rollout.attempts[-1], interrupted=interrupted)
 
     async def _attempt(self, key: RolloutKey) -> Rollout:
         started_at, started = time.time(), time.monotonic_ns()

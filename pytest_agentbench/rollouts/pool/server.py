@@ -48,7 +48,7 @@ class Pool:
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
         self.reporter = Reporter(self.tell)
-        self.scheduler.doubt, self.scheduler.listener = self._doubt, self.reporter
+        self.scheduler.doubt, self.scheduler.reporter = self._doubt, self.reporter
         self.addresses = Addresses(config["run"], self.tell, lambda: self.scheduler.broken)
         self.inheritance = Inheritance(config["inherited"], config["session"])
         self.inheritance.hand_to(self.scheduler, self.addresses)

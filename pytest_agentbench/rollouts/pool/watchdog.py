@@ -40,9 +40,9 @@ class ControllerLine(Protocol):
 class Watchdog:
     """Looks at the stack of the loop's thread. Time in which this process was stopped counts for nobody: there was no look."""
 
-    def __init__(self, line: ControllerLine, longest: float) -> None:
+    def __init__(self, pipe: ControllerLine, longest: float) -> None:
         """Called in the loop's thread. `longest` is the longest time that a rollout has, in seconds."""
-        self._line, self._longest = line, longest
+        self._pipe, self._longest = pipe, longest
         self._thread = threading.get_ident()
         self._over = threading.Event()
         self._step: FrameType | None = None  # of the loop, at the last look
@@ -71,7 +71,7 @@ class Watchdog:
         step = step_of(frame)
         if step is None or step is not self._step:
             if self._told:
-                self._line.say(f"the event loop turns again, after {self._seconds:.0f} s")
+                self._pipe.say(f"the event loop turns again, after {self._seconds:.0f} s")
             self._step, self._looks, self._told = step, 0, False
             return
         self._looks += 1
@@ -88,18 +88,18 @@ class Watchdog:
         mark = attempt_in(context_of(step))
         if not self._told:
             self._told = True
-            self._line.say(f"{_whose(mark)} blocks the event loop, and with it all rollouts: {line}; {CURE}")
+            self._pipe.say(f"{_whose(mark)} blocks the event loop, and with it all rollouts: {line}; {CURE}")
         if mark is not None and mark.over_at is not None and time.monotonic() >= mark.over_at:
             self._end(mark, line)
 
     def _end(self, mark: AttemptContext, line: CodeLine) -> None:
         why = f"it blocked the event loop until its {mark.seconds:g} s were over: {line}; {CURE}"
         if mark.is_over:
-            self._line.leave_behind()
+            self._pipe.leave_behind()
         elif (rollout := mark.without_score(why)) is not None:
-            self._line.leave_with(rollout)
+            self._pipe.leave_with(rollout)
         else:
-            self._line.leave(mark.key, why, mark.log.text)
+            self._pipe.leave(mark.key, why, mark.log.text)
 
 
 def _whose(mark: AttemptContext | None) -> str:
