@@ -118,10 +118,11 @@ def _noise(estimates: Sequence[Estimate], mean: float) -> _Noise:
     own = [(each.variance / n**2, each.degrees) for each in estimates if each.variance is not None]
     left = math.fsum(square for each, square in zip(estimates, apart, strict=True) if each.variance is None)
     variance, between = math.fsum([*(square for square, _ in own), left]), math.fsum(apart)
-    fourth = math.fsum(square**2 / (degrees + 2) for square, degrees in own) + left**2 / (n - len(own) + 1)
     if sum(square > 0 for square, _ in own) < FEWEST_VARYING and between >= variance:
         return _Noise(math.sqrt(between), n - 1, between=True)
-    return _Noise(math.sqrt(variance), max(1.0, variance**2 / fourth - 2), between=False)
+    # Of shares of the variance: its own square is 0 for scores that differ by 1e-90 and less.
+    fourth = math.fsum((square / variance) ** 2 / (degrees + 2) for square, degrees in [*own, (left, n - len(own) - 1)])
+    return _Noise(math.sqrt(variance), max(1.0, 1 / fourth - 2), between=False)
 
 
 def _variance(trials: Sequence[float], mean: float) -> float:

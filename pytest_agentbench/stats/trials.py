@@ -92,21 +92,20 @@ def noise(*sides: RunTrials) -> Noise:
     mean = values.mean(-1)
     apart = (values - mean[..., None]) ** 2 / (n * (n - 1))
     several = np.logical_and.reduce([side.count > 1 for side in sides])
-    variance, fourth, varying = np.zeros_like(mean), np.zeros_like(mean), np.zeros(values.shape, dtype=bool)
-    for side in sides:
-        own = np.where(several, side.variance / side.count, 0.0) / n**2
-        variance += own.sum(-1)
-        fourth += (own**2 / (side.count + 1)).sum(-1)
-        varying |= own > 0
+    own = [np.where(several, side.variance / side.count, 0.0) / n**2 for side in sides]
+    varying = np.logical_or.reduce([squares > 0 for squares in own])
     alone = (~several).sum(-1)
-    left = np.where(several, 0.0, apart).sum(-1)
-    variance, fourth = variance + left, fourth + left**2 / (alone + 1)
-    between = apart.sum(-1)
+    left, between = np.where(several, 0.0, apart).sum(-1), apart.sum(-1)
+    variance = left + sum(squares.sum(-1) for squares in own)
+    with np.errstate(divide="ignore", invalid="ignore"):  # shares: the square of a variance is 0 for scores that differ by 1e-90 and less
+        fourth = (left / variance) ** 2 / (alone + 1)
+        for side, squares in zip(sides, own, strict=True):
+            fourth += ((squares / variance[..., None]) ** 2 / (side.count + 1)).sum(-1)
     paired = (varying.sum(-1) < FEWEST_VARYING) & (between >= variance)
     variance = np.where(paired, between, variance)
     still = variance <= _ROUNDING * np.maximum.reduce([np.abs(side.mean).max(-1) for side in sides]) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        degrees = np.where(paired | still, n - 1, variance**2 / fourth - 2)
+        degrees = np.where(paired | still, n - 1, 1 / fourth - 2)
     trials = np.minimum.reduce([side.count.sum(-1) for side in sides])
     return Noise(mean, variance, np.maximum(degrees, 1.0), trials, n, paired, still)
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import LARGEST_SCORE
@@ -178,6 +178,7 @@ def test_the_clustered_interval_covers_as_often_as_it_says() -> None:
     st.dictionaries(st.sampled_from("abcdef"), st.lists(st.floats(-LARGEST_SCORE, LARGEST_SCORE), min_size=1, max_size=3), min_size=1),
     st.booleans(),
 )
+@example({"a": [0.0], "b": [0.0, 1e-81]}, False)  # the square of their variance is 0
 def test_every_score_has_statistics(scores: dict[str, list[float]], clustered: bool) -> None:
     """Whatever is a score, the largest and the smallest among them, has a finite mean and a finite interval."""
     interval = scenarios_interval(scores, dict.fromkeys("abc", "one") if clustered else {}, limits=None)

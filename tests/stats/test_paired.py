@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.stats.decisions import MissingScenarios, judge
@@ -259,6 +259,7 @@ def test_mistakes_are_refused(score: float, margin: float, confidence: float, me
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(*[st.lists(st.floats(0, 1), min_size=1, max_size=3)] * 2), min_size=2, max_size=12), st.floats(0, 1))
+@example([([0.0], [0.0]), ([0.0, 0.0], [0.0, 1e-81])], 0.0)  # the square of their variance is 0
 def test_properties_of_comparisons(scores: list[tuple[list[float], list[float]]], margin: float) -> None:
     """The order of scenarios does not matter, a larger margin never turns a PASS away, and the estimate is in its interval."""
     new, base = run(*(tuple(a) for a, _ in scores)), run(*(tuple(b) for _, b in scores))
