@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np  # noqa: F401  # before any pytester, which forgets modules: its C part cannot be imported twice
@@ -42,6 +44,15 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     for variable in (*DETECTED, "CI", "BUILD_NUMBER"):
         monkeypatch.delenv(variable, raising=False)
     return Project(pytester)
+
+
+@pytest.fixture
+def forgotten_modules(tmp_path: Path) -> Iterator[Path]:
+    """`tmp_path`; modules that a test imports from there are not kept for the next one."""
+    yield tmp_path
+    own = [name for name, module in sys.modules.items() if str(getattr(module, "__file__", "")).startswith(f"{tmp_path}/")]
+    for name in own:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

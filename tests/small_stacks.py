@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from pytest_agentbench.backends.stack import ownership
 from pytest_agentbench.lib import host_locks
 from pytest_agentbench.lib.process import child_environment
 from tests.project import Project
+from tests.waits import wait_for
 
 #: A suite's test that asks for no score.
 PASSES = "def test_it(rollout): assert rollout.status == 'ok'\n"
@@ -83,10 +83,7 @@ def agentbench(project: Project, *arguments: str) -> subprocess.CompletedProcess
 
 def until_gone(stacks: Path, seconds: float = 30) -> None:
     """Waits until nothing of any stack is left."""
-    end = time.monotonic() + seconds
-    while left(stacks):
-        assert time.monotonic() < end, f"after {seconds:g} s there is still: {left(stacks)}"
-        time.sleep(0.05)
+    wait_for(lambda: not left(stacks), "the end of all that stacks leave", seconds)
 
 
 def guardian(stacks: Path) -> int:

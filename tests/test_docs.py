@@ -50,7 +50,7 @@ from pytest_agentbench.exports import EXPORTS, TOOLS
 from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.import_path import options_of
-from pytest_agentbench.lib.process import Child, child_environment
+from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.metrics.prices import Prices
@@ -73,6 +73,7 @@ from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.roles import LimitsSpec
 from pytest_agentbench.suites.spec import AnswerSpec, DatasetSpec, SuiteSpec
 from pytest_agentbench.tools.factory import TOOL_KINDS
+from tests.engines import engine
 from tests.generated import FILES, SCHEMAS
 from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_waits
 from tests.router import routing
@@ -158,8 +159,8 @@ KNOWN: dict[tuple[str, str], str] = {}
 class Reader:
     """Somebody who works through a page."""
 
-    def __init__(self, project: Path, site: Path, port: int) -> None:
-        self.project, self.site, self.port = project, site, port
+    def __init__(self, project: Path, site: Path, server: str) -> None:
+        self.project, self.site, self.server = project, site, server
         self.written = ""  # all code so far: the state of the project
         self.output: str | None = None  # of the command before, None after anything else
         self.reads_runs = False  # the page has commands that may read what a run has left
@@ -187,14 +188,14 @@ class Reader:
         assert block.file or block.language == "python", f"{block.place}: no line above it and no comment in it names the file"
         path = self.project / (block.file or f"scenarios/banking/test_line_{block.line}.py")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(block.text.replace(SERVER, f"127.0.0.1:{self.port}"), encoding="utf-8")
+        path.write_text(block.text.replace(SERVER, self.server), encoding="utf-8")
         load(path)
         self.written += f"{path}\n{block.text}"
         if not block.file:
             self.run(block, f"pytest {path.relative_to(self.project)}")
 
     def run(self, block: Block, command: str) -> None:
-        words = shlex.split(shortened(block, command).replace(SERVER, f"127.0.0.1:{self.port}"))
+        words = shlex.split(shortened(block, command).replace(SERVER, self.server))
         state = self.written, shlex.join(words)
         if words[:2] == ["pip", "install"]:
             install(self.project / words[2], self.site)
@@ -287,9 +288,8 @@ def install(source: Path, site: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a server whose model makes no mistake on the first three customers."""
-    folder = tmp_path_factory.mktemp("server")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Host and port of a server whose model makes no mistake on the first three customers."""
     entries = json.loads((ROOT / "scenarios/banking/banking.json").read_text(encoding="utf-8"))[:3]
     rules: list[Json] = [
         {
@@ -298,16 +298,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         }
         for entry in entries
     ]
-    (folder / "rules.yaml").write_text(json.dumps([*rules, {"text": "All of it is done."}]), encoding="utf-8")
-    engine = Child(
-        "pytest_agentbench.engine", {"policy": "script", "script": str(folder / "rules.yaml"), "model": "my-model"}, folder / "log"
-    )
-    yield engine.ready()["port"]
-    engine.stop()
+    with engine(tmp_path_factory.mktemp("server"), [*rules, {"text": "All of it is done."}], model="my-model") as url:
+        yield url.removeprefix("http://")
 
 
 @pytest.fixture
-def reader(tmp_path: Path, server: int, monkeypatch: pytest.MonkeyPatch) -> Reader:
+def reader(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
     """A reader with a project whose engine does not wait."""
     folder = tmp_path / "project"
     folder.mkdir()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
+from tests.engines import engine
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 
@@ -21,13 +21,10 @@ AB_BA = ["a", "b", "b", "a"]
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[str]:
+def endpoint(tmp_path: Path) -> Iterator[str]:
     """The base URL of an embedded engine that is nobody's backend."""
-    child = Child("pytest_agentbench.engine", {"model": "m"}, tmp_path / "engine.log")
-    try:
-        yield f"http://127.0.0.1:{child.ready()['port']}/v1"
-    finally:
-        child.stop()
+    with engine(tmp_path, model="m") as url:
+        yield f"{url}/v1"
 
 
 def comparison(project: Project, metric: str) -> Json:
@@ -117,12 +114,12 @@ def test_two_agents(project: Project) -> None:
     assert "inconclusive" != comparison(project, "tsq")["finding"]
 
 
-def test_a_stack_and_a_url(project: Project, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_and_a_url(project: Project, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arms may be of any kind; each is asked for its own model, and nothing of the stack is left."""
     project.suite(scenarios=4, test=PASSES)
     stack(project)
     with own_folder(monkeypatch):
-        project.run(f"--agentbench-ab=small,other={engine}").assert_outcomes(passed=8)
+        project.run(f"--agentbench-ab=small,other={endpoint}").assert_outcomes(passed=8)
 
     assert {"small": "tiny", "other": "m"} == {each.variant: each.settings["model"] for each in project.rollouts}
     assert ["tiny", "m"] == [arm["model"] for arm in project.run_json["ab"]["arms"]]

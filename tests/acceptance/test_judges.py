@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
+from tests.engines import engine
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.router import Router, routing
 
@@ -98,13 +98,9 @@ def test_an_agents_judge_that_fails(project: Project) -> None:
 @pytest.fixture
 def other_engine(tmp_path: Path) -> Iterator[str]:
     """An endpoint for judges alone: an engine that accepts everything."""
-    (tmp_path / "judge.yaml").write_text(
-        json.dumps([{"match": {"contains": "<goals>"}, "text": json.dumps(DONE)}, {"text": json.dumps(VERDICT)}])
-    )
-    config = {"policy": "script", "script": str(tmp_path / "judge.yaml"), "model": "a-judge", "request_log": str(tmp_path / "judged.jsonl")}
-    child = Child("pytest_agentbench.engine", config, tmp_path / "judge.log")
-    yield f"http://127.0.0.1:{child.ready()['port']}/v1"
-    child.stop()
+    rules: list[Json] = [{"match": {"contains": "<goals>"}, "text": json.dumps(DONE)}, {"text": json.dumps(VERDICT)}]
+    with engine(tmp_path, rules, model="a-judge", request_log=str(tmp_path / "judged.jsonl")) as url:
+        yield f"{url}/v1"
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.lib.process import Child
+from pytest_agentbench.records import Json
+from tests.engines import engine
 from tests.project import Project
 
 ROUNDS = [
@@ -21,12 +22,9 @@ PROGRAM = "```python\nprint(1)\n```"
 @pytest.fixture
 def experts(tmp_path: Path) -> Iterator[str]:
     """The URL of an endpoint whose model writes programs and answers."""
-    rules = [{"match": {"contains": "Instead of answering"}, "text": PROGRAM}, {"text": "<answer>There is one.</answer>"}]
-    (tmp_path / "experts.yaml").write_text(json.dumps(rules))
-    config = {"policy": "script", "script": str(tmp_path / "experts.yaml"), "model": "expert"}
-    child = Child("pytest_agentbench.engine", config, tmp_path / "experts.log")
-    yield f"http://127.0.0.1:{child.ready()['port']}/v1"
-    child.stop()
+    rules: list[Json] = [{"match": {"contains": "Instead of answering"}, "text": PROGRAM}, {"text": "<answer>There is one.</answer>"}]
+    with engine(tmp_path, rules, model="expert") as url:
+        yield f"{url}/v1"
 
 
 def test_a_session(project: Project, experts: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
+from tests.engines import engine
 from tests.project import FIND_THEN_ANSWER, TWO_WORKERS, Project
 from tests.small_stacks import PASSES, SERVICE, own_folder
 
@@ -33,11 +33,8 @@ async def run(scenario, llm, tools):
 @pytest.fixture
 def expert(tmp_path: Path) -> Iterator[str]:
     """The URL of another endpoint, whose model is called small."""
-    (tmp_path / "expert.yaml").write_text(json.dumps([{"text": "lamps"}]))
-    config = {"policy": "script", "script": str(tmp_path / "expert.yaml"), "model": "small"}
-    child = Child("pytest_agentbench.engine", config, tmp_path / "expert.log")
-    yield f"http://127.0.0.1:{child.ready()['port']}/v1"
-    child.stop()
+    with engine(tmp_path, [{"text": "lamps"}], model="small") as url:
+        yield f"{url}/v1"
 
 
 ISOLATED = pytest.param((TWO_WORKERS, "process"), id="n2", marks=pytest.mark.slow)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
+from tests.engines import engine
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 pytestmark = pytest.mark.timeout(120)
@@ -17,12 +17,8 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an engine that already runs."""
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "rules.yaml").write_text(json.dumps(FIND_THEN_ANSWER))
-    config = {"policy": "script", "script": str(folder / "rules.yaml"), "model": "small"}
-    engine = Child("pytest_agentbench.engine", config, folder / "log")
-    yield f"http://127.0.0.1:{engine.ready()['port']}"
-    engine.stop()
+    with engine(tmp_path_factory.mktemp("server"), FIND_THEN_ANSWER, model="small") as url:
+        yield url
 
 
 def of_tokens(serving: Json) -> list[str]:

@@ -20,9 +20,10 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.progress import Heartbeat
 from tests.project import PYTEST, TWO_WORKERS, WAYS, Project, family
-from tests.robustness.processes import Background, wait_for
+from tests.robustness.processes import Background
 from tests.small_stacks import PASSES, agentbench, is_gone, marked, own_folder, stack, until_gone
 from tests.terminal import Screen, run_on_terminal
+from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +67,10 @@ KNOWN = "known: scenario, tools, llm, client; its options are keyword-only, behi
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(forgotten_modules: Path) -> Path:
     """A suite's folder with code of its own."""
-    (tmp_path / "code.py").write_text(CODE)
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if name.startswith("agentbench_code"):
-            del sys.modules[name]
+    (forgotten_modules / "code.py").write_text(CODE)
+    return forgotten_modules
 
 
 async def ran(folder: Path, name: str, **options: Any) -> tuple[str, LLM, Toolbox, list[Any]]:

@@ -27,7 +27,7 @@ from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.source import sample_response
 from pytest_agentbench.tools.toolbox import Toolbox
-from tests.robustness.processes import wait_for
+from tests.waits import wait_for
 
 QUESTION: Json = {"role": "user", "content": "A lamp?"}
 FIND = Tool("find", "Finds things.", {"type": "object", "properties": {"n": {"type": "integer"}}})

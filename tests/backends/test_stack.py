@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from pytest_agentbench.backends.stack import ownership, registry
 from pytest_agentbench.backends.stack.templates import dependencies
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 from tests.backends.conftest import Boot, service, spec
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -186,7 +186,7 @@ def test_a_restart(boot: Boot, guardian_log: Log) -> None:
     held = boot(spec(services={"engine": service(restart=1)}))
     url = root(held.ready().url)
     for _ in range(2):
-        until(lambda: answers(url))
+        wait_for(lambda: answers(url), "an answer")
         with pytest.raises(OSError):  # noqa: PT011
             urlopen(f"{url}/die", timeout=5)
 
@@ -203,7 +203,7 @@ def restarted(held: registry.HeldStack) -> Iterator[tuple[str, list[dict[str, An
     watching.start()
     with pytest.raises(OSError):  # noqa: PT011
         urlopen(f"{url}/die", timeout=5)
-    until(lambda: len(told) == 2)
+    wait_for(lambda: len(told) == 2, "both of what is told")
     yield url, told
     held.stop()
     watching.join()
@@ -244,13 +244,6 @@ def answers(url: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def until(holds: Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it does not come true"
-        time.sleep(0.05)
 
 
 def test_one_that_does_not_want_to_end(boot: Boot, guardian_log: Log) -> None:

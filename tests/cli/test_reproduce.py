@@ -15,7 +15,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from tests.project import ALONE, FIND_THEN_ANSWER, Project
-from tests.robustness.processes import wait_for
+from tests.waits import wait_for
 
 WORDS = ("--suite=scenarios/shop", "--concurrency=1,2", "--duration=3s", "--window=0s:3s", "--sample-interval=500ms", "--output=out")
 

@@ -16,7 +16,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.exports.nat_schema import BENCHMARK_COLUMNS
 from tests.project import ALONE, FIND_THEN_ANSWER, Project
-from tests.robustness.processes import wait_for
+from tests.waits import wait_for
 
 
 def sweep(project: Project, *words: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +13,11 @@ from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.errors import BackendError
 from tests.containers.conftest import Run, put_image
 from tests.servers.real_server import ask, free_port
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
 FOREVER = "while true; do sleep 0.05; done"
-
-
-def wait_until(true: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def said(log: Path) -> list[str]:
@@ -64,7 +56,7 @@ def test_sigterm_comes_first(engine: Any, run: Run) -> None:
     """A service that ends on SIGTERM ends in its own way, and its last words are in the log."""
     container = run(f"trap 'echo bye; exit 3' TERM; echo up; {FOREVER}")
     container.start()
-    wait_until(lambda: said(container.log))
+    wait_for(lambda: said(container.log), "a line in its log")
     container.stop(30)
 
     assert 3 == container.exit_code()
@@ -75,7 +67,7 @@ def test_sigkill_comes_last(engine: Any, run: Run) -> None:
     """A service that does not listen is killed when its grace is over."""
     container = run(f"trap 'echo no' TERM; echo up; {FOREVER}")
     container.start()
-    wait_until(lambda: said(container.log))
+    wait_for(lambda: said(container.log), "a line in its log")
     container.stop(0.2)
 
     assert 137 == container.exit_code()
@@ -153,7 +145,7 @@ def test_the_network_is_the_hosts(engine: Any, run: Run) -> None:
     port = free_port()
     container = run(f"echo fine > /tmp/health; exec httpd -f -v -h /tmp -p 127.0.0.1:{port}")
     container.start()
-    wait_until(lambda: _answers(port))
+    wait_for(lambda: _answers(port), "an answer")
 
     assert container.exit_code() is None
 
@@ -197,7 +189,7 @@ def test_health_is_the_images_own(engine: Any, run: Run) -> None:
     checked.start()
     unchecked.start()
 
-    wait_until(lambda: checked.health() == "healthy")
+    wait_for(lambda: checked.health() == "healthy", "its health")
     assert unchecked.health() is None
     checked.stop(0)
     assert checked.health() is None

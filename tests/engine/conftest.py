@@ -11,6 +11,7 @@ import pytest
 
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
+from tests.engines import engine
 
 StartEngine = Callable[..., Child]
 Ask = Callable[..., httpx.Response]
@@ -39,9 +40,8 @@ def serve(start_engine: StartEngine) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def lexical(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an engine with default settings, for tests that leave no trace in it but counts."""
-    child = Child("pytest_agentbench.engine", {}, tmp_path_factory.mktemp("engine") / "engine.log")
-    yield f"http://127.0.0.1:{child.ready()['port']}"
-    child.stop()
+    with engine(tmp_path_factory.mktemp("engine")) as url:
+        yield url
 
 
 @pytest.fixture

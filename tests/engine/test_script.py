@@ -15,6 +15,7 @@ from pytest_agentbench.engine.script import Script, load_rules
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
+from tests.engines import engine
 
 Ask = Callable[..., httpx.Response]
 
@@ -58,9 +59,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an engine with the script above."""
     folder = tmp_path_factory.mktemp("script")
     (folder / "faults.yaml").write_text(FAULTS)
-    child = Child("pytest_agentbench.engine", {"policy": "script", "script": str(folder / "faults.yaml")}, folder / "engine.log")
-    yield f"http://127.0.0.1:{child.ready()['port']}"
-    child.stop()
+    with engine(folder, policy="script", script=str(folder / "faults.yaml")) as url:
+        yield url
 
 
 def _script(tmp_path: Path, rules: list[Json]) -> Script:

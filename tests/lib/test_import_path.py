@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,7 @@ from pytest_agentbench.lib.import_path import check_takes, is_import_path, load_
 
 KNOWN = {"path": "pathlib:Path", "lost": "pathlib:Lost"}
 
-
-@pytest.fixture(autouse=True)
-def _modules_are_forgotten() -> Iterator[None]:
-    """Modules that a test imports from its files are not kept for the next one."""
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("forgotten_modules")
 
 
 def suite_with(folder: Path, code: str, name: str = "agent.py") -> Path:

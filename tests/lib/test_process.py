@@ -19,7 +19,7 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.log_tail import LOG_TAIL
 from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, killed, variable_of, with_variable
-from tests.robustness.processes import wait_for
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(120)
 

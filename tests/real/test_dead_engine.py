@@ -19,8 +19,9 @@ from pytest_agentbench.errors import MissingError
 from pytest_agentbench.lib.process import Child
 from tests.project import Project
 from tests.real.booted_stack import ROOT
-from tests.robustness.processes import Background, wait_for
+from tests.robustness.processes import Background
 from tests.small_stacks import PASSES, is_gone
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 

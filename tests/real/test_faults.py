@@ -20,8 +20,9 @@ from pytest_agentbench.backends.machine.ports import Reserved
 from pytest_agentbench.errors import MissingError
 from tests.project import WAYS, Project
 from tests.real.booted_stack import ROOT
-from tests.robustness.processes import Background, command_of, descendants, wait_for
+from tests.robustness.processes import Background, command_of, descendants
 from tests.small_stacks import left, marked, own_folder, until_gone
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -26,7 +26,7 @@ from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.tap.client import Taps
 from pytest_agentbench.tap.routing_hints import make_labels
 from tests.real.booted_stack import ROOT, Booted, booted, run
-from tests.robustness.processes import wait_for
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(300)
 

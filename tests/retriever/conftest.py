@@ -12,6 +12,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
+from tests import engines
 
 pytest.importorskip("faiss", reason="NOT TESTED: the extra `retriever` is not installed: pip install 'pytest-agentbench[retriever]'")
 
@@ -31,9 +32,8 @@ def documents() -> list[Json]:
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The base URL of an engine that makes vectors."""
-    child = Child("pytest_agentbench.engine", {"model": "m"}, tmp_path_factory.mktemp("engine") / "engine.log")
-    yield f"http://127.0.0.1:{child.ready()['port']}/v1"
-    child.stop()
+    with engines.engine(tmp_path_factory.mktemp("engine"), model="m") as url:
+        yield f"{url}/v1"
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,6 @@ import os
 import resource
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +15,7 @@ from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.journal import read_journal
 from tests.project import PYTEST, Project
+from tests.waits import wait_for
 
 T = TypeVar("T")
 
@@ -24,15 +23,6 @@ T = TypeVar("T")
 SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "4")))
 
 SERVICES = ("pytest_agentbench.engine", "pytest_agentbench.tap", "pytest_agentbench.rollouts.pool")
-
-
-def wait_for(condition: Callable[[], T], what: str, seconds: float = 30) -> T:
-    """What `condition` returns once that is true; fails with `what` when it does not become so in time."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"after {seconds:g} s still waiting for {what}"
-        time.sleep(0.02)
-    return found
 
 
 def command_of(pid: int) -> str:

@@ -11,7 +11,8 @@ import pytest
 
 from pytest_agentbench.lib.process import lives
 from tests.project import WAYS, Project
-from tests.robustness.processes import Background, wait_for
+from tests.robustness.processes import Background
+from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

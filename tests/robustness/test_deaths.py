@@ -17,7 +17,8 @@ from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import read_journal, sealed
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
-from tests.robustness.processes import Background, run_on_a_small_disk, wait_for
+from tests.robustness.processes import Background, run_on_a_small_disk
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 

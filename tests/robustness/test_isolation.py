@@ -20,8 +20,9 @@ from pytest_agentbench.rollouts.isolation.template import Template
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
-from tests.robustness.processes import Background, wait_for
+from tests.robustness.processes import Background
 from tests.robustness.test_suite_code import by_word, suite_of
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from urllib.parse import quote
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.folder import load_suite
+from tests.engines import engine
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 from tests.web import QuietHandler, serving
@@ -119,17 +119,6 @@ class Passing(QuietHandler):
 
 
 @contextmanager
-def engine(project: Project, script: Path | None = None) -> Iterator[str]:
-    """The address of an engine that a user started by hand."""
-    script = script or project.write("by-hand.yaml", json.dumps(FIND_THEN_ANSWER))
-    child = Child("pytest_agentbench.engine", {"policy": "script", "script": str(script), "model": "by-hand"}, project.root / "by-hand.log")
-    try:
-        yield f"http://127.0.0.1:{child.ready()['port']}"
-    finally:
-        child.stop()
-
-
-@contextmanager
 def recorded(upstream: str) -> Iterator[Proxy]:
     with serving(Proxy(upstream)) as proxy:
         yield proxy
@@ -142,7 +131,7 @@ def files_of(directory: Path) -> Iterator[tuple[Path, str]]:
 def test_a_url_is_a_backend(project: Project) -> None:
     """A server that runs already is measured as any other, asked for the model that it lists, and lives on."""
     project.suite(scenarios=3)
-    with engine(project) as url:
+    with engine(project.root, FIND_THEN_ANSWER, model="by-hand") as url:
         result = project.run(f"--agentbench-backend={url}/v1", "scenarios/shop")
 
         result.assert_outcomes(passed=3)
@@ -157,7 +146,7 @@ def test_a_key_reaches_the_server_and_no_file(project: Project, monkeypatch: pyt
     key = "a-key-that-nobody-may-read-0815"
     monkeypatch.setenv("SHOP_ACCESS", key)  # a name that looks harmless
     project.suite(scenarios=2)
-    with engine(project) as url, recorded(url) as proxy:
+    with engine(project.root, FIND_THEN_ANSWER, model="by-hand") as url, recorded(url) as proxy:
         address = f"http://127.0.0.1:{proxy.server_port}/v1"
         project.write("backends/keyed.yaml", json.dumps({"kind": "url", "url": address, "api_key_env": "SHOP_ACCESS"}))
 
@@ -268,8 +257,7 @@ def test_no_planted_key_is_found_again(project: Project, monkeypatch: pytest.Mon
         {"match": {"turn": 0}, "tool_calls": [{"name": "find_item", "arguments": arguments}]},
         {"text": f"It is {PLANTED['answer']}."},
     ]
-    script = project.write("by-hand.yaml", json.dumps(rules))
-    with engine(project, script) as url, recorded(url) as proxy:
+    with engine(project.root, rules, model="by-hand") as url, recorded(url) as proxy:
         address = f"http://127.0.0.1:{proxy.server_port}/v1"
         project.write("backends/keyed.yaml", json.dumps({"kind": "url", "url": address, "api_key_env": "SHOP_ACCESS"}))
 

@@ -13,7 +13,8 @@ import pytest
 
 from pytest_agentbench.lib.process import lives
 from tests.project import FIND_THEN_ANSWER, Project
-from tests.robustness.processes import Background, wait_for
+from tests.robustness.processes import Background
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 

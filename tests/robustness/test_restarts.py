@@ -15,8 +15,9 @@ import pytest
 
 from pytest_agentbench.lib.process import lives
 from tests.project import FIND_THEN_ANSWER, TWO_WORKERS, WAYS, Project
-from tests.robustness.processes import SEEDS, Background, wait_for
+from tests.robustness.processes import SEEDS, Background
 from tests.router import routing
+from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

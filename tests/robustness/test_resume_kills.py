@@ -20,7 +20,8 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.sessions import read_sessions
 from tests.project import FIND_THEN_ANSWER, Project
-from tests.robustness.processes import SEEDS, Background, command_of, descendants, wait_for
+from tests.robustness.processes import SEEDS, Background, command_of, descendants
+from tests.waits import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

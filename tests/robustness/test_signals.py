@@ -14,7 +14,8 @@ from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.pool.__main__ import GRACE
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
-from tests.robustness.processes import SERVICES, Background, command_of, wait_for
+from tests.robustness.processes import SERVICES, Background, command_of
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,9 @@ import pytest
 from pytest_agentbench.backends.stack.registry import reap_orphans
 from pytest_agentbench.lib.process import lives
 from tests.project import WAYS, Project
-from tests.robustness.processes import Background, command_of, descendants, wait_for
+from tests.robustness.processes import Background, command_of, descendants
 from tests.small_stacks import PASSES, agentbench, guardian, left, marked, own_folder, stack, until_gone
+from tests.waits import wait_for
 
 Start = Callable[..., Background]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,13 +64,10 @@ def polite(scenario, rollout): ...
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(forgotten_modules: Path) -> Path:
     """A suite's folder with code of its own."""
-    (tmp_path / "code.py").write_text(CODE)
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    (forgotten_modules / "code.py").write_text(CODE)
+    return forgotten_modules
 
 
 def suite(folder: Path, agent: Json, scorers: Sequence[str] = ("tsq",), **variants: Json) -> Suite:

@@ -7,8 +7,7 @@ import os
 import secrets
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.bubblewrap import KIND, PROCESSES, Bubblewrap
 from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
 from pytest_agentbench.sandbox.sandbox import CommandResult
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -53,15 +53,8 @@ def running(mark: str) -> list[int]:
     return found
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def _wait_until_gone(mark: str) -> None:
-    wait_for(lambda: not running(f"sleep\0{mark}"))
+    wait_for(lambda: not running(f"sleep\0{mark}"), "the end of the program", 60)
 
 
 async def test_commands(inside: Bubblewrap) -> None:
@@ -171,7 +164,7 @@ async def test_what_is_left_running(inside: Bubblewrap) -> None:
     late = await inside.exec(f"{away.format(marks[1])} sleep {marks[1]}", seconds=1)
     silent = await inside.exec(f"exec >/dev/null 2>&1; {away.format(marks[2])} exec sleep {marks[2]}", seconds=1)
     waiting = asyncio.create_task(inside.exec(f"{away.format(marks[3])} sleep {marks[3]}", seconds=60))
-    await asyncio.to_thread(wait_for, lambda: bool(running(f"sleep\0{marks[3]}")))
+    await asyncio.to_thread(wait_for, lambda: running(f"sleep\0{marks[3]}"), "the program", 60)
     waiting.cancel()
     await asyncio.wait([waiting])
 
@@ -192,12 +185,12 @@ asyncio.run(Bubblewrap("one", CodePlace("bubblewrap")).exec("(setsid sleep {mark
 """)
     process = await asyncio.create_subprocess_exec(sys.executable, program)
     try:
-        await asyncio.to_thread(wait_for, lambda: len(running(f"sleep\0{mark}")) >= 2)
+        await asyncio.to_thread(wait_for, lambda: len(running(f"sleep\0{mark}")) >= 2, "both programs", 60)
     finally:
         process.send_signal(signal.SIGKILL)
         await process.wait()
 
-    wait_for(lambda: not running(mark))
+    wait_for(lambda: not running(mark), "the end of the program", 60)
 
 
 async def test_where_there_can_be_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

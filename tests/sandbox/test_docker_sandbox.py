@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,14 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, ROLLOUT, RUN, owner
 from pytest_agentbench.sandbox.sandbox import File
 from tests.sandbox.conftest import IMAGE, KEY, Open, listed
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
 
-def wait_for(container: Any, program: str) -> None:
-    """Returns when it runs in there."""
-    while not any(line[-1].endswith(program) for line in container.top()["Processes"]):
-        time.sleep(0.05)
+def runs(container: Any, program: str) -> bool:
+    """Whether it runs in there."""
+    return any(line[-1].endswith(program) for line in container.top()["Processes"])
 
 
 async def test_commands(opened: Open) -> None:
@@ -174,7 +173,7 @@ async def test_a_sandbox_that_is_taken_away(engine: Any, opened: Open) -> None:
     async with opened() as sandbox:
         (container,) = listed(engine)
         running = asyncio.create_task(sandbox.exec("sleep 30", seconds=40))
-        await asyncio.to_thread(wait_for, container, "sleep 30")
+        await asyncio.to_thread(wait_for, lambda: runs(container, "sleep 30"), "the program")
         container.remove(force=True)
         with pytest.raises(InfraError, match="No such container"):
             await sandbox.exec("true", seconds=10)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.project import Project
-from tests.robustness.processes import Background, wait_for
+from tests.robustness.processes import Background
 from tests.sandbox.conftest import IMAGE, listed
 from tests.tasks import write_task
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 

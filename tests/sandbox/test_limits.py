@@ -15,6 +15,7 @@ from pytest_agentbench.sandbox.leftovers import end_run
 from pytest_agentbench.sandbox.limits import options
 from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, ROLLOUT, RUN, labels
 from tests.sandbox.conftest import IMAGE, KEY, Open, listed, task
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -82,11 +83,7 @@ def test_what_ends_by_itself(engine: Any, tmp_path: Path) -> None:
     container = engine.containers.create(IMAGE, **options(task(tmp_path), labels("r", KEY, time.time() + 1), 1))
     container.start()
     container.exec_run(["bash", "-c", "trap '' TERM HUP INT; while :; do sleep 1; done"], detach=True)
-    end = time.monotonic() + 60
-    while listed(engine, all=True) and time.monotonic() < end:
-        time.sleep(0.1)
-
-    assert [] == listed(engine, all=True)
+    wait_for(lambda: not listed(engine, all=True), "the container's end", seconds=60)
 
 
 def test_leftovers(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json
+from tests.engines import engine
 
 Judge = Callable[..., LLM]
 
@@ -18,15 +18,11 @@ Judge = Callable[..., LLM]
 @pytest.fixture
 def judge(tmp_path: Path) -> Iterator[Judge]:
     """A judge on a real engine that says the given texts in turn, the last one from then on."""
-    children: list[Child] = []
+    with ExitStack() as engines:
 
-    def start(*texts: str) -> LLM:
-        rules: list[Json] = [{"match": {"call": number}, "text": text} for number, text in enumerate(texts[:-1], 1)]
-        (tmp_path / "script.yaml").write_text(json.dumps([*rules, {"text": texts[-1]}]))
-        config = {"policy": "script", "script": str(tmp_path / "script.yaml"), "model": "m", "request_log": str(tmp_path / "log")}
-        children.append(Child("pytest_agentbench.engine", config, tmp_path / "engine.log"))
-        return LLM(f"http://127.0.0.1:{children[-1].ready()['port']}/v1", "m")
+        def start(*texts: str) -> LLM:
+            rules: list[Json] = [{"match": {"call": number}, "text": text} for number, text in enumerate(texts[:-1], 1)]
+            url = engines.enter_context(engine(tmp_path, [*rules, {"text": texts[-1]}], model="m", request_log=str(tmp_path / "log")))
+            return LLM(f"{url}/v1", "m")
 
-    yield start
-    for child in children:
-        child.stop()
+        yield start

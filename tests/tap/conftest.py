@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.client import TapControl
+from tests.engines import engine
 from tests.tap.peers import Tap
 
 TOKEN = "of-the-test"
@@ -59,18 +60,8 @@ def start_tap(tmp_path: Path) -> Iterator[StartTap]:
 @pytest.fixture(scope="session")
 def start_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
     """Starts embedded engines that answer by rules; they serve until the session ends."""
-    children: list[Child] = []
-
-    def start(*rules: Json) -> str:
-        folder = tmp_path_factory.mktemp("engine")
-        (folder / "script.yaml").write_text(json.dumps(rules, ensure_ascii=False))
-        config = {"policy": "script", "script": str(folder / "script.yaml"), "model": "m"}
-        children.append(Child("pytest_agentbench.engine", config, folder / "engine.log"))
-        return f"http://127.0.0.1:{children[-1].ready()['port']}/v1"
-
-    yield start
-    for child in children:
-        child.stop()
+    with ExitStack() as engines:
+        yield lambda *rules: f"{engines.enter_context(engine(tmp_path_factory.mktemp('engine'), rules, model='m'))}/v1"
 
 
 @pytest.fixture

@@ -58,13 +58,7 @@ async def test_an_agent_that_leaves(tap: Tap, streamed: bool) -> None:
 async def test_an_agent_that_leaves_at_the_end(tap: Tap) -> None:
     """`[DONE]` ends a call: an SDK that closes its connection there has not left early."""
     id = await tap.open()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_message(reader)
-        writer.write(STREAM_HEAD + chunk(OPENING + event({}, "stop") + DONE))
-        await reader.read()
-
-    async with backend(handle) as url, agent(tap.port) as caller:
+    async with backend(answering(STREAM_HEAD + chunk(OPENING + event({}, "stop") + DONE))) as url, agent(tap.port) as caller:
         await tap.point_at(url)
         await caller.send(request(id, body=STREAMED))
         await caller.reader.readuntil(DONE)
@@ -86,13 +80,7 @@ async def test_an_agent_that_leaves_at_the_end(tap: Tap) -> None:
 async def test_an_agent_that_leaves_because_of_a_fault(tap: Tap, answer: bytes, kind: str) -> None:
     """What the backend did wrong before the agent left, without waiting for the rest, stays the backend's."""
     id = await tap.open()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_message(reader)
-        writer.write(answer)
-        await reader.read()
-
-    async with backend(handle) as url, agent(tap.port) as caller:
+    async with backend(answering(answer)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
         await caller.send(request(id, body=STREAMED))
         await caller.reader.readuntil(b"boom")

@@ -26,6 +26,7 @@ from tests.tap.peers import (
     Handler,
     Tap,
     agent,
+    answering,
     backend,
     chunk,
     event,
@@ -161,13 +162,7 @@ async def test_leaving_when_all_is_said(
 ) -> None:
     """An agent that goes when it knows how its call ended has not broken it: what the backend said of the call stands."""
     id = await tap.open(upgrade=False)
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_message(reader)
-        writer.write(sent)
-        await reader.read()
-
-    async with backend(handle) as url, agent(tap.port) as caller:
+    async with backend(answering(sent)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
         await caller.send(request(id, body=body))
         await caller.reader.readuntil(last)

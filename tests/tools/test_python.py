@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -102,14 +100,10 @@ HELLO: Json = {"role": "user", "content": "Hello"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(forgotten_modules: Path) -> Path:
     """A suite's folder with code of its own."""
-    (tmp_path / "shop.py").write_text(CODE)
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if name.startswith("agentbench_shop"):
-            del sys.modules[name]
+    (forgotten_modules / "shop.py").write_text(CODE)
+    return forgotten_modules
 
 
 def settings(name: str) -> Json:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_agentbench.backends.machine import environments
 from pytest_agentbench.backends.machine.environments import EnvironmentSpec, create, home_of, is_whole, resolve_python
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
+from tests.waits import wait_for
 
 Capture = pytest.CaptureFixture[str]
 
@@ -160,18 +160,11 @@ def maker(marks: Path, go: Path, pins: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def wait_for(file: Path) -> None:
-    deadline = time.monotonic() + WAIT
-    while not file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_two_creators(tmp_path: Path, pins: Path) -> None:
     """The second one waits, and finds it made."""
     first = maker(tmp_path / "marks", tmp_path / "go", pins)
-    wait_for(tmp_path / "marks")
+    wait_for((tmp_path / "marks").exists, "the first process to compute", WAIT)
     second = maker(tmp_path / "marks", tmp_path / "go", pins)
     assert second.stdout is not None
     line = second.stdout.readline()
@@ -188,7 +181,7 @@ def test_two_creators(tmp_path: Path, pins: Path) -> None:
 def test_a_creator_that_was_killed(tmp_path: Path, pins: Path) -> None:
     """What it left is not taken for an environment, and the next one makes it anew."""
     killed = maker(tmp_path / "marks", tmp_path / "go", pins)
-    wait_for(tmp_path / "marks")
+    wait_for((tmp_path / "marks").exists, "the first process to compute", WAIT)
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=WAIT)
     (home_of("slow") / "half-made").touch()

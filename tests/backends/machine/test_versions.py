@@ -17,8 +17,8 @@ from pytest_agentbench.backends.machine.versions import named_files, packages_of
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.inherited import variables
 from pytest_agentbench.backends.stack.spec import StackSpec
-from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint
+from tests.engines import engine
 
 
 def environment(home: Path, **packages: str) -> Path:
@@ -80,18 +80,16 @@ def test_a_program_of_no_environment(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[str]:
+def server(tmp_path: Path) -> Iterator[str]:
     """The URL of a server that says who it is, and no version."""
-    (tmp_path / "rules.yaml").write_text(json.dumps([{"text": "Yes."}]))
-    child = Child("pytest_agentbench.engine", {"policy": "script", "script": str(tmp_path / "rules.yaml"), "model": "m"}, tmp_path / "log")
-    yield f"http://127.0.0.1:{child.ready()['port']}/v1"
-    child.stop()
+    with engine(tmp_path, [{"text": "Yes."}], model="m") as url:
+        yield f"{url}/v1"
 
 
-def test_what_a_server_tells(engine: str) -> None:
+def test_what_a_server_tells(server: str) -> None:
     """The owner of the model that is asked for, and null for what the server does not tell."""
-    assert {"version": None, "owned_by": "pytest-agentbench"} == told(Endpoint(engine, "m"))
-    assert {"version": None, "owned_by": None} == told(Endpoint(engine, "other"))
+    assert {"version": None, "owned_by": "pytest-agentbench"} == told(Endpoint(server, "m"))
+    assert {"version": None, "owned_by": None} == told(Endpoint(server, "other"))
 
 
 def test_a_server_that_is_gone() -> None:

@@ -24,7 +24,7 @@ from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.process import Child
 from tests.backends.conftest import Boot, service, spec
-from tests.backends.test_stack import until
+from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -57,7 +57,7 @@ def test_a_session_is_killed(tmp_path: Path) -> None:
     process, home, _ = session(tmp_path)
     process.kill()
     process.wait()
-    until(lambda: not Path(home).exists())
+    wait_for(lambda: not Path(home).exists(), "the end of its folder")
 
     assert [] == list(ownership.processes(home))
 
@@ -68,7 +68,7 @@ def test_a_fork_of_a_killed_session(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     try:
-        until(lambda: not Path(home).exists())
+        wait_for(lambda: not Path(home).exists(), "the end of its folder")
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -83,7 +83,7 @@ def test_session_and_guardian_are_killed(tmp_path: Path, folder: Path) -> None:
     os.kill(guardian, signal.SIGKILL)
     process.kill()
     process.wait()
-    until(lambda: not ownership.is_alive(home))
+    wait_for(lambda: not ownership.is_alive(home), "the end of its guardian")
     ((reaped, what),) = registry.reap()
 
     assert (home, 1) == (reaped, len(what))
@@ -100,7 +100,7 @@ def test_sigterm_to_the_guardian(boot: Boot) -> None:
     held.ready()
     (guardian,) = (facts["pid"] for _, facts in registry.running())
     os.kill(guardian, signal.SIGTERM)
-    until(lambda: not held.home.exists())
+    wait_for(lambda: not held.home.exists(), "the end of its folder")
 
     assert "it was stopped: SIGTERM" == held.death()
 
@@ -119,7 +119,7 @@ def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: 
     hold = registry._hold
 
     def late(home: Path, child: Child | None = None) -> registry.HeldStack:
-        until(lambda: "SHOP_KEY" in (tmp_path / "logs" / "guardian.log").read_text())
+        wait_for(lambda: "SHOP_KEY" in (tmp_path / "logs" / "guardian.log").read_text(), "a line in its log")
         time.sleep(0.3)
         return hold(home, child)
 
@@ -137,7 +137,7 @@ def test_nobody_holds_it(tmp_path: Path, folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(registry, "_hold", lambda _home, child: child)
     child: Any = registry.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
     child.process.stdin.close()
-    until(lambda: child.process.poll() is not None, seconds=15)
+    wait_for(lambda: child.process.poll() is not None, "the end of the process", 15)
 
     assert [] == list(folder.iterdir())
     child.process.stdout.close()
@@ -248,7 +248,7 @@ def test_a_stack_is_kept(boot: Boot) -> None:
     assert None is registry.find_kept(spec(settings={"depth": 4}))
     second.keep(0.2)
     second.let_go()
-    until(lambda: not second.home.exists())
+    wait_for(lambda: not second.home.exists(), "the end of its folder")
 
 
 def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,11 +273,7 @@ def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, m
 
 def kept(**keys: str) -> registry.HeldStack:
     """The stack that was just let go: its guardian learns of that a little later."""
-    end = time.monotonic() + 20
-    while (found := registry.find_kept(spec(**keys))) is None:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
+    return wait_for(lambda: registry.find_kept(spec(**keys)), "a stack that is kept")
 
 
 def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:

@@ -1,0 +1,18 @@
+"""Waiting in tests: for a fact, and never longer than it should take on a busy machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T], what: str, seconds: float = 30) -> T:
+    """What `condition` returns once that is true; fails with `what` when it does not become so in time."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"after {seconds:g} s still waiting for {what}"
+        time.sleep(0.02)
+    return found
