@@ -53,6 +53,20 @@ def test_the_focus_stays_when_the_table_is_drawn_again(tmp_path: Path, opened: O
     assert ("c", 2) == (page.evaluate(FOCUSED), page.evaluate(PLACE))
 
 
+def test_the_focus_goes_with_its_scenario(tmp_path: Path, opened: Opened) -> None:
+    """It keeps it where it is no longer seen, and where it is left out the table has it, so that the next key is not lost."""
+    page = opened(written(tmp_path / "run", *(rollout(f"s-{number:02}", number / 60) for number in range(60))))
+
+    poll(page, ROWS + ".length")
+    page.focus("[data-place='0'] a")
+    page.evaluate("table.sort = 'score'; table.down = true; arrange()")
+    assert ("s-00", 59) == (page.evaluate(FOCUSED), page.evaluate(PLACE))
+    page.evaluate("table.filters.text = 's-59'; arrange()")
+    assert page.evaluate("document.activeElement === table.scroller")
+    page.keyboard.press("ArrowDown")
+    assert "s-59" == page.evaluate(FOCUSED)
+
+
 def test_points_of_a_picture_are_reached(tmp_path: Path, opened: Opened) -> None:
     """Quality against speed has one stop of the Tab key; arrows go from the fastest rollout to the slowest, and Enter opens one."""
     slow = rollout("slow", ended_ns=BEGAN + 9_000_000_000)

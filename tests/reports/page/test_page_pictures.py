@@ -105,7 +105,8 @@ def test_arms_are_sides(tmp_path: Path, opened: Opened) -> None:
     page = opened(report.write(read_run(directory), directory))
 
     poll(page, ROWS + ".length === 2")
-    assert "1 \u2192 0" in page.inner_text(".sizer .row .score") or "0 \u2192 1" in page.inner_text(".sizer .row .score")
+    names, scores = page.get_attribute(".sizer .row .parts", "title"), page.inner_text(".sizer .row .parts").strip()
+    assert {"old": "1", "new": "0"} == dict(zip(names.split(" \u2192 "), scores.split(" \u2192 "), strict=True))
     assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
     page.check("#filter-flipped")
     assert ["a"] == page.evaluate(NAMES)

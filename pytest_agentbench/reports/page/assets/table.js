@@ -97,7 +97,7 @@ function hasStatus(each, status) {
 
 const SCORE_WIDTH = 150, SIDE_WIDTH = 50, MOST_SCORE_WIDTH = 400; // pixels: of a score's cell, what each side takes of it, and no more than
 
-/** Sorts and filters, and draws what is then seen; the scenario that has the focus keeps it. */
+/** Sorts and filters, and draws what is then seen; the scenario that has the focus keeps it, and one that is left out gives it to the table. */
 function arrange() {
   const order = ORDERS[table.sort], held = table.shown[focusedPlace()];
   const keyed = page.scenarios.filter(isWanted).map(each => [order(each), each]);
@@ -111,8 +111,10 @@ function arrange() {
   }
   table.scroller.setAttribute("aria-rowcount", table.shown.length + 1);
   table.scroller.style.setProperty("--score", `${Math.min(Math.max(SCORE_WIDTH, page.sides.length * SIDE_WIDTH), MOST_SCORE_WIDTH)}px`);
-  drawRows(true);
-  if (held) focusRow(table.shown.findIndex(each => each.suite === held.suite && each.scenario === held.scenario));
+  const place = held ? table.shown.findIndex(each => each.suite === held.suite && each.scenario === held.scenario) : -1;
+  drawRows(true, place);
+  if (place >= 0) focusRow(place);
+  else if (held) table.scroller.focus({ preventScroll: true });
 }
 
 function comparison(a, b) {
@@ -125,18 +127,17 @@ function comparison(a, b) {
 
 const MARGIN = 8; // rows beyond those that are seen
 
-/** Draws the rows that are seen: each has its place, and the element around them the height of all. */
-function drawRows(anew = false) {
+/** Draws the rows that are seen, and that of the focus: each has its place, and the element around them the height of all. */
+function drawRows(anew = false, focused = Number(focusedPlace() ?? -1)) {
   table.height = window.matchMedia(NARROW).matches ? 84 : 48;
   table.sizer.style.height = `${table.shown.length * table.height}px`;
   const seen = table.printing ? table.shown.length : Math.ceil(table.scroller.clientHeight / table.height);
   const above = table.printing ? 0 : Math.floor(table.scroller.scrollTop / table.height);
   const first = Math.max(0, above - MARGIN), last = Math.min(table.shown.length, above + seen + MARGIN);
   const old = new Map(anew ? [] : [...table.sizer.children].map(row => [Number(row.dataset.place), row]));
-  const focused = focusedPlace();
-  const rows = [];
-  for (let place = first; place < last; place += 1) rows.push(old.get(place) || scenarioRow(table.shown[place], place));
-  if (focused !== undefined && (focused < first || focused >= last) && old.has(Number(focused))) rows.push(old.get(Number(focused)));
+  const places = Array.from({ length: Math.max(last - first, 0) }, (_, n) => first + n);
+  if (table.shown[focused] && !places.includes(focused)) places.push(focused);
+  const rows = places.map(place => old.get(place) || scenarioRow(table.shown[place], place));
   const kept = new Set(rows);
   for (const row of [...table.sizer.children]) if (!kept.has(row)) row.remove();
   for (const row of rows) {
@@ -179,8 +180,10 @@ function scoreCell(each) {
   const word = !page.decides || each.judged === 0 ? "" : each.passed === each.judged ? "\u2713" : each.passed ? "\u223c" : "\u2717";
   const mean = el("span", { class: mark }, `${word} ${figure(each.score)}`);
   if (each.rows.length === 1) return mean;
-  const parts = page.sides.length > 1 ? sidesOf(each).map(side => figure(side.score)).join(" \u2192 ") : `${each.passed} of ${each.judged} trials`;
-  return [mean, el("span", { class: "soft parts" }, ` ${parts}`)];
+  const arrow = " \u2192 ", sides = page.sides.length > 1 ? sidesOf(each) : [];
+  const parts = sides.length ? sides.map(side => figure(side.score)).join(arrow) : `${each.passed} of ${each.judged} trials`;
+  const names = sides.length ? page.sides.map(side => side.name).join(arrow) : null;
+  return [mean, el("span", { class: "soft parts", title: names }, ` ${parts}`)];
 }
 
 function toolsCell(each) {
