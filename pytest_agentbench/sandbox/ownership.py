@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from functools import cache
 
-from pytest_agentbench.lib.process import PROC
+from pytest_agentbench.lib.process import PROC, lives
 from pytest_agentbench.records import RolloutKey
 
 PREFIX = "pytest-agentbench.sandbox"
@@ -33,9 +33,11 @@ def _machine() -> str:
 
 
 def started(pid: int) -> str:
-    """When a process began, as its system counts; empty where it has ended."""
+    """When a process began, as its system counts; empty where it has ended, which a zombie has too: not every PID 1 collects it soon."""
     import psutil
 
+    if not lives(pid):
+        return ""
     try:
         if PROC.exists():  # in ticks since the boot: times of day are computed from it, and move with the clock
             return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, is_left, labels, owner
+from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, is_left, labels, owner, started
 
 KEY = RolloutKey("terminal", "copy-a-file")
 
@@ -29,6 +29,19 @@ def test_a_dead_owner() -> None:
 
     assert is_left({OWNER: f"{host}:{dead.pid}:1", DEADLINE: "1000"}, now=0.0)
     assert is_left(reused, now=0.0)
+
+
+def test_a_dead_owner_that_nobody_has_waited_for() -> None:
+    """A killed pool whose session was killed too is a zombie until PID 1 collects it, which may be never in a container."""
+    host, _, _ = owner().rsplit(":", 2)
+    zombie = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    own = {OWNER: f"{host}:{zombie.pid}:{started(zombie.pid)}", DEADLINE: "1000"}
+    assert not is_left(own, now=0.0)
+    zombie.kill()
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+
+    assert is_left(own, now=0.0)
+    zombie.communicate()
 
 
 def test_an_owner_elsewhere() -> None:
