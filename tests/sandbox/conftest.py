@@ -58,6 +58,11 @@ def listed(engine: Any, **given: Any) -> list[Any]:
     return list(engine.containers.list(filters={"label": OWNER}, ignore_removed=True, **given))
 
 
+def runs(container: Any, program: str) -> bool:
+    """Whether a process in there has a command line with this end."""
+    return any(line[-1].endswith(program) for line in container.top()["Processes"])
+
+
 def task(folder: Path, **values: Any) -> Task:
     """One that asks for little."""
     return Task(**{"folder": str(folder), "digest": "0" * 16, "image": IMAGE, "memory_mb": 256, "network": "no-network", **values})

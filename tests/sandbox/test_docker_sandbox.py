@@ -13,15 +13,10 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, ROLLOUT, RUN, owner
 from pytest_agentbench.sandbox.sandbox import File
-from tests.sandbox.conftest import IMAGE, KEY, Open, listed
+from tests.sandbox.conftest import IMAGE, KEY, Open, listed, runs
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
-
-
-def runs(container: Any, program: str) -> bool:
-    """Whether it runs in there."""
-    return any(line[-1].endswith(program) for line in container.top()["Processes"])
 
 
 async def test_commands(opened: Open) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.sandbox.verifier import verify
-from tests.sandbox.conftest import KEY, listed, task
+from tests.sandbox.conftest import KEY, listed, runs, task
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +18,8 @@ VERIFIER = "#!/bin/bash\nsleep 1\necho 1 > /logs/verifier/reward.txt\n"
 
 
 async def test_a_verifiers_own_sandbox(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the slot of its rollout, in whose sandbox nothing runs any more: nobody comes in meanwhile, and where all slots are taken
-    by rollouts that are to be verified none waits for another.
+    """It has the slot of its rollout, in whose sandbox nothing of the agent's runs any more: nobody comes in meanwhile, and where all
+    slots are taken by rollouts that are to be verified none waits for another.
     """
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
     script = tmp_path / "tests" / "test.sh"
@@ -36,7 +36,7 @@ async def test_a_verifiers_own_sandbox(engine: Any, tmp_path: Path, monkeypatch:
         while not verifying.done():
             there = await asyncio.to_thread(listed, engine)
             most = max(most, len(there))
-            idle &= len(there) < 2 or len((await asyncio.to_thread(first.top))["Processes"]) == 1
+            idle &= len(there) < 2 or not await asyncio.to_thread(runs, first, "sleep 999")
             await asyncio.sleep(0.05)
         verification = await verifying
         await asyncio.sleep(0.5)  # more than it takes to look for a slot
