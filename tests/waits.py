@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], what: str, seconds: float = 30) -> T:
+def wait_for(condition: Callable[[], T | None], what: str, seconds: float = 30) -> T:
     """What `condition` returns once that is true; fails with `what` when it does not become so in time."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
