@@ -53,17 +53,17 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        found = find_suites(self.config, self.settings)
-        if not found:
+        discovered = find_suites(self.config, self.settings)
+        if not discovered:
             return
         refuse_distant(self.workers)
-        self.readers = readers(self.config, found, self.workers, self.settings.workers)
+        self.readers = readers(self.config, discovered, self.workers, self.settings.workers)
         if self.readers != self.workers:
             self.config.option.tx = self.readers  # xdist makes its workers when this hook's other implementations have run
         refuse_misspelt_hooks(self.config)
         if reruns_asked_for(self.config):
             advise(self.config, RERUNS_READ)
-        self.setup = settle(self.config, self.settings, self.concurrency, found, self.started_at)
+        self.setup = settle(self.config, self.settings, self.concurrency, discovered, self.started_at)
         if self.setup.suites and not any(getattr(self.config.option, name, False) for name in LOOKING):
             self._open(self.setup)
             gc.freeze()  # what is loaded by now stays, and pytest collects garbage several times when a session ends
@@ -93,10 +93,10 @@ class Controller:
     @property
     def worker_input(self) -> Json:
         """What a test process has to know."""
-        found, gate = (self.setup.found, self.setup.gate) if self.setup else ((), None)
+        discovered, gate = (self.setup.discovered, self.setup.gate) if self.setup else ((), None)
         services = self.opened.services if self.opened else None
         return {
-            "suites": {str(each.folder): each.for_worker() for each in found},
+            "suites": {str(each.folder): each.for_worker() for each in discovered},
             "limit": self.settings.limit,
             "gated": sorted(gate.compared) if gate else [],
             "port": services.port if services else None,
@@ -147,7 +147,7 @@ class Controller:
     def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
         """Called by xdist for the test that a worker ran when it died: nothing was judged, which is an ERROR."""
         file = self.config.rootpath / report.location[0]
-        if self.setup is not None and any(each.folder in file.parents for each in self.setup.found):
+        if self.setup is not None and any(each.folder in file.parents for each in self.setup.discovered):
             mark_crash(report)
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # within the terminal's, which prints what is found here

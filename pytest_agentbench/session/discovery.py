@@ -200,49 +200,51 @@ def _check_limit(suite: Suite, score: str, limit: float, what: str) -> None:
         raise ConfigError(f"{what} is out of range: {score} is {span}, so it would decide nothing")
 
 
-def with_sound_code(found: Sequence[DiscoveredSuite]) -> list[DiscoveredSuite]:
+def with_sound_code(discovered: Sequence[DiscoveredSuite]) -> list[DiscoveredSuite]:
     """The suites; one whose own code cannot be loaded becomes the error of its tests. No code is imported in this process."""
     from pytest_agentbench.rollouts.isolation.codecheck import brings_any, faults
 
-    own = [each for each in found if each.suite and brings_any(each.suite, each.variants)]
+    own = [each for each in discovered if each.suite and brings_any(each.suite, each.variants)]
     faulty = dict(zip([each.folder for each in own], faults([(each.suite, each.variants) for each in own if each.suite]), strict=True))
-    return [DiscoveredSuite(each.folder, None, {}, (), 1, fault) if (fault := faulty.get(each.folder)) else each for each in found]
+    return [DiscoveredSuite(each.folder, None, {}, (), 1, fault) if (fault := faulty.get(each.folder)) else each for each in discovered]
 
 
-def in_arms(found: DiscoveredSuite, arms: Sequence[Arm]) -> DiscoveredSuite:
+def in_arms(discovered: DiscoveredSuite, arms: Sequence[Arm]) -> DiscoveredSuite:
     """The suite under each arm of an A/B session."""
     from pytest_agentbench.rollouts.rollout import preflight
 
-    if found.suite is None or not arms:
-        return found
+    if discovered.suite is None or not arms:
+        return discovered
     try:
-        suite, variants = arms_of.in_arms(found.suite, found.variants, arms)
+        suite, variants = arms_of.in_arms(discovered.suite, discovered.variants, arms)
         preflight(suite, variants)
     except ConfigError as error:
-        return DiscoveredSuite(found.folder, None, {}, (), 1, str(error))
-    return dataclasses.replace(found, suite=suite, variants=variants, sides=arms_of.sides(found.variants, arms))
+        return DiscoveredSuite(discovered.folder, None, {}, (), 1, str(error))
+    return dataclasses.replace(discovered, suite=suite, variants=variants, sides=arms_of.sides(discovered.variants, arms))
 
 
-def choose_variants(suite: Suite, wanted: Sequence[str]) -> tuple[str, ...]:
+def choose_variants(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:
     """The variants to run; raises ConfigError for one that the suite does not have."""
-    known = ("default", *suite.variants)
-    if tuple(wanted) == ("all",):
-        return known
-    for name in wanted:
-        if name not in known:
-            raise ConfigError(f"{suite.folder / SUITE_FILE}: no variant {name!r}; known: {', '.join(known)}, or `all`")
-    return tuple(wanted)
+    every = ("default", *suite.variants)
+    if tuple(names) == ("all",):
+        return every
+    for name in names:
+        if name not in every:
+            raise ConfigError(f"{suite.folder / SUITE_FILE}: no variant {name!r}; known: {', '.join(every)}, or `all`")
+    return tuple(names)
 
 
-def merged_thresholds(found: DiscoveredSuite, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:
+def merged_thresholds(
+    discovered: DiscoveredSuite, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]
+) -> dict[str, float]:
     """Command line over backend.yaml over suite.yaml; raises ConfigError for a score that the suite does not measure."""
-    assert found.suite is not None
-    merged = {**found.thresholds, **backend.get(found.suite.name, {}), **chosen}
+    assert discovered.suite is not None
+    merged = {**discovered.thresholds, **backend.get(discovered.suite.name, {}), **chosen}
     for name in merged:
-        if name.removesuffix(".mean") not in found.suite.score_names:
+        if name.removesuffix(".mean") not in discovered.suite.score_names:
             raise ConfigError(
-                f"threshold {name!r}: suite {found.suite.name!r} does not measure it; "
-                f"it measures: {', '.join(found.suite.score_names)} (and <score>.mean)"
+                f"threshold {name!r}: suite {discovered.suite.name!r} does not measure it; "
+                f"it measures: {', '.join(discovered.suite.score_names)} (and <score>.mean)"
             )
-    check_thresholds(found.suite, merged, f"suite {found.suite.name!r}: ")
+    check_thresholds(discovered.suite, merged, f"suite {discovered.suite.name!r}: ")
     return merged

@@ -79,14 +79,14 @@ class Gate:
         """The scores of a suite of which a rule asks the population."""
         return {each.rule.metric for each in self.rules if each.group == group and each.rule.of == POPULATION}
 
-    def warnings(self, found: Sequence[DiscoveredSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
+    def warnings(self, discovered: Sequence[DiscoveredSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
         """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will.
 
         `rounds` is how many trials there may be where they are added until the verdict stands.
         """
         sizes = {
             group: (len(judged_scenarios(each.suite, variant, limit)), rounds or each.trials)
-            for each, variant, group in _groups(found)
+            for each, variant, group in _groups(discovered)
             if each.suite
         }
         for each in self.rules:
@@ -144,7 +144,7 @@ class GateOptions(Protocol):
     def ab(self) -> tuple[Arm, ...]: ...
 
 
-def make_gate(found: Sequence[DiscoveredSuite], settings: GateOptions) -> Gate | None:
+def make_gate(discovered: Sequence[DiscoveredSuite], settings: GateOptions) -> Gate | None:
     """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked.
 
     Of an A/B session only what its thresholds ask of each arm.
@@ -152,14 +152,14 @@ def make_gate(found: Sequence[DiscoveredSuite], settings: GateOptions) -> Gate |
     if settings.ab and (settings.gate or settings.baseline):
         raise ConfigError("--agentbench-ab compares its arms with each other; gates and baselines are for sessions of one backend")
     explicit = read_evidence(find_baseline(settings.baseline, settings.reports_directory)) if settings.baseline else None
-    groups = [*_groups(found)]
+    groups = [*_groups(discovered)]
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
         raise ConfigError(f"the baseline {settings.baseline} is one of {known}; this session has {here}")
     suite_rules: list[SuiteRule] = []
     baselines: dict[str, Evidence] = {}
     for text in settings.gate:
-        _somebody_measures(text, found)
+        _somebody_measures(text, discovered)
     for each, _, group in groups:
         assert each.suite is not None
         rules = [(any_part, rule) for any_part, rule in rules_of(each, settings) if rule.of == RUN or not settings.ab]
@@ -178,12 +178,14 @@ def make_gate(found: Sequence[DiscoveredSuite], settings: GateOptions) -> Gate |
     return Gate(suite_rules, baselines, settings.verdict == "gate", insists) if suite_rules or insists else None
 
 
-def judge_again(run: Run, directory: Path, found: Sequence[DiscoveredSuite], asking: GateOptions) -> tuple[GateResult | None, Evidence]:
+def judge_again(
+    run: Run, directory: Path, discovered: Sequence[DiscoveredSuite], asking: GateOptions
+) -> tuple[GateResult | None, Evidence]:
     """(what the gate finds, or None where nothing is asked; the evidence) of a run that is over.
 
     Raises ConfigError for what cannot be asked, and for a run that is its own baseline.
     """
-    gate = make_gate(found, asking)
+    gate = make_gate(discovered, asking)
     if gate and any(base.facts.run == run.id for base in gate.baselines.values()):
         raise ConfigError(f"{run.id} is its own baseline, and no run has changed since itself; --baseline names another")
     evidence = read_evidence(directory)
@@ -198,45 +200,45 @@ def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]
     return [each.id for each in suite.scenarios[:limit][: suite.sizes.get(variant)] if each.id not in left_out]
 
 
-def rules_of(found: DiscoveredSuite, asking: GateOptions) -> Iterator[tuple[bool, Rule]]:
+def rules_of(discovered: DiscoveredSuite, asking: GateOptions) -> Iterator[tuple[bool, Rule]]:
     """(whether it is from the command line, rule): those of suite and thresholds about which the command line says nothing, and its own.
 
     Raises ConfigError for one of the command line that every run, or none, would keep.
     """
-    suite = found.suite
+    suite = discovered.suite
     assert suite is not None
-    given = [rule for text in asking.gate if (rule := _perhaps(found, text)) is not None]
-    for rule in given:
+    typed = [rule for text in asking.gate if (rule := _perhaps(discovered, text)) is not None]
+    for rule in typed:
         check_rule(suite, rule)
-    about = {rule.about for rule in given}
-    written = map(functools.partial(_parsed, found), suite.gate)  # `discovery` has checked them
+    about = {rule.about for rule in typed}
+    written = map(functools.partial(_parsed, discovered), suite.gate)  # `discovery` has checked them
     yield from ((False, rule) for rule in written if rule.about not in about)
-    yield from ((True, rule) for rule in given)
-    means = mean_rules(found.thresholds, LOWER_IS_BETTER)
+    yield from ((True, rule) for rule in typed)
+    means = mean_rules(discovered.thresholds, LOWER_IS_BETTER)
     yield from ((f"{rule.metric}.mean" in asking.thresholds, rule) for rule in means if rule.about not in about)
 
 
-def _parsed(found: DiscoveredSuite, text: str) -> Rule:
-    assert found.suite is not None
-    return parse_rule(text, found.suite.score_names, LOWER_IS_BETTER, passes=_bar(found) is not None)
+def _parsed(discovered: DiscoveredSuite, text: str) -> Rule:
+    assert discovered.suite is not None
+    return parse_rule(text, discovered.suite.score_names, LOWER_IS_BETTER, passes=_bar(discovered) is not None)
 
 
-def _bar(found: DiscoveredSuite) -> Bar | None:
-    return bar_of(found.suite.score_names, found.thresholds) if found.suite else None
+def _bar(discovered: DiscoveredSuite) -> Bar | None:
+    return bar_of(discovered.suite.score_names, discovered.thresholds) if discovered.suite else None
 
 
-def _perhaps(found: DiscoveredSuite, text: str) -> Rule | None:
+def _perhaps(discovered: DiscoveredSuite, text: str) -> Rule | None:
     try:
-        return _parsed(found, text)
+        return _parsed(discovered, text)
     except ConfigError:
         return None  # of another suite
 
 
-def _somebody_measures(text: str, found: Sequence[DiscoveredSuite]) -> None:
+def _somebody_measures(text: str, discovered: Sequence[DiscoveredSuite]) -> None:
     """Raises ConfigError for a rule of the command line that no suite can be asked."""
-    suites = [each for each in found if each.suite]
+    suites = [each for each in discovered if each.suite]
     every = list(dict.fromkeys(name for each in suites if each.suite for name in each.suite.score_names))
-    if every or not found:
+    if every or not discovered:
         parse_rule(text, every, LOWER_IS_BETTER, passes=any(map(_bar, suites)))
 
 
@@ -246,9 +248,9 @@ def _usual_rule(suite: Suite) -> Rule:
     return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
 
 
-def _groups(found: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:
+def _groups(discovered: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:
     """(suite, variant, the name of both) of everything that this session may run."""
-    for each in found:
+    for each in discovered:
         if each.suite:
             yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 

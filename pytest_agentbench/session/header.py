@@ -32,7 +32,7 @@ def _lines(setup: Setup, opened: OpenSession | None, workers: Sequence[str], rea
     if len(readers) < len(workers) and settings.workers is None:
         yield sentence(workers, readers)
     if setup.gate is not None:
-        yield from setup.gate.warnings(setup.found, settings.limit, settings.rounds)
+        yield from setup.gate.warnings(setup.discovered, settings.limit, settings.rounds)
     if opened is not None and opened.number > 1:
         yield from _earlier(opened)
 

@@ -38,20 +38,20 @@ class Mistakes:
     def pytest_sessionstart(self) -> None:
         setup = self._controller.setup
         if setup is not None:
-            given = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
+            typed = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
             absent = {
                 STACK: not setup.backend.waits,
                 GATE: setup.gate is None,
                 POOL: setup.settings.inline,
             }
-            for name in given:
+            for name in typed:
                 if absent[MEANING[name]]:
                     advise(setup.config, f"--agentbench-{name} means nothing here: {MEANING[name]}")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         file = self._controller.config.rootpath / report.nodeid.partition("::")[0]
-        found = self._controller.setup.found if self._controller.setup else ()
-        wrong = [each.folder for each in found if each.error and not each.skip]
+        discovered = self._controller.setup.discovered if self._controller.setup else ()
+        wrong = [each.folder for each in discovered if each.error and not each.skip]
         self._controller.outcomes.wrong_files += report.failed and any(folder in file.parents for folder in wrong)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:

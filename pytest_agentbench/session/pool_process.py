@@ -35,9 +35,9 @@ class PoolProcess:
     def __init__(self, config: Json, listener: socket.socket, log: Path) -> None:
         """`config` holds the session's token; the pool serves on `listener`, which stays open here for the next pool."""
         self._words, theirs = os.pipe()
-        given = {**config, "listener": listener.fileno(), "controller_pipe": theirs}
+        settings = {**config, "listener": listener.fileno(), "controller_pipe": theirs}
         try:
-            self.child = Child("pytest_agentbench.rollouts.pool", given, log, pass_fds=(listener.fileno(), theirs))
+            self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=(listener.fileno(), theirs))
         finally:
             os.close(theirs)
         self.last_words: PoolEnd | None = None  # of a pool that ended itself over a rollout

@@ -52,20 +52,20 @@ def meant_elsewhere(config: pytest.Config) -> frozenset[str]:
     return MARKS | {line.partition(":")[0].partition("(")[0].strip() for line in lines}
 
 
-def refuse_marks(found: DiscoveredSuite, taken: Collection[str]) -> DiscoveredSuite:
+def refuse_marks(discovered: DiscoveredSuite, taken: Collection[str]) -> DiscoveredSuite:
     """A suite's name marks its tests: with a name like `xfail` they would be expected to fail, and all would be well."""
-    if found.suite is None:  # it is known why, and by its folder's name
-        return dataclasses.replace(found, marks=found.name not in taken and not found.name.startswith("_"))
-    if found.name not in taken:
-        return found
-    where = f"{found.folder / SUITE_FILE}: name: {found.name!r} is a mark that pytest or a plugin acts upon"
-    sentence = f"{where}, and a suite's name marks its tests; take another one, such as {found.name}_suite"
-    return DiscoveredSuite(found.folder, None, {}, (), 1, sentence, marks=False)
+    if discovered.suite is None:  # it is known why, and by its folder's name
+        return dataclasses.replace(discovered, marks=discovered.name not in taken and not discovered.name.startswith("_"))
+    if discovered.name not in taken:
+        return discovered
+    where = f"{discovered.folder / SUITE_FILE}: name: {discovered.name!r} is a mark that pytest or a plugin acts upon"
+    sentence = f"{where}, and a suite's name marks its tests; take another one, such as {discovered.name}_suite"
+    return DiscoveredSuite(discovered.folder, None, {}, (), 1, sentence, marks=False)
 
 
-def refuse_twins(found: list[DiscoveredSuite]) -> None:
+def refuse_twins(discovered: list[DiscoveredSuite]) -> None:
     """A suite's name is its marker and part of every rollout's key, so no two may share it."""
     folders: dict[str, Path] = {}
-    for each in found:
+    for each in discovered:
         if each.suite and (twin := folders.setdefault(each.name, each.folder)) != each.folder:
             raise pytest.UsageError(f"two suites are named {each.name!r}: {twin / 'suite.yaml'} and {each.folder / 'suite.yaml'}")

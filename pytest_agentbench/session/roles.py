@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from pytest_agentbench.session.discovery import DiscoveredSuite
 
 
-def with_roles_played(found: DiscoveredSuite, backend: Json, *, keys: bool) -> DiscoveredSuite:
+def with_roles_played(discovered: DiscoveredSuite, backend: Json, *, keys: bool) -> DiscoveredSuite:
     """The suite, or why it cannot run on this backend, which `backend` describes. `keys`: whether they have to be there, for rollouts run.
 
     Agents that bring code of their own are loaded where their rollouts run, and a role that nobody plays is told there.
     """
-    for variant in found.variants if found.suite else ():
-        if why := _unplayed(found, variant, backend, keys):
-            return dataclasses.replace(found, suite=None, error=f"{found.folder / SUITE_FILE}: {why}")
-    return found
+    for variant in discovered.variants if discovered.suite else ():
+        if why := _unplayed(discovered, variant, backend, keys):
+            return dataclasses.replace(discovered, suite=None, error=f"{discovered.folder / SUITE_FILE}: {why}")
+    return discovered
 
 
-def _unplayed(found: DiscoveredSuite, variant: str, backend: Json, keys: bool) -> str:
+def _unplayed(discovered: DiscoveredSuite, variant: str, backend: Json, keys: bool) -> str:
     """Which role the agent of a variant would ask in vain, and why; empty where there is none."""
-    assert found.suite is not None
-    settings = found.suite.agent_of(variant)
-    if brings_code(settings, found.suite.folder):
+    assert discovered.suite is not None
+    settings = discovered.suite.agent_of(variant)
+    if brings_code(settings, discovered.suite.folder):
         return ""
-    own = backend["arms"][found.sides[variant].arm] if "arms" in backend else backend
-    for role in sorted(needs_roles(make_agent(settings, found.suite.folder))):
-        if why := _why_not(role, found.suite, own, keys):
+    own = backend["arms"][discovered.sides[variant].arm] if "arms" in backend else backend
+    for role in sorted(needs_roles(make_agent(settings, discovered.suite.folder))):
+        if why := _why_not(role, discovered.suite, own, keys):
             return f"agent: {settings['kind']!r} asks the role {role!r}, {why}"
     return ""
 

@@ -81,9 +81,9 @@ def read_settings(config: pytest.Config) -> Settings:
 
 
 def _value(option: Option, config: pytest.Config) -> Any:
-    given = config.getoption(option.key, None)
+    value = config.getoption(option.key, None)
     try:
-        return option.value(config.getini(option.key) if given is None else given)
+        return option.value(config.getini(option.key) if value is None else value)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
 
@@ -138,8 +138,8 @@ def reruns_asked_for(config: pytest.Config) -> bool:
     """Whether pytest-rerunfailures is there and told to run failed tests again."""
     if not config.pluginmanager.hasplugin("rerunfailures"):
         return False
-    given = (config.getoption("force_reruns", None), config.getoption("reruns", None), config.getini("reruns"))
-    return next((int(count) > 0 for count in given if count not in (None, "")), False)
+    counts = (config.getoption("force_reruns", None), config.getoption("reruns", None), config.getini("reruns"))
+    return next((int(count) > 0 for count in counts if count not in (None, "")), False)
 
 
 def advise(config: pytest.Config, text: str) -> None:

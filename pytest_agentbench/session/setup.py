@@ -44,14 +44,14 @@ class Setup:
     settings: Settings
     started_at: datetime
     concurrency: int  # rollouts in flight at most
-    found: Sequence[DiscoveredSuite]  # suites, those that cannot run included
+    discovered: Sequence[DiscoveredSuite]  # suites, those that cannot run included
     backend: Backend
     gate: Gate | None
 
     @property
     def suites(self) -> Mapping[str, Suite]:
         """Those that can run, by their names."""
-        return {each.suite.name: each.suite for each in self.found if each.suite}
+        return {each.suite.name: each.suite for each in self.discovered if each.suite}
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -80,9 +80,9 @@ class Setup:
         from pytest_agentbench.suites.models import unlisted
 
         agents = {RolloutKey(each.name, "", variant).group: each.suite.agent_of(variant)
-                  for each in self.found if each.suite for variant in each.variants}  # fmt: skip
-        asked = {group: str(agent["model"]) for group, agent in agents.items() if agent.get("model")}
-        return unlisted(asked, self.backend.models)
+                  for each in self.discovered if each.suite for variant in each.variants}  # fmt: skip
+        models = {group: str(agent["model"]) for group, agent in agents.items() if agent.get("model")}
+        return unlisted(models, self.backend.models)
 
     def shown(self, path: Path) -> str:
         """A path as the user can open it from where pytest was started."""
@@ -92,9 +92,9 @@ class Setup:
 def find_suites(config: pytest.Config, settings: Settings) -> list[DiscoveredSuite]:
     """Loads the suites that the command line leads to, and registers their markers."""
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
-    taken = meant_elsewhere(config)
+    marks = meant_elsewhere(config)
     loaded = _load(config, settings, folders)
-    suites = [refuse_marks(each, taken) for each in with_sound_code(loaded)]
+    suites = [refuse_marks(each, marks) for each in with_sound_code(loaded)]
     refuse_twins(suites)
     for suite in (each for each in suites if each.marks):
         config.addinivalue_line("markers", f"{suite.name}: tests of the agentbench suite in {suite.folder.name}/")
@@ -119,24 +119,26 @@ def _find(config: pytest.Config, settings: Settings, head: SuiteHead) -> Discove
     if why := head.not_named(config.args, config.getoption("markexpr", "")):
         return DiscoveredSuite(head.folder, None, {}, (), 1, why, skip=True)
     changes, insists = settings.suite_changes, settings.insists
-    found = in_arms(find(head.folder, changes, settings.variants, settings.trials, settings.agent, insists=insists), settings.ab)
-    if found.skip:
-        advise(config, found.error)
-    return found
+    discovered = in_arms(find(head.folder, changes, settings.variants, settings.trials, settings.agent, insists=insists), settings.ab)
+    if discovered.skip:
+        advise(config, discovered.error)
+    return discovered
 
 
-def settle(config: pytest.Config, settings: Settings, concurrency: int, found: Sequence[DiscoveredSuite], started_at: datetime) -> Setup:
+def settle(
+    config: pytest.Config, settings: Settings, concurrency: int, discovered: Sequence[DiscoveredSuite], started_at: datetime
+) -> Setup:
     """Chooses backend and gate; raises pytest.UsageError where one cannot be had."""
     from pytest_agentbench.session.gate import make_gate
 
     try:
         backend = make_backend(config, settings)
-        limits, left_out = backend.thresholds, _left_out(config, [each.name for each in found])
+        limits, left_out = backend.thresholds, _left_out(config, [each.name for each in discovered])
         limited = [
             dataclasses.replace(each, thresholds=merged_thresholds(each, limits, {} if each.name in left_out else settings.thresholds))
             if each.suite
             else each
-            for each in found
+            for each in discovered
         ]
         limited = [with_roles_played(each, backend.description, keys=not config.getoption("collectonly")) for each in limited]
         return Setup(config, settings, started_at, concurrency, limited, backend, make_gate(limited, settings))

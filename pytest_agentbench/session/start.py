@@ -131,9 +131,9 @@ def _look_around(root: Path) -> Future[Environment]:
 
 def _tasks(setup: Setup) -> dict[tuple[str, str], Task]:
     tasks = {(suite.name, each.id): each.task for suite in setup.suites.values() for each in suite.scenarios if each.task}
-    for found in setup.found:
-        if found.suite and (container := container_for_code(found.suite, found.variants)):
-            tasks |= {(found.suite.name, each.id): container for each in found.suite.scenarios}
+    for discovered in setup.discovered:
+        if discovered.suite and (container := container_for_code(discovered.suite, discovered.variants)):
+            tasks |= {(discovered.suite.name, each.id): container for each in discovered.suite.scenarios}
     return tasks
 
 
@@ -162,7 +162,7 @@ def _pool_config(setup: Setup, directory: Path, session: int) -> Json:
 
 def _turns_config(setup: Setup) -> Json:
     """Variants of a session without arms are all of one, which has no name."""
-    sides = {name: found.sides.get(name, VariantOrigin(name, "")) for found in setup.found for name in found.variants}
+    sides = {name: discovered.sides.get(name, VariantOrigin(name, "")) for discovered in setup.discovered for name in discovered.variants}
     own = concurrencies(setup.settings.ab)
     return {"sides": sides, "policy": setup.settings.cache, "in_sequence": setup.backend.in_sequence, "own": own}
 

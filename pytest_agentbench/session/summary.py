@@ -86,13 +86,13 @@ def gather(opened: OpenSession) -> SessionFindings:
         opened.ledger.journal.close()
     earlier = {each.number: each.concurrency for each in opened.sessions}
     performance = Performance(setup.concurrency, setup.settings.slo, earlier, setup.settings.window)
-    seen = read(opened.directory, setup.found, performance, opened.number, gated=setup.gate is not None)
+    contents = read(opened.directory, setup.discovered, performance, opened.number, gated=setup.gate is not None)
     stopwatch = performance.stopwatch(services.cpu.samples, opened.number)
     spans = performance.sessions[opened.number].calls
-    seen.client.add_unrecorded(services.unrecorded)
-    look = functools.partial(serving, services.sampler, services.directory, spans, seen.client)
+    contents.client.add_unrecorded(services.unrecorded)
+    look = functools.partial(serving, services.sampler, services.directory, spans, contents.client)
     return SessionFindings(
-        seen,
+        contents,
         stopwatch,
         losses.value("what the stack told of itself is left out", look, None),
         losses.value("what the session ran on is left out", opened.environment.result, unknown_environment(platform.python_version())),
@@ -113,12 +113,12 @@ def put_back(opened: OpenSession) -> None:
 def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *, interrupted: bool) -> Run:
     """The run of a session that is over, without its exit status and the verdict that follows from it."""
     setup, journal, losses = opened.setup, gathered.journal, opened.losses
-    asked = [*_groups_of(opened, tests, journal.tallies)]
-    facts = _facts(opened, tests, gathered, resume=resume_command(opened, journal.tallies, asked, interrupted=interrupted))
+    planned = [*_groups_of(opened, tests, journal.tallies)]
+    facts = _facts(opened, tests, gathered, resume=resume_command(opened, journal.tallies, planned, interrupted=interrupted))
     rounds = setup.settings.rounds
-    setups = {each.name: suite_setup(each.suite, each.variant, f"auto:{rounds}" if rounds else each.trials) for each in asked}
+    setups = {each.name: suite_setup(each.suite, each.variant, f"auto:{rounds}" if rounds else each.trials) for each in planned}
     identity = run_identity(facts, setups, setup.backend.identity, setup.backend.facts)
-    run = build_run(replace(facts, identity=identity), asked, journal.tallies)
+    run = build_run(replace(facts, identity=identity), planned, journal.tallies)
     if setup.gate and not opened.services.missing:
         with losses.step("the gate has not judged"):
             run = replace(run, gate=setup.gate.judge(run, journal.trials, tests.below))
@@ -130,14 +130,14 @@ def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *,
 def _groups_of(opened: OpenSession, tests: Outcomes, tallies: Tallies) -> Iterator[PlannedSuite]:
     """The suites of a session, under the variants of which there is something."""
     gate = opened.setup.gate
-    for found, variant, name in groups(opened.setup.found):
-        if found.suite and (name in opened.ledger.selected or tallies.suites[name].statuses):
+    for discovered, variant, name in groups(opened.setup.discovered):
+        if discovered.suite and (name in opened.ledger.selected or tallies.suites[name].statuses):
             yield PlannedSuite(
                 name=name,
-                suite=found.suite,
+                suite=discovered.suite,
                 variant=variant,
-                thresholds=found.thresholds,
-                trials=found.trials,
+                thresholds=discovered.thresholds,
+                trials=discovered.trials,
                 quarantined=tests.quarantined(name),
                 population=gate.population(name) if gate else (),
             )
@@ -175,8 +175,8 @@ def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resu
 
 
 def _options(setup: Setup) -> RunOptions:
-    asked = {each.name: getattr(setup.settings, each.name) for each in fields(RunOptions)}
-    return RunOptions(**{**asked, "concurrency": setup.concurrency})
+    options = {each.name: getattr(setup.settings, each.name) for each in fields(RunOptions)}
+    return RunOptions(**{**options, "concurrency": setup.concurrency})
 
 
 def _environment(opened: OpenSession, known: Environment) -> Environment:
@@ -211,7 +211,7 @@ def compare_arms(opened: OpenSession, stopwatch: Stopwatch) -> ArmsCompared:
     """The paired comparison of an A/B session."""
     turns, settings = opened.services.turns, opened.setup.settings
     assert turns is not None
-    suites = {each.name: SuiteInArms(each.suite.score_names, each.sides) for each in opened.setup.found if each.suite}
+    suites = {each.name: SuiteInArms(each.suite.score_names, each.sides) for each in opened.setup.discovered if each.suite}
     comparison = Comparison(settings.ab, suites, settings.slo, with_each_other=settings.ab_pairs)
     for rollout in read_journal(opened.directory, lambda _: None):  # damage is told of elsewhere
         comparison.add(rollout)
@@ -234,35 +234,35 @@ def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], cli
 
 
 def read(
-    directory: Path, found: Sequence[DiscoveredSuite], performance: Performance, session: int, *, gated: bool = False
+    directory: Path, discovered: Sequence[DiscoveredSuite], performance: Performance, session: int, *, gated: bool = False
 ) -> JournalContents:
     """One pass over the journal, one rollout in memory at a time."""
-    main_scores = {group: each.suite.score_names[0] for each, _, group in groups(found) if each.suite}
-    seen = JournalContents(Tallies(performance))
-    for rollout in read_journal(directory, seen.damaged.append):
+    main_scores = {group: each.suite.score_names[0] for each, _, group in groups(discovered) if each.suite}
+    contents = JournalContents(Tallies(performance))
+    for rollout in read_journal(directory, contents.damaged.append):
         if rollout.session == session:
-            seen.client.add(rollout)
+            contents.client.add(rollout)
         if rollout.kind == "scenario":
-            seen.sessions[rollout.session] += 1
-            seen.models.add(rollout.all_calls)
-            seen.tallies.add(rollout, main_scores[rollout.key.group])
+            contents.sessions[rollout.session] += 1
+            contents.models.add(rollout.all_calls)
+            contents.tallies.add(rollout, main_scores[rollout.key.group])
             if gated:
-                seen.trials.append(trial_of(rollout))
-    return seen
+                contents.trials.append(trial_of(rollout))
+    return contents
 
 
-def groups(found: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:
+def groups(discovered: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:
     """(suite, variant, the name of both) of everything that may have run; an earlier session may have run other variants."""
-    for each in found:
+    for each in discovered:
         others = each.suite.variants if each.suite else ()
         for variant in dict.fromkeys((*each.variants, "default", *others)):
             yield each, variant, RolloutKey(each.name, "", variant).group
 
 
-def resume_command(opened: OpenSession, tallies: Tallies, asked: Sequence[PlannedSuite], *, interrupted: bool) -> str | None:
+def resume_command(opened: OpenSession, tallies: Tallies, planned: Sequence[PlannedSuite], *, interrupted: bool) -> str | None:
     """The command that goes on with a run that has something left to do; None where nothing is left."""
     setup, ledger = opened.setup, opened.ledger
-    failed = any(tallies.suites[each.name].statuses[status] for each in asked for status in setup.settings.resume_rerun)
+    failed = any(tallies.suites[each.name].statuses[status] for each in planned for status in setup.settings.resume_rerun)
     if opened.services.missing or not (interrupted or failed or ledger.planned_keys > ledger.done):
         return None
     words = [word for word in setup.command if word.partition("=")[0] != "--agentbench-resume"]

@@ -144,8 +144,8 @@ def _fixture(function: FunctionNode, decorator: ast.expr) -> tuple[str, Fixture]
 def _words(nodes: Sequence[ast.AST], mark: str, *, every: bool = False) -> frozenset[str]:
     """The names that the first argument, or every argument, of a mark's calls has: `"a, b"` or `["a", "b"]`."""
     calls = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == mark]
-    given = [each for call in calls for argument in (call.args if every else call.args[:1]) for each in ast.walk(argument)]
-    texts = [each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    arguments = [each for call in calls for argument in (call.args if every else call.args[:1]) for each in ast.walk(argument)]
+    texts = [each.value for each in arguments if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     return frozenset(name.strip() for text in texts for name in text.split(","))
 
 

@@ -158,12 +158,12 @@ class Worker:
         """Tells the pool what is wanted, in the order of the tests."""
         if self.input.get("port") is None or (session.testsfailed and not self.config.getoption("continue_on_collection_errors")):
             return  # in the second case pytest is about to stop: some files could not be collected
-        wanted = [item for item in session.items if wants_rollout(item)]
+        items = [item for item in session.items if wants_rollout(item)]
         selected: dict[str, int] = {}
-        for item in wanted:
+        for item in items:
             selected[rollout_key(item).group] = selected.get(rollout_key(item).group, 0) + 1
         if selected:
-            self._plan([rollout_key(item) for item in wanted if not is_skipped(item)], selected)
+            self._plan([rollout_key(item) for item in items if not is_skipped(item)], selected)
 
     def _plan(self, keys: list[RolloutKey], selected: dict[str, int]) -> None:
         if self.input["inline"]:  # the pool runs none of them, but they are counted as if it did

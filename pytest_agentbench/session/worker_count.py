@@ -20,13 +20,13 @@ from pytest_agentbench.suites.task import is_task_directory
 READERS = 1  # workers where tests only read rollouts
 
 
-def readers(config: pytest.Config, found: Sequence[DiscoveredSuite], typed: Sequence[str], wanted: int | None) -> list[str]:
-    """The workers to start, as --tx has them, of those that were typed; `wanted` is --agentbench-workers."""
+def readers(config: pytest.Config, discovered: Sequence[DiscoveredSuite], typed: Sequence[str], count: int | None) -> list[str]:
+    """The workers to start, as --tx has them, of those that were typed; `count` is --agentbench-workers."""
     if not typed or not config.getoption("numprocesses", None):  # --tx without -n names each of them
         return [*typed]
-    if wanted is not None:
-        return [typed[0]] * wanted
-    if config.getoption("dist") == "each" or not _only_read(config, found):
+    if count is not None:
+        return [typed[0]] * count
+    if config.getoption("dist") == "each" or not _only_read(config, discovered):
         return [*typed]
     return [*typed[:READERS]]
 
@@ -36,9 +36,9 @@ def sentence(typed: Sequence[str], started: Sequence[str]) -> str:
     return f"{len(started)} of {len(typed)} workers starts, the tests only read rollouts (--agentbench-workers={len(typed)} starts all)"
 
 
-def _only_read(config: pytest.Config, found: Sequence[DiscoveredSuite]) -> bool:
+def _only_read(config: pytest.Config, discovered: Sequence[DiscoveredSuite]) -> bool:
     """Whether all tests that the command line leads to only read rollouts."""
-    suites = {each.folder: each for each in found}
+    suites = {each.folder: each for each in discovered}
     named = config.getoption("markexpr", "")
     if config.getoption("doctestmodules", False):
         return False
@@ -46,7 +46,7 @@ def _only_read(config: pytest.Config, found: Sequence[DiscoveredSuite]) -> bool:
         suite = next((suites[folder] for folder in file.parents if folder in suites), None)
         if suite is None:
             return False
-        selected = suite.name == named or named not in {each.name for each in found}
+        selected = suite.name == named or named not in {each.name for each in discovered}
         if selected and not only_reads(file, _conftests(file, config.rootpath), config.getini("python_functions")):
             return False
     return True
