@@ -25,36 +25,36 @@ class FunctionAgent:
     """A function, async or blocking, with its options given."""
 
     function: Callable[..., object]
-    wanted: tuple[str, ...]  # among GIVEN
+    parameters: tuple[str, ...]  # among GIVEN
     options: Json = field(default_factory=dict)  # defaults included
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        given = {"scenario": scenario, "tools": tools if is_async(self.function) else BlockingToolbox(tools), "llm": llm}
-        if "client" not in self.wanted:
-            return await self._answer(given)
+        arguments = {"scenario": scenario, "tools": tools if is_async(self.function) else BlockingToolbox(tools), "llm": llm}
+        if "client" not in self.parameters:
+            return await self._answer(arguments)
         if is_async(self.function):
             async with llm.openai() as client:
-                return await self._answer({**given, "client": client})
+                return await self._answer({**arguments, "client": client})
         with llm.openai_sync() as blocking_client:
-            return await self._answer({**given, "client": blocking_client})
+            return await self._answer({**arguments, "client": blocking_client})
 
-    async def _answer(self, given: Mapping[str, object]) -> Answer:
-        call = functools.partial(self.function, **{name: given[name] for name in self.wanted}, **self.options)
-        said: Any = await (call() if is_async(self.function) else in_thread(call))  # type: ignore[misc]  # an async one's is awaitable
-        if said is None or isinstance(said, str):
-            return Answer(said or "")
-        if isinstance(said, Answer):
-            return said
-        raise AgentError(f"the agent returned {str(said)[:80]!r} ({type(said).__name__}), not an Answer, a text or None")
+    async def _answer(self, arguments: Mapping[str, object]) -> Answer:
+        call = functools.partial(self.function, **{name: arguments[name] for name in self.parameters}, **self.options)
+        answer: Any = await (call() if is_async(self.function) else in_thread(call))  # type: ignore[misc]  # an async one's is awaitable
+        if answer is None or isinstance(answer, str):
+            return Answer(answer or "")
+        if isinstance(answer, Answer):
+            return answer
+        raise AgentError(f"the agent returned {str(answer)[:80]!r} ({type(answer).__name__}), not an Answer, a text or None")
 
 
 def function_agent(kind: str, function: Callable[..., object], options: Json) -> FunctionAgent:
     """The agent that a function is; raises ConfigError for a parameter that nobody knows, and for an option that is missing."""
     with_options("agent", kind, function, options)
     defaults = {name: value for name, value in options_of(function).items() if value is not inspect.Parameter.empty}
-    wanted = [each for each in inspect.signature(function).parameters.values() if each.kind is not inspect.Parameter.KEYWORD_ONLY]
-    for each in wanted:
+    parameters = [each for each in inspect.signature(function).parameters.values() if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    for each in parameters:
         if each.name not in GIVEN or each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
             known = f"known: {', '.join(GIVEN)}; its options are keyword-only, behind a `*`"
             raise ConfigError(f"agent: {kind!r} has a parameter that nobody fills: {each}; {known}")
-    return FunctionAgent(function, tuple(each.name for each in wanted), {**defaults, **options})
+    return FunctionAgent(function, tuple(each.name for each in parameters), {**defaults, **options})

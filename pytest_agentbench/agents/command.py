@@ -76,7 +76,7 @@ class Command:
     def _job(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Json:
         """What the supervisor is told; the program gets `scenario`, which holds no label."""
         environment = self._environment()
-        told: Json = {
+        job: Json = {
             "model": llm.model,
             "sampling": llm.sampling,
             "messages": scenario.messages,
@@ -93,7 +93,7 @@ class Command:
             "AGENTBENCH_MODEL": llm.model,
         }
         run = [self._found(environment), *self.program[1:]]
-        return {"run": run, "cwd": self.cwd, "env": {**environment, **address}, "scenario": json.dumps(told)}
+        return {"run": run, "cwd": self.cwd, "env": {**environment, **address}, "scenario": json.dumps(job)}
 
     def _environment(self) -> dict[str, str]:
         """The user's, without what belongs to the test run and without secrets."""
@@ -108,17 +108,17 @@ class Command:
     def _found(self, environment: Mapping[str, str]) -> str:
         """The path of the program; raises ValueError when there is none."""
         name = self.program[0]
-        wanted = str(Path(self.cwd) / name) if "/" in name else name
-        found = shutil.which(wanted, path=environment.get("PATH"))
+        path = str(Path(self.cwd) / name) if "/" in name else name
+        found = shutil.which(path, path=environment.get("PATH"))
         if found is None:
             raise ValueError(f"there is no program {name!r} in {self.cwd if '/' in name else 'the PATH; see `python` and `env`'}")
         return found
 
-    async def _recorded(self, said: bytes, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+    async def _recorded(self, content: bytes, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         """Makes the program's run a part of the rollout; its answer. Raises AgentError for a program that failed."""
         command = shlex.join(self.program)
         try:
-            report: Json = json.loads(said)
+            report: Json = json.loads(content)
         except ValueError as error:
             raise InfraError(f"what keeps hold of `{command}` is gone") from error
         if "failed" in report:
@@ -138,19 +138,19 @@ class Command:
             raise AgentError(f"`{command}` {end_text(program.exit_code)}: {end}")
         return Answer(answer)
 
-    def _conversation(self, said: Sequence[Json], answer: str, tools: Toolbox) -> list[Json]:
+    def _conversation(self, answers: Sequence[Json], answer: str, tools: Toolbox) -> list[Json]:
         """What the model said, and what its tool calls stand for in the scenario; these are recorded."""
-        found: list[Json] = []
-        for turn, each in enumerate(said, 1):
+        messages: list[Json] = []
+        for turn, each in enumerate(answers, 1):
             calls = [{**call, "id": call["id"] or f"call-{turn}-{place}"} for place, call in enumerate(each["tool_calls"])]
             written = [
                 {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": object_text(call["arguments"])}}
                 for call in calls
             ]
-            found.append({"role": "assistant", "content": each["text"], **({"tool_calls": written} if written else {})})
+            messages.append({"role": "assistant", "content": each["text"], **({"tool_calls": written} if written else {})})
             for call in calls:
                 result = "" if call["name"] in self.own_tools else tools.record(call["name"], call["arguments"], turn)
-                found.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        if answer and not (found and found[-1]["role"] == "assistant" and found[-1]["content"].strip() == answer):
-            found.append({"role": "assistant", "content": answer})
-        return found
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        if answer and not (messages and messages[-1]["role"] == "assistant" and messages[-1]["content"].strip() == answer):
+            messages.append({"role": "assistant", "content": answer})
+        return messages

@@ -34,20 +34,20 @@ def in_flight(*sessions: Sequence[Span]) -> InFlight:
 
 def at_least(spans: Iterable[Span], count: int) -> list[Span]:
     """The intervals in which at least so many (more than 0) of the spans overlap, in order and apart from each other."""
-    found: list[Span] = []
+    intervals: list[Span] = []
     opened: int | None = None
     for at, under_way in _counts(spans):
         if under_way >= count and opened is None:
             opened = at
         elif under_way < count and opened is not None:
-            found.append((opened, at))
+            intervals.append((opened, at))
             opened = None
-    return found
+    return intervals
 
 
-def steady(spans: Iterable[Span], asked: int) -> list[Span]:
+def steady(spans: Iterable[Span], concurrency: int) -> list[Span]:
     """The time in which at least 90 % of the concurrency asked for was in flight."""
-    return at_least(spans, -(-9 * asked // 10))
+    return at_least(spans, -(-9 * concurrency // 10))
 
 
 def total_ns(spans: Iterable[Span]) -> int:
@@ -68,12 +68,12 @@ def duration_ns(spans: Sequence[Span]) -> int:
 def overlap_ns(span: Span, others: Sequence[Span]) -> int:
     """How much of a span lies in others, which are in order and apart from each other."""
     start, end = span
-    found = 0
+    overlap = 0
     for place in range(bisect_right(others, start, key=itemgetter(1)), len(others)):
         if others[place][0] >= end:
             break
-        found += min(end, others[place][1]) - max(start, others[place][0])
-    return found
+        overlap += min(end, others[place][1]) - max(start, others[place][0])
+    return overlap
 
 
 def _counts(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:

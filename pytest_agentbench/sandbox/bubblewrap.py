@@ -91,11 +91,11 @@ class Bubblewrap:
             raise InfraError(f"{self._what} cannot be made: {_last_line(clip.text) or 'bubblewrap was killed'}; {_ADVICE}")
         return CommandResult(code, clip.text, clip.omitted, time.monotonic() - began)
 
-    async def _started(self, words: list[str], told: int) -> Process:
+    async def _started(self, words: list[str], report_fd: int) -> Process:
         nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         try:
             return await asyncio.create_subprocess_exec(
-                *words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env={}, cwd="/", pass_fds=[told], start_new_session=True, **nobody
+                *words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env={}, cwd="/", pass_fds=[report_fd], start_new_session=True, **nobody
             )
         except OSError as error:
             raise InfraError(f"{self._what} cannot be made: {error}") from error
@@ -110,8 +110,8 @@ class Bubblewrap:
 _ADVICE = "bubblewrap 0.8 or later and a kernel that lets users make namespaces are needed; or choose `code_sandbox: docker`"
 
 
-def _words(place: CodePlace, told: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
-    """The command line, up to the command that runs inside; what becomes of it is written to `told`."""
+def _words(place: CodePlace, report_fd: int, seconds: float, workdir: str, env: Mapping[str, str]) -> list[str]:
+    """The command line, up to the command that runs inside; what becomes of it is written to `report_fd`."""
     program = shutil.which("bwrap")
     if program is None:
         raise InfraError("there is no program `bwrap` on the PATH; install bubblewrap 0.8 or later, or choose `code_sandbox: docker`")
@@ -124,7 +124,7 @@ def _words(place: CodePlace, told: int, seconds: float, workdir: str, env: Mappi
     }
     return [
         *(program, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
-        *("--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox", "--json-status-fd", str(told)),
+        *("--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox", "--json-status-fd", str(report_fd)),
         *(word for folder in SYSTEM for word in ("--ro-bind-try", folder, folder)),
         *("--proc", "/proc", "--dev", "/dev", "--size", str(SHARED_MEMORY), "--tmpfs", SHARED, "--remount-ro", "/dev"),
         *("--size", str(place.storage_mb << 20), "--tmpfs", HOME, "--remount-ro", "/", "--chdir", workdir),

@@ -80,14 +80,14 @@ def _completed(judgement: Json) -> list[bool]:
     return [judgement[f"goal_{number}"]["completed"] for number in range(1, len(judgement) + 1)]
 
 
-def _score(goals: Sequence[str], said: Sequence[Sequence[bool]], judge: Json) -> Score:
+def _score(goals: Sequence[str], judgements: Sequence[Sequence[bool]], judge: Json) -> Score:
     """A tie is no completion. Agreement: the share of judgements on the side of most, averaged over goals; 1 when all say the same."""
-    votes = [sum(each) for each in zip(*said, strict=True)]
-    done = [2 * count > len(said) for count in votes]
-    agreement = sum(max(count, len(said) - count) for count in votes) / (len(said) * len(goals))
+    votes = [sum(each) for each in zip(*judgements, strict=True)]
+    done = [2 * count > len(judgements) for count in votes]
+    agreement = sum(max(count, len(judgements) - count) for count in votes) / (len(judgements) * len(goals))
     left = ", ".join(repr(goal) for goal, is_done in zip(goals, done, strict=True) if not is_done)
-    parts = {"goals": len(goals), "completed": sum(done), "judgements": len(said), "agreement": agreement}
+    parts = {"goals": len(goals), "completed": sum(done), "judgements": len(judgements), "agreement": agreement}
     by = f"judge {judge['model']}, prompt {judge['prompt_sha256'][:12]}, temperature {judge['parameters']['temperature']:g}"
     return Score(
-        sum(done) / len(goals), parts, f"not completed: {left or 'none'}; agreement {agreement:.2f} of {len(said)} judgements; {by}"
+        sum(done) / len(goals), parts, f"not completed: {left or 'none'}; agreement {agreement:.2f} of {len(judgements)} judgements; {by}"
     )

@@ -73,28 +73,28 @@ def _identical(one: Any, other: Any) -> bool:
 def accepted(label: Json) -> dict[str, list[Any]]:
     """Argument -> the values that are right, of a label in either form, without those that are ignored."""
     modes = label.get("modes") or {}
-    given = label["accepts"] if "accepts" in label else {name: [value] for name, value in (label.get("parameters") or {}).items()}
-    return {name: list(values) for name, values in given.items() if modes.get(name) != "ignore"}
+    accepts = label["accepts"] if "accepts" in label else {name: [value] for name, value in (label.get("parameters") or {}).items()}
+    return {name: list(values) for name, values in accepts.items() if modes.get(name) != "ignore"}
 
 
 def _optional(label: Json) -> frozenset[str]:
     return frozenset(label.get("optional") or ())
 
 
-def _faults(wanted: Mapping[str, list[Any]], optional: frozenset[str], actual: Json, schema: Json) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, values in wanted.items():
+def _faults(expected: Mapping[str, list[Any]], optional: frozenset[str], actual: Json, schema: Json) -> dict[str, str]:
+    by_name: dict[str, str] = {}
+    for name, values in expected.items():
         field = _field(schema, name)
         if name in actual:
             if not any(_matches(value, actual[name], field) for value in values):
-                found[name] = f"{name} is {_shown(actual[name])}, expected {' or '.join(map(_shown, values)) or 'no value'}"
+                by_name[name] = f"{name} is {_shown(actual[name])}, expected {' or '.join(map(_shown, values)) or 'no value'}"
         elif name not in optional and not ("default" in field and any(_matches(value, field["default"], field) for value in values)):
-            found[name] = f"{name} is missing, expected {' or '.join(map(_shown, values)) or 'no value'}"
-    for name in actual.keys() - wanted.keys():
+            by_name[name] = f"{name} is missing, expected {' or '.join(map(_shown, values)) or 'no value'}"
+    for name in actual.keys() - expected.keys():
         field = _field(schema, name)
         if not ("default" in field and _matches(field["default"], actual[name], field)):
-            found[name] = f"{name} is {_shown(actual[name])}, expected to be left out"
-    return dict(sorted(found.items()))
+            by_name[name] = f"{name} is {_shown(actual[name])}, expected to be left out"
+    return dict(sorted(by_name.items()))
 
 
 def _matches(expected: Any, actual: Any, schema: Json) -> bool:

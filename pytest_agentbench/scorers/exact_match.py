@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 def exact_match(scenario: Scenario, rollout: Rollout) -> Score:
     """1.0 when every call is the expected one, else 0.0, with the first difference."""
-    wanted, made = both_sides(scenario, rollout)
-    faults = [_fault(*pair) for pair in zip_longest(wanted, made)]
+    expected, made = both_sides(scenario, rollout)
+    faults = [_fault(*pair) for pair in zip_longest(expected, made)]
     right = next((i for i, fault in enumerate(faults) if fault), len(faults))
     return Score(
         1.0 if right == len(faults) else 0.0,
-        {"expected": len(wanted), "actual": len(made), "right_before_first_fault": right},
+        {"expected": len(expected), "actual": len(made), "right_before_first_fault": right},
         f"call {right + 1}: {faults[right]}" if right < len(faults) else "the calls are the expected ones",
     )
 
 
-def _fault(wanted: ExpectedCall | None, made: ActualCall | None) -> str:
+def _fault(expected: ExpectedCall | None, made: ActualCall | None) -> str:
     """What is wrong with the call at one place; empty when nothing is."""
-    if wanted is None or made is None:
-        return f"{wanted.name} is missing" if wanted else f"{made.name} is not expected" if made else ""
-    if wanted.key[0] != made.key[0]:
-        return f"{made.name} was called in turn {made.key[0]}, expected {wanted.name} in turn {wanted.key[0]}"
-    if wanted.key != made.key:
-        return f"{made.name} was called, expected {wanted.name}"
-    fault = fits(made.call, wanted.label, wanted.tool)
-    return f"{wanted.name}: {fault}" if fault else ""
+    if expected is None or made is None:
+        return f"{expected.name} is missing" if expected else f"{made.name} is not expected" if made else ""
+    if expected.key[0] != made.key[0]:
+        return f"{made.name} was called in turn {made.key[0]}, expected {expected.name} in turn {expected.key[0]}"
+    if expected.key != made.key:
+        return f"{made.name} was called, expected {expected.name}"
+    fault = fits(made.call, expected.label, expected.tool)
+    return f"{expected.name}: {fault}" if fault else ""

@@ -55,20 +55,20 @@ def numeric(
 
 def numbers(text: str) -> list[Number]:
     """All numbers of a text, in their order."""
-    return [_read(found) for found in _NUMBER.finditer(text)]
+    return [_read(match) for match in _NUMBER.finditer(text)]
 
 
-def _read(found: re.Match[str]) -> Number:
-    sign = "-" if found["sign"] in ("-", "\u2212") else ""
-    digits = re.sub(r"\D", "", found["digits"])
-    return Number(Decimal(f"{sign}{digits}{found['rest']}"), bool(found["percent"]), found[0].strip())
+def _read(match: re.Match[str]) -> Number:
+    sign = "-" if match["sign"] in ("-", "\u2212") else ""
+    digits = re.sub(r"\D", "", match["digits"])
+    return Number(Decimal(f"{sign}{digits}{match['rest']}"), bool(match["percent"]), match[0].strip())
 
 
 def _expected(answer: float | str) -> Number:
-    found = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
-    if len(found) != 1:
+    values = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
+    if len(values) != 1:
         raise ValueError(f"the expected answer {answer!r} is not one number")
-    return found[0]
+    return values[0]
 
 
 def _readings(expected: Number, actual: Number) -> list[tuple[Decimal, Decimal]]:

@@ -37,41 +37,41 @@ def parameter_accuracy(scenario: Scenario, rollout: Rollout) -> Score:
       when every expected call was made, and the explanation says so.
     - Arguments and calls that no label mentions do not count; where nothing is expected the value is 1.0.
     """
-    wanted, made = both_sides(scenario, rollout)
-    pairs = _best(wanted, made)
-    parameters = sum(len(accepted(each.label)) for each in wanted)
+    expected, made = both_sides(scenario, rollout)
+    pairs = _best(expected, made)
+    parameters = sum(len(accepted(each.label)) for each in expected)
     correct = sum(pair.correct for pair in pairs)
     return Score(
-        sum(pair.share for pair in pairs) / len(wanted) if wanted else 1.0,
-        {"expected_calls": len(wanted), "called": len(pairs), "parameters": parameters, "correct": correct},
-        "; ".join([_summary(len(wanted), len(pairs), parameters, correct), *_wrong(wanted, pairs)]),
+        sum(pair.share for pair in pairs) / len(expected) if expected else 1.0,
+        {"expected_calls": len(expected), "called": len(pairs), "parameters": parameters, "correct": correct},
+        "; ".join([_summary(len(expected), len(pairs), parameters, correct), *_wrong(expected, pairs)]),
     )
 
 
-def _pair(i: int, wanted: ExpectedCall, j: int, made: ActualCall) -> _Pair:
-    names, wrong = accepted(wanted.label), faults(made.call, wanted.label, wanted.tool)
+def _pair(i: int, expected: ExpectedCall, j: int, made: ActualCall) -> _Pair:
+    names, wrong = accepted(expected.label), faults(made.call, expected.label, expected.tool)
     correct = len(names.keys() - wrong.keys())
-    told = tuple(dict.fromkeys(fault for name, fault in wrong.items() if name in names))
-    return _Pair(correct / len(names) if names else 1.0, correct, i, j, told)
+    distinct = tuple(dict.fromkeys(fault for name, fault in wrong.items() if name in names))
+    return _Pair(correct / len(names) if names else 1.0, correct, i, j, distinct)
 
 
-def _best(wanted: Sequence[ExpectedCall], made: Sequence[ActualCall]) -> list[_Pair]:
+def _best(expected: Sequence[ExpectedCall], made: Sequence[ActualCall]) -> list[_Pair]:
     """Pairs that share no call, with the greatest sum of shares; among those, with the most right parameters."""
-    total = sum(len(accepted(each.label)) for each in wanted)
+    total = sum(len(accepted(each.label)) for each in expected)
     pairs: list[_Pair] = []
-    for key in dict.fromkeys(each.key for each in wanted):
-        rows = [at for at, each in enumerate(wanted) if each.key == key]
+    for key in dict.fromkeys(each.key for each in expected):
+        rows = [at for at, each in enumerate(expected) if each.key == key]
         columns = [at for at, each in enumerate(made) if each.key == key]
-        table = [[_pair(i, wanted[i], j, made[j]) for j in columns] for i in rows]
-        whole = math.lcm(*(len(accepted(wanted[i].label)) or 1 for i in rows))
+        table = [[_pair(i, expected[i], j, made[j]) for j in columns] for i in rows]
+        whole = math.lcm(*(len(accepted(expected[i].label)) or 1 for i in rows))
         worths = [[round(pair.share * whole) * (total + 1) + pair.correct for pair in row] for row in table]
         pairs += [table[i][j] for i, j in best_pairs(worths)]
     return pairs
 
 
-def _wrong(wanted: Sequence[ExpectedCall], pairs: Sequence[_Pair]) -> list[str]:
+def _wrong(expected: Sequence[ExpectedCall], pairs: Sequence[_Pair]) -> list[str]:
     return [
-        f"{wanted[pair.expected].name}: {', '.join(pair.wrong)}" for pair in sorted(pairs, key=lambda each: each.expected) if pair.wrong
+        f"{expected[pair.expected].name}: {', '.join(pair.wrong)}" for pair in sorted(pairs, key=lambda each: each.expected) if pair.wrong
     ]
 
 

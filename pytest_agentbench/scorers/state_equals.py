@@ -27,16 +27,16 @@ def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
         raise ValueError(f"scenario {scenario.id!r} has no `final_state`")
     if rollout.final_state is None:
         raise ValueError("the tools have no state: `tools` in suite.yaml says what carries them out")
-    wanted, is_there = dict(_leaves(scenario.final_state)), dict(_leaves(rollout.final_state))
+    expected, is_there = dict(_leaves(scenario.final_state)), dict(_leaves(rollout.final_state))
     before = dict(_leaves(scenario.state))
-    places = [place for place in dict.fromkeys([*wanted, *is_there]) if not _same(wanted, is_there, place)]
+    places = [place for place in dict.fromkeys([*expected, *is_there]) if not _same(expected, is_there, place)]
     changed = [
         place
-        for place in dict.fromkeys([*before, *wanted, *is_there])
-        if not (_same(before, wanted, place) and _same(before, is_there, place))
+        for place in dict.fromkeys([*before, *expected, *is_there])
+        if not (_same(before, expected, place) and _same(before, is_there, place))
     ]
     share = 1 - len(places) / len(changed) if changed else float(not places)
-    return Score(float(not places), {"changes": share, "differences": len(places)}, _told(places, wanted, is_there))
+    return Score(float(not places), {"changes": share, "differences": len(places)}, _differences(places, expected, is_there))
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -57,10 +57,10 @@ def _same(one: dict[str, Any], other: dict[str, Any], place: str) -> bool:
     return (isinstance(left, bool) == isinstance(right, bool)) and left == right
 
 
-def _told(places: list[str], wanted: dict[str, Any], is_there: dict[str, Any]) -> str:
+def _differences(places: list[str], expected: dict[str, Any], is_there: dict[str, Any]) -> str:
     if not places:
         return "the state is as it should be"
-    lines = [f"{place} is {_shown(is_there, place)}, expected {_shown(wanted, place)}" for place in places[:MOST]]
+    lines = [f"{place} is {_shown(is_there, place)}, expected {_shown(expected, place)}" for place in places[:MOST]]
     return "; ".join([*lines, *([f"and {len(places) - MOST} more"] if len(places) > MOST else [])])
 
 

@@ -55,14 +55,14 @@ def calibration(questions: Sequence[Sequence[tuple[float, bool]]], width: float 
     """
     import numpy as np
 
-    asked = [np.array(each, dtype=np.float64) for each in questions if each]
-    if not asked:
+    samples = [np.array(each, dtype=np.float64) for each in questions if each]
+    if not samples:
         raise ValueError("there is no answer with a confidence")
-    everything = np.concatenate(asked)
+    everything = np.concatenate(samples)
     error, count = rms_error(everything[:, 0], everything[:, 1]), bins(len(everything))
-    if len(asked) < 2:
+    if len(samples) < 2:
         return Calibration(error, None, None, count)
-    low, high = _of_one_bin(questions, width) if count == 1 else _reflected(asked, error, width, seed)
+    low, high = _of_one_bin(questions, width) if count == 1 else _reflected(samples, error, width, seed)
     return Calibration(error, min(low, error), max(high, error), count)
 
 
@@ -75,7 +75,7 @@ def _of_one_bin(questions: Sequence[Sequence[tuple[float, bool]]], width: float)
     return (0.0 if signed.low <= 0 <= signed.high else ends[0]), ends[1]
 
 
-def _reflected(asked: Sequence[Floats], error: float, width: float, seed: int) -> tuple[float, float]:
+def _reflected(samples: Sequence[Floats], error: float, width: float, seed: int) -> tuple[float, float]:
     """Noise adds to the square of the error in every sample as it does in the answers: reflection at the square takes it off again
     (Davison and Hinkley 1997, 5.2.1).
     """
@@ -84,7 +84,7 @@ def _reflected(asked: Sequence[Floats], error: float, width: float, seed: int) -
     generator = np.random.default_rng(seed)
     squares = []
     for _ in range(RESAMPLES):
-        drawn = np.concatenate([asked[index] for index in generator.integers(0, len(asked), len(asked))])
+        drawn = np.concatenate([samples[index] for index in generator.integers(0, len(samples), len(samples))])
         squares.append(rms_error(drawn[:, 0], drawn[:, 1]) ** 2)
     most, least = np.quantile(squares, [(1 + width) / 2, (1 - width) / 2])
     return math.sqrt(max(0.0, 2 * error**2 - float(most))), math.sqrt(max(0.0, 2 * error**2 - float(least)))

@@ -41,7 +41,7 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Samp
         noise = trials.known(noise)
     bounds = trials.deciding(noise, (-width, width), confidence)
     unchanged = replace(noise, mean=noise.mean * 0, variance=noise.variance * 0)
-    found = SampledInterval(
+    sampled = SampledInterval(
         low=float(bounds.low),
         high=float(bounds.high),
         error=float(bounds.error),
@@ -51,7 +51,7 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Samp
         silent=_silent(new, base, width, confidence) if noise.still else None,
     )
     plain = trials.plain(noise, confidence)
-    return _with_tango(found, float(plain.low), new, base, width, confidence, still=bool(noise.still))
+    return _with_tango(sampled, float(plain.low), new, base, width, confidence, still=bool(noise.still))
 
 
 def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> SampledInterval:
@@ -62,7 +62,7 @@ def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, c
     plain = robust.robust_mean(differences, clusters, confidence)
     bounds = bounded_mean(differences, clusters, (-width, width), confidence)
     still = bool(robust.still(plain, differences))
-    found = SampledInterval(
+    sampled = SampledInterval(
         low=max(min(float(plain.low), float(bounds.low)), -width),
         high=min(max(float(plain.high), float(bounds.high)) if still else float(plain.high), width),
         error=float(plain.error),
@@ -70,20 +70,20 @@ def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, c
         floor=-float(bounded_mean(differences * 0, clusters, (-width, width), confidence).low),
         level=_level(new, base, float(plain.error) ** 2, width) if clusters.single else None,
     )
-    return _with_tango(found, float(plain.low), new, base, width, confidence, still=still) if clusters.single else found
+    return _with_tango(sampled, float(plain.low), new, base, width, confidence, still=still) if clusters.single else sampled
 
 
 def _with_tango(
-    found: SampledInterval, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, still: bool
+    sampled: SampledInterval, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, still: bool
 ) -> SampledInterval:
     """With Tango's interval in place of the one with imaginary data, where each scenario passed or failed once."""
     if not one_binary_trial(new, base, width):
-        return found
+        return sampled
     pairs = [*zip(new, base, strict=True)]
     down, up = (sum(sign * (one[0] - other[0]) > 0 for one, other in pairs) for sign in (-1, 1))
     low, high = (width * bound for bound in tango_interval(down, up, len(pairs), confidence))
     floor = -width * tango_interval(0, 0, len(pairs), confidence)[0]
-    return replace(found, low=min(plain, low), high=high if still else found.high, method="tango", floor=floor)
+    return replace(sampled, low=min(plain, low), high=high if still else sampled.high, method="tango", floor=floor)
 
 
 def _level(new: Scores, base: Scores, variance: float, width: float) -> ScoreLevel:
@@ -130,21 +130,21 @@ def too_few(clusters: Clusters, limits: Limits | None = (0.0, 1.0)) -> str:
     )
 
 
-def decided(blank: Decision, found: SampledInterval | None, *, higher_is_better: bool) -> Decision:
+def decided(blank: Decision, sampled: SampledInterval | None, *, higher_is_better: bool) -> Decision:
     """The decision with its interval and verdict."""
-    if found is None or blank.estimate is None:
+    if sampled is None or blank.estimate is None:
         return replace(blank, reason="the values do not vary and have no limits, so nothing bounds their mean")
-    good, bad = (found.low, found.high) if higher_is_better else (found.high, found.low)
+    good, bad = (sampled.low, sampled.high) if higher_is_better else (sampled.high, sampled.low)
     distance = abs(bad - blank.estimate)  # nothing where all values are the best there is, which says nothing of what would be found
     return replace(
         blank,
-        verdict=judge(found.low, found.high, blank.threshold, higher_is_better=higher_is_better),
-        low=found.low,
-        high=found.high,
-        method=found.method,
-        detectable=found.silent or (drop_found(distance, found.error, found.level) if distance else None),
-        passable=reach(abs(blank.estimate - good), found.error),
-        floor=found.floor,
+        verdict=judge(sampled.low, sampled.high, blank.threshold, higher_is_better=higher_is_better),
+        low=sampled.low,
+        high=sampled.high,
+        method=sampled.method,
+        detectable=sampled.silent or (drop_found(distance, sampled.error, sampled.level) if distance else None),
+        passable=reach(abs(blank.estimate - good), sampled.error),
+        floor=sampled.floor,
     )
 
 

@@ -87,15 +87,15 @@ class PassRate:
 
 
 def against_share(
-    run: Mapping[str, ScenarioSample], asked: PassRate, limit: float, *, of: str = SUITE, confidence: float = 0.95
+    run: Mapping[str, ScenarioSample], rate: PassRate, limit: float, *, of: str = SUITE, confidence: float = 0.95
 ) -> Decision:
     """pass@k or pass^k of a run against a limit; scores are 1 of a trial that passed, else 0.
 
     What was lost counts as failed where it could make PASS wrong.
     """
-    counts = {name: (round(math.fsum(each.scores)), len(each.scores)) for name, each in run.items() if len(each.scores) >= asked.k}
+    counts = {name: (round(math.fsum(each.scores)), len(each.scores)) for name, each in run.items() if len(each.scores) >= rate.k}
     clusters = {name: each.cluster for name, each in run.items()}
-    interval = asked.interval(counts, clusters, confidence, of)
+    interval = rate.interval(counts, clusters, confidence, of)
     blank = Decision(
         verdict=INCONCLUSIVE,
         estimate=interval.mean,
@@ -106,21 +106,21 @@ def against_share(
         of=of,
         missing=MissingScenarios(unmeasured=len(run) - len(counts)),
     )
-    if reason := _too_few(run, counts, asked, of):
+    if reason := _too_few(run, counts, rate, of):
         return replace(blank, reason=reason)
     assert interval.low is not None and interval.high is not None and interval.standard_error is not None  # two scenarios have them
     low = interval.low
     if any(each.lost for each in run.values()):
         planned = {name: (round(math.fsum(each.scores)), len(each.scores) + each.lost) for name, each in run.items()}
-        at_worst = asked.interval(planned, clusters, confidence, of).low
+        at_worst = rate.interval(planned, clusters, confidence, of).low
         low = low if at_worst is None else min(low, at_worst)
     return decided(blank, SampledInterval(low, interval.high, interval.standard_error, interval.method), higher_is_better=True)
 
 
-def _too_few(run: Mapping[str, ScenarioSample], counts: Mapping[str, tuple[int, int]], asked: PassRate, of: str) -> str:
+def _too_few(run: Mapping[str, ScenarioSample], counts: Mapping[str, tuple[int, int]], rate: PassRate, of: str) -> str:
     """Why these scenarios decide nothing, or an empty string."""
     if len(counts) < len(run) and len(counts) < 2:
-        return f"{asked.name} takes {asked.k} trials of each scenario: --agentbench-trials={asked.k}"
+        return f"{rate.name} takes {rate.k} trials of each scenario: --agentbench-trials={rate.k}"
     alone = Clusters.of(range(len(counts)))
     return too_few(Clusters.of_scenarios({name: run[name].cluster for name in counts}) if of == POPULATION else alone)
 

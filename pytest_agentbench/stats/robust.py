@@ -34,8 +34,8 @@ def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) ->
     return Bounds(mean, mean - reach, mean + reach, error, degrees)
 
 
-def still(found: Bounds, values: Floats) -> Floats:
+def still(bounds: Bounds, values: Floats) -> Floats:
     """Whether nothing varies, which proves no certainty; (...)."""
     import numpy as np
 
-    return np.asarray(found.error <= _NEGLIGIBLE * np.maximum(np.abs(values).max(-1), _SMALLEST))
+    return np.asarray(bounds.error <= _NEGLIGIBLE * np.maximum(np.abs(values).max(-1), _SMALLEST))

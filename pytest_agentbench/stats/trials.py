@@ -119,23 +119,23 @@ class IntervalArrays:
     error: Floats  # standard error
 
 
-def known(found: Noise) -> Noise:
+def known(noise: Noise) -> Noise:
     """Of one trial each that passes or fails: the normal quantile, as in McNemar's test; t finds too little with few scenarios."""
     import numpy as np
 
-    return replace(found, degrees=np.full_like(found.degrees, np.inf))
+    return replace(noise, degrees=np.full_like(noise.degrees, np.inf))
 
 
-def plain(found: Noise, confidence: float) -> IntervalArrays:
+def plain(noise: Noise, confidence: float) -> IntervalArrays:
     """Student's t: what FAIL is decided by."""
     import numpy as np
 
-    error = np.sqrt(found.variance)
-    reach = student_t_quantiles((1 + confidence) / 2, found.degrees) * error
-    return IntervalArrays(found.mean - reach, found.mean + reach, error)
+    error = np.sqrt(noise.variance)
+    reach = student_t_quantiles((1 + confidence) / 2, noise.degrees) * error
+    return IntervalArrays(noise.mean - reach, noise.mean + reach, error)
 
 
-def guarded(found: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
+def guarded(noise: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
     """With imaginary trials at both ends of the range: what PASS is decided by, beside `plain`.
 
     A hundred trials of which none failed do not prove that none ever fails. Agresti and Coull (1998) join imaginary trials to a
@@ -145,23 +145,23 @@ def guarded(found: Noise, limits: tuple[float, float], confidence: float) -> Int
 
     low, high = limits
     weight = imaginary(confidence)
-    everything = found.trials + 2 * weight
-    centre = (found.mean * found.trials + weight * (low + high)) / everything
-    squares = found.trials**2 * found.variance + weight * ((high - centre) ** 2 + (centre - low) ** 2)
+    everything = noise.trials + 2 * weight
+    centre = (noise.mean * noise.trials + weight * (low + high)) / everything
+    squares = noise.trials**2 * noise.variance + weight * ((high - centre) ** 2 + (centre - low) ** 2)
     error = np.sqrt(squares) / everything
-    degrees = np.maximum(found.degrees, found.scenarios - 1)
+    degrees = np.maximum(noise.degrees, noise.scenarios - 1)
     reach = student_t_quantiles((1 + confidence) / 2, degrees) * error
     return IntervalArrays(np.maximum(centre - reach, low), np.minimum(centre + reach, high), error)
 
 
-def deciding(found: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
+def deciding(noise: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
     """Of a difference: PASS needs both lower bounds, FAIL the plain upper one; where nothing varies, that with imaginary trials."""
     import numpy as np
 
-    one, other = plain(found, confidence), guarded(found, limits, confidence)
+    one, other = plain(noise, confidence), guarded(noise, limits, confidence)
     return IntervalArrays(
         np.maximum(np.minimum(one.low, other.low), limits[0]),
-        np.minimum(np.where(found.still, np.maximum(one.high, other.high), one.high), limits[1]),
+        np.minimum(np.where(noise.still, np.maximum(one.high, other.high), one.high), limits[1]),
         one.error,
     )
 

@@ -20,12 +20,12 @@ from pytest_agentbench.suites.spec import Answers, SuiteSpec
 from pytest_agentbench.suites.suite import FLOORS, SUITE_FILE, Scenario, Suite, in_place_of
 
 
-def suite_file(given: Path) -> Path:
+def suite_file(path: Path) -> Path:
     """The suite.yaml in a folder, or in the folder of that name under scenarios/; raises ConfigError where there is none."""
-    for folder in (given, "scenarios" / given):
+    for folder in (path, "scenarios" / path):
         if (folder / SUITE_FILE).is_file():
             return folder / SUITE_FILE
-    raise ConfigError(f"there is no suite in {given}: it should be a folder with a {SUITE_FILE}, such as scenarios/banking")
+    raise ConfigError(f"there is no suite in {path}: it should be a folder with a {SUITE_FILE}, such as scenarios/banking")
 
 
 def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:

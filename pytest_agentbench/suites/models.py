@@ -43,16 +43,16 @@ def names(models: Sequence[ModelUse]) -> str | None:
     return ", ".join(_name(asked, by) for asked, by in answers.items()) or None
 
 
-def _name(asked: str, by: set[str]) -> str:
-    return asked if by <= {asked} else f"{asked} (answered by {', '.join(sorted(by))})"
+def _name(model: str, by: set[str]) -> str:
+    return model if by <= {model} else f"{model} (answered by {', '.join(sorted(by))})"
 
 
-def unlisted(asked: Json, listed: Sequence[str]) -> list[str]:
+def unlisted(models: Json, listed: Sequence[str]) -> list[str]:
     """A sentence for each model that suites ask for (suite under a variant -> model) and that the backend does not list."""
     if not listed:
         return []
     return [
         f"{group} asks for the model {model!r}, which the backend does not list ({', '.join(listed)}); its calls ask for it all the same"
-        for group, model in asked.items()
+        for group, model in models.items()
         if model not in listed
     ]

@@ -67,10 +67,10 @@ def _columns(values: Weighted) -> list[float | None]:
     return [center, *(_percentile(sorted(values), share * weight) for share in (0.5, 0.95, 0.99))]
 
 
-def _percentile(ordered: Sequence[tuple[float, float]], wanted: float) -> float:
+def _percentile(ordered: Sequence[tuple[float, float]], share: float) -> float:
     below = 0.0
     for value, weight in ordered:
         below += weight
-        if below >= wanted:
+        if below >= share:
             return value
     return ordered[-1][0]

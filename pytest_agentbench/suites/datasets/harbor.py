@@ -41,22 +41,22 @@ def load(folder: Path) -> Iterator[Scenario]:
 
 def scenario(directory: Path) -> Scenario:
     """A task directory; raises ConfigError for a broken one."""
-    said = read_task_toml(directory / TASK_FILE)
-    task = _task(directory, said)
+    toml = read_task_toml(directory / TASK_FILE)
+    task = _task(directory, toml)
     if not task.unsupported:
-        _check_files(directory, said)
+        _check_files(directory, toml)
     return Scenario(
         id=directory.name,
         messages=({"role": "user", "content": _instruction(directory / INSTRUCTION) if not task.unsupported else task.unsupported},),
-        metadata={"label_source": "verifier", **_plain(said.metadata), **_facts(said, task)},
+        metadata={"label_source": "verifier", **_plain(toml.metadata), **_facts(toml, task)},
         task=task,
     )
 
 
-def _task(directory: Path, said: TaskToml) -> Task:
-    environment, folder = said.environment, directory / "environment"
+def _task(directory: Path, toml: TaskToml) -> Task:
+    environment, folder = toml.environment, directory / "environment"
     image = environment.docker_image or ""
-    asks = [*said.asks(), *_asks_of_files(directory)]
+    asks = [*toml.asks(), *_asks_of_files(directory)]
     limits = {"cpus": environment.cpus, "memory_mb": environment.memory_mb, "storage_mb": environment.storage_mb}
     return Task(
         folder=str(directory.absolute()),
@@ -65,17 +65,17 @@ def _task(directory: Path, said: TaskToml) -> Task:
         image_digest="" if image else folder_sha256([folder], directory, EVERY_BIT)[:16],
         build_timeout_s=environment.build_timeout_sec,
         **{name: value for name, value in limits.items() if value is not None},  # type: ignore[arg-type]  # each has its own type
-        network=said.network,
+        network=toml.network,
         workdir=environment.workdir,
         env=without_host(environment.env),
-        agent_timeout_s=said.agent.timeout_sec,
-        agent_user=said.agent.user,
-        verifier_timeout_s=said.verifier.timeout_sec,
-        verifier_user=said.verifier.user,
-        verifier_env=without_host(said.verifier.env),
-        separate_verifier=said.separate_verifier,
-        artifacts=tuple(each.source for each in said.artifacts),
-        solution_env=without_host(said.solution.env),
+        agent_timeout_s=toml.agent.timeout_sec,
+        agent_user=toml.agent.user,
+        verifier_timeout_s=toml.verifier.timeout_sec,
+        verifier_user=toml.verifier.user,
+        verifier_env=without_host(toml.verifier.env),
+        separate_verifier=toml.separate_verifier,
+        artifacts=tuple(each.source for each in toml.artifacts),
+        solution_env=without_host(toml.solution.env),
         unsupported=f"the task {directory.name} asks for {', '.join(asks)}: not supported" if asks else "",
     )
 
@@ -91,8 +91,8 @@ def _asks_of_files(directory: Path) -> Iterator[str]:
         yield "an image of its own for the verifier (tests/Dockerfile)"
 
 
-def _check_files(directory: Path, said: TaskToml) -> None:
-    needed = [TEST] if said.environment.docker_image else [DOCKERFILE, TEST]
+def _check_files(directory: Path, toml: TaskToml) -> None:
+    needed = [TEST] if toml.environment.docker_image else [DOCKERFILE, TEST]
     for name in needed:
         if not (directory / name).is_file():
             other = f", and {TASK_FILE} has no environment.docker_image" if name == DOCKERFILE else ""
@@ -110,9 +110,9 @@ def _instruction(file: Path) -> str:
     return text
 
 
-def _facts(said: TaskToml, task: Task) -> Json:
+def _facts(toml: TaskToml, task: Task) -> Json:
     """What reports and tests may want to know of a task."""
-    name = (said.task or {}).get("name")
+    name = (toml.task or {}).get("name")
     return {
         **({"task": name} if isinstance(name, str) else {}),
         "agent_timeout_s": task.agent_timeout_s,
