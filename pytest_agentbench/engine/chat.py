@@ -169,12 +169,10 @@ def _check_sampling(request: Json) -> None:
     _require(is_text, "'stop' must be a string or a list of strings.", "stop")
 
 
-def _check_response_format(wanted: Any) -> None:
-    kind = wanted.get("type") if isinstance(wanted, dict) else None
-    _require(
-        wanted is None or kind in RESPONSE_FORMATS, f"'response_format.type' must be {', '.join(RESPONSE_FORMATS)}.", "response_format"
-    )
-    form = wanted.get("json_schema") if kind == "json_schema" else {"schema": {}}
+def _check_response_format(value: Any) -> None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    _require(value is None or kind in RESPONSE_FORMATS, f"'response_format.type' must be {', '.join(RESPONSE_FORMATS)}.", "response_format")
+    form = value.get("json_schema") if kind == "json_schema" else {"schema": {}}
     has_schema = isinstance(form, dict) and isinstance(form.get("schema"), dict)
     _require(has_schema, "'response_format.json_schema.schema' must be an object.", "response_format")
 

@@ -70,8 +70,8 @@ def _parsed(body: bytes, model: str) -> Json:
     return request
 
 
-def _is_input(given: Any) -> bool:
-    return isinstance(given, str) or (isinstance(given, list) and bool(given) and all(isinstance(each, str) for each in given))
+def _is_input(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and bool(value) and all(isinstance(each, str) for each in value))
 
 
 def _base64(vector: list[float]) -> str:

@@ -181,7 +181,7 @@ def _joined(job: Path, entries: Sequence[NatEntry], notes: list[str]) -> dict[in
         notes.append(
             f"{len(borrowed)} entries were scored for tools that their own events do not have, such as {entries[borrowed[0]].id!r}"
         )
-    if lost := sum(call.started is None for example in events.values() for call in example.asked.values()):
+    if lost := sum(call.started is None for example in events.values() for call in example.llm_events.values()):
         notes.append(f"{lost} calls have no LLM_START and are left out")
     return events
 

@@ -49,24 +49,24 @@ class ToolEvents:
 class Example:
     """The events of one example."""
 
-    asked: dict[str, CallEvents] = field(default_factory=dict)  # UUID -> LLM call
-    used: dict[str, ToolEvents] = field(default_factory=dict)
+    llm_events: dict[str, CallEvents] = field(default_factory=dict)  # UUID -> LLM call
+    tool_events: dict[str, ToolEvents] = field(default_factory=dict)
     first: int = sys.maxsize
     last: int = 0
 
     @property
     def tools(self) -> list[str]:
         """Names of the tools, in the order in which they were started."""
-        return [each.name for each in sorted(self.used.values(), key=lambda each: each.started)]
+        return [each.name for each in sorted(self.tool_events.values(), key=lambda each: each.started)]
 
     def calls(self) -> tuple[LLMCall, ...]:
-        started = [(each.started, each) for each in self.asked.values() if each.started is not None]
+        started = [(each.started, each) for each in self.llm_events.values() if each.started is not None]
         return tuple(_call(each, start) for start, each in sorted(started, key=lambda pair: pair[0]))
 
     def tool_calls(self, inputs: dict[str, object]) -> tuple[ToolCall, ...]:
         """The tools used; `inputs` are those of the traces, by UUID."""
-        turns = sorted(each.started for each in self.asked.values() if each.started is not None)
-        calls = sorted(self.used.items(), key=lambda pair: pair[1].started)
+        turns = sorted(each.started for each in self.llm_events.values() if each.started is not None)
+        calls = sorted(self.tool_events.items(), key=lambda pair: pair[1].started)
         return tuple(_tool_call(each, sum(turn <= each.started for turn in turns), inputs.get(uuid)) for uuid, each in calls)
 
 
@@ -102,11 +102,11 @@ def _add(examples: dict[int, Example], row: dict[str, str]) -> None:
     if kind.startswith(("LLM_", "TOOL_")) and not uuid:
         raise ValueError(f"an event {kind} has no UUID, so nobody knows which call it belongs to")
     if kind.startswith("LLM_"):
-        _add_llm(example.asked.setdefault(uuid, CallEvents()), kind, at, row)
+        _add_llm(example.llm_events.setdefault(uuid, CallEvents()), kind, at, row)
     elif kind == "TOOL_START":
-        example.used[uuid] = ToolEvents(row.get("tool_name", ""), at)
-    elif kind == "TOOL_END" and uuid in example.used:
-        example.used[uuid].ended = at
+        example.tool_events[uuid] = ToolEvents(row.get("tool_name", ""), at)
+    elif kind == "TOOL_END" and uuid in example.tool_events:
+        example.tool_events[uuid].ended = at
 
 
 def _add_llm(call: CallEvents, kind: str, at: int, row: dict[str, str]) -> None:
@@ -126,41 +126,41 @@ def _count(row: dict[str, str], name: str) -> int | None:
     return int(float(row.get(name) or 0)) or None
 
 
-def _call(asked: CallEvents, started: int) -> LLMCall:
-    events = sorted(zip(asked.tokens, asked.with_text, strict=True))
-    ended = max([started, *asked.tokens]) if asked.ended is None else asked.ended
+def _call(call: CallEvents, started: int) -> LLMCall:
+    events = sorted(zip(call.tokens, call.with_text, strict=True))
+    ended = max([started, *call.tokens]) if call.ended is None else call.ended
     return LLMCall(
         received_ns=started,
         sent_ns=started,
         ended_ns=ended,
         chunks=tuple(Chunk(at, "content" if text else "other") for at, text in events),
         streamed=bool(events),
-        model=asked.model,
-        prompt_tokens=asked.prompt_tokens,
-        completion_tokens=asked.completion_tokens,
-        token_source="usage" if asked.completion_tokens else "chunks" if events else "none",
-        error_kind="incomplete" if asked.ended is None else None,
-        error="the toolkit recorded no LLM_END" if asked.ended is None else "",
+        model=call.model,
+        prompt_tokens=call.prompt_tokens,
+        completion_tokens=call.completion_tokens,
+        token_source="usage" if call.completion_tokens else "chunks" if events else "none",
+        error_kind="incomplete" if call.ended is None else None,
+        error="the toolkit recorded no LLM_END" if call.ended is None else "",
     )
 
 
-def _tool_call(used: ToolEvents, turn: int, given: object) -> ToolCall:
-    arguments = understood(given)
-    raw = str(given) if arguments is None and given is not None else None
-    return ToolCall(used.name, arguments or {}, max(1, turn), raw=raw, started_ns=used.started, ended_ns=used.ended)
+def _tool_call(call: ToolEvents, turn: int, text: object) -> ToolCall:
+    arguments = understood(text)
+    raw = str(text) if arguments is None and text is not None else None
+    return ToolCall(call.name, arguments or {}, max(1, turn), raw=raw, started_ns=call.started, ended_ns=call.ended)
 
 
-def understood(given: object) -> Json | None:
+def understood(arguments: object) -> Json | None:
     """The arguments of a tool: the toolkit writes the text that Python makes of them, and stubs wrap them in `input_params`."""
-    if isinstance(given, str):
+    if isinstance(arguments, str):
         try:
-            given = ast.literal_eval(given)
+            arguments = ast.literal_eval(arguments)
         except (ValueError, SyntaxError, MemoryError, RecursionError):  # whatever a model may write
             return None
-    if not isinstance(given, dict):
+    if not isinstance(arguments, dict):
         return None
-    inner = given.get("input_params", given)
-    return inner if isinstance(inner, dict) else given
+    inner = arguments.get("input_params", arguments)
+    return inner if isinstance(inner, dict) else arguments
 
 
 def tool_inputs(file: Path) -> Iterator[tuple[str, object]]:

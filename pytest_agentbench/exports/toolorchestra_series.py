@@ -47,25 +47,25 @@ GPU_COLUMNS = ("ts_iso", "ts_unix", "gpu_index", "sm_util", "mem_util", "mem_use
 
 def cache_rows(origin: Origin) -> Iterator[Json]:
     """A row for each round of looks at which one of the series is known. What a server told stays until it tells something else."""
-    wanted = {series: column for column, series in SERIES.items()}
-    told: dict[tuple[str, int, str, str], float] = {}
+    columns = {series: column for column, series in SERIES.items()}
+    last_values: dict[tuple[str, int, str, str], float] = {}
     before: Json = {}
     for _, rows in groupby(samples.rows(origin.run, origin.directory), key=lambda row: row.round):
         at = 0.0
         for row in rows:
-            if row.series in wanted and row.value is not None:
-                told[row.service, row.replica, row.series, row.labels] = row.value
+            if row.series in columns and row.value is not None:
+                last_values[row.service, row.replica, row.series, row.labels] = row.value
             at = max(at, row.at)
-        if told:
-            row_now = _row(at, _totals(told, wanted), before)
+        if last_values:
+            row_now = _row(at, _totals(last_values, columns), before)
             before = row_now
             yield row_now
 
 
-def _totals(told: Mapping[tuple[str, int, str, str], float], wanted: Mapping[str, str]) -> dict[str, float]:
+def _totals(last_values: Mapping[tuple[str, int, str, str], float], columns: Mapping[str, str]) -> dict[str, float]:
     values: defaultdict[str, list[float]] = defaultdict(list)
-    for (_, _, series, _), value in told.items():
-        values[wanted[series]].append(value)
+    for (_, _, series, _), value in last_values.items():
+        values[columns[series]].append(value)
     return {column: sum(each) / (len(each) if column in MEANS else 1) for column, each in values.items()}
 
 

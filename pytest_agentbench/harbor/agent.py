@@ -39,10 +39,10 @@ TRANSCRIPT = "transcript.json"  # in Harbor's folder for the agent's logs
 class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always here
     """`harbor run -a pytest_agentbench.harbor:Agent`. Its options are those of the agent `terminal`, sampling parameters and `api_base`."""
 
-    def __init__(self, logs_dir: Path, model_name: str | None = None, *, api_base: str | None = None, **given: Any) -> None:
+    def __init__(self, logs_dir: Path, model_name: str | None = None, *, api_base: str | None = None, **options: Any) -> None:
         """Raises ConfigError for an option that the agent does not have, and where it is not said which model to ask, and where."""
-        super().__init__(logs_dir, model_name, **{name: given.pop(name) for name in HARBORS if name in given})
-        settings = {"kind": "terminal", **given}
+        super().__init__(logs_dir, model_name, **{name: options.pop(name) for name in HARBORS if name in options})
+        settings = {"kind": "terminal", **options}
         self._agent = make_agent(settings, Path())
         self._sampling = sampling_of(settings)
         self._url = _url(api_base or self._get_env(*URL))

@@ -188,8 +188,8 @@ class LLM:
             raise InfraError(f"the answer is not JSON: {content[:200]!r}") from error
 
 
-def failure(status: int, content: bytes, asked: bytes = b"") -> Exception:
-    """The error that an answer other than 200 to the request `asked` means for the rollout."""
+def failure(status: int, content: bytes, request: bytes = b"") -> Exception:
+    """The error that an answer other than 200 to the request `request` means for the rollout."""
     text = content.decode(errors="replace")
     try:
         error = orjson.loads(content)["error"]
@@ -200,6 +200,6 @@ def failure(status: int, content: bytes, asked: bytes = b"") -> Exception:
         message, code = text[:300], ""
     if context_is_full(status, f"{code} {message}"):
         return LimitReached(f"context: {message}")
-    if status in REFUSALS and holds_broken_arguments(asked):
+    if status in REFUSALS and holds_broken_arguments(request):
         return AgentError(f"HTTP {status}: {message}; the history holds tool arguments of the model that are no JSON object")
     return InfraError(f"HTTP {status}: {message}")

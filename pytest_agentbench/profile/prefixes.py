@@ -185,14 +185,14 @@ class PromptTrees:
             self._unknown += len(calls) - len(ends)
             for call, end in zip(calls, ends, strict=False):
                 of_model[call.model].append((call, end))
-        for model, asked in of_model.items():
-            self._add(self.groups[rollout.key.group, model], text, asked)
+        for model, calls_of_model in of_model.items():
+            self._add(self.groups[rollout.key.group, model], text, calls_of_model)
 
-    def _add(self, group: _Group, text: str, asked: list[tuple[LLMCall, int]]) -> None:
-        group.calls += len(asked)
-        group.again_calls += len(asked) - 1
-        group.again += group.tree.add(text, tuple(end for _, end in asked))
-        for call, end in asked:
+    def _add(self, group: _Group, text: str, calls: list[tuple[LLMCall, int]]) -> None:
+        group.calls += len(calls)
+        group.again_calls += len(calls) - 1
+        group.again += group.tree.add(text, tuple(end for _, end in calls))
+        for call, end in calls:
             group.fit.add(end, call.prompt_tokens)
             if not call.prompt_tokens:
                 group.uncounted += end

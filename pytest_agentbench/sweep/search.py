@@ -17,23 +17,23 @@ def search(session: Callable[[int], Mapping[int, str]], low: int, high: int) -> 
 
     A level that is not shown to hold counts as too much, so the search goes on below it. At most MOST sessions.
     """
-    known: dict[int, str] = {}
+    verdicts: dict[int, str] = {}
     level: int | None = min(2 * low, high)
     for number in count(1):
         if level is None or number > MOST:
             break
-        known |= {each: verdict for each, verdict in session(level).items() if each == level or each not in known}
-        level = next_level(known, low, high)
-    return greatest(known)
+        verdicts |= {each: verdict for each, verdict in session(level).items() if each == level or each not in verdicts}
+        level = next_level(verdicts, low, high)
+    return greatest(verdicts)
 
 
-def next_level(known: Mapping[int, str], low: int, high: int) -> int | None:
+def next_level(verdicts: Mapping[int, str], low: int, high: int) -> int | None:
     """The level to be measured next; None: what is known is enough, or nothing holds at all."""
-    if known[low] != PASS:
+    if verdicts[low] != PASS:
         return None
     held = low
-    for level in sorted(known):
-        if known[level] != PASS:
+    for level in sorted(verdicts):
+        if verdicts[level] != PASS:
             middle = (held + level) // 2
             return middle if level - held > max(1.0, held * NEAR) else None
         held = level

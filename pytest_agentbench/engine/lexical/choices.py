@@ -28,9 +28,9 @@ def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool)
 
     A description may explain values as `auto (car or vehicle)`. With `partly`, some words of a value are enough.
     """
-    said = stems(text)
-    telling = [{word for word in gloss if word in said} for gloss in _glosses(tuple(map(str, choices)), description)]
-    matches = [_match(said, str(choice), len(gloss)) for choice, gloss in zip(choices, telling, strict=True)]
+    text_stems = stems(text)
+    telling = [{word for word in gloss if word in text_stems} for gloss in _glosses(tuple(map(str, choices)), description)]
+    matches = [_match(text_stems, str(choice), len(gloss)) for choice, gloss in zip(choices, telling, strict=True)]
     best = max(range(len(choices)), key=matches.__getitem__)
     fits = matches[best].names_it or matches[best].glossed or (partly and matches[best].share > 0)
     return choices[best] if fits else None
@@ -43,18 +43,18 @@ def flag(text: str, name: str) -> bool | None:
     return None if place is None else not NEGATIONS & set(said[max(0, place - NEAR) : place])
 
 
-def _match(said: Sequence[str], choice: str, glossed: int) -> _Match:
+def _match(text_stems: Sequence[str], choice: str, glossed: int) -> _Match:
     own = stems(choice)
-    shared = [word for word in own if word in said]
-    earliness = -min((said.index(word) for word in shared), default=len(said))
+    shared = [word for word in own if word in text_stems]
+    earliness = -min((text_stems.index(word) for word in shared), default=len(text_stems))
     return _Match(bool(own) and len(shared) == len(own), len(shared) / len(own) if own else 0.0, glossed, earliness)
 
 
 @lru_cache(maxsize=4096)
 def _glosses(choices: tuple[str, ...], description: str) -> list[frozenset[str]]:
     """The words of each choice's explanation that tell it apart: not in another's, nor in what the description says of them all."""
-    found = [re.search(rf"(?<!\w){re.escape(choice)}\s*\(([^)]*)\)", description) for choice in choices]
-    glosses = [frozenset(stems(match[1])) if match else frozenset[str]() for match in found]
+    matches = [re.search(rf"(?<!\w){re.escape(choice)}\s*\(([^)]*)\)", description) for choice in choices]
+    glosses = [frozenset(stems(match[1])) if match else frozenset[str]() for match in matches]
     uses = Counter(word for gloss in glosses for word in gloss)
     uses.update(stems(re.sub(r"\([^)]*\)", "", description)))
     return [frozenset(word for word in gloss if uses[word] == 1) for gloss in glosses]

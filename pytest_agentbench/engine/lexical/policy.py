@@ -105,10 +105,9 @@ class SearchableTools:
         function = self._functions[tool]
         return function["name"], fill(function.get("parameters"), own, whole)
 
-    def _best(self, wanted: Sequence[str]) -> tuple[int, float]:
-        """Index and score of the best tool; the first of equals."""
-        tokens = self._index.get_tokens_ids([*dict.fromkeys(wanted)])
-        scores = self._index.get_scores_from_ids(tokens)
+    def _best(self, words: Sequence[str]) -> tuple[int, float]:
+        """Index and score of the best tool for stems of words; the first of equals."""
+        scores = self._index.get_scores_from_ids(self._index.get_tokens_ids([*dict.fromkeys(words)]))
         best = int(scores.argmax())
         return best, float(scores[best])
 
