@@ -59,8 +59,8 @@ class Arms(Backend):
     @property
     def facts(self) -> Json:
         """The hardware, where all arms that were up had the same; all else is of single arms."""
-        found = [self.backends[name].facts.get("hardware") for name in self.load_s]
-        return {"hardware": found[0]} if found and found[0] and all(each == found[0] for each in found) else {}
+        hardware = [self.backends[name].facts.get("hardware") for name in self.load_s]
+        return {"hardware": hardware[0]} if hardware and hardware[0] and all(each == hardware[0] for each in hardware) else {}
 
     def leave_out(self) -> Sequence[str]:
         for name, backend in self.backends.items():
@@ -114,14 +114,14 @@ class Arms(Backend):
 
     def metrics(self) -> Sources:
         """Of all arms that are up; a service is called ARM.SERVICE."""
-        found = {name: self.sources(name) for name in self._endpoints}
+        sources_by_arm = {name: self.sources(name) for name in self._endpoints}
         targets = tuple(
             Target(f"{name}.{target.service}", target.replica, target.url, target.ca_file)
-            for name, sources in found.items()
+            for name, sources in sources_by_arm.items()
             for target in sources.targets
         )
-        every = min((sources.every_s for sources in found.values()), default=1.0)
-        return Sources(targets, tuple(gpu for sources in found.values() for gpu in sources.gpus), every)
+        every = min((sources.every_s for sources in sources_by_arm.values()), default=1.0)
+        return Sources(targets, tuple(gpu for sources in sources_by_arm.values() for gpu in sources.gpus), every)
 
     @property
     def processes(self) -> Mapping[str, Child]:
@@ -189,9 +189,9 @@ class Arms(Backend):
 def fit_together(backends: list[Backend]) -> bool:
     """Whether stacks can be up at once: their GPUs are there for all of them, none is named twice, and no port is fixed twice."""
     specs = [spec for each in backends if isinstance(spec := getattr(each, "spec", None), StackSpec)]
-    wanted = [spec.gpus for spec in specs]
-    count = sum(any_kind + len(named) for any_kind, named in wanted)
-    named = [gpu for _, each in wanted for gpu in each]
+    requests = [spec.gpus for spec in specs]
+    count = sum(any_kind + len(named) for any_kind, named in requests)
+    named = [gpu for _, each in requests for gpu in each]
     ports = [port for spec in specs for service in spec.services.values() for port in (service.port, *service.ports.values()) if port]
     if len(set(named)) < len(named) or len(set(ports)) < len(ports):
         return False

@@ -54,24 +54,24 @@ def reset(endpoint: Endpoint, sources: Sources) -> Reset:
     engines = [_origin(target.url) for target in sources.targets if has_cache(target)] or [root(endpoint.url)]
     done: list[str] = []
     for url in dict.fromkeys(engines):
-        found = next((f"{url}{path}" for path in OF_ENGINES if _did(Api(Endpoint(url, "", ca_file=endpoint.ca_file)), path)), "")
-        if not found:
+        done_by = next((f"{url}{path}" for path in OF_ENGINES if _did(Api(Endpoint(url, "", ca_file=endpoint.ca_file)), path)), "")
+        if not done_by:
             return Reset(tuple(done), f"{url} answers neither {' nor '.join(OF_ENGINES)}, and its endpoint no {OF_FRONTENDS}")
-        done.append(found)
+        done.append(done_by)
     return Reset(tuple(done))
 
 
 def _cleared(frontend: Api) -> str:
     """The URL of a Dynamo frontend whose workers all did it."""
-    said = _posted(frontend, OF_FRONTENDS)
-    told = said.json() if said and said.status == 200 else None
-    all_did = isinstance(told, dict) and told.get("cleared_workers") and not told.get("failed_workers")
+    answer = _posted(frontend, OF_FRONTENDS)
+    content = answer.json() if answer and answer.status == 200 else None
+    all_did = isinstance(content, dict) and content.get("cleared_workers") and not content.get("failed_workers")
     return f"{frontend.endpoint.url}{OF_FRONTENDS}" if all_did else ""
 
 
 def _did(engine: Api, path: str) -> bool:
-    said = _posted(engine, path)
-    return said is not None and 200 <= said.status < 300
+    answer = _posted(engine, path)
+    return answer is not None and 200 <= answer.status < 300
 
 
 def _posted(api: Api, path: str) -> ApiAnswer | None:
@@ -94,20 +94,20 @@ def has_cache(target: Target) -> bool:
 
 def counters(targets: Sequence[Target]) -> Counters:
     """What the servers have counted until now; nothing of one that does not tell."""
-    found: defaultdict[tuple[str, int, str], float] = defaultdict(float)
+    counts: defaultdict[tuple[str, int, str], float] = defaultdict(float)
     for watched in map(SampledTarget, targets):
         try:
             watched.ask()
-            told = Page().changes(watched.answer())
+            changes = Page().changes(watched.answer())
         except (OSError, HTTPException, ValueError):
             continue
         finally:
             watched.close()
-        names = dict(enumerate(name for name, _ in told.series))
-        for number, value in told.values:
+        names = dict(enumerate(name for name, _ in changes.series))
+        for number, value in changes.values:
             if names[number] in COUNTERS:
-                found[watched.target.service, watched.target.replica, names[number]] += value
-    return dict(found)
+                counts[watched.target.service, watched.target.replica, names[number]] += value
+    return dict(counts)
 
 
 def moved(before: Mapping[tuple[str, int, str], float], after: Mapping[tuple[str, int, str], float]) -> dict[str, float]:

@@ -20,13 +20,13 @@ KINDS: Mapping[str, str] = {
 }
 
 
-def load_backend(wanted: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> BackendSpec:
+def load_backend(name: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> BackendSpec:
     """The backend that a name, a YAML file or a URL stands for; raises ConfigError with what is known."""
-    if wanted.startswith(("http://", "https://")):
-        where, file = wanted, root
-        data: dict[str, Any] = {"kind": "url", "name": "url", "url": wanted}
+    if name.startswith(("http://", "https://")):
+        where, file = name, root
+        data: dict[str, Any] = {"kind": "url", "name": "url", "url": name}
     else:
-        file = find_backend(wanted, root)
+        file = find_backend(name, root)
         where, data = str(file), {"name": file.stem, **load_yaml(file)}
         if "services" in data or "include" in data:
             data = {"kind": "stack", **data}
@@ -49,18 +49,18 @@ def _kind(data: dict[str, Any], where: str) -> str:
     return kind
 
 
-def find_backend(wanted: str, root: Path) -> Path:
+def find_backend(name: str, root: Path) -> Path:
     """The YAML of a backend: a path, backends/NAME.yaml of the project, or a shipped one."""
-    if wanted.endswith((".yaml", ".yml")):
-        file = root / wanted if not Path(wanted).is_absolute() else Path(wanted)
+    if name.endswith((".yaml", ".yml")):
+        file = root / name if not Path(name).is_absolute() else Path(name)
         if not file.is_file():
-            raise ConfigError(f"no backend file {wanted}; it is looked for at {file}")
+            raise ConfigError(f"no backend file {name}; it is looked for at {file}")
         return file
     for folder in _folders(root):
-        if (file := folder / f"{wanted}.yaml").is_file():
+        if (file := folder / f"{name}.yaml").is_file():
             return file
     known = ", ".join(known_backends(root)) or "none"
-    raise ConfigError(f"no backend {wanted!r}; known: {known} (or give a YAML file, or a URL that starts with http)")
+    raise ConfigError(f"no backend {name!r}; known: {known} (or give a YAML file, or a URL that starts with http)")
 
 
 def known_backends(root: Path) -> list[str]:

@@ -20,11 +20,11 @@ LEVELS = {"FAIL": "error", "INCONCLUSIVE": "warning", "SKIPPED": "warning"}
 
 def commands(run: Run, workspace: Path) -> list[str]:
     """The commands, a line each; `workspace` is what GitHub's paths are relative to."""
-    found = list(_all(run, workspace))
-    if len(found) <= MOST:
-        return found
-    more = f"{len(found) - MOST + 1} more"
-    return [*found[: MOST - 1], command("error", more, f"{more} annotations of run {run.id}: its report names them")]
+    every = list(_all(run, workspace))
+    if len(every) <= MOST:
+        return every
+    more = f"{len(every) - MOST + 1} more"
+    return [*every[: MOST - 1], command("error", more, f"{more} annotations of run {run.id}: its report names them")]
 
 
 def _all(run: Run, workspace: Path) -> Iterator[str]:

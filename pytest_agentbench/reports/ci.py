@@ -15,8 +15,8 @@ REPORTS: Mapping[str, str] = {
 WRITTEN: Mapping[str, tuple[str, ...]] = {"github": ("summary", "comment", "openmetrics"), "gitlab": ("comment", "openmetrics"), "": ()}
 
 
-def system(asked: str, environment: Mapping[str, str]) -> str:
-    """github, gitlab, or nothing; `asked` is what --agentbench-ci says."""
-    if asked == "auto":
+def system(choice: str, environment: Mapping[str, str]) -> str:
+    """github, gitlab, or nothing; `choice` is what --agentbench-ci says."""
+    if choice == "auto":
         return next((name for variable, name in DETECTED.items() if environment.get(variable) == "true"), "")
-    return "" if asked == "off" else asked
+    return "" if choice == "off" else choice

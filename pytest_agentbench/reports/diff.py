@@ -62,10 +62,10 @@ def setup_lines(old: ComparedRun, new: ComparedRun) -> Iterator[tuple[str, str]]
             yield "suites", f"only in the {word} run: {', '.join(alone)}"
     if old.identity is None or new.identity is None:
         return
-    found = [*setup_changes(old, new)]
-    for each in found:
+    changes = [*setup_changes(old, new)]
+    for each in changes:
         yield each.part, changed_text(each)
-    differing = {each.part for each in found}
+    differing = {each.part for each in changes}
     if None in (old.identity.model.name, new.identity.model.name) and "model" not in differing:
         yield "model", "unknown in both runs"
         differing.add("model")
@@ -144,8 +144,8 @@ def _difference(decision: Decision) -> str:
 def _left_out(decision: Decision) -> str:
     counts = {name: getattr(decision.missing, name) for name in MISSING}
     words = {**MISSING, "only_new": "only in the new run", "only_base": "only in the old one"}
-    said = ", ".join(f"{count} {words[name]}" for name, count in counts.items() if count)
-    return f"; left out: {said}" if said else ""
+    parts = ", ".join(f"{count} {words[name]}" for name, count in counts.items() if count)
+    return f"; left out: {parts}" if parts else ""
 
 
 def speed_lines(old: ComparedRun, new: ComparedRun) -> Iterator[str]:

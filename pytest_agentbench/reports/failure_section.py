@@ -22,19 +22,19 @@ def properties(rollout: Rollout) -> list[tuple[str, object]]:
 
     Times are milliseconds unless named otherwise.
     """
-    found: list[tuple[str, object]] = [
+    pairs: list[tuple[str, object]] = [
         ("status", rollout.status),
         ("rollout_s", round(rollout.duration_s, 3)),
         ("llm_calls", len(rollout.all_calls)),
     ]
-    found += [(name, round(float(score), 6)) for name, score in rollout.scores.items()]
+    pairs += [(name, round(float(score), 6)) for name, score in rollout.scores.items()]
     good = [call for call in rollout.all_calls if not call.error_kind]
     for metric in registry.objectives().values():
         values = [value / 1e6 for call in good for value in metric.values_of(call)]
-        found += [(f"{metric.key}_p50", round(median, 3))] if (median := percentile(values, 50)) is not None else []
-    found += [("prompt_tokens", sum(call.prompt_tokens or 0 for call in rollout.all_calls))]
-    found += [("output_tokens", sum(call.completion_tokens or 0 for call in rollout.all_calls)), ("attempt", rollout.attempt)]
-    return [_shared(*each) for each in found]
+        pairs += [(f"{metric.key}_p50", round(median, 3))] if (median := percentile(values, 50)) is not None else []
+    pairs += [("prompt_tokens", sum(call.prompt_tokens or 0 for call in rollout.all_calls))]
+    pairs += [("output_tokens", sum(call.completion_tokens or 0 for call in rollout.all_calls)), ("attempt", rollout.attempt)]
+    return [_shared(*each) for each in pairs]
 
 
 def brief(reason: str) -> str:

@@ -141,11 +141,11 @@ def _arms(ab: ArmsCompared | None) -> Iterator[PageRow]:
     yield PageRow("A/B", arms_text(ab))
     if losses := losses_text(ab):
         yield PageRow("", losses, "yellow")
-    told = essentials(ab)
-    for each in told:
+    comparisons = essentials(ab)
+    for each in comparisons:
         short = each if each.low is None else replace(each, reason="")  # an interval speaks for itself
         yield PageRow(each.suite, comparison_text(ab, short), COLOURS.get(each.finding, ""))
-    if more := len(whole(ab)) - len(told):
+    if more := len(whole(ab)) - len(comparisons):
         yield PageRow("", f"of {more} other figures no difference is shown")
     yield from (PageRow("not equal", warning, "yellow") for warning in ab.warnings)
 

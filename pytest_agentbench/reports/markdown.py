@@ -298,12 +298,12 @@ def _latency_rows(latencies: Mapping[str, LatencySpread | None]) -> list[list[st
     return [[title, *_cells(spread, COLUMNS)] for title, spread in known if spread]
 
 
-def _cells(found: Percentiles, columns: Sequence[str]) -> Iterator[str]:
+def _cells(percentiles: Percentiles, columns: Sequence[str]) -> Iterator[str]:
     """A row of a table of numbers, each with its interval where it has one."""
-    yield str(found.n)
+    yield str(percentiles.n)
     for column in columns:
-        value = getattr(found, column)
-        interval = range_text(found.intervals.get(column)) if value is not None else ""
+        value = getattr(percentiles, column)
+        interval = range_text(percentiles.intervals.get(column)) if value is not None else ""
         yield f"{number(value)} {interval}".rstrip()
 
 

@@ -65,22 +65,23 @@ def _branch_cells(branch: Branch) -> list[str]:
     return [f"{branch.count:,}", number(branch.total_s, 3), number(branch.self_s, 3), percent(branch.share)]
 
 
-def _concurrency(found: Concurrency | None) -> Iterator[str]:
-    if found is None:
+def _concurrency(concurrency: Concurrency | None) -> Iterator[str]:
+    if concurrency is None:
         yield "no call whose time is known"
         return
-    yield f"For 90 % of the time in which any call was in flight, {found.usual} or fewer were; at the peak {found.peak}."
-    if found.spikes:
-        spikes = f"{found.count} spike{'s' * (found.count > 1)}, {percent(found.share)} of that time"
-        yield f"More than {found.usual}: {spikes}" + (f"; the longest {len(found.spikes)}:" if found.count > len(found.spikes) else ":")
+    yield f"For 90 % of the time in which any call was in flight, {concurrency.usual} or fewer were; at the peak {concurrency.peak}."
+    if concurrency.spikes:
+        spikes = f"{concurrency.count} spike{'s' * (concurrency.count > 1)}, {percent(concurrency.share)} of that time"
+        longest = f"; the longest {len(concurrency.spikes)}" if concurrency.count > len(concurrency.spikes) else ""
+        yield f"More than {concurrency.usual}: {spikes}{longest}:"
         head = ["at s", "for ms", "in flight", "calls sent", "TTFT ms", "E2E ms"]
-        yield from _aligned([head, *map(_spike_row, found.spikes)])
-        yield f"calls sent in spikes: {_latencies_text(found.inside)}; outside: {_latencies_text(found.outside)} (medians)"
+        yield from _aligned([head, *map(_spike_row, concurrency.spikes)])
+        yield f"calls sent in spikes: {_latencies_text(concurrency.inside)}; outside: {_latencies_text(concurrency.outside)} (medians)"
     else:
-        yield f"There were never more than {found.usual}, so there is no spike."
+        yield f"There were never more than {concurrency.usual}, so there is no spike."
     yield ""
     head = ["in flight", "of the time", "calls sent", "TTFT ms", "E2E ms"]
-    yield from _aligned([head, *map(_level_row, found.levels)])
+    yield from _aligned([head, *map(_level_row, concurrency.levels)])
 
 
 def _spike_row(spike: Spike) -> list[str]:
@@ -92,12 +93,12 @@ def _level_row(level: ConcurrencyLevel) -> list[str]:
     return [span, percent(level.share), *_latency_cells(level.sent)]
 
 
-def _latency_cells(found: Latencies) -> list[str]:
-    return [str(found.calls), number(found.ttft_ms), number(found.e2e_ms)]
+def _latency_cells(latencies: Latencies) -> list[str]:
+    return [str(latencies.calls), number(latencies.ttft_ms), number(latencies.e2e_ms)]
 
 
-def _latencies_text(found: Latencies) -> str:
-    return f"{found.calls} calls, TTFT {number(found.ttft_ms)} ms, E2E {number(found.e2e_ms)} ms"
+def _latencies_text(latencies: Latencies) -> str:
+    return f"{latencies.calls} calls, TTFT {number(latencies.ttft_ms)} ms, E2E {number(latencies.e2e_ms)} ms"
 
 
 def _prompts(reuse: PromptReuse) -> Iterator[str]:

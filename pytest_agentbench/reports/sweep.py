@@ -137,17 +137,17 @@ def terms_text(terms: Criteria) -> str:
     return f"{speed}quality lower by no more than {terms.margin:g}"
 
 
-def greatest_text(found: SustainedRange, terms: Criteria) -> str:
+def greatest_text(sustained: SustainedRange, terms: Criteria) -> str:
     """The answer with its interval."""
-    asked = terms_text(terms)
-    if found.shown is None:
+    criteria = terms_text(terms)
+    if sustained.shown is None:
         return (
-            f"no level is shown to be good enough ({asked}); the smallest that is shown not to be: {found.refuted or 'none'}; "
+            f"no level is shown to be good enough ({criteria}); the smallest that is shown not to be: {sustained.refuted or 'none'}; "
             "more scenarios and trials make the intervals narrower"
         )
-    refuted = f"{found.refuted} is not" if found.refuted else "none that was measured is shown not to be"
-    between = f"; of {', '.join(map(str, found.undecided))} the data cannot tell" if found.undecided else ""
-    return f"{found.shown} in flight is good enough, {refuted}{between} ({asked})"
+    refuted = f"{sustained.refuted} is not" if sustained.refuted else "none that was measured is shown not to be"
+    between = f"; of {', '.join(map(str, sustained.undecided))} the data cannot tell" if sustained.undecided else ""
+    return f"{sustained.shown} in flight is good enough, {refuted}{between} ({criteria})"
 
 
 def markdown(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, directory: Path) -> Iterator[str]:
@@ -169,7 +169,7 @@ def markdown(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, dire
 
 def as_json(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, rows: Sequence[Json]) -> Json:
     """sweep.json"""
-    found, bend = greatest(verdicts(judged)), knee(operations(sweep))
+    sustained, bend = greatest(verdicts(judged)), knee(operations(sweep))
     return {
         "schema": SCHEMA,
         "run": sweep.run.id,
@@ -182,5 +182,5 @@ def as_json(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, rows:
         "levels": [*rows],
         "warm_up": {str(level): count for level, count in sweep.warm_up.items()},
         "knee": bend.concurrency if bend else None,
-        "greatest": {"shown": found.shown, "refuted": found.refuted, "undecided": [*found.undecided]},
+        "greatest": {"shown": sustained.shown, "refuted": sustained.refuted, "undecided": [*sustained.undecided]},
     }

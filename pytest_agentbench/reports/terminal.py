@@ -84,18 +84,18 @@ class OneLine:
         self._terminal.write_line(one_line(line), **markup)
 
 
-def write_section(terminal: TerminalReporter, run: Run, directory: Path, shown: str, verbosity: int = 0, width: int = WIDTH) -> None:
+def write_section(terminal: TerminalReporter, run: Run, directory: Path, path: str, verbosity: int = 0, width: int = WIDTH) -> None:
     """One line under -q, the first page otherwise, everything with -v and each rollout too, with -vv the tools of each."""
     if verbosity < 0:
-        terminal.write_line(f"agentbench: {_in_one_line(run)} ({shown}/report.md)")
+        terminal.write_line(f"agentbench: {_in_one_line(run)} ({path}/report.md)")
         if resume := resume_text(run):
             terminal.write_line(f"agentbench: go on with {resume}")
         return
     terminal.write_sep("=", "agentbench", bold=True)
     if verbosity == 0:
-        write_rows(terminal, [*rows(run, shown)], width)
+        write_rows(terminal, [*rows(run, path)], width)
         return
-    write_whole(terminal, run, shown, lambda: _write_rollouts(terminal, directory, with_tools=verbosity > 1))
+    write_whole(terminal, run, path, lambda: _write_rollouts(terminal, directory, with_tools=verbosity > 1))
 
 
 def write_rows(terminal: TerminalReporter, page: Sequence[PageRow], width: int) -> None:

@@ -18,12 +18,12 @@ from pytest_agentbench.simulation.worker_speed import StepLine, WorkerSpeed
 ANCHORS = ("ttft_p50_ms", "ttft_p99_ms", "hit_ratio", "duration_s")  # in the first line
 
 
-def text(found: WhatIf) -> Iterator[str]:
+def text(what_if: WhatIf) -> Iterator[str]:
     """Lines for a terminal."""
-    yield anchor_line(found)
-    yield from notes(found)
+    yield anchor_line(what_if)
+    yield from notes(what_if)
     yield ""
-    header, rows = cells(found)
+    header, rows = cells(what_if)
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         first, *others = (
@@ -31,40 +31,40 @@ def text(found: WhatIf) -> Iterator[str]:
         )
         yield "  ".join([first, *others]).rstrip()
     yield ""
-    yield from ranking_lines(found)
+    yield from ranking_lines(what_if)
 
 
-def markdown(found: WhatIf) -> Iterator[str]:
+def markdown(what_if: WhatIf) -> Iterator[str]:
     """The same for a page."""
-    yield f"# What if: {prose(found.run)}"
+    yield f"# What if: {prose(what_if.run)}"
     yield ""
-    for line in (anchor_line(found), *notes(found)):
+    for line in (anchor_line(what_if), *notes(what_if)):
         yield f"- {prose(line)}"
     yield ""
-    yield from table(*cells(found))
+    yield from table(*cells(what_if))
     yield ""
-    yield from (f"- {prose(line)}" for line in ranking_lines(found))
+    yield from (f"- {prose(line)}" for line in ranking_lines(what_if))
 
 
-def as_json(found: WhatIf) -> Iterator[str]:
+def as_json(what_if: WhatIf) -> Iterator[str]:
     """The same for programs; how far the simulation is off as a share of the number (0.17: 17 %), or as a difference of shares."""
-    shares = {each.name for each in found.measures if each.share}
-    off = {name: size if name in shares else math.expm1(size) for name, size in found.off.items()}
+    shares = {each.name for each in what_if.measures if each.share}
+    off = {name: size if name in shares else math.expm1(size) for name, size in what_if.off.items()}
     finite = {name: size if math.isfinite(size) else None for name, size in off.items()}
-    yield json.dumps({**asdict(found), "off": finite}, indent=2, ensure_ascii=False)
+    yield json.dumps({**asdict(what_if), "off": finite}, indent=2, ensure_ascii=False)
 
 
 #: Format -> what writes it.
 WRITERS: Mapping[str, Callable[[WhatIf], Iterator[str]]] = {"text": text, "markdown": markdown, "json": as_json}
 
 
-def anchor_line(found: WhatIf) -> str:
+def anchor_line(what_if: WhatIf) -> str:
     """How far the simulation of the run's own setting is from what was measured."""
-    if found.own is None:
-        options = ",".join(f"{name}={'kv' if name == 'router' else 'N'}" for name in found.lacking)
-        return f"nothing anchors this table: the run does not say its {' and '.join(found.lacking)}, which --own {options} would"
-    parts = [_anchored(each, found.own.figures, found.measured) for each in found.measures if each.name in ANCHORS]
-    return f"{found.run} as it was ({found.own.setting.text}), simulated / measured: {', '.join(filter(None, parts))}"
+    if what_if.own is None:
+        options = ",".join(f"{name}={'kv' if name == 'router' else 'N'}" for name in what_if.lacking)
+        return f"nothing anchors this table: the run does not say its {' and '.join(what_if.lacking)}, which --own {options} would"
+    parts = [_anchored(each, what_if.own.figures, what_if.measured) for each in what_if.measures if each.name in ANCHORS]
+    return f"{what_if.run} as it was ({what_if.own.setting.text}), simulated / measured: {', '.join(filter(None, parts))}"
 
 
 def _anchored(measure: Measure, simulation: Figures, run: Figures) -> str:
@@ -76,13 +76,13 @@ def _anchored(measure: Measure, simulation: Figures, run: Figures) -> str:
     return f"{measure.title} {values} {measure.unit}".rstrip() + f" ({change(one, other, share=measure.share)})"
 
 
-def notes(found: WhatIf) -> Iterator[str]:
+def notes(what_if: WhatIf) -> Iterator[str]:
     """What was replayed, and how fast a simulated worker is."""
-    left_out = f"; {found.left_out} that failed are left out" if found.left_out else ""
-    sizes = sorted({answer.setting.block_size for answer in found.answers})
+    left_out = f"; {what_if.left_out} that failed are left out" if what_if.left_out else ""
+    sizes = sorted({answer.setting.block_size for answer in what_if.answers})
     blocks = ", ".join(map(str, sizes))
-    yield f"{found.calls} calls replayed by Dynamo's simulator{left_out}; blocks of {blocks} tokens, for each worker"
-    yield f"a worker's speed: {_speed(found.timing)}"
+    yield f"{what_if.calls} calls replayed by Dynamo's simulator{left_out}; blocks of {blocks} tokens, for each worker"
+    yield f"a worker's speed: {_speed(what_if.timing)}"
 
 
 def _speed(timing: WorkerSpeed | str) -> str:
@@ -99,11 +99,11 @@ def _line(line: StepLine, which: str) -> str:
     return f"{line.base_ms:.1f} ms{slope}"
 
 
-def cells(found: WhatIf) -> tuple[list[str], list[list[str]]]:
+def cells(what_if: WhatIf) -> tuple[list[str], list[list[str]]]:
     """The header and the rows: what was measured, and each setting."""
-    header = ["setting", *(f"{each.title} {each.unit}".rstrip() for each in found.measures)]
-    run = ["measured", *(number(found.measured.value(each), each.digits) for each in found.measures)]
-    return header, [run, *(_row(answer, found.measures) for answer in found.answers)]
+    header = ["setting", *(f"{each.title} {each.unit}".rstrip() for each in what_if.measures)]
+    run = ["measured", *(number(what_if.measured.value(each), each.digits) for each in what_if.measures)]
+    return header, [run, *(_row(answer, what_if.measures) for answer in what_if.answers)]
 
 
 def _row(answer: SettingEstimate, measures: Sequence[Measure]) -> list[str]:
@@ -113,23 +113,23 @@ def _row(answer: SettingEstimate, measures: Sequence[Measure]) -> list[str]:
     return [name, *(f"{number(answer.figures.value(each), each.digits)}{place}" for each, place in zip(measures, places, strict=True))]
 
 
-def ranking_lines(found: WhatIf) -> Iterator[str]:
+def ranking_lines(what_if: WhatIf) -> Iterator[str]:
     """For each number from when on settings have places (n), or why they have none."""
-    if len(found.answers) < 2:
+    if len(what_if.answers) < 2:
         return
-    if found.own is None:
+    if what_if.own is None:
         yield "not ranked: nobody knows how far this simulation is from the machine"
         return
-    for measure in found.measures:
-        yield f"{measure.title}: {_ranking(found, measure)}"
+    for measure in what_if.measures:
+        yield f"{measure.title}: {_ranking(what_if, measure)}"
 
 
-def _ranking(found: WhatIf, measure: Measure) -> str:
-    if measure.name not in found.off:
+def _ranking(what_if: WhatIf, measure: Measure) -> str:
+    if measure.name not in what_if.off:
         return "not ranked, for it was not measured"
-    off = percentage(found.off[measure.name], share=measure.share)
-    if all(measure.name in answer.ranks for answer in found.answers):
+    off = percentage(what_if.off[measure.name], share=measure.share)
+    if all(measure.name in answer.ranks for answer in what_if.answers):
         return f"ranked where settings differ by more than {off}, which the simulation may be off"
-    values = [value for answer in found.answers if (value := answer.figures.value(measure)) is not None]
+    values = [value for answer in what_if.answers if (value := answer.figures.value(measure)) is not None]
     widest = percentage(spread(values, share=measure.share), share=measure.share)
     return f"not ranked: the simulation may be {off} off, and these settings differ by {widest} at most"

@@ -16,15 +16,15 @@ def steady_text(performance: PerformanceSummary) -> str:
 
 def chosen_text(window: WindowSummary) -> str:
     """Rates of the window that the user chose, or that there is nothing in it."""
-    asked = f"{window.start_s:g} s" + (" on" if window.end_s is None else f" to {window.end_s:g} s")
+    window_text = f"{window.start_s:g} s" + (" on" if window.end_s is None else f" to {window.end_s:g} s")
     if not window.seconds:
-        return f"nothing was measured from {asked} after the first call: the run was over {window.run_s:.1f} s after it"
+        return f"nothing was measured from {window_text} after the first call: the run was over {window.run_s:.1f} s after it"
     if not window.calls:
-        return f"no LLM call was sent from {asked} after the first one, in {seconds_text(window.seconds)}"
+        return f"no LLM call was sent from {window_text} after the first one, in {seconds_text(window.seconds)}"
     failed = f" ({window.failed_calls} failed)" if window.failed_calls else ""
     rates = f"{number(window.output_tokens_per_s)} output tok/s, {number(window.rollouts_per_hour, 0)} rollouts/h"
     steps = f"{number(window.steps_per_minute)} steps/min, {window.calls} LLM calls{failed}"
-    return f"{rates}, {steps} in the {seconds_text(window.seconds)} from {asked} after the first call"
+    return f"{rates}, {steps} in the {seconds_text(window.seconds)} from {window_text} after the first call"
 
 
 def seconds_text(seconds: float) -> str:

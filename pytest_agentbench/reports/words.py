@@ -257,8 +257,8 @@ def server_lines(serving: ServingSummary) -> Iterator[tuple[str, str]]:
         yield "server", f"up to {serving.longest_gap_s:.1f} s without a look, which should come every {serving.every_s:g} s"
     if serving.resets:
         yield "server", f"counters fell {serving.resets} times: something was started again"
-    for gpu, seen in serving.gpus.items():
-        yield f"GPU {gpu}", _gpu_text(seen) if seen.looks >= ENOUGH else _too_short(seen.looks, serving)
+    for gpu, use in serving.gpus.items():
+        yield f"GPU {gpu}", _gpu_text(use) if use.looks >= ENOUGH else _too_short(use.looks, serving)
 
 
 def _too_short(looks: int, serving: ServingSummary) -> str:
@@ -267,10 +267,10 @@ def _too_short(looks: int, serving: ServingSummary) -> str:
     return f"too short to sample, {times} in the time of the calls (one comes every {serving.every_s:g} s)"
 
 
-def _gpu_text(seen: GpuUse) -> str:
-    busy = "unknown how" if seen.sm_percent_mean is None else f"{seen.sm_percent_mean:.1f} %"
-    watts = "power unknown" if seen.power_w_mean is None else f"{number(seen.power_w_mean, 0)} W mean"
-    return f"{seen.used_mib_max:,} of {seen.total_mib:,} MiB at most, {busy} busy, {watts}"
+def _gpu_text(use: GpuUse) -> str:
+    busy = "unknown how" if use.sm_percent_mean is None else f"{use.sm_percent_mean:.1f} %"
+    watts = "power unknown" if use.power_w_mean is None else f"{number(use.power_w_mean, 0)} W mean"
+    return f"{use.used_mib_max:,} of {use.total_mib:,} MiB at most, {busy} busy, {watts}"
 
 
 def doubt_lines(serving: ServingSummary) -> list[tuple[str, str]]:
@@ -290,8 +290,8 @@ def sessions_text(run: Run) -> str:
     *earlier, last = sessions
     parts = [f"{each.rollouts} from session {each.session} ({each.started_at})" for each in earlier]
     again = f"; {run.repeated} of them had failed before and ran again" if run.repeated else ""
-    asked = {each.concurrency for each in sessions if each.rollouts}
-    mixed = f"; NOT at one concurrency: {', '.join(map(str, sorted(asked)))} rollouts in flight" if len(asked) > 1 else ""
+    levels = {each.concurrency for each in sessions if each.rollouts}
+    mixed = f"; NOT at one concurrency: {', '.join(map(str, sorted(levels)))} rollouts in flight" if len(levels) > 1 else ""
     return f"{last.session} sessions: {', '.join(parts)}, {last.rollouts} from this one{again}{mixed}"
 
 
@@ -308,8 +308,8 @@ def retried_text(suite: SuiteResult) -> str:
 def quarantine_text(suite: SuiteResult) -> str:
     """Which scenarios the gate leaves out, who answers for them, and how they did; empty where there are none."""
     entries = suite.quarantined
-    said = [f"{each.scenario} ({each.owner}, until {each.expires}; {passed_text(each)})" for each in entries]
-    return f"{len(entries)} of {suite.dataset.size} scenarios, in no gate: {', '.join(said)}" if said else ""
+    parts = [f"{each.scenario} ({each.owner}, until {each.expires}; {passed_text(each)})" for each in entries]
+    return f"{len(entries)} of {suite.dataset.size} scenarios, in no gate: {', '.join(parts)}" if parts else ""
 
 
 def unsupported_text(suite: SuiteResult) -> str:

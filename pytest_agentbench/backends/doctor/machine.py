@@ -46,9 +46,9 @@ def reach_check(url: str) -> Check:
     """Whether something listens there; `agentbench backend check` asks it for more."""
     parts = urlsplit(url)
     address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    shown = f"{address[0]}:{address[1]}"
+    place = f"{address[0]}:{address[1]}"
     try:
         socket.create_connection(address, timeout=PATIENCE).close()
     except OSError as error:
-        return missing("server", f"nobody answers at {shown}: {error.strerror or error}", "start it, or correct `url`")
-    return ok("server", f"something listens at {shown}")
+        return missing("server", f"nobody answers at {place}: {error.strerror or error}", "start it, or correct `url`")
+    return ok("server", f"something listens at {place}")

@@ -23,9 +23,9 @@ def secret_checks(spec: StackSpec) -> Iterator[Check]:
 
 def program_checks(spec: StackSpec) -> Iterator[Check]:
     """Of services that are processes, each interpreter and each command once."""
-    wanted = dict.fromkeys((service.python or spec.python, service.run[0]) for service in spec.services.values() if service.image is None)
+    programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in spec.services.values() if service.image is None)
     pythons: dict[str | None, Path | None] = {None: None}
-    for name in dict.fromkeys(python for python, _ in wanted if python is not None):
+    for name in dict.fromkeys(python for python, _ in programs if python is not None):
         try:
             pythons[name] = resolve_python(name, Path(spec.here))
         except AgentbenchError as error:
@@ -33,7 +33,7 @@ def program_checks(spec: StackSpec) -> Iterator[Check]:
             yield missing("python", what, f"agentbench{fix}" if fix else "correct `python`")
         else:
             yield ok("python", f"{name}: {pythons[name]}")
-    for python, command in wanted:
+    for python, command in programs:
         if python in pythons and not TEMPLATE.search(command):
             yield _command(command, pythons[python])
 

@@ -15,10 +15,10 @@ from pytest_agentbench.backends.stack.spec import StackSpec
 
 def lacking(spec: StackSpec) -> list[Check]:
     """What of it is missing that neither waiting nor the boot itself brings: secrets, programs, the driver of its GPUs."""
-    found = [*secret_checks(spec), *program_checks(spec)]
+    checks = [*secret_checks(spec), *program_checks(spec)]
     if any(spec.gpus):
-        found.append(driver_check(oldest_driver(spec)))
-    return [check for check in found if check.state == "missing"]
+        checks.append(driver_check(oldest_driver(spec)))
+    return [check for check in checks if check.state == "missing"]
 
 
 def stack_checks(spec: StackSpec) -> Iterator[Check]:

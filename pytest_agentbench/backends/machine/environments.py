@@ -56,8 +56,8 @@ class Installation:
 
     def run(self, *command: str | Path, hint: str = "") -> None:
         """One step: says what is done and how long it took; raises BackendError with the log's tail when it fails."""
-        shown, started = " ".join(map(str, command)).replace(f"{self.home}/bin/", "")[:150], time.monotonic()
-        self.say(f"       {shown}")
+        text, started = " ".join(map(str, command)).replace(f"{self.home}/bin/", "")[:150], time.monotonic()
+        self.say(f"       {text}")
         with self.log.open("ab") as log:
             step = subprocess.Popen(
                 [*map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=foreign_environment(), start_new_session=True
@@ -70,7 +70,7 @@ class Installation:
         self.say(f"{time.monotonic() - started:6.1f} s")
         if step.returncode:
             raise BackendError(
-                f"`{shown}` failed (exit code {step.returncode}){hint and f'; {hint}'}; the end of {self.log}:\n{indented(tail(self.log))}"
+                f"`{text}` failed (exit code {step.returncode}){hint and f'; {hint}'}; the end of {self.log}:\n{indented(tail(self.log))}"
             )
 
     def _wait(self, step: subprocess.Popen[bytes], started: float) -> None:
@@ -218,25 +218,25 @@ def _alone(home: Path, say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def resolve_python(wanted: str, here: Path) -> Path:
+def resolve_python(python: str, here: Path) -> Path:
     """The interpreter that a YAML's `python` stands for: an environment's name, the folder of a virtual one, or an interpreter.
 
     `agentbench` is the one that this runs in, for servers that come with it. Paths are relative to `here`, the YAML's folder, or else
     to the working directory. Raises MissingError with what to do.
     """
-    if wanted == OWN:
+    if python == OWN:
         return Path(sys.executable)
-    if wanted in environments():
-        home = home_of(wanted)
+    if python in environments():
+        home = home_of(python)
         if not is_whole(home):
-            raise MissingError(f"the environment {wanted!r} is not there: agentbench env create {wanted}")
+            raise MissingError(f"the environment {python!r} is not there: agentbench env create {python}")
         return home / "bin" / "python"
-    if "/" not in wanted and (found := shutil.which(wanted)):
-        return Path(found)
-    for path in (here / Path(wanted).expanduser(), Path(wanted).absolute()):
+    if "/" not in python and (program := shutil.which(python)):
+        return Path(program)
+    for path in (here / Path(python).expanduser(), Path(python).absolute()):
         if (interpreter := path / "bin" / "python" if path.is_dir() else path).is_file():
             return interpreter.absolute()
     raise MissingError(
-        f"python: {wanted} is no interpreter and no virtual environment, in {here} or the working directory; "
+        f"python: {python} is no interpreter and no virtual environment, in {here} or the working directory; "
         f"environments by name: {', '.join(sorted(environments()))}"
     )

@@ -66,13 +66,13 @@ def visible() -> list[Gpu]:
 
 def named(listed: str, devices: Sequence[nvml.Device]) -> list[Gpu]:
     """As CUDA reads its variable: the names up to the first one that means no GPU."""
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for name in map(str.strip, listed.split(",")):
         uuid = _uuid(name, devices) if devices else ""
-        if not NAME.fullmatch(name) or uuid is None or name in (gpu.id for gpu in found):
+        if not NAME.fullmatch(name) or uuid is None or name in (gpu.id for gpu in gpus):
             break
-        found.append(Gpu(name, uuid))
-    return found
+        gpus.append(Gpu(name, uuid))
+    return gpus
 
 
 def _uuid(name: str, devices: Sequence[nvml.Device]) -> str | None:
@@ -102,10 +102,10 @@ def lease(
     chosen, others = _candidates(count, [str(name) for name in named])
     deadline = time.monotonic() + wait_s
     while True:
-        taken = _take(chosen, others, count, stack)
-        if isinstance(taken, Lease):
-            return taken
-        why = f"{stack} needs {_gpus(len(chosen) + count)}, and too few are free: {'; '.join(taken)}"
+        attempt = _take(chosen, others, count, stack)
+        if isinstance(attempt, Lease):
+            return attempt
+        why = f"{stack} needs {_gpus(len(chosen) + count)}, and too few are free: {'; '.join(attempt)}"
         if (left := deadline - time.monotonic()) <= 0:
             raise MissingError(f"{why}{f' (waited {wait_s:g} s)' if wait_s else ''}")
         if on_wait is not None:
@@ -153,10 +153,10 @@ def _take(chosen: Sequence[Gpu], others: Sequence[Gpu], count: int, stack: str) 
     """A lease, or why each GPU that was tried is not to be had; then nothing is held."""
     named, busy = _try(chosen, len(chosen), stack)
     rest, more = (Lease(), []) if busy else _try(others, count, stack)
-    taken = Lease((*named.gpus, *rest.gpus), (*named.locks, *rest.locks))
-    if len(taken.gpus) == len(chosen) + count:
-        return taken
-    taken.release()
+    both = Lease((*named.gpus, *rest.gpus), (*named.locks, *rest.locks))
+    if len(both.gpus) == len(chosen) + count:
+        return both
+    both.release()
     return busy + more
 
 

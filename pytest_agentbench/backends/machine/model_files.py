@@ -46,15 +46,15 @@ def cached_revision(model: str, cache: Path, revision: str = "main") -> str | No
 
 def folder_digest(folder: Path) -> str:
     """16 hexadecimal digits of all files: name, size, and the first and last MiB. Reading all of the weights would take minutes."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         size = file.stat().st_size
-        found.update(f"{file.relative_to(folder)}\0{size}\0".encode())
+        digest.update(f"{file.relative_to(folder)}\0{size}\0".encode())
         with file.open("rb") as content:
-            found.update(content.read(SAMPLE))
+            digest.update(content.read(SAMPLE))
             content.seek(max(SAMPLE, size - SAMPLE))
-            found.update(content.read())
-    return found.hexdigest()[:16]
+            digest.update(content.read())
+    return digest.hexdigest()[:16]
 
 
 def _asked_for(command: Sequence[str]) -> str:

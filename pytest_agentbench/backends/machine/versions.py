@@ -32,21 +32,21 @@ def packages_of(program: Path) -> dict[str, str] | None:
     home = program.parent.parent  # not resolved: the interpreter of a virtual environment is a link that leads out of it
     if not (home / "pyvenv.cfg").is_file():
         return None
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for place in home.glob("lib*/python3*/site-packages"):
         for info in sorted(place.glob("*.dist-info")):  # by the names of folders: metadata of 300 packages take long to read
             name, _, version = info.name.removesuffix(".dist-info").partition("-")
             if (known := name.replace("_", "-").lower()).startswith(ENGINES):
-                found.setdefault(known, version)
-    return found
+                versions.setdefault(known, version)
+    return versions
 
 
 def program_of(command: list[str], python: Path | None) -> Path | None:
     """What a command starts, as far as that is known before its templates are filled in."""
     if python is not None:
         return python
-    found = shutil.which(command[0]) if command else None
-    return Path(found) if found else None
+    program = shutil.which(command[0]) if command else None
+    return Path(program) if program else None
 
 
 def told(endpoint: Endpoint) -> Json:
@@ -67,11 +67,11 @@ def told(endpoint: Endpoint) -> Json:
 def _asked(api: Api, path: str) -> Json:
     """The answer; nothing where there is none."""
     try:
-        said = api.get(path, PATIENCE)
+        answer = api.get(path, PATIENCE)
     except BackendError:
         return {}
-    found = said.json() if said.status == 200 else None
-    return found if isinstance(found, dict) else {}
+    content = answer.json() if answer.status == 200 else None
+    return content if isinstance(content, dict) else {}
 
 
 def named_files(spec: StackSpec) -> dict[str, str | None]:

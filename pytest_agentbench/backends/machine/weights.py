@@ -26,14 +26,14 @@ def get(model: str, to: Path | None, revision: str = "main", say: Callable[[str]
     hub = optional("huggingface_hub")
     with one_line_errors(model, revision):
         info = _allowed(hub, model, revision)
-        wanted = {"revision": info.sha, "local_dir": to, "ignore_patterns": _left_out([sibling.rfilename for sibling in info.siblings])}
-        files = hub.snapshot_download(model, **wanted, dry_run=True)
+        options = {"revision": info.sha, "local_dir": to, "ignore_patterns": _left_out([sibling.rfilename for sibling in info.siblings])}
+        files = hub.snapshot_download(model, **options, dry_run=True)
     missing = sum(file.file_size or 0 for file in files if file.will_download) / GB
     folder = to or Path(hub.constants.HF_HUB_CACHE)
     say(f"{model} at {info.sha}: {len(files)} files, {sum(file.file_size or 0 for file in files) / GB:.1f} GB, {missing:.1f} GB to fetch")
     _room(folder, missing)
     with one_line_errors(model, revision):
-        return Path(hub.snapshot_download(model, **wanted))
+        return Path(hub.snapshot_download(model, **options))
 
 
 def _allowed(hub: Any, model: str, revision: str) -> Any:

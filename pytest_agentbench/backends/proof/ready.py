@@ -52,17 +52,17 @@ def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
     url = f"{endpoint.url}/models"
     api = Api(endpoint)
     try:
-        said = api.get("/models")
+        answer = api.get("/models")
     except NeverReady:
         raise
     except BackendError as error:
         raise BackendError(f"{error}; {HINT_BASE}") from error
-    if said.status != 200:
-        raise denied(f"GET {url} answered {said}", said.status, endpoint, boots=boots, hint=HINT_BASE)
+    if answer.status != 200:
+        raise denied(f"GET {url} answered {answer}", answer.status, endpoint, boots=boots, hint=HINT_BASE)
     try:
-        models = [str(model["id"]) for model in json.loads(said.text)["data"]]
+        models = [str(model["id"]) for model in json.loads(answer.text)["data"]]
     except (ValueError, KeyError, TypeError) as error:
-        no_list = f"GET {url} answered {said}, but with no list of models: {said.words or 'nothing'}"
+        no_list = f"GET {url} answered {answer}, but with no list of models: {answer.words or 'nothing'}"
         raise (BackendError if boots else NeverReady)(f"{no_list}; {HINT_BASE}") from error
     if not models:
         raise BackendError(f"GET {url} lists no model")
@@ -161,11 +161,11 @@ class ProofSequence:
 
     def _workers(self) -> str:
         """Dynamo lists a model before its workers are all there, and a worker for seconds after its death."""
-        said = Api(self.endpoint).get(f"/models/{self.model}/ready")
-        self.workers = there = _workers(said.json())
-        missing = [f"{there.get(kind, 0)} of {wanted} {kind}" for kind, wanted in self.spec.workers.items() if there.get(kind, 0) < wanted]
-        if said.status != 200 or missing:
-            raise BackendError(f"/models/{self.model}/ready answered {said}; workers: {', '.join(missing)}")
+        answer = Api(self.endpoint).get(f"/models/{self.model}/ready")
+        self.workers = there = _workers(answer.json())
+        missing = [f"{there.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if there.get(kind, 0) < least]
+        if answer.status != 200 or missing:
+            raise BackendError(f"/models/{self.model}/ready answered {answer}; workers: {', '.join(missing)}")
         if dead := [f"{there.get(kind, 0)} {kind}, not {most}" for kind, most in self._most.items() if there.get(kind, 0) > most]:
             raise BackendError(f"/models/{self.model}/ready still counts one that has died: {', '.join(dead)}")
         return ", ".join(f"{count} {kind}" for kind, count in there.items())
@@ -173,20 +173,20 @@ class ProofSequence:
     def _chat(self) -> str:
         """As many one-token chats as have to go well in a row."""
         for _ in range(self.spec.in_a_row):
-            said = self._post(CHAT)
-            if said.status != 200:
-                raise denied(f"a chat was answered {said}", said.status, self.endpoint, boots=self.boots)
-            _choice(said)
+            answer = self._post(CHAT)
+            if answer.status != 200:
+                raise denied(f"a chat was answered {answer}", answer.status, self.endpoint, boots=self.boots)
+            _choice(answer)
         return f"{self.spec.in_a_row} in a row"
 
     def _tools(self) -> str:
         question = [{"role": "user", "content": "What is the current weather in the city of Paris? Use the tool."}]
-        asked = {"max_tokens": 512, "messages": question, "tools": [TOOL], "tool_choice": self.spec.tools}
+        fields = {"max_tokens": 512, "messages": question, "tools": [TOOL], "tool_choice": self.spec.tools}
         for _ in range(TOOL_TRIES):
-            said = self._post(asked)
-            if is_final(said.status, boots=self.boots):
-                raise NeverReady(f"a chat with tools (tool_choice {self.spec.tools}) was answered {said}; {HINT_TOOLS}")
-            calls = _choice(said)["message"].get("tool_calls") or []
+            answer = self._post(fields)
+            if is_final(answer.status, boots=self.boots):
+                raise NeverReady(f"a chat with tools (tool_choice {self.spec.tools}) was answered {answer}; {HINT_TOOLS}")
+            calls = _choice(answer)["message"].get("tool_calls") or []
             if calls:
                 return str(calls[0].get("function", {}).get("name"))
         raise NeverReady(f"asked {TOOL_TRIES} times to call a tool, the model answered in words; {HINT_TOOLS}")
@@ -205,10 +205,10 @@ class ProofSequence:
         return {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
 
     def _post(self, fields: Json) -> ApiAnswer:
-        said = self._program.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
-        if said.status in (401, 403):
-            raise denied(f"a chat was answered {said}", said.status, self.endpoint)
-        return said
+        answer = self._program.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
+        if answer.status in (401, 403):
+            raise denied(f"a chat was answered {answer}", answer.status, self.endpoint)
+        return answer
 
 
 def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:
@@ -218,7 +218,7 @@ def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:
     body = {"model": endpoint.model, "messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 16, **spec.chat}
     with program(endpoint) as ours, ThreadPoolExecutor(requests, "agentbench-warm-up") as threads:
         answers = list(threads.map(lambda _: ours.chat(body, ANSWER), range(requests)))
-    if failed := [said for said in answers if said.status != 200]:
+    if failed := [answer for answer in answers if answer.status != 200]:
         raise BackendError(f"{len(failed)} of {requests} requests of the warm-up failed; the first was answered {failed[0]}")
 
 
@@ -226,17 +226,17 @@ HINT_BASE = "is it the base URL of an OpenAI-compatible server? It usually ends 
 HINT_TOOLS = "does the engine have its tool parser? `ready: {tools: none}` is for a stack that calls none"
 
 
-def _choice(said: ApiAnswer) -> Any:
+def _choice(answer: ApiAnswer) -> Any:
     """The first choice of a chat; raises BackendError with what came instead."""
-    answer = said.json()
+    content = answer.json()
     try:
-        if said.status == 200:
-            choice = answer["choices"][0]
+        if answer.status == 200:
+            choice = content["choices"][0]
             choice["message"].get("content")
             return choice
     except (LookupError, TypeError, AttributeError):
         pass
-    raise BackendError(f"a chat was answered {said.status} {said.reason}: {said.words}")
+    raise BackendError(f"a chat was answered {answer.status} {answer.reason}: {answer.words}")
 
 
 def _workers(said: Any) -> dict[str, int]:

@@ -56,16 +56,16 @@ def prove(endpoint: Endpoint, body: Json) -> str:
         raise BackendError(f"a call with a label was answered without what the label asks for: {str(answer)[:300]}; is the router there?")
     if probe.is_listed() is False:
         raise BackendError("a call with a label is in no list of the stack: it did not pass the router")
-    said = probe.release(endpoint.model)
-    if said is None:
+    released = probe.release(endpoint.model)
+    if released is None:
         return "announced"
-    if probe.labels.bypassed(said) or probe.is_listed():
-        raise BackendError(f"a release was answered {str(said)[:300]}: it did not pass the router")
+    if probe.labels.bypassed(released) or probe.is_listed():
+        raise BackendError(f"a release was answered {str(released)[:300]}: it did not pass the router")
     return "announced and released"
 
 
-def _object(said: ApiAnswer, what: str) -> Json:
-    answer = said.json()
-    if said.status != 200 or not isinstance(answer, dict):
-        raise BackendError(f"{what} was answered {said}")
-    return answer
+def _object(answer: ApiAnswer, what: str) -> Json:
+    content = answer.json()
+    if answer.status != 200 or not isinstance(content, dict):
+        raise BackendError(f"{what} was answered {answer}")
+    return content

@@ -42,12 +42,12 @@ def lacks(instance: Instance, check: HttpCheck | None) -> str:
         return _ails(instance.running)
     url = instance.url_of(check.port, check.http)
     try:
-        said = Api(Endpoint(url, "")).get("", timeout=5)
+        answer = Api(Endpoint(url, "")).get("", timeout=5)
     except BackendError as error:
         return str(error)
-    if said.status != 200:
-        return f"GET {url} answered {said}"
-    return "" if re.search(check.says, said.text) else f"GET {url} does not say {check.says!r}, but {said.text[:200]!r}"
+    if answer.status != 200:
+        return f"GET {url} answered {answer}"
+    return "" if re.search(check.says, answer.text) else f"GET {url} does not say {check.says!r}, but {answer.text[:200]!r}"
 
 
 def _ails(running: ServiceUnit | None) -> str:

@@ -96,8 +96,8 @@ def digest_of(image: str) -> str | None:
     except BackendError:
         return None
     try:
-        found = engine.images.get(image)
-        return str(next(iter(found.attrs.get("RepoDigests") or ()), found.id)).rpartition("@")[2]
+        here = engine.images.get(image)
+        return str(next(iter(here.attrs.get("RepoDigests") or ()), here.id)).rpartition("@")[2]
     except faults():
         return None
     finally:
@@ -106,16 +106,16 @@ def digest_of(image: str) -> str | None:
 
 def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:
     layers: dict[str, tuple[int, int]] = {}  # bytes here, bytes in all
-    started = said = time.monotonic()
+    started = last = time.monotonic()
     on_progress(f"pulling {image}")
     for event in engine.api.pull(image, stream=True, decode=True):
         if "error" in event:
             raise BackendError(sentence(f"image {image} cannot be pulled", event["error"]))
         _note(layers, event)
-        if layers and time.monotonic() - said > _PROGRESS_EVERY:
-            said = time.monotonic()
+        if layers and time.monotonic() - last > _PROGRESS_EVERY:
+            last = time.monotonic()
             here, total = (sum(sizes) / 1e6 for sizes in zip(*layers.values(), strict=True))
-            on_progress(f"pulling {image}: {here:.0f} of {total:.0f} MB in {said - started:.0f} s")
+            on_progress(f"pulling {image}: {here:.0f} of {total:.0f} MB in {last - started:.0f} s")
     on_progress(f"pulled {image} in {time.monotonic() - started:.0f} s")
 
 
@@ -134,8 +134,8 @@ def speaking(what: str, kind: type[BackendError] = BackendError) -> Iterator[Non
     try:
         yield
     except faults() as error:
-        said = getattr(error, "explanation", None) or str(error)
-        raise (MissingError if _LACKING.search(said) else kind)(sentence(what, said)) from error
+        explanation = getattr(error, "explanation", None) or str(error)
+        raise (MissingError if _LACKING.search(explanation) else kind)(sentence(what, explanation)) from error
 
 
 def faults() -> tuple[type[Exception], ...]:
@@ -147,6 +147,6 @@ def faults() -> tuple[type[Exception], ...]:
     return DockerException, RequestException, HTTPError, OSError
 
 
-def sentence(what: str, said: str) -> str:
-    hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, said, re.IGNORECASE)), "")
-    return f"{what}: {said.strip()}" + (f" ({hint})" if hint else "")
+def sentence(what: str, explanation: str) -> str:
+    hint = next((hint for pattern, hint in HINTS.items() if re.search(pattern, explanation, re.IGNORECASE)), "")
+    return f"{what}: {explanation.strip()}" + (f" ({hint})" if hint else "")

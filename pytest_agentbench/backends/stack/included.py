@@ -12,8 +12,8 @@ from pytest_agentbench.lib.config import load_yaml
 def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
     """A stack with the services of the YAMLs that it includes before its own; raises ConfigError for a service that is there twice."""
     services: dict[str, Any] = {}
-    wanted = data.pop("include", [])
-    for name in [wanted] if isinstance(wanted, str) else wanted:
+    names = data.pop("include", [])
+    for name in [names] if isinstance(names, str) else names:
         other = load_yaml(file.parent / str(name))
         if unknown := [key for key in other if key not in ("services", "include", "note")]:
             raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")

@@ -48,10 +48,10 @@ def _packages(spec: StackSpec, service: ServiceSpec) -> dict[str, str] | None:
 
 
 def _python(spec: StackSpec, service: ServiceSpec) -> Path | None:
-    wanted = service.python or spec.python
-    if wanted is None:
+    python = service.python or spec.python
+    if python is None:
         return None
     from pytest_agentbench.backends.machine.environments import resolve_python
 
     values = {**{name: str(value) for name, value in spec.settings.items()}, "model": spec.model or "", "here": spec.here}
-    return resolve_python(expand(wanted, {**values, "home": str(Path.home())}, "python"), Path(spec.here))
+    return resolve_python(expand(python, {**values, "home": str(Path.home())}, "python"), Path(spec.here))

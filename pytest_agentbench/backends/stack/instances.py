@@ -110,12 +110,12 @@ class Factory:
         return {**self._shared, **_ports("", instance.ports), **own, **({"python": str(python)} if python else {})}
 
     def _python(self, instance: Instance) -> Path | None:
-        wanted = instance.spec.python or self.spec.python
-        if wanted is None or instance.spec.image is not None:
+        python = instance.spec.python or self.spec.python
+        if python is None or instance.spec.image is not None:
             return None
         from pytest_agentbench.backends.machine.environments import resolve_python
 
-        return resolve_python(expand(wanted, self._values(instance, None), _where(instance)), Path(self.spec.here))
+        return resolve_python(expand(python, self._values(instance, None), _where(instance)), Path(self.spec.here))
 
     def _secrets(self, instance: Instance) -> dict[str, str]:
         for name in instance.spec.secrets:

@@ -33,22 +33,22 @@ def leftovers(stack_alive: Callable[[str], bool]) -> list[Leftover]:
         return []
     try:
         with speaking("Docker does not tell what stacks have left"):
-            found = list(_labelled(engine.api))
+            every = list(_labelled(engine.api))
     finally:
         engine.close()
-    dead = {stack for stack in {each.stack for each in found} if not stack_alive(stack)}
-    return [each for each in found if each.stack in dead]
+    dead = {stack for stack in {each.stack for each in every} if not stack_alive(stack)}
+    return [each for each in every if each.stack in dead]
 
 
-def remove(found: Sequence[Leftover], grace: float = 15) -> None:
+def remove(condemned: Sequence[Leftover], grace: float = 15) -> None:
     """Stops and removes them; what is gone already is no error. `grace` is the time between SIGTERM and SIGKILL in seconds."""
-    if not found:
+    if not condemned:
         return
     from docker.errors import NotFound
 
     engine = connect()
     try:
-        for each in found:
+        for each in condemned:
             with speaking(f"{each.kind} {each.name} of stack {each.stack} cannot be removed"), suppress(NotFound):
                 _remove(engine.api, each, grace)
     finally:

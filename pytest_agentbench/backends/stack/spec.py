@@ -208,14 +208,14 @@ class StackSpec(BackendKeys):
 
     @model_validator(mode="after")
     def _ports_are_of_one_service(self) -> Self:
-        taken: dict[int, str] = {}
+        owners: dict[int, str] = {}
         for name, service in self.services.items():
             for port in filter(None, (service.port, *service.ports.values())):
-                if port in taken:
+                if port in owners:
                     raise ValueError(
-                        f"services.{name}: port {port} is taken by services.{taken[port]}; without a number each gets a free one"
+                        f"services.{name}: port {port} is taken by services.{owners[port]}; without a number each gets a free one"
                     )
-                taken[port] = name
+                owners[port] = name
         return self
 
     @property

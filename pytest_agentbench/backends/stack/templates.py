@@ -36,7 +36,7 @@ def dependencies(spec: StackSpec) -> dict[str, set[str]]:
     """Service -> services that have to be ready before it; raises ConfigError when they wait for each other."""
     needed = {}
     for name, service in spec.services.items():
-        named = {found.partition(".")[0] for text in texts(service) for found in TEMPLATE.findall(text) if "." in found}
+        named = {reference.partition(".")[0] for text in texts(service) for reference in TEMPLATE.findall(text) if "." in reference}
         needed[name] = ((named & spec.services.keys()) | set(service.after)) - {name}
     waiting = dict(needed)
     while waiting:

@@ -246,27 +246,27 @@ class SampleTally:
 
 def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> SampleTally:
     """All samples of a run."""
-    found = SampleTally(span)
+    counts = SampleTally(span)
     for sample in samples:
-        found.add(sample)
-    found.end()
-    return found
+        counts.add(sample)
+    counts.end()
+    return counts
 
 
-def summary(found: SampleTally) -> EngineStats:
+def summary(counts: SampleTally) -> EngineStats:
     """Numbers that were not told are None."""
-    preemptions = [found.moved[names.preemptions] for names in SERVERS.values() if names.preemptions in found.moved]
+    preemptions = [counts.moved[names.preemptions] for names in SERVERS.values() if names.preemptions in counts.moved]
     return EngineStats(
-        rounds=found.rounds,
-        longest_gap_s=found.longest_gap_ns / 1e9,
-        resets=found.resets,
-        prefix_cache=prefix_cache(found.moved),
-        kv_usage=Gauge(_mean(found.kv_means), max(found.kv_peaks, default=None)),
-        running=Gauge(_mean(found.running), max(found.running, default=None)),
-        waiting=Gauge(_mean(found.waiting), max(found.waiting, default=None)),
+        rounds=counts.rounds,
+        longest_gap_s=counts.longest_gap_ns / 1e9,
+        resets=counts.resets,
+        prefix_cache=prefix_cache(counts.moved),
+        kv_usage=Gauge(_mean(counts.kv_means), max(counts.kv_peaks, default=None)),
+        running=Gauge(_mean(counts.running), max(counts.running, default=None)),
+        waiting=Gauge(_mean(counts.waiting), max(counts.waiting, default=None)),
         preemptions=sum(preemptions) if preemptions else None,
-        server=server(found.moved),
-        gpus={gpu: _gpu(samples) for gpu, samples in found.gpus.items()},
+        server=server(counts.moved),
+        gpus={gpu: _gpu(samples) for gpu, samples in counts.gpus.items()},
     )
 
 

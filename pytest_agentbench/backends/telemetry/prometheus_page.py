@@ -22,21 +22,21 @@ class Page:
 
     def changes(self, text: str) -> Changes:
         """Raises ValueError when the text is none of Prometheus."""
-        found = Changes([], [], [])
+        changes = Changes([], [], [])
         lines = {line[:end]: line[end:] for line in text.splitlines() if line and line[0] != "#" and (end := _end_of_labels(line))}
-        for written, told in lines.items():
+        for written, value in lines.items():
             if (number := self._numbers.get(written)) is None:
-                found.series.append(_parsed(written + told))
+                changes.series.append(_parsed(written + value))
                 number = self._numbers[written] = len(self._told)
                 self._told.append("")
-            if self._told[number] != told:
-                self._told[number] = told
-                found.values.append((number, _number(told)))
+            if self._told[number] != value:
+                self._told[number] = value
+                changes.values.append((number, _number(value)))
         if len(lines) < len(self._numbers):
-            found.gone.extend(number for written, number in self._numbers.items() if self._told[number] and written not in lines)
-            for number in found.gone:
+            changes.gone.extend(number for written, number in self._numbers.items() if self._told[number] and written not in lines)
+            for number in changes.gone:
                 self._told[number] = ""
-        return found
+        return changes
 
 
 def _end_of_labels(line: str) -> int:

@@ -110,7 +110,7 @@ def _sample(line: ServiceLine | GpuLine, tables: dict[SampleSource, list[Series 
         table.clear()
     for name, labels in line.get("series", ()):
         table.append(Series(source, name, tuple(sorted(labels.items()))) if name in names else None)
-    told = {series: value for number, value in line["values"] if (series := table[number])}
-    values = {series: value for series, value in told.items() if value is not None}
+    every = {series: value for number, value in line["values"] if (series := table[number])}
+    values = {series: value for series, value in every.items() if value is not None}
     gone = frozenset(series for number in line.get("gone", ()) if (series := table[number]))
-    return Sample(line["round"], line["ns"], source, first, values, frozenset(told.keys() - values.keys()), gone, at=line["at"])
+    return Sample(line["round"], line["ns"], source, first, values, frozenset(every.keys() - values.keys()), gone, at=line["at"])

@@ -48,25 +48,25 @@ def first_screen_so_far(name: str, session: Session | None, found: SoFar, *, sto
     return "\n".join(_lines(name, session, found, stopped=stopped))
 
 
-def _lines(name: str, session: Session | None, found: SoFar, *, stopped: bool) -> Iterator[str]:
+def _lines(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Iterator[str]:
     yield f'<section class="run" aria-label="Run {text(name)}">'
     begun = f"; session {session.number} began at {session.started_at}, {session.concurrency} rollouts in flight at most" if session else ""
     yield f'<p class="soft">{text(name + begun)}</p>'
     how = "It has stopped" if stopped else "It goes on"
-    yield f'<h1 class="verdict open">{how}: {found.ended:,} rollouts have ended</h1>'
+    yield f'<h1 class="verdict open">{how}: {so_far.ended:,} rollouts have ended</h1>'
     if stopped:
         again = text(f"--agentbench-resume={name}")
         yield f"<p>No session works on it: it is summed up now, or was killed. <code>{again}</code> goes on with it.</p>"
     yield '<div class="figures">'
-    for group, statuses in found.statuses.items():
-        about = f"{group} " if len(found.statuses) > 1 else ""
-        for score, count in [*found.scored[group].items()][:SHOWN]:
+    for group, statuses in so_far.statuses.items():
+        about = f"{group} " if len(so_far.statuses) > 1 else ""
+        for score, count in [*so_far.scored[group].items()][:SHOWN]:
             if count:
-                yield figure(f"{about}{score}", number(found.sums[group, score] / count, 3), "", f"mean of {count:,} so far")
+                yield figure(f"{about}{score}", number(so_far.sums[group, score] / count, 3), "", f"mean of {count:,} so far")
         yield figure(f"{about}rollouts", f"{sum(statuses.values()):,}", "", statuses_text(statuses))
-    if found.calls:
-        yield figure("LLM calls", f"{found.calls:,}", "", f"{found.failed_calls:,} failed")
+    if so_far.calls:
+        yield figure("LLM calls", f"{so_far.calls:,}", "", f"{so_far.failed_calls:,} failed")
     yield "</div>"
-    if found.ended:
+    if so_far.ended:
         yield '<p class="soft">Short rollouts end first, so the means may move; intervals and the verdict come when the run has ended.</p>'
     yield "</section>"

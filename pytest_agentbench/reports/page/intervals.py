@@ -62,9 +62,9 @@ def _even(metric: str) -> float:
     return 1.0 if "." in metric else 0.0
 
 
-def _interval(title: str, found: Decision, threshold: float, verdict: str) -> Json:
+def _interval(title: str, decision: Decision, threshold: float, verdict: str) -> Json:
     """Empty where there is no number."""
-    if found.estimate is None:
+    if decision.estimate is None:
         return {}
-    ends = {"estimate": found.estimate, "low": found.low, "high": found.high}
-    return {"title": title, **ends, "threshold": threshold, "verdict": verdict, "confidence": found.confidence}
+    ends = {"estimate": decision.estimate, "low": decision.low, "high": decision.high}
+    return {"title": title, **ends, "threshold": threshold, "verdict": verdict, "confidence": decision.confidence}

@@ -60,23 +60,23 @@ class LiveRun:
             begin = after if generation == now else 0
             more = self._seen.read_on() or len(self._seen.rows) > begin + AT_ONCE
             phase, looks = self._phase(), self._seen.look_at_servers()
-            found = f"{now}-{phase}-{len(self._seen.rows)}-{self._seen.damaged}-{looks}"
-            if found == state and begin == len(self._seen.rows):
+            latest = f"{now}-{phase}-{len(self._seen.rows)}-{self._seen.damaged}-{looks}"
+            if latest == state and begin == len(self._seen.rows):
                 return "{}"
-            return self._answer({"generation": now, "state": found, "phase": phase, "more": more}, begin)
+            return self._answer({"generation": now, "state": latest, "phase": phase, "more": more}, begin)
 
     def _answer(self, head: Json, after: int) -> str:
-        seen = self._seen
+        contents = self._seen
         rest = {
-            "mains": seen.mains,
-            "distributions": seen.table.distributions.plain(),
-            "server": seen.server,
-            "compared": intervals(seen.run) if seen.run else [],
-            "first": first_screen([seen.run]) if seen.run else seen.first(head["phase"]),
-            "verdict": seen.run.verdict if seen.run else "",
-            "damaged": seen.damaged,
+            "mains": contents.mains,
+            "distributions": contents.table.distributions.plain(),
+            "server": contents.server,
+            "compared": intervals(contents.run) if contents.run else [],
+            "first": first_screen([contents.run]) if contents.run else contents.first(head["phase"]),
+            "verdict": contents.run.verdict if contents.run else "",
+            "damaged": contents.damaged,
         }
-        return f'{encoded({**head, **rest})[:-1]},"rows":[{",".join(seen.rows[after : after + AT_ONCE])}]}}'
+        return f'{encoded({**head, **rest})[:-1]},"rows":[{",".join(contents.rows[after : after + AT_ONCE])}]}}'
 
     def rollout(self, number: int) -> str:
         """JSON: all of the rollout in a row; raises IndexError where there is none, OSError and ValueError where it cannot be read."""

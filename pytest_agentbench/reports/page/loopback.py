@@ -82,16 +82,16 @@ class PageHandler(BaseHTTPRequestHandler):
             return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n")
         return self._answer(HTTPStatus.OK, kind, body)
 
-    def _body(self, name: str, asked: dict[str, str]) -> tuple[str, str]:
+    def _body(self, name: str, query: dict[str, str]) -> tuple[str, str]:
         """Kind and text; raises LookupError and ValueError for what there is not, OSError and ConfigError for what is unreadable."""
         run = self.server.run
         match name:
             case "":
                 return "text/html", run.page()
             case "news":
-                return "application/json", run.news(asked["generation"], asked["state"], max(0, int(asked["after"])))
+                return "application/json", run.news(query["generation"], query["state"], max(0, int(query["after"])))
             case "rollout":
-                return "application/json", run.rollout(max(0, int(asked["number"])))
+                return "application/json", run.rollout(max(0, int(query["number"])))
         raise LookupError(name)
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
