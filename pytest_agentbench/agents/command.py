@@ -109,10 +109,10 @@ class Command:
         """The path of the program; raises ValueError when there is none."""
         name = self.program[0]
         path = str(Path(self.cwd) / name) if "/" in name else name
-        found = shutil.which(path, path=environment.get("PATH"))
-        if found is None:
+        program = shutil.which(path, path=environment.get("PATH"))
+        if program is None:
             raise ValueError(f"there is no program {name!r} in {self.cwd if '/' in name else 'the PATH; see `python` and `env`'}")
-        return found
+        return program
 
     async def _recorded(self, content: bytes, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         """Makes the program's run a part of the rollout; its answer. Raises AgentError for a program that failed."""

@@ -46,11 +46,11 @@ def make_agent(settings: Json, folder: Path) -> Agent:
     sampling_of(settings)
     if not isinstance(settings.get(UPGRADE), bool | None):
         raise ConfigError(f"agent: {UPGRADE} should be true or false, not {settings[UPGRADE]!r}")
-    given = {name: _inner(name, value, folder) if options[name].get("agent") else value
+    chosen = {name: _inner(name, value, folder) if options[name].get("agent") else value
              for name, value in settings.items() if name in options}  # fmt: skip
-    given |= {name: str(folder / str(given.get(name, ""))) for name, about in options.items() if about.get("path")}
+    chosen |= {name: str(folder / str(chosen.get(name, ""))) for name, about in options.items() if about.get("path")}
     try:
-        agent: Agent = function_agent(kind, made_by, given) if _is_function(made_by) else made_by(**given)
+        agent: Agent = function_agent(kind, made_by, chosen) if _is_function(made_by) else made_by(**chosen)
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # the class may be the user's: an option without a default, a check of its own, no class
@@ -102,13 +102,13 @@ def brings_code(settings: Any, folder: Path) -> bool:
 
 def prompts_of(agent: Agent) -> dict[str, str]:
     """Option -> what this agent, and those that it has as options, tell a model besides the scenario."""
-    found: dict[str, str] = {}
+    prompts: dict[str, str] = {}
     for name, about in _options(type(agent)).items():
         if about.get("prompt"):
-            found[name] = getattr(agent, name)
+            prompts[name] = getattr(agent, name)
         elif about.get("agent"):
-            found |= {f"{name}.{inner}": text for inner, text in prompts_of(getattr(agent, name)).items()}
-    return found
+            prompts |= {f"{name}.{inner}": text for inner, text in prompts_of(getattr(agent, name)).items()}
+    return prompts
 
 
 def is_black_box(agent: Agent) -> bool:

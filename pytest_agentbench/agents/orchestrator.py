@@ -106,11 +106,11 @@ class Orchestrator:
         talk = RoundMessages(self, notebook)
         for turn in range(1, self.max_rounds + 1):
             reply = await llm.chat(talk.messages(), own.schemas)
-            asked = _first([(call, own.understood(call.name, call.arguments, turn)) for call in reply.tool_calls])
-            if asked is None:
+            chosen = _first([(call, own.understood(call.name, call.arguments, turn)) for call in reply.tool_calls])
+            if chosen is None:
                 talk.nothing(reply)
                 continue
-            request, call = asked
+            request, call = chosen
             started = time.monotonic_ns()
             try:
                 result = f"Error: {call.detail}" if call.problem else await self._done(call, context, llm)

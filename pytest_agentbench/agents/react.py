@@ -45,13 +45,13 @@ class React:
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         messages = self._opening(scenario)
         for step in count(1):
-            said = await self._step(llm, messages)
-            if isinstance(said, FinalAnswer):
-                return Answer(said.text)
+            answer = await self._step(llm, messages)
+            if isinstance(answer, FinalAnswer):
+                return Answer(answer.text)
             if step > self.max_tool_calls:
                 break
-            result = await tools.call(said.tool, said.input, step, repair=self.normalize_tool_input_quotes)
-            messages += [{"role": "assistant", "content": said.said}, {"role": "user", "content": f"Observation: {result}"}]
+            result = await tools.call(answer.tool, answer.input, step, repair=self.normalize_tool_input_quotes)
+            messages += [{"role": "assistant", "content": answer.said}, {"role": "user", "content": f"Observation: {result}"}]
         raise LimitReached(f"tool calls: {self.max_tool_calls} were not enough")
 
     def _opening(self, scenario: Scenario) -> list[Json]:

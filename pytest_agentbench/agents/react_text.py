@@ -100,16 +100,16 @@ def _final_answer(text: str, label: re.Match[str]) -> FinalAnswer:
 
 def _action(text: str, label: re.Match[str]) -> Action | FinalAnswer:
     # The input may stand in the action's own line; whatever else comes first means that there is none.
-    given = next(_labels(ANYWHERE, text, label.end()), None)
-    if given is not None and given["final"]:  # Action: None needed
-        return _final_answer(text, given)
-    if given is None or not given["input"]:
+    label_of_input = next(_labels(ANYWHERE, text, label.end()), None)
+    if label_of_input is not None and label_of_input["final"]:  # Action: None needed
+        return _final_answer(text, label_of_input)
+    if label_of_input is None or not label_of_input["input"]:
         raise ReactTextError(MISSING_INPUT)
-    lines = text[label.end() : given.start()].split("\n")
+    lines = text[label.end() : label_of_input.start()].split("\n")
     tool = next(filter(None, (line.strip(" \t\r*`\"'") for line in lines)), "")
     if not tool:
         raise ReactTextError(MISSING_ACTION)
-    start, end = _input(text, given.end())
+    start, end = _input(text, label_of_input.end())
     written = text[start:end].strip(" \t\r\n`")
     return Action(tool, "" if written.strip("*\"'.").lower() in {"none", "null", ""} else written, text[:end].rstrip())
 

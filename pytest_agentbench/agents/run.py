@@ -51,7 +51,7 @@ async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) 
 
 def _conversation(scenario: Scenario, llm: LLM, answer: Answer) -> list[Json]:
     """What was said so far, without what the agent tells the model of itself before it."""
-    first, said = scenario.messages[0], [*llm.transcript]
-    if first in said:
-        return said[said.index(first) :]
+    first, messages = scenario.messages[0], [*llm.transcript]
+    if first in messages:
+        return messages[messages.index(first) :]
     return [*scenario.messages, {"role": "assistant", "content": answer.text}]

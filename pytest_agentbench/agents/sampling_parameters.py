@@ -19,8 +19,8 @@ PARAMETERS: Mapping[str, ValueKind] = {
 
 def sampling_of(settings: Json) -> Json:
     """The sampling parameters among an agent's settings; raises ConfigError for one of the wrong type or out of range."""
-    given = {name: settings[name] for name in SAMPLING if name in settings}
-    for name, value in given.items():
+    parameters = {name: settings[name] for name in SAMPLING if name in settings}
+    for name, value in parameters.items():
         if not PARAMETERS[name].allows(value):
             raise ConfigError(f"agent: {name} should be {PARAMETERS[name].words}, not {value!r}")
-    return given
+    return parameters

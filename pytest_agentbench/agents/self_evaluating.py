@@ -116,9 +116,9 @@ class SelfEvaluating:
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         judge = await llm.judge(self.evaluator_llm)  # before any work: without a judge it would be in vain
-        drafts, asked = Drafts(llm, tools), scenario
+        drafts, task = Drafts(llm, tools), scenario
         for _ in range(self.max_retries + 1):
-            draft = await drafts.write(self.wraps, asked)
+            draft = await drafts.write(self.wraps, task)
             if draft.status == AgentError.status:
                 continue
             prompt = filled(self.evaluation_prompt_template, _seen_by_the_judge(scenario, draft, tools))
@@ -129,7 +129,7 @@ class SelfEvaluating:
             if accepted:
                 break
             if self.pass_feedback_to_agent:
-                asked = _with_feedback(scenario, filled(self.feedback_template, _feedback(verdict)))
+                task = _with_feedback(scenario, filled(self.feedback_template, _feedback(verdict)))
         return drafts.answer()
 
 
@@ -206,9 +206,9 @@ def merit(draft: Draft) -> float:
 
 
 def _seen_by_the_judge(scenario: Scenario, draft: Draft, tools: Toolbox) -> dict[str, str]:
-    asked = [_text(message) for message in scenario.messages if message.get("role") == "user"]
+    questions = [_text(message) for message in scenario.messages if message.get("role") == "user"]
     return {
-        "question": asked[-1] if asked else "",
+        "question": questions[-1] if questions else "",
         "tools": "\n".join(f"- {tool.name}: {' '.join(tool.description.split())}" for tool in tools.tools.values()) or "none",
         "tool_calls": calls_text(draft.tool_calls),
         "answer": draft.answer or f"(none) {draft.reason}".strip(),

@@ -41,13 +41,13 @@ def run_calibrate(options: argparse.Namespace) -> None:
             lines.append(f"# {score} has no greatest value: nothing is suggested for it")
             continue
         try:
-            found = calibrate(runs, group, score)
+            noise = calibrate(runs, group, score)
         except ValueError as error:
             raise ConfigError(f"{group}: {error}") from error
-        lines += _said(score, found)
-        thresholds += [f"  {score}: {_below(found.floor):g}"] if _below(found.floor) > 0 else []
-        thresholds += [f"  {score}.mean: {found.limit:g}"] if found.limit is not None and found.limit > 0 else []
-        rules += [f"  - {score}.mean >= -{found.margin:g} vs baseline"] if found.margin is not None and found.margin < 1 else []
+        lines += _noise_lines(score, noise)
+        thresholds += [f"  {score}: {_below(noise.floor):g}"] if _below(noise.floor) > 0 else []
+        thresholds += [f"  {score}.mean: {noise.limit:g}"] if noise.limit is not None and noise.limit > 0 else []
+        rules += [f"  - {score}.mean >= -{noise.margin:g} vs baseline"] if noise.margin is not None and noise.margin < 1 else []
     for key, entries in (("thresholds", thresholds), ("gate", rules)):
         lines += [f"{key}:", *entries] if entries else []
     for line in lines:
@@ -77,24 +77,24 @@ def _differ(runs: list[Evidence], group: str, *parts: str) -> list[str]:
     return [part for part in parts if len({frozenset(run.hashes(group, part)) for run in runs}) > 1]
 
 
-def _said(score: str, found: ScoreNoise) -> Iterator[str]:
-    means = ", ".join(f"{mean:.3f}" for mean in found.means)
-    yield f"# {score}: means {means}, {max(found.means) - min(found.means):.3f} apart"
-    most = ", ".join(f"{each.scenario} {each.low:.2f} to {each.high:.2f}" for each in found.flaky[:SHOWN])
-    yield f"# {len(found.flaky)} of {found.scenarios} scenarios were not always scored alike{f': {most}' if most else ''}" + (
-        ", ..." if len(found.flaky) > SHOWN else ""
+def _noise_lines(score: str, noise: ScoreNoise) -> Iterator[str]:
+    means = ", ".join(f"{mean:.3f}" for mean in noise.means)
+    yield f"# {score}: means {means}, {max(noise.means) - min(noise.means):.3f} apart"
+    most = ", ".join(f"{each.scenario} {each.low:.2f} to {each.high:.2f}" for each in noise.flaky[:SHOWN])
+    yield f"# {len(noise.flaky)} of {noise.scenarios} scenarios were not always scored alike{f': {most}' if most else ''}" + (
+        ", ..." if len(noise.flaky) > SHOWN else ""
     )
-    for margin, verdicts in found.verdicts.items():
-        share = verdicts["FAIL"] / found.pairs
+    for margin, verdicts in noise.verdicts.items():
+        share = verdicts["FAIL"] / noise.pairs
         yield (
-            f"# margin {margin:g}: of {found.pairs} pairs of these runs {verdicts['PASS']} PASS, {verdicts['INCONCLUSIVE']} INCONCLUSIVE, "
+            f"# margin {margin:g}: of {noise.pairs} pairs of these runs {verdicts['PASS']} PASS, {verdicts['INCONCLUSIVE']} INCONCLUSIVE, "
             f"{verdicts['FAIL']} FAIL: false alarms {share * 100:.1f} %"
         )
-    if found.margin is None or found.margin >= 1:
+    if noise.margin is None or noise.margin >= 1:
         yield "# no margin holds: more scenarios or trials make one"
-    if found.fewest < 2:
+    if noise.fewest < 2:
         yield "# one trial of a scenario does not show how trials vary; two or more on both sides do, and find smaller drops"
-    yield f"# promote a baseline of {3 * found.fewest} trials or more, three times a run's: every later run shares what chance did to it"
+    yield f"# promote a baseline of {3 * noise.fewest} trials or more, three times a run's: every later run shares what chance did to it"
 
 
 def _below(score: float) -> float:

@@ -47,10 +47,10 @@ def _read(options: argparse.Namespace) -> RunComparison:
 
     named = [directory for name in options.names for directory in runs_of(name, options.reports)]
     first = [find_run(options.reference, options.reports)] if options.reference else []
-    found: dict[Path, Path] = {}  # a run that is named twice is one run
+    runs: dict[Path, Path] = {}  # a run that is named twice is one run
     for directory in (*first, *named):
-        found.setdefault(directory.resolve(), directory)
-    if len(found) < 2:
-        raise ConfigError(f"{', '.join(map(str, found.values()))} is one run, and it takes two or more to compare")
-    names = [name_of(directory) or directory.name for directory in found]
-    return RunComparison(distinct(names), tuple(map(read, found.values())))
+        runs.setdefault(directory.resolve(), directory)
+    if len(runs) < 2:
+        raise ConfigError(f"{', '.join(map(str, runs.values()))} is one run, and it takes two or more to compare")
+    names = [name_of(directory) or directory.name for directory in runs]
+    return RunComparison(distinct(names), tuple(map(read, runs.values())))

@@ -63,11 +63,11 @@ def run_gate(options: argparse.Namespace) -> int:
     directory = find_run(options.name, options.reports)
     run = read_run(directory)
     asking = Options(tuple(options.gate), options.baseline, options.reports, thresholds=run.settings.thresholds, ab=run.settings.ab)
-    found, evidence = judge_again(run, directory, [*suites_of(run)], asking)
-    if found is None:
+    result, evidence = judge_again(run, directory, [*suites_of(run)], asking)
+    if result is None:
         raise ConfigError(f"nothing is asked of {run.id}: its suites have no rules; give some with --gate, or a --baseline")
-    write_gate(PlainOutput(), found, run.rounds)
-    return status_of(replace(run, gate=found), evidence, options.inconclusive)
+    write_gate(PlainOutput(), result, run.rounds)
+    return status_of(replace(run, gate=result), evidence, options.inconclusive)
 
 
 def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool = False) -> int:

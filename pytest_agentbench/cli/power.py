@@ -30,10 +30,10 @@ def add(commands: Any) -> None:
 
 def trials(text: str) -> tuple[int, ...]:
     """`1,3,5`; raises ValueError, of which argparse makes a sentence."""
-    found = tuple(map(int, text.split(",")))
-    if min(found) < 1:
+    counts = tuple(map(int, text.split(",")))
+    if min(counts) < 1:
         raise ValueError(text)
-    return found
+    return counts
 
 
 def run_power(options: argparse.Namespace) -> None:

@@ -67,10 +67,10 @@ def add(commands: Any) -> None:
 
 def levels(text: str) -> tuple[int, ...]:
     """`8,16,32`, ordered; two at least."""
-    found = tuple(sorted({*counts(text)}))
-    if len(found) < 2:
+    every = tuple(sorted({*counts(text)}))
+    if len(every) < 2:
         raise ValueError("two numbers at least, separated by commas, such as 8,16,32")
-    return found
+    return every
 
 
 def _share(text: str) -> float:

@@ -24,15 +24,15 @@ def run_trend(options: argparse.Namespace) -> None:
     from pytest_agentbench.gate.trend import read_past, trend_of
     from pytest_agentbench.reports.trend import change_text, write
 
-    found = trend_of(read_past(options.directory))
-    for group, series, each in found.regressions():
+    trend = trend_of(read_past(options.directory))
+    for group, series, each in trend.regressions():
         print(f"{each.kind}, {each.state}: {group} {series.metric} {change_text(series, each)} in {each.run}, against {each.reference}")
-    for one in found.left_out:
+    for one in trend.left_out:
         print(f"left out: {one.source}: {one.why}")
     target = options.output or options.directory
     try:
         target.mkdir(parents=True, exist_ok=True)
-        files = write(found, target)
+        files = write(trend, target)
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}; name another directory with --output DIR") from error
     for file in files:

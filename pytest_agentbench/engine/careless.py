@@ -25,9 +25,9 @@ class Careless:
 
     def reply(self, request: Mapping[str, Any]) -> PolicyReply:
         reply = self._policy.reply(request)
-        said = sha256(orjson.dumps(request["messages"])).digest()
-        self._seen[said] += 1
-        chance = random.Random(f"{self._seed} {self._seen[said]} {said.hex()}")
+        digest = sha256(orjson.dumps(request["messages"])).digest()
+        self._seen[digest] += 1
+        chance = random.Random(f"{self._seed} {self._seen[digest]} {digest.hex()}")
         names = [tool["function"]["name"] for tool in request.get("tools") or ()]
         return replace(reply, tool_calls=tuple(self._perhaps_wrong(call, names, chance) for call in reply.tool_calls))
 

@@ -32,12 +32,12 @@ def read_trajectory(file: Path) -> Trajectory:
         raise ConfigError(f"{file}: steps should be an array of objects")
     agent = [step for step in steps if step.get("source") == "agent"]
     model = dig(data, "agent", "model_name") or ""
-    said = [step["message"] for step in agent if isinstance(step.get("message"), str)]
+    answers = [step["message"] for step in agent if isinstance(step.get("message"), str)]
     return Trajectory(
         calls=tuple(_call(step, model, file) for step in agent if step.get("llm_call_count", 1) != 0),
         tool_calls=tuple(_tool_calls(agent)),
         messages=tuple(message for step in steps for message in _messages(step)),
-        answer=said[-1] if said else "",
+        answer=answers[-1] if answers else "",
         several=sum((step.get("llm_call_count") or 1) > 1 for step in agent),
     )
 

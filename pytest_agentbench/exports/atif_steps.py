@@ -81,11 +81,11 @@ def _work(message: Json, results: Sequence[Json]) -> Json:
     """The tools that a message calls, and what they gave."""
     called = [_tool_call(number, call) for number, call in enumerate(message.get("tool_calls") or ())]
     ids = {call["tool_call_id"] for call in called}
-    given = [
+    results = [
         known({"source_call_id": id if (id := result.get("tool_call_id")) in ids else None, "content": _text(result.get("content"))})
         for result in results
     ]
-    return {**({"tool_calls": called} if called else {}), **({"observation": {"results": given}} if given else {})}
+    return {**({"tool_calls": called} if called else {}), **({"observation": {"results": results}} if results else {})}
 
 
 def _tool_call(number: int, call: Json) -> Json:

@@ -48,9 +48,9 @@ def json_items(file: Path, size: int = 1 << 20) -> Iterator[Any]:
             if text[at : at + 1] != "[":
                 raise ConfigError(f"{file}: should hold a JSON array")
             at += 1
-            while (found := _element(text, at)) != _END:
-                if found is not None:
-                    value, at = found
+            while (element := _element(text, at)) != _END:
+                if element is not None:
+                    value, at = element
                     yield value
                 elif more := stream.read(max(size, len(text) - at)):  # as much again, so that no text is looked at too often
                     text, at = text[at:] + more, 0

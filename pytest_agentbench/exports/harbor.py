@@ -51,9 +51,9 @@ class HarborTrial:
     @property
     def agent(self) -> Json:
         """Who ran; without its keyword arguments, which may hold keys."""
-        info, asked = dig(self.result, "agent_info") or {}, dig(self.config, "agent") or {}
-        model = asked.get("model_name") or dig(info, "model_info", "name")
-        return {"kind": info.get("name") or asked.get("name") or asked.get("import_path") or "unknown", "model": model}
+        info, chosen = dig(self.result, "agent_info") or {}, dig(self.config, "agent") or {}
+        model = chosen.get("model_name") or dig(info, "model_info", "name")
+        return {"kind": info.get("name") or chosen.get("name") or chosen.get("import_path") or "unknown", "model": model}
 
     @property
     def statistics(self) -> str:
@@ -120,11 +120,11 @@ def _trials(path: Path) -> Sequence[HarborTrial]:
     folders = sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
     if not folders:
         raise ConfigError(f"{path}: no trial in it, which is a directory with {CONFIG}; name the directory of a job")
-    found = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
-    names = {str(trial.agent) for trial in found if trial.result}
+    trials = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
+    names = {str(trial.agent) for trial in trials if trial.result}
     if len(names) > 1:
-        found = [HarborTrial(each.folder, each.config, each.result, _variant(each.agent)) for each in found]
-    return sorted(found, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
+        trials = [HarborTrial(each.folder, each.config, each.result, _variant(each.agent)) for each in trials]
+    return sorted(trials, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
 
 
 def _result(file: Path) -> Json | None:

@@ -113,8 +113,8 @@ def _shared(timed: Sequence[SentCall]) -> int:
 def _names(group: str, call: SentCall, shared: int) -> list[str]:
     """What a prompt's blocks are called: by the suite, by what stands in them, and where that is unknown by the call."""
     count = math.ceil(_length(call) / BLOCK)
-    told = [*(f"{group} {number}" for number in range(shared)), *_stretches(call.text)][:count]
-    return [*told, *(f"{call.id} {number}" for number in range(len(told), count))]
+    names = [*(f"{group} {number}" for number in range(shared)), *_stretches(call.text)][:count]
+    return [*names, *(f"{call.id} {number}" for number in range(len(names), count))]
 
 
 def _when(place: RolloutPlace, call: SentCall, earlier: Sequence[SentCall], began: int) -> Json:

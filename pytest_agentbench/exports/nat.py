@@ -92,14 +92,14 @@ def _optional(file: Path) -> Json:
 def _items(file: Path) -> dict[str, Json]:
     """What an evaluator says of each id, in its order."""
     items = read_object(file, "eval_output_items")["eval_output_items"]
-    found: dict[str, Json] = {}
+    by_id: dict[str, Json] = {}
     for number, item in enumerate(items if isinstance(items, list) else [None]):
         if not isinstance(item, dict) or "id" not in item or "score" not in item:
             raise ConfigError(f"{file}: eval_output_items[{number}] should be an object with id and score")
-        if str(item["id"]) in found:
+        if str(item["id"]) in by_id:
             raise ConfigError(f"{file}: the id {item['id']!r} is there twice")
-        found[str(item["id"])] = item
-    return found
+        by_id[str(item["id"])] = item
+    return by_id
 
 
 def _average(file: Path) -> float | None:
@@ -165,9 +165,9 @@ def _joined(job: Path, entries: Sequence[NatEntry], notes: list[str]) -> dict[in
         return {}
     events = read_events(job / EVENTS)
     fits = {number: list(map(_bare, example.tools)) for number, example in events.items() if number in range(len(entries))}
-    seen = {number: list(map(_bare, entry.called)) for number, entry in enumerate(entries) if entry.called is not None}
-    both = [number for number in seen if seen[number] and fits.get(number)]
-    wrong = [number for number in both if sorted(seen[number]) != sorted(fits[number])]
+    names_by_number = {number: list(map(_bare, entry.called)) for number, entry in enumerate(entries) if entry.called is not None}
+    both = [number for number in names_by_number if names_by_number[number] and fits.get(number)]
+    wrong = [number for number in both if sorted(names_by_number[number]) != sorted(fits[number])]
     if wrong or len(fits) < len(events):
         why = (
             f"entry {wrong[0]} ({entries[wrong[0]].id}) was scored for tools that event example {wrong[0]} does not have"
@@ -177,7 +177,7 @@ def _joined(job: Path, entries: Sequence[NatEntry], notes: list[str]) -> dict[in
         notes.append(f"events are left out, because nobody knows whose they are: {why}")
         return {}
     notes.append(f"events are joined to ids by position, which their tools confirm for {len(both)} of {len(entries)} entries")
-    if borrowed := [number for number in seen if seen[number] and not fits.get(number)]:
+    if borrowed := [number for number in names_by_number if names_by_number[number] and not fits.get(number)]:
         notes.append(
             f"{len(borrowed)} entries were scored for tools that their own events do not have, such as {entries[borrowed[0]].id!r}"
         )

@@ -87,8 +87,8 @@ def _call(place: RolloutPlace, attempt: Attempt, number: int, call: LLMCall, tex
 def _texts(place: RolloutPlace) -> dict[int, str]:
     """Call -> what the model said, where the transcript has a message of it for each call that went well."""
     good = [number for number, call in enumerate(place.rollout.calls) if call.error_kind is None]
-    said = [str(message.get("content") or "") for message in place.rollout.messages if message.get("role") == "assistant"]
-    return dict(zip(good, said, strict=True)) if len(good) == len(said) else {}
+    answers = [str(message.get("content") or "") for message in place.rollout.messages if message.get("role") == "assistant"]
+    return dict(zip(good, answers, strict=True)) if len(good) == len(answers) else {}
 
 
 def _id(place: RolloutPlace, *parts: object) -> str:

@@ -121,29 +121,29 @@ def _tool_calls(rounds: Sequence[object]) -> Iterator[ToolCall]:
 
 def _answer(task: Json) -> str:
     """The prediction. What the file calls `answer` is the label."""
-    given = [
+    answers = [
         response
         for responses in (task.get("all_tool_responses") or {}).values()
         for response in responses
         if dig(response, "tool") == "answer"
     ]
-    return str(dig(given[-1], "pred") or "") if given else ""
+    return str(dig(answers[-1], "pred") or "") if answers else ""
 
 
 def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int | None:
     """What the log's first line says; tasks that the log saw end and that have no file are noted."""
-    asked: int | None = None
+    concurrency: int | None = None
     ended: set[str] = set()
     for log in logs:
         with log.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if found := STARTED.search(line):
-                    asked = int(found[1])
-                elif found := ENDED.search(line):
-                    ended.add(found[2])
+                if match := STARTED.search(line):
+                    concurrency = int(match[1])
+                elif match := ENDED.search(line):
+                    ended.add(match[2])
     if lost := sorted(ended - ids):
         notes.append(f"the log saw {len(lost)} tasks end that have no file, such as {lost[0]}")
-    return asked
+    return concurrency
 
 
 def _usage(files: Sequence[Path], notes: list[str]) -> Json:

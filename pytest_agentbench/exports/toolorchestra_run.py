@@ -81,7 +81,7 @@ def _rounds(place: RolloutPlace) -> Iterator[float]:
 
 def _task(rollout: Rollout, run: Run) -> Json:
     """A task's file. The text that ends a rollout is the prediction of the tool `answer`, which ends a task."""
-    asked = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
+    questions = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
     broken = rollout.status in ("infra_error", "agent_error")
     calls = [*_rounds_of(rollout.tool_calls)]
     if rollout.status == "ok" and ANSWER not in rollout.tools:
@@ -89,7 +89,7 @@ def _task(rollout: Rollout, run: Run) -> Json:
     responses = {"0": [{"tool": ANSWER, "pred": rollout.answer}]} if rollout.answer and not broken else {}
     task = {
         "id": rollout.scenario,
-        "problem": asked[0] if asked else "",
+        "problem": questions[0] if questions else "",
         "all_tool_calls": calls,
         "all_tool_responses": responses,
         "answer": [*rollout.expected],
@@ -181,9 +181,9 @@ def _summaries(
 def _window(span: tuple[float, float], last: float, usage: Sequence[Json], samples: Sequence[Json], ends: Sequence[float]) -> Json:
     start, end = span
     done = _per_second(ends, span, last)
-    asked = [each for each in usage if start <= each["ts_unix"] <= end]
-    ratios = [each["cached_tokens_ratio"] for each in asked if each["cached_tokens_ratio"] is not None]
-    prompt, cached = (sum(each[name] for each in asked) for name in ("prompt_tokens", "cached_tokens"))
+    within = [each for each in usage if start <= each["ts_unix"] <= end]
+    ratios = [each["cached_tokens_ratio"] for each in within if each["cached_tokens_ratio"] is not None]
+    prompt, cached = (sum(each[name] for each in within) for name in ("prompt_tokens", "cached_tokens"))
     inside = [each for each in ends if start <= each <= end]
     return {
         "window_start_unix": start,
@@ -192,8 +192,8 @@ def _window(span: tuple[float, float], last: float, usage: Sequence[Json], sampl
         "window_end_iso": iso(round(end * 1e9)),
         "metrics": window_metrics([row for row in samples if start <= row["ts_unix"] <= end], done["measured"]),
         "response_usage": {
-            "available": bool(asked),
-            "responses": len(asked),
+            "available": bool(within),
+            "responses": len(within),
             "sum_cached_tokens": cached,
             "sum_prompt_tokens": prompt,
             "cached_tokens_ratio_token_weighted": cached / prompt if prompt else None,

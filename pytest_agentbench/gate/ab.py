@@ -182,8 +182,8 @@ def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[Roll
 def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) -> Iterator[MetricCompared]:
     """What is known of each pair of arms. Those of which something can be concluded are one family of comparisons."""
     doubts = {pair: facts.failure or _loss(pair, facts) or question.doubt for pair in pairs}
-    asked = [pair for pair in pairs if not doubts[pair]]
-    decisions = dict(zip(asked, step_down([partial(question.compare, pair) for pair in asked]), strict=True))
+    certain = [pair for pair in pairs if not doubts[pair]]
+    decisions = dict(zip(certain, step_down([partial(question.compare, pair) for pair in certain]), strict=True))
     for pair in pairs:
         decision = decisions.get(pair) or replace(question.compare(pair, CONFIDENCE), verdict=INCONCLUSIVE, reason=doubts[pair])
         finding = dict(zip((PASS, FAIL), question.words, strict=True)).get(decision.verdict)

@@ -56,12 +56,12 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
     limits = [judge_rules([_asked(group, f"{score}.mean >= 0", score)], run, {})[0].decision.low for run in runs]
     floors = _above([None if low is None else -low for low in limits])
     every: dict[str, list[float]] = {}
-    for found in measured:
-        for scenario, each in found.items():
+    for scenarios in measured:
+        for scenario, each in scenarios.items():
             every.setdefault(scenario, []).extend(each.scores)
     flaky = [Flaky(scenario, min(scores), max(scores)) for scenario, scores in every.items() if min(scores) < max(scores)]
     return ScoreNoise(
-        means=tuple(math.fsum(each.mean for each in found.values()) / len(found) for found in measured),
+        means=tuple(math.fsum(each.mean for each in scenarios.values()) / len(scenarios) for scenarios in measured),
         scenarios=len(every),
         flaky=tuple(sorted(flaky, key=lambda each: (each.low - each.high, each.scenario))),
         pairs=len(lows),
@@ -72,7 +72,7 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
         },
         limit=None if floors is None else -floors,
         floor=min(score for scores in every.values() for score in scores),
-        fewest=min(len(each.scores) for found in measured for each in found.values()),
+        fewest=min(len(each.scores) for scenarios in measured for each in scenarios.values()),
     )
 
 

@@ -113,9 +113,9 @@ def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
         before, after = (_of_groups(each[part], groups) if part in OF_SUITES else each[part] for each in (was, now))
         if part == "options":
             before, after = ({**each, "suites": _of_groups(each["suites"], groups)} for each in (before, after))
-        found = [Changed(part, *each) for each in changes(before, after)]
-        told = [each for each in found if (each.part, each.path) != ("backend", "hash")]  # it says less than what it is the hash of
-        yield from told or found
+        every = [Changed(part, *each) for each in changes(before, after)]
+        told = [each for each in every if (each.part, each.path) != ("backend", "hash")]  # it says less than what it is the hash of
+        yield from told or every
 
 
 def _of_groups(part: Json, groups: Sequence[str]) -> Json:

@@ -135,10 +135,10 @@ def _of(evidence: Evidence, suite: str) -> Sequence[Trial]:
 
 def _means(evidence: Evidence, suite: str) -> dict[tuple[str, str], tuple[float, int]]:
     """(group, score) -> its mean over scenarios as rules see it, and how many there are."""
-    found = {}
+    by_score = {}
     for group, trials in evidence.groups.items():
         if trials[0].suite == suite:
             for score in dict.fromkeys(name for trial in trials for name in trial.scores):
                 means = [each.mean for each in samples(trials, score, falling=score in LOWER_IS_BETTER).values() if each.scores]
-                found[group, score] = math.fsum(means) / len(means), len(means)
-    return found
+                by_score[group, score] = math.fsum(means) / len(means), len(means)
+    return by_score

@@ -84,28 +84,28 @@ def parse_rule(text: str, scores: Sequence[str], falling: Collection[str] = (), 
     Raises ConfigError that says what would work.
     """
     text = " ".join(text.split())
-    found = WRITTEN.fullmatch(text)
-    if found is None:
+    match = WRITTEN.fullmatch(text)
+    if match is None:
         raise ConfigError(f"gate rule {text!r} should be METRIC >= LIMIT or METRIC <= LIMIT, such as {EXAMPLES}")
-    kind, metric, statistic = _what(text, found["metric"], scores)
+    kind, metric, statistic = _what(text, match["metric"], scores)
     if kind == "passes" and not passes:
         raise ConfigError(
             f"gate rule {text!r}: without a floor for {scores[0]} no rollout passes or fails; `thresholds: {{{scores[0]}: 0.5}}` is one"
         )
-    at_least, versus = found["relation"] == ">=", found["versus"] is not None
+    at_least, versus = match["relation"] == ">=", match["versus"] is not None
     is_rising = kind == "rate" and single()[metric].rising
-    if at_least != (wanted := kind in RISING or is_rising or (kind == "score" and metric not in falling)):
-        raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if wanted else 'lower'} it is: {'>=' if wanted else '<='}")
-    limit, relative = _in_its_unit(text, kind, float(found["value"]), found["unit"] or "", versus)
+    if at_least != (rises := kind in RISING or is_rising or (kind == "score" and metric not in falling)):
+        raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if rises else 'lower'} it is: {'>=' if rises else '<='}")
+    limit, relative = _in_its_unit(text, kind, float(match["value"]), match["unit"] or "", versus)
     if versus and limit and (limit > 0) == at_least:
         raise ConfigError(
             f"gate rule {text!r} asks for more than the baseline has; a margin is how much worse is accepted, such as {EXAMPLES}"
         )
-    if found["of"] and kind not in ASKED_OF:
-        raise ConfigError(f"gate rule {text!r}: `of {found['of']}` is for scores; leave it out")
-    if found["of"] == RUN and versus:
+    if match["of"] and kind not in ASKED_OF:
+        raise ConfigError(f"gate rule {text!r}: `of {match['of']}` is for scores; leave it out")
+    if match["of"] == RUN and versus:
         raise ConfigError(f"gate rule {text!r}: `of run` is a fact about one run; leave out `vs baseline`")
-    question = (found["of"] or SUITE) if kind in ASKED_OF else ""
+    question = (match["of"] or SUITE) if kind in ASKED_OF else ""
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 

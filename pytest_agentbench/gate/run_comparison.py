@@ -194,14 +194,14 @@ def doubt_sentences(runs: RunComparison) -> Iterator[str]:
     for group in runs.groups:
         scores = dict.fromkeys(score for run in runs.runs if group in run.facts.suites for score in run.facts.suites[group].scores)
         for name, run in runs.others.items():
-            found: dict[str, list[str]] = {}
+            runs_by_doubt: dict[str, list[str]] = {}
             owned = [score for score in scores if any(_has_score(each, group, score) for each in (runs.reference, run))]
             for score in owned:
                 if why := _why_no_score(runs.reference, run, group, score):
-                    found.setdefault(why, []).append(score)
-            for why, of in found.items():
+                    runs_by_doubt.setdefault(why, []).append(score)
+            for why, of in runs_by_doubt.items():
                 yield f"{group} {', '.join(of)} of {name} is not compared with {first}: {why}"
-            if sum(map(len, found.values())) < len(owned):
+            if sum(map(len, runs_by_doubt.values())) < len(owned):
                 yield from _few_shared(runs.reference, run, group, (first, name))
 
 

@@ -242,13 +242,13 @@ def _point(suite_rule: SuiteRule, run: Evidence) -> Point | None:
     trials = run.groups[suite_rule.group]
     if suite_rule.rule.kind == "latency":
         metric = suite_rule.rule.metric
-        value, found = latency_percentile(trials, metric, 50), compare_with_limit(trials, metric, 50, 1.0)
+        value, decision = latency_percentile(trials, metric, 50), compare_with_limit(trials, metric, 50, 1.0)
     else:
         measured = samples(trials, suite_rule.rule.metric, falling=suite_rule.falling)
         limits = score_limits(measured, falling=suite_rule.falling)
-        found = against_limit(measured, 0.0, limits=limits, higher_is_better=not suite_rule.falling)
-        value = found.estimate
-    return None if value is None else Point(run.facts.run, value, found.low, found.high)
+        decision = against_limit(measured, 0.0, limits=limits, higher_is_better=not suite_rule.falling)
+        value = decision.estimate
+    return None if value is None else Point(run.facts.run, value, decision.low, decision.high)
 
 
 class Steps:

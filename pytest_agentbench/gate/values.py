@@ -46,17 +46,17 @@ def passes(trials: Iterable[Trial], bar: Bar) -> dict[str, ScenarioSample]:
 
 
 def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) -> dict[str, ScenarioSample]:
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     known: dict[str, Trial] = {}
     lost: Counter[str] = Counter()
     for trial in trials:
         known[trial.scenario] = trial
         measured = value(trial)
-        found.setdefault(trial.scenario, []).extend(() if measured is None else (measured,))
+        values.setdefault(trial.scenario, []).extend(() if measured is None else (measured,))
         lost[trial.scenario] += trial.status in LOST
     return {
         name: ScenarioSample(known[name].content.get("scenario", ""), tuple(scores), known[name].cluster, lost[name])
-        for name, scores in found.items()
+        for name, scores in values.items()
     }
 
 

@@ -88,12 +88,12 @@ class RuleFinding:
 
     def is_open(self, rounds: int) -> bool:
         """Whether more trials than there are after so many rounds may decide it."""
-        found, rule = self.decision, self.suite_rule.rule
-        if found.verdict != INCONCLUSIVE:
+        decision, rule = self.decision, self.suite_rule.rule
+        if decision.verdict != INCONCLUSIVE:
             return False
-        if found.low is None:
+        if decision.low is None:
             return rule.kind == "passes" and rule.pass_rate.k > rounds
-        return judge(found.low, found.high, found.threshold) == INCONCLUSIVE
+        return judge(decision.low, decision.high, decision.threshold) == INCONCLUSIVE
 
 
 def judge_rules(
@@ -271,10 +271,10 @@ def _suspects(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> tuple[Sus
         samples(evidence.groups.get(suite_rule.group, ()), suite_rule.rule.metric, falling=suite_rule.falling) for evidence in (run, base)
     ]
     sign = -1 if suite_rule.falling else 1
-    new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in found.items()} for found in both)
+    new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in side.items()} for side in both)
     same = {scenario for scenario in new if scenario in old and both[0][scenario].content == both[1][scenario].content}
-    found = multiple.suspects({scenario: new[scenario] for scenario in new if scenario in same}, old)
-    return tuple(replace(each, base=sign * each.base, new=sign * each.new) for each in found)
+    worse = multiple.suspects({scenario: new[scenario] for scenario in new if scenario in same}, old)
+    return tuple(replace(each, base=sign * each.base, new=sign * each.new) for each in worse)
 
 
 def _decide(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, confidence: float) -> Decision:

@@ -15,10 +15,10 @@ MOST = 65_536  # enough for anybody; a limit of a thousand millions makes some p
 def raise_limit() -> None:
     """Raises the soft limit of this process as far as the hard one lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft != resource.RLIM_INFINITY and soft < most:
         with suppress(ValueError, OSError):  # macOS has one more limit, which nobody tells
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def check_limit(concurrency: int) -> None:

@@ -63,16 +63,16 @@ def _where_it_failed(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(text.split())}{place}"
 
 
-def check_takes(what: str, function: Any, wanted: Sequence[str]) -> None:
-    """Raises ConfigError unless a function can be called with `wanted` by position; where it names them, it has them in this order."""
+def check_takes(what: str, function: Any, arguments: Sequence[str]) -> None:
+    """Raises ConfigError unless a function can be called with `arguments` by position; where it names them, it has them in this order."""
     parameters = _signature(what, function).parameters
-    named = [name for name in parameters if name in wanted]
+    named = [name for name in parameters if name in arguments]
     try:
-        inspect.signature(function).bind(*wanted)
+        inspect.signature(function).bind(*arguments)
     except TypeError as error:
-        raise ConfigError(f"{what} should take ({', '.join(wanted)}), not {inspect.signature(function)}: {error}") from error
-    if named != [name for name in wanted if name in named]:
-        raise ConfigError(f"{what} should take ({', '.join(wanted)}) in this order, not {inspect.signature(function)}")
+        raise ConfigError(f"{what} should take ({', '.join(arguments)}), not {inspect.signature(function)}: {error}") from error
+    if named != [name for name in arguments if name in named]:
+        raise ConfigError(f"{what} should take ({', '.join(arguments)}) in this order, not {inspect.signature(function)}")
 
 
 def _signature(what: str, function: Any) -> inspect.Signature:

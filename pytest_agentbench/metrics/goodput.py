@@ -14,12 +14,12 @@ from pytest_agentbench.records import LLMCall
 def parse(text: str) -> tuple[str, float]:
     """(objective, milliseconds) of `ttft=500ms` or `e2e=30s`; raises ValueError that says what would work."""
     name, _, value = (part.strip() for part in text.partition("="))
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", value)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", value)
     if name and name not in registry.objectives():
         raise ValueError(unknown_name("objective", name, registry.objectives()))
-    if not name or not found or not float(found[1]):
+    if not name or not match or not float(match[1]):
         raise ValueError("should be NAME=TIME, for example ttft=500ms or e2e=30s")
-    return name, float(found[1]) * {"ms": 1, "s": 1000}[found[2]]
+    return name, float(match[1]) * {"ms": 1, "s": 1000}[match[2]]
 
 
 def values_of(call: LLMCall, names: Iterable[str]) -> dict[str, float | None]:

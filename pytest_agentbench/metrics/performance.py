@@ -275,9 +275,9 @@ class Performance:
 
     def _steady(self, span_s: float) -> SteadyRates:
         """Rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
-        asked = {number: self.asked_by.get(number, self.asked) for number in self.sessions}
-        rollouts = [(each, windows.steady(each.rollouts, asked[number])) for number, each in self.sessions.items()]
-        calls = [(each, windows.steady(each.calls, asked[number])) for number, each in self.sessions.items()]
+        concurrency = {number: self.asked_by.get(number, self.asked) for number in self.sessions}
+        rollouts = [(each, windows.steady(each.rollouts, concurrency[number])) for number, each in self.sessions.items()]
+        calls = [(each, windows.steady(each.calls, concurrency[number])) for number, each in self.sessions.items()]
         done = sum(
             windows.overlap_ns(span, steady) / (span[1] - span[0])
             for timeline, steady in rollouts
@@ -286,7 +286,7 @@ class Performance:
         )
         window = _window(rollouts, span_s)
         return SteadyRates(
-            asked=self.asked,
+            concurrency=self.asked,
             calls_without_chunks=self.without_chunks,
             rollouts=SteadyRollouts(*window, rollouts_per_hour=done * 3600 / window[0]) if window else None,
             calls=SteadyCalls(*within) if (within := _window(calls, span_s)) else None,

@@ -83,8 +83,8 @@ def client_queue_ns(call: LLMCall) -> int | None:
 
 def server_queue_ns(call: LLMCall) -> float | None:
     """What the server says that a call waited before its prefill began: ThunderAgent's pause, Dynamo's wait. TTFT has it in it."""
-    told = (call.server or {}).get("timing") or {}
-    waited = next((told[name] for name in SERVER_QUEUE if told.get(name) is not None), None)
+    timing = (call.server or {}).get("timing") or {}
+    waited = next((timing[name] for name in SERVER_QUEUE if timing.get(name) is not None), None)
     return waited * 1e6 if waited is not None and _measured(call) else None
 
 

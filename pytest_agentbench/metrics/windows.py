@@ -151,14 +151,14 @@ def split(rollout: Rollout) -> dict[str, int]:
         within = max(start, rollout.started_ns), min(end, rollout.ended_ns)
         if within[0] < within[1]:
             steps += [(within[0], part, 1), (within[1], part, -1)]
-    found, active = dict.fromkeys(PARTS, 0), dict.fromkeys(PARTS, 0)
+    parts, active = dict.fromkeys(PARTS, 0), dict.fromkeys(PARTS, 0)
     last = rollout.started_ns
     for at, part, step in sorted(steps):
         owner = next((each for each in PARTS if active[each]), "agent")
-        found[owner] += at - last
+        parts[owner] += at - last
         active[part] += step
         last = at
-    return found
+    return parts
 
 
 def _parts(rollout: Rollout) -> Iterator[tuple[str, int, int]]:

@@ -104,16 +104,16 @@ def settle(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
 
 def methods(text: str) -> dict[str, str]:
     """`NAME=BACKEND,BACKEND`: name of a method -> backend; a backend alone is called as its file is. The first is the baseline."""
-    found: dict[str, str] = {}
+    methods: dict[str, str] = {}
     for word in filter(None, map(str.strip, text.split(","))):
         name, equals, backend = word.partition("=")
         name = name if equals else Path(word).stem
-        if not name or (equals and not backend) or name in found or not name.replace("-", "").replace("_", "").isalnum():
+        if not name or (equals and not backend) or name in methods or not name.replace("-", "").replace("_", "").isalnum():
             raise ValueError("NAME=BACKEND or a backend, separated by commas, each name once: baseline=vllm-default-router,thunderagent")
-        found[name] = backend if equals else word
-    if not found:
+        methods[name] = backend if equals else word
+    if not methods:
         raise ValueError("one method at least, such as thunderagent")
-    return found
+    return methods
 
 
 def hours(cells: Sequence[Cell], plan: ReproductionPlan) -> str:

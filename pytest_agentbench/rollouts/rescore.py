@@ -106,9 +106,9 @@ def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> 
         _check_data(suite, old)
         known = {score_name(scorer): scorer for scorer in suite.scorers}
         chosen = {score_name(each): known.get(each, each) for each in names} or known
-        found = {score: load_scorer(each, suite.folder, suite.scorers.get(each)) for score, each in chosen.items()}
-        kept = [score for score, scorer in found.items() if wants_judge(scorer)]
-        again = {score: scorer for score, scorer in found.items() if score not in kept}
+        loaded = {score: load_scorer(each, suite.folder, suite.scorers.get(each)) for score, each in chosen.items()}
+        kept = [score for score, scorer in loaded.items() if wants_judge(scorer)]
+        again = {score: scorer for score, scorer in loaded.items() if score not in kept}
         groups[group] = RescoredSuite(suite, {each.id: each for each in suite.scenarios}, {**known, **chosen}, again, kept, old)
     return groups
 

@@ -82,10 +82,10 @@ def _blamed(error: BaseException, scorer: Scorer) -> str:
 async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge) -> Score:
     """What a scorer says; raises whatever it raises."""
     if wants_judge(scorer):
-        given: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
+        value: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
-        given = scorer(scenario, rollout)
-    return _checked(await given if inspect.isawaitable(given) else given)
+        value = scorer(scenario, rollout)
+    return _checked(await value if inspect.isawaitable(value) else value)
 
 
 def wants_judge(scorer: Scorer) -> bool:
@@ -98,6 +98,6 @@ async def no_judge() -> LLM:
     raise InfraError("there is no model here that could judge")
 
 
-def _checked(given: float) -> Score:
+def _checked(value: float) -> Score:
     """What a scorer returned; a plain number will do."""
-    return given if isinstance(given, Score) else Score(given)
+    return value if isinstance(value, Score) else Score(value)

@@ -67,9 +67,9 @@ def prices_of(backend: BackendUse, variant: str) -> Prices | None:
     return validate(Prices, prices, f"backend {backend.name}: prices") if prices else None
 
 
-def _with_roles(asked: PlannedSuite, backend: BackendUse) -> Suite:
+def _with_roles(planned: PlannedSuite, backend: BackendUse) -> Suite:
     """The suite with the roles that the backend's YAML names in the place of its own."""
-    return replace(asked.suite, roles={**asked.suite.roles, **_described(backend, asked.variant).get("roles", {})})
+    return replace(planned.suite, roles={**planned.suite.roles, **_described(backend, planned.variant).get("roles", {})})
 
 
 def _described(backend: BackendUse, variant: str) -> Json:

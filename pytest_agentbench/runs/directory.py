@@ -40,11 +40,11 @@ def directory_with(file: str, name: str, reports: Path, reason: str) -> Path:
 
     Of several that the user has given one name the newest is meant. Raises ConfigError; `reason`: why a directory may lack the file.
     """
-    given = Path(name)
-    for directory in (given, reports / name, *([given.parent] if given.name == file else []), *reversed(runs_called(name, reports))):
+    path = Path(name)
+    for directory in (path, reports / name, *([path.parent] if path.name == file else []), *reversed(runs_called(name, reports))):
         if (directory / file).is_file():
             return directory
-    if given.is_dir():
+    if path.is_dir():
         raise ConfigError(f"{name} has no {file}: {reason}")
     known = sorted(path.parent.name for path in reports.glob(f"*/{file}"))
     raise ConfigError(f"{unknown_name('run', name, known)} (in {reports})")

@@ -32,11 +32,11 @@ class Option:
     def key(self) -> str:
         return f"{PREFIX}_{self.name.replace('-', '_')}"
 
-    def value(self, given: Any) -> Any:
+    def value(self, value: Any) -> Any:
         """What was typed, as it is in a session: a text or nothing, or of an option of `many` values a list of texts; raises ValueError."""
         if self.many is not None:
-            return self.many([self._read(text) for text in given])
-        return self.empty if given in ("", None) and self.empty is not READ else self._read(given)
+            return self.many([self._read(text) for text in value])
+        return self.empty if value in ("", None) and self.empty is not READ else self._read(value)
 
     def _read(self, text: Any) -> Any:
         try:

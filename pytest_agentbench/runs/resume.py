@@ -125,7 +125,7 @@ def refusals(
 
 def _changes(kept: Mapping[RolloutKey, Entry], contents: ContentHashes) -> dict[tuple[str, ...], HashChange]:
     """(part, and whose) -> what has changed, each once."""
-    found: dict[tuple[str, ...], HashChange] = {}
+    every: dict[tuple[str, ...], HashChange] = {}
     for key, entry in kept.items():
         if entry.content != (today := contents.of(key)):
             whose = {
@@ -137,8 +137,8 @@ def _changes(kept: Mapping[RolloutKey, Entry], contents: ContentHashes) -> dict[
             }
             for part, hash in today.items():
                 if (was := entry.content.get(part)) != hash:
-                    found.setdefault((part, *whose[part]), HashChange(key, entry.session, _text(was, hash), _text(hash, was)))
-    return found
+                    every.setdefault((part, *whose[part]), HashChange(key, entry.session, _text(was, hash), _text(hash, was)))
+    return every
 
 
 def _text(value: Any, other: Any) -> str:

@@ -242,9 +242,9 @@ def _mean(
     return Mean(*_facts(scenarios_interval(values, clusters, limits=limits, of=of), of)) if values else None
 
 
-def _facts(found: Interval, of: str) -> tuple[float | None, float | None, float | None, str, int, int, str]:
+def _facts(interval: Interval, of: str) -> tuple[float | None, float | None, float | None, str, int, int, str]:
     """The fields of a `Mean` in their order."""
-    return found.mean, found.low, found.high, of, found.n, found.clusters, found.method
+    return interval.mean, interval.low, interval.high, of, interval.n, interval.clusters, interval.method
 
 
 def bar_of(scores: Sequence[str], thresholds: Mapping[str, float]) -> Bar | None:

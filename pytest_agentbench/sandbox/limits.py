@@ -59,16 +59,16 @@ def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], secon
     """A container that is not started yet, and the kind of sandbox that it is: whether there are quotas is told by trying."""
     from docker.errors import APIError
 
-    given = options(task, labels, seconds)
+    settings = options(task, labels, seconds)
     driver = engine.info()["Driver"]
     if driver in QUOTAS:
         size = task.storage_mb + (_size_mb(image) if driver == BTRFS else 0)  # whose quota counts what the image has, too
         try:
-            return engine.containers.create(image.id, storage_opt={"size": f"{size}m"}, **given), KIND
+            return engine.containers.create(image.id, storage_opt={"size": f"{size}m"}, **settings), KIND
         except APIError as error:
             if "storage-opt" not in str(error) and "quota" not in str(error).lower():
                 raise
-    return engine.containers.create(image.id, **given), UNLIMITED_KIND
+    return engine.containers.create(image.id, **settings), UNLIMITED_KIND
 
 
 def _size_mb(image: Any) -> int:

@@ -93,13 +93,13 @@ async def _make_ready(sandbox: Sandbox, task: Task) -> tuple[int, str | None]:
     await _done(sandbox, _CLEARED)
     await sandbox.put(Path(task.folder) / "tests", TESTS)
     workdir = task.workdir
-    said = await sandbox.exec("id -u", seconds=READY, user=task.verifier_user, workdir=workdir)
-    if said.exit_code != 0:
+    answer = await sandbox.exec("id -u", seconds=READY, user=task.verifier_user, workdir=workdir)
+    if answer.exit_code != 0:
         workdir = "/"
-        said = await sandbox.exec("id -u", seconds=READY, user=task.verifier_user, workdir=workdir)
-    if not said.output.strip().isdecimal():
-        raise _unusable(said)
-    user = int(said.output)
+        answer = await sandbox.exec("id -u", seconds=READY, user=task.verifier_user, workdir=workdir)
+    if not answer.output.strip().isdecimal():
+        raise _unusable(answer)
+    user = int(answer.output)
     await _done(sandbox, _READY.format(user=user))
     return user, workdir
 

@@ -38,11 +38,11 @@ def faults(call: ToolCall, label: Json, tool: Tool | None = None) -> dict[str, s
         return dict.fromkeys([*accepted(label)] or [""], "the arguments could not be parsed")
     modes = label.get("modes") or {}
     plain = {name: values for name, values in accepted(label).items() if name not in modes}
-    found = _faults(plain, _optional(label), _without(call.arguments, modes), tool.parameters if tool else {})
+    by_name = _faults(plain, _optional(label), _without(call.arguments, modes), tool.parameters if tool else {})
     for name, mode in modes.items():
         if fault := _fault_by(mode, name, label, call.arguments):
-            found[name] = fault
-    return dict(sorted(found.items()))
+            by_name[name] = fault
+    return dict(sorted(by_name.items()))
 
 
 def _without(arguments: Json, modes: Json) -> Json:
@@ -56,13 +56,13 @@ def _fault_by(mode: str, name: str, label: Json, actual: Json) -> str:
         return ""
     if values is None:
         return f"{name} is {_shown(actual[name])}, expected to be left out"
-    wanted = f"expected {'to match ' if mode == 'pattern' else ''}{' or '.join(map(_shown, values)) or 'no value'}"
+    expected = f"expected {'to match ' if mode == 'pattern' else ''}{' or '.join(map(_shown, values)) or 'no value'}"
     if name not in actual:
-        return "" if name in _optional(label) else f"{name} is missing, {wanted}"
-    given = actual[name]
-    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    right = any(re.fullmatch(each, text) if mode == "pattern" else _identical(each, given) for each in values)
-    return "" if right else f"{name} is {_shown(given)}, {wanted}"
+        return "" if name in _optional(label) else f"{name} is missing, {expected}"
+    value = actual[name]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    right = any(re.fullmatch(each, text) if mode == "pattern" else _identical(each, value) for each in values)
+    return "" if right else f"{name} is {_shown(value)}, {expected}"
 
 
 def _identical(one: Any, other: Any) -> bool:

@@ -49,21 +49,21 @@ def both_sides(scenario: Scenario, rollout: Rollout) -> tuple[list[ExpectedCall]
 
 def most_pairs(choices: Sequence[Sequence[int]]) -> dict[int, int]:
     """The largest number of pairs that share nothing: position -> one of its choices. Kuhn's augmenting paths."""
-    taken: dict[int, int] = {}  # choice -> who has it
+    owners: dict[int, int] = {}  # choice -> who has it
 
     def place(who: int, tried: set[int]) -> bool:
         """Finds a choice for somebody; whoever has it now looks for another one. As deep as there are expected calls, at most."""
         for choice in choices[who]:
             if choice not in tried:
                 tried.add(choice)
-                if choice not in taken or place(taken[choice], tried):
-                    taken[choice] = who
+                if choice not in owners or place(owners[choice], tried):
+                    owners[choice] = who
                     return True
         return False
 
     for who in range(len(choices)):
         place(who, set())
-    return {who: choice for choice, who in taken.items()}
+    return {who: choice for choice, who in owners.items()}
 
 
 def best_pairs(worths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

@@ -46,11 +46,11 @@ def _tool_accuracy(actual: Sequence[Json], expected: Sequence[Json]) -> float:
     """F1 of the sets of names."""
     if not expected:
         return 0.0 if actual else 1.0
-    called, wanted = _names(actual), _names(expected)
-    matched = len(called & wanted)
+    called, labelled = _names(actual), _names(expected)
+    matched = len(called & labelled)
     if not matched:
         return 0.0
-    precision, recall = matched / len(called), matched / len(wanted)
+    precision, recall = matched / len(called), matched / len(labelled)
     return 2 * precision * recall / (precision + recall)
 
 

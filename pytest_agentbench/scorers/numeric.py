@@ -44,13 +44,13 @@ def numeric(
     be left out on either side: 25 % is 25, and 0.25.
     """
     expected = [_expected(each) for each in expected_answers(scenario, answer, key)]
-    wanted = " or ".join(each.text for each in expected)
-    found = numbers(rollout.answer)
-    if not found:
-        return Score(0.0, {}, f"there is no number in the answer, expected {wanted}")
-    last = found[-1]
+    expected_text = " or ".join(each.text for each in expected)
+    values = numbers(rollout.answer)
+    if not values:
+        return Score(0.0, {}, f"there is no number in the answer, expected {expected_text}")
+    last = values[-1]
     right = any(_near(one, other, absolute, relative) for each in expected for one, other in _readings(each, last))
-    return Score(float(right), {"number": float(last.value)}, f"the last number of the answer is {last.text}, expected {wanted}")
+    return Score(float(right), {"number": float(last.value)}, f"the last number of the answer is {last.text}, expected {expected_text}")
 
 
 def numbers(text: str) -> list[Number]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def regex(scenario: Scenario, rollout: Rollout, *, pattern: str | list[str] | None = None, key: str = "answer") -> Score:
     """1.0 when one of the patterns (Python's `re`, `(?i)` for any case) is found anywhere in the answer, else 0.0."""
     patterns = [str(each) for each in expected_answers(scenario, pattern, key)]
-    found = next((match for each in patterns if (match := re.search(each, rollout.answer))), None)
-    if found is None:
+    match = next((match for each in patterns if (match := re.search(each, rollout.answer))), None)
+    if match is None:
         return Score(0.0, {}, f"nothing in the answer matches {' or '.join(map(repr, patterns))}")
-    return Score(1.0, {}, f"found {found[0]!r}, as {found.re.pattern!r} wants it")
+    return Score(1.0, {}, f"found {match[0]!r}, as {match.re.pattern!r} wants it")

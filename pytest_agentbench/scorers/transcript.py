@@ -36,15 +36,15 @@ async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, 
     if type(judgements) is not int or judgements < 1:
         raise ValueError(f"judgements should be a whole number from 1 up, not {judgements!r}")
     request = "\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")
-    asked = filled(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
+    question = filled(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
     parameters = {"temperature": temperature}
-    given = [await ask(judge, asked, FORM, **parameters, seed=number) for number in range(judgements)]
-    given.sort(key=lambda each: float(each["mark"]))
-    marks = [each["mark"] / BEST for each in given]
+    answers = [await ask(judge, question, FORM, **parameters, seed=number) for number in range(judgements)]
+    answers.sort(key=lambda each: float(each["mark"]))
+    marks = [each["mark"] / BEST for each in answers]
     who = identity(judge, prompt, FORM, parameters)
     by = f"judge {who['model']}, prompt {who['prompt_sha256'][:12]}, temperature {temperature:g}"
-    said = " ".join(str(given[judgements // 2]["reasoning"]).split())
-    return Score(fmean(marks), {"judgements": judgements, "lowest": marks[0], "highest": marks[-1]}, f"{said}; {by}")
+    reasoning = " ".join(str(answers[judgements // 2]["reasoning"]).split())
+    return Score(fmean(marks), {"judgements": judgements, "lowest": marks[0], "highest": marks[-1]}, f"{reasoning}; {by}")
 
 
 def conversation_text(messages: Sequence[Json]) -> str:

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over calls, matched by tool and arguments: as many pairs as can be made, in whatever order the calls were made."""
-    wanted, made = both_sides(scenario, rollout)
-    told = [[fits(call.call, each.label, each.tool) if call.key == each.key else "" for call in made] for each in wanted]
-    pairs = most_pairs([[j for j, fault in enumerate(row) if fault is None] for row in told])
+    expected, made = both_sides(scenario, rollout)
+    faults = [[fits(call.call, each.label, each.tool) if call.key == each.key else "" for call in made] for each in expected]
+    pairs = most_pairs([[j for j, fault in enumerate(row) if fault is None] for row in faults])
     left = {j: call for j, call in enumerate(made) if j not in pairs.values()}
     missing, wrong = [], []
-    for i, each in enumerate(wanted):
+    for i, each in enumerate(expected):
         if i not in pairs:
             nearest = next((j for j, call in left.items() if call.key == each.key), None)
             if nearest is None:
                 missing.append(each.name)
             else:
                 del left[nearest]
-                wrong.append(f"{each.name}: {told[i][nearest]}")
+                wrong.append(f"{each.name}: {faults[i][nearest]}")
     unexpected = listed(call.name for call in left.values())
     remarks = (f"missing: {listed(missing)}", f"unexpected: {unexpected}", f"wrong arguments: {' | '.join(wrong) or 'none'}")
-    return f1(len(wanted), len(made), len(pairs), *remarks)
+    return f1(len(expected), len(made), len(pairs), *remarks)

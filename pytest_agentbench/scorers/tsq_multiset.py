@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over calls, matched by the name of their tool; order and arguments do not count, a repeat that is not expected does."""
-    wanted, made = both_sides(scenario, rollout)
-    expected, actual = Counter(call.key for call in wanted), Counter(call.key for call in made)
-    missing, unexpected = listed(beyond(wanted, actual.elements())), listed(beyond(made, expected.elements()))
-    return f1(len(wanted), len(made), (expected & actual).total(), f"missing: {missing}", f"unexpected: {unexpected}")
+    expected_calls, made = both_sides(scenario, rollout)
+    expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
+    missing, unexpected = listed(beyond(expected_calls, actual.elements())), listed(beyond(made, expected.elements()))
+    return f1(len(expected_calls), len(made), (expected & actual).total(), f"missing: {missing}", f"unexpected: {unexpected}")

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over the longest common subsequence of tool names: calls that are in the expected order, others between them or not."""
-    wanted, made = both_sides(scenario, rollout)
-    places = common([call.key for call in wanted], [call.key for call in made])
-    late = [call for i, call in enumerate(wanted) if i not in places]
+    expected, made = both_sides(scenario, rollout)
+    places = common([call.key for call in expected], [call.key for call in made])
+    late = [call for i, call in enumerate(expected) if i not in places]
     used = {*places.values()}
     extra = [call for j, call in enumerate(made) if j not in used]
     elsewhere = {call.key for call in extra}
     return f1(
-        len(wanted),
+        len(expected),
         len(made),
         len(places),
         f"missing: {listed(beyond(late, (call.key for call in extra)))}",

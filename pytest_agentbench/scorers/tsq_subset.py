@@ -17,7 +17,7 @@ def tsq_subset(scenario: Scenario, rollout: Rollout) -> Score:
 
     Order and arguments do not count, and an expected call that was not made does not, either. A repeat that is not expected does.
     """
-    wanted, made = both_sides(scenario, rollout)
-    expected, actual = Counter(call.key for call in wanted), Counter(call.key for call in made)
+    expected_calls, made = both_sides(scenario, rollout)
+    expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
     unexpected = listed(beyond(made, expected.elements()))
-    return one_side(len(wanted), len(made), (expected & actual).total(), len(made), f"unexpected: {unexpected}")
+    return one_side(len(expected_calls), len(made), (expected & actual).total(), len(made), f"unexpected: {unexpected}")

@@ -17,7 +17,7 @@ def tsq_superset(scenario: Scenario, rollout: Rollout) -> Score:
 
     Order and arguments do not count, and a call that nobody expects does not, either.
     """
-    wanted, made = both_sides(scenario, rollout)
-    expected, actual = Counter(call.key for call in wanted), Counter(call.key for call in made)
-    missing = listed(beyond(wanted, actual.elements()))
-    return one_side(len(wanted), len(made), (expected & actual).total(), len(wanted), f"missing: {missing}")
+    expected_calls, made = both_sides(scenario, rollout)
+    expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
+    missing = listed(beyond(expected_calls, actual.elements()))
+    return one_side(len(expected_calls), len(made), (expected & actual).total(), len(expected_calls), f"missing: {missing}")

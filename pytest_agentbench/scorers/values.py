@@ -110,20 +110,20 @@ def _in_words(text: str) -> date | None:
         r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]+)\.?,? (?P<year>\d{4})",
         r"(?P<month>[a-z]+)\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?,? (?P<year>\d{4})",
     ):
-        if (found := re.fullmatch(pattern, words, re.ASCII)) and found["month"] in _MONTH:
-            return _day(int(found["year"]), _MONTH[found["month"]], int(found["day"]))
+        if (match := re.fullmatch(pattern, words, re.ASCII)) and match["month"] in _MONTH:
+            return _day(int(match["year"]), _MONTH[match["month"]], int(match["day"]))
     return None
 
 
 def _in_figures(text: str, description: str) -> date | None:
     """`2026/3/5`, `5.3.2026`; `03/05/2026` where the description says which comes first, or where only one can be the month."""
-    if found := re.fullmatch(r"(\d{4})[/.-](\d{1,2})[/.-](\d{1,2})", text, re.ASCII):
-        return _day(*map(int, found.groups()))
-    if not (found := re.fullmatch(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})", text, re.ASCII)):
+    if match := re.fullmatch(r"(\d{4})[/.-](\d{1,2})[/.-](\d{1,2})", text, re.ASCII):
+        return _day(*map(int, match.groups()))
+    if not (match := re.fullmatch(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})", text, re.ASCII)):
         return None
-    first, second, year = int(found[1]), int(found[3]), int(found[4])
+    first, second, year = int(match[1]), int(match[3]), int(match[4])
     day_first, month_first = _DAY_FIRST.search(description), _MONTH_FIRST.search(description)
-    if day_first or (found[2] == "." and not month_first):
+    if day_first or (match[2] == "." and not month_first):
         return _day(year, second, first)
     if month_first:
         return _day(year, first, second)

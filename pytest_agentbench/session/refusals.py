@@ -52,11 +52,11 @@ def meant_elsewhere(config: pytest.Config) -> frozenset[str]:
     return MARKS | {line.partition(":")[0].partition("(")[0].strip() for line in lines}
 
 
-def refuse_marks(discovered: DiscoveredSuite, taken: Collection[str]) -> DiscoveredSuite:
+def refuse_marks(discovered: DiscoveredSuite, marks: Collection[str]) -> DiscoveredSuite:
     """A suite's name marks its tests: with a name like `xfail` they would be expected to fail, and all would be well."""
     if discovered.suite is None:  # it is known why, and by its folder's name
-        return dataclasses.replace(discovered, marks=discovered.name not in taken and not discovered.name.startswith("_"))
-    if discovered.name not in taken:
+        return dataclasses.replace(discovered, marks=discovered.name not in marks and not discovered.name.startswith("_"))
+    if discovered.name not in marks:
         return discovered
     where = f"{discovered.folder / SUITE_FILE}: name: {discovered.name!r} is a mark that pytest or a plugin acts upon"
     sentence = f"{where}, and a suite's name marks its tests; take another one, such as {discovered.name}_suite"

@@ -80,12 +80,12 @@ def measured(calls: Table, objectives: Mapping[str, float], server_hits: float |
     """Of the calls that are replayed; `server_hits` is the server's own hit ratio, for where no usage names cached tokens."""
     spreads = {name: latency_spread(_known(calls, f"{name}_ms")) for name in ("ttft", "tpot", "e2e")}
     duration_s = float(np.nanmax(calls["ended_s"]) - np.nanmin(calls["sent_s"]))
-    told = ~np.isnan(calls["cached_tokens"]) & (calls["prompt_tokens"] > 0)
+    is_known = ~np.isnan(calls["cached_tokens"]) & (calls["prompt_tokens"] > 0)
     return Figures(
         goodput_per_s=_good(calls, objectives) / duration_s if objectives and duration_s else None,
         **{f"{name}_p50_ms": spread.p50 if spread else None for name, spread in spreads.items()},
         **{f"{name}_p99_ms": spread.p99 if spread else None for name, spread in spreads.items() if name != "tpot"},
-        hit_ratio=float(calls["cached_tokens"][told].sum() / calls["prompt_tokens"][told].sum()) if told.any() else server_hits,
+        hit_ratio=float(calls["cached_tokens"][is_known].sum() / calls["prompt_tokens"][is_known].sum()) if is_known.any() else server_hits,
         duration_s=duration_s,
         intervals=dict(_intervals(spreads)),
     )

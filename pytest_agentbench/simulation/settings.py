@@ -85,8 +85,8 @@ def _filled(text: str, values: Json) -> str:
 def grid(workers: Sequence[int], kv_blocks: Sequence[int], routers: Sequence[str], facts: Facts) -> list[Setting]:
     """Every combination, each once, in this order; what is empty is as in the run. Raises ConfigError."""
     axes = {"workers": workers, "kv-blocks": kv_blocks, "router": routers}
-    asked: dict[str, Sequence[Any]] = {name: values or [facts[name]] for name, values in axes.items() if values or name in facts}
-    choices = [{**facts, **dict(zip(asked, values, strict=True))} for values in itertools.product(*asked.values())]
+    chosen: dict[str, Sequence[Any]] = {name: values or [facts[name]] for name, values in axes.items() if values or name in facts}
+    choices = [{**facts, **dict(zip(chosen, values, strict=True))} for values in itertools.product(*chosen.values())]
     if lacking := {name: None for choice in choices for name in missing(choice)}:
         options = " and ".join(f"--{name}" for name in lacking)
         raise ConfigError(

@@ -66,8 +66,8 @@ def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None
         raise ConfigError(f"{directory} is of several arms, each with a stack of its own; simulate a run of one of them")
     objectives = supported(run.settings.slo if question.objectives is None else question.objectives)
     facts = {**facts_of(run.backend), **question.own}
-    own, asked = Setting.of(facts), grid(question.workers, question.kv_blocks, question.routers, facts)
-    settings = asked if own is None or own in asked else [own, *asked]
+    own, settings = Setting.of(facts), grid(question.workers, question.kv_blocks, question.routers, facts)
+    settings = settings if own is None or own in settings else [own, *settings]
     chosen = ChosenRuns([directory])
     all_calls, calls = chosen.tables.calls, replayable(chosen.tables.calls)
     if not len(calls):
@@ -80,7 +80,7 @@ def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None
         for setting in settings:
             say(setting.text)
             figures[setting] = simulated(simulator.report(setting), len(calls), objectives)
-    found = WhatIf(
+    what_if = WhatIf(
         schema=SCHEMA,
         run=run.id,
         calls=len(calls),
@@ -93,7 +93,7 @@ def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None
         off={},
         answers=[SettingEstimate(each, own=each == own, figures=figures[each], ranks={}) for each in settings],
     )
-    return ranked(found)
+    return ranked(what_if)
 
 
 def _refuse_small(settings: Sequence[Setting], calls: Table) -> None:
@@ -108,15 +108,15 @@ def _refuse_small(settings: Sequence[Setting], calls: Table) -> None:
             )
 
 
-def _timing(wanted: str, calls: Table, own: Setting | None) -> WorkerSpeed | str:
+def _timing(choice: str, calls: Table, own: Setting | None) -> WorkerSpeed | str:
     """How fast a worker is; the measured speed of a run whose workers nobody counted is not known, and then it is the simulator's."""
-    if wanted == MEASURED:
+    if choice == MEASURED:
         return (own and measured_timing(calls, own.workers)) or MOCKER
-    if wanted != MOCKER and not Path(wanted).is_file():
+    if choice != MOCKER and not Path(choice).is_file():
         raise ConfigError(
-            f"--timing {wanted}: there is no such file; it is {MEASURED}, {MOCKER}, or a profile as Dynamo's profiler writes it"
+            f"--timing {choice}: there is no such file; it is {MEASURED}, {MOCKER}, or a profile as Dynamo's profiler writes it"
         )
-    return wanted
+    return choice
 
 
 def _simulator(chosen: ChosenRuns, folder: Path, timing: WorkerSpeed | str, objectives: Mapping[str, float], limit_s: float) -> Simulator:
@@ -131,20 +131,20 @@ def _simulator(chosen: ChosenRuns, folder: Path, timing: WorkerSpeed | str, obje
     return Simulator(trace, profile, objectives, limit_s)
 
 
-def ranked(found: WhatIf) -> WhatIf:
+def ranked(what_if: WhatIf) -> WhatIf:
     """With how far the simulation is off, and the places of the settings in each number in which that tells them apart."""
-    off = dict(_off(found.measured, found.own.figures)) if found.own else {}
-    places: list[dict[str, int]] = [{} for _ in found.answers]
+    off = dict(_off(what_if.measured, what_if.own.figures)) if what_if.own else {}
+    places: list[dict[str, int]] = [{} for _ in what_if.answers]
     for measure in MEASURES:
-        values = [value for answer in found.answers if (value := answer.figures.value(measure)) is not None]
-        if measure.name not in off or len(values) < len(found.answers):
+        values = [value for answer in what_if.answers if (value := answer.figures.value(measure)) is not None]
+        if measure.name not in off or len(values) < len(what_if.answers):
             continue
         of_measure = ranks(values, off[measure.name], rising=measure.rising, share=measure.share)
         if max(of_measure) > 1:
             for place, rank in zip(places, of_measure, strict=True):
                 place[measure.name] = rank
-    answers = [replace(answer, ranks=place) for answer, place in zip(found.answers, places, strict=True)]
-    return replace(found, off=off, answers=answers)
+    answers = [replace(answer, ranks=place) for answer, place in zip(what_if.answers, places, strict=True)]
+    return replace(what_if, off=off, answers=answers)
 
 
 def _off(run: Figures, simulation: Figures) -> Iterator[tuple[str, float]]:

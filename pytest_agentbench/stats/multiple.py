@@ -26,10 +26,10 @@ def overall(verdicts: Iterable[str]) -> str:
     An intersection-union test (Berger 1982, Technometrics 24:295): the whole passes wrongly only if some metric that is really worse
     passes wrongly, so each may be tested at the full level, and no correction for their number is due. It costs power, not safety.
     """
-    found = list(verdicts)
-    if FAIL in found:
+    every = list(verdicts)
+    if FAIL in every:
         return FAIL
-    return PASS if found and all(verdict == PASS for verdict in found) else INCONCLUSIVE
+    return PASS if every and all(verdict == PASS for verdict in every) else INCONCLUSIVE
 
 
 def benjamini_hochberg(p_values: Sequence[float], rate: float = 0.1) -> list[bool]:

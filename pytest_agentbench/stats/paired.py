@@ -153,11 +153,11 @@ def _limited(
     """
     width = limits[1] - limits[0]
     new, base = (_upward(run, limits, higher_is_better=higher_is_better) for run in runs)
-    found, sides = _interval(new, base, of, width, confidence)
+    sampled, sides = _interval(new, base, of, width, confidence)
     if any(each.lost for run in (new, base) for each in run.values()):
         at_worst, _ = _interval(_filled(new, 0.0), _filled(base, width), of, width, confidence)
-        found = replace(found, low=min(found.low, at_worst.low))
-    return (found if higher_is_better else replace(found, low=-found.high, high=-found.low)), sides
+        sampled = replace(sampled, low=min(sampled.low, at_worst.low))
+    return (sampled if higher_is_better else replace(sampled, low=-sampled.high, high=-sampled.low)), sides
 
 
 def _interval(
@@ -226,12 +226,12 @@ def against_limit(
         return blank
     if limits is None:
         return decided(blank, unbounded(means, clusters, confidence, seed), higher_is_better=higher_is_better)
-    found = _mean_interval(measured, limits, confidence, of)
+    sampled = _mean_interval(measured, limits, confidence, of)
     if any(each.lost for each in run.values()):
         filled = _filled(run, limits[0] if higher_is_better else limits[1])
         at_worst = _mean_interval({scenario: each for scenario, each in filled.items() if each.scores}, limits, confidence, of)
-        found = replace(found, low=at_worst.low) if higher_is_better else replace(found, high=at_worst.high)
-    return decided(blank, found, higher_is_better=higher_is_better)
+        sampled = replace(sampled, low=at_worst.low) if higher_is_better else replace(sampled, high=at_worst.high)
+    return decided(blank, sampled, higher_is_better=higher_is_better)
 
 
 def _mean_interval(run: Mapping[str, ScenarioSample], limits: Limits, confidence: float, of: str) -> SampledInterval:

@@ -57,17 +57,17 @@ def _add(grown: dict[str, Growth[object]], place: RolloutPlace) -> None:
 
 def origins(directories: Sequence[Path]) -> list[Origin]:
     """The runs of some directories under their names; raises ConfigError."""
-    found: dict[str, Origin] = {}
+    by_name: dict[str, Origin] = {}
     for directory in directories:
         name = directory.resolve().name  # behind `latest`
         if not (directory / FILE).is_file():
             raise ConfigError(f"{directory} has no {FILE}, so there is nothing to read of its rollouts")
-        if name in found:
+        if name in by_name:
             raise ConfigError(
-                f"two runs are called {name}: {found[name].directory} and {directory}; name a run once, or rename one of them"
+                f"two runs are called {name}: {by_name[name].directory} and {directory}; name a run once, or rename one of them"
             )
-        found[name] = Origin(name, directory, Calendar())
-    return [*found.values()]
+        by_name[name] = Origin(name, directory, Calendar())
+    return [*by_name.values()]
 
 
 def places(origin: Origin) -> Iterator[RolloutPlace]:

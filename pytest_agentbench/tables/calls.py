@@ -45,8 +45,8 @@ def _metric(metric: Metric) -> Iterator[Column[CallRow]]:
 
 def _of_call(value: Callable[[LLMCall], float | None]) -> Callable[[CallRow], float | None]:
     def milliseconds(row: CallRow) -> float | None:
-        found = value(row.call)
-        return None if found is None else found / 1e6
+        duration = value(row.call)
+        return None if duration is None else duration / 1e6
 
     return milliseconds
 

@@ -256,10 +256,10 @@ class AgentConnection(asyncio.Protocol):
         if not keep_alive:
             self.transport.close()
 
-    def _read_on(self, wanted: bool) -> None:
-        if wanted != self.reading and not self.transport.is_closing():
-            self.reading = wanted
-            (self.transport.resume_reading if wanted else self.transport.pause_reading)()
+    def _read_on(self, reading: bool) -> None:
+        if reading != self.reading and not self.transport.is_closing():
+            self.reading = reading
+            (self.transport.resume_reading if reading else self.transport.pause_reading)()
 
     def _leave(self, why: str) -> None:
         self.waiting.clear()

@@ -96,10 +96,10 @@ class BackendAnswer:
 
     def _read(self, events: EventReader, reads: list[NetworkRead]) -> None:
         while reads:
-            taken = self.reader.go_on(reads) if events.between_events else 0
-            for event in events.feed(reads[taken : taken + 1]):
+            length = self.reader.go_on(reads) if events.between_events else 0
+            for event in events.feed(reads[length : length + 1]):
                 self.reader.add(event)
-            reads = reads[taken + 1 :]
+            reads = reads[length + 1 :]
 
     def end(self, came_whole: bool) -> None:
         """There is no more. Of a packed answer that did not come whole one slice more is understood."""

@@ -214,11 +214,11 @@ class Exchange:
             return self._refusal(self.status or 0, _said(self.answer.body))
         return reader.error_kind, f"HTTP {self.status}: {reader.error}" if reader.error_kind else ""
 
-    def _refusal(self, status: int, said: str) -> tuple[str, str]:
+    def _refusal(self, status: int, message: str) -> tuple[str, str]:
         """(kind, sentence) of an answer with another status than 200."""
-        broken = status in REFUSALS and not context_is_full(status, said) and holds_broken_arguments(self.request.body)
+        broken = status in REFUSALS and not context_is_full(status, message) and holds_broken_arguments(self.request.body)
         advice = f"; {self.key_advice}" if self.key_advice and status in (401, 403) else ""
-        return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {said}{advice}"
+        return "bad_history" if broken else _status_kind(status), f"HTTP {status}: {message}{advice}"
 
     def _assembled(self, answer: BackendAnswer) -> bytes:
         """What the backend would have said without streaming; also when it did not stream although it was asked to."""

@@ -201,12 +201,12 @@ class Relay:
     def _said(self, id: str) -> list[Json]:
         """Breaks off what is under way, and hands over what the model said since this was asked last."""
         _break_off(self.open[id].exchanges)
-        found = []
+        replies = []
         for exchange in self.open[id].exchanges:
             if exchange.record is not None and exchange.record.said is not None:
-                found.append({"received_ns": exchange.record.received_ns, **exchange.record.said})
+                replies.append({"received_ns": exchange.record.received_ns, **exchange.record.said})
                 exchange.record = dataclasses.replace(exchange.record, said=None)
-        return found
+        return replies
 
     def _close(self, id: str) -> list[Json]:
         """Ends a token; calls that are still open are broken off. Returns all of them in the order in which they came."""

@@ -47,11 +47,11 @@ class EventReader:
 
     def feed(self, reads: Sequence[NetworkRead]) -> list[Event]:
         """The events that end in these reads."""
-        found: list[Event] = []
+        events: list[Event] = []
         for at_ns, lag_ns, data in reads:
             ended = self._dispatched(self._lines(data))
-            found.extend(Event(at_ns, lag_ns, place == len(ended), *event) for place, event in enumerate(ended, 1))
-        return found
+            events.extend(Event(at_ns, lag_ns, place == len(ended), *event) for place, event in enumerate(ended, 1))
+        return events
 
     def _lines(self, data: bytes) -> list[bytes]:
         """The lines that end in a read, without their ends. A CR ends a line at once, whether an LF follows or not."""
@@ -74,11 +74,11 @@ class EventReader:
 
     def _dispatched(self, lines: list[bytes]) -> list[tuple[str, bytes]]:
         """(name, data) of each event that ends with these lines."""
-        found = []
+        events = []
         for line in lines:
             if not line:
                 if self._data:
-                    found.append((self._name.decode(errors="replace") or "message", b"\n".join(self._data)))
+                    events.append((self._name.decode(errors="replace") or "message", b"\n".join(self._data)))
                 self._name, self._data = b"", []
                 continue
             field, _, value = line.partition(b":")
@@ -86,7 +86,7 @@ class EventReader:
                 self._data.append(value.removeprefix(b" "))
             elif field == b"event":
                 self._name = value.removeprefix(b" ")
-        return found
+        return events
 
     def _behind_bom(self, data: bytes) -> bytes:
         """What there is to read, from where a byte order mark at the start of the stream ends."""

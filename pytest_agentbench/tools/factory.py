@@ -27,11 +27,11 @@ def tool_kind(settings: Json) -> ToolsKind:
         raise ConfigError(f"tools: {unknown_name('kind of tools', str(kind), TOOL_KINDS)}")
     made_by = load_object("kind of tools", kind, TOOL_KINDS, Path())
     known = [each.name for each in dataclasses.fields(made_by)]
-    given = {name: value for name, value in settings.items() if name != "kind"}
-    if unknown := [name for name in given if name not in known]:
+    options = {name: value for name, value in settings.items() if name != "kind"}
+    if unknown := [name for name in options if name not in known]:
         raise ConfigError(f"tools: unknown key {unknown[0]!r}; known keys of {kind}: {', '.join(('kind', *known))}")
     try:
-        made: ToolsKind = made_by(**given)
+        made: ToolsKind = made_by(**options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"tools: {' '.join(str(error).split())}") from error
     return made

@@ -42,22 +42,22 @@ class ServerTools:
     def of(cls, server: McpServer, folder: Path) -> ServerTools:
         """Asks the server for its tools; raises ConfigError for one that does not say."""
         program = McpProgram(server.found(folder), folder, server.environment()) if server.command else None
-        asked: list[ServerTools | Exception] = []
+        answers: list[ServerTools | Exception] = []
 
         def ask() -> None:  # in a thread: the pool has a loop, and others have none
             try:
-                asked.append(cls(server, program, asyncio.run(_listed(server, program))))
+                answers.append(cls(server, program, asyncio.run(_listed(server, program))))
             except Exception as error:
-                asked.append(error)
+                answers.append(error)
 
         daemon(ask, name="mcp").join()
-        if isinstance(asked[0], InfraError):
-            raise ConfigError(Redactor(server.keys).plain(str(asked[0])))  # with lines of the server's, and nothing else redacts it
-        if isinstance(asked[0], Exception):
-            raise asked[0]
-        if not asked[0].tools:
+        if isinstance(answers[0], InfraError):
+            raise ConfigError(Redactor(server.keys).plain(str(answers[0])))  # with lines of the server's, and nothing else redacts it
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        if not answers[0].tools:
             raise ConfigError(f"{server.name} has no tools")
-        return asked[0]
+        return answers[0]
 
     def check(self, scenarios: Sequence[Scenario]) -> None:
         """Raises ConfigError where the data's tools are not those of the server, and where a label names a tool that there is not."""
@@ -138,13 +138,13 @@ class McpSession:
 
     async def tools(self) -> list[Tool]:
         """Those that the server says it has; raises InfraError."""
-        found: list[Tool] = []
+        tools: list[Tool] = []
         cursor: str | None = None
         for _ in range(PAGES):
             page = await self._answer("has not said which tools it has", self._known().list_tools(cursor=cursor))
-            found += [Tool(each.name, each.description or each.title or "", dict(each.input_schema)) for each in page.tools]
+            tools += [Tool(each.name, each.description or each.title or "", dict(each.input_schema)) for each in page.tools]
             if not (cursor := page.next_cursor):
-                return found
+                return tools
         raise InfraError(f"tools: {self._server.name} has more than {PAGES} pages of tools; is it a server that repeats a cursor?")
 
     async def call(self, tool: Tool, arguments: Json) -> str:

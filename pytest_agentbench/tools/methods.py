@@ -29,14 +29,14 @@ class Method:
     def signature(self) -> str:
         return written(self.required, self.optional)
 
-    def arguments(self, given: Json) -> Json:
+    def arguments(self, arguments: Json) -> Json:
         """What a model gave, as values of the types that the method names; raises ToolError for what cannot be one."""
         try:
-            understood = self.parameters.model_validate(given)
+            understood = self.parameters.model_validate(arguments)
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
             raise ToolError(f"{self.tool.name} cannot take these arguments: {faults}") from None
-        return {name: getattr(understood, name) for name in given if name in type(understood).model_fields}
+        return {name: getattr(understood, name) for name in arguments if name in type(understood).model_fields}
 
 
 def written(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
@@ -46,10 +46,10 @@ def written(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
 
 def methods_of(cls: type) -> Mapping[str, Method]:
     """The tools of a class, its public methods with a docstring; raises ConfigError for none, and for one that no model could call."""
-    found = {name: _method(name, function) for name, function in _documented(cls)}
-    if not found:
+    methods = {name: _method(name, function) for name, function in _documented(cls)}
+    if not methods:
         raise ConfigError(f"{cls.__name__} has no tools, which are its public methods with a docstring")
-    return found
+    return methods
 
 
 def _documented(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:

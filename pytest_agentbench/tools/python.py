@@ -102,11 +102,11 @@ class ToolInstance:
         except (Exception, SystemExit) as error:  # the suite's code has a fault, and nobody else
             raise _broken(f"the tool {tool.name!r}", error) from error
 
-    async def _result(self, method: Callable[..., Any], given: Json) -> Any:
+    async def _result(self, method: Callable[..., Any], arguments: Json) -> Any:
         if is_async(method):
-            return await method(**given)
+            return await method(**arguments)
         async with self._one_at_a_time:
-            return await in_thread(method, **given)
+            return await in_thread(method, **arguments)
 
     def state(self) -> Json | None:
         try:

@@ -75,9 +75,9 @@ def fill(parameters: Any, own: str, whole: str) -> Json:
     wanted = mapping(parameters).get("required")
     required = [name for name in properties if isinstance(wanted, list) and name in wanted]
     filler = _Filler(own, whole)
-    found = {name: filler.required(name, _plain(properties[name])) for name in required}
-    found |= {name: filler.optional(name, _plain(schema)) for name, schema in properties.items() if name not in found}
-    return {name: found[name] for name in properties if found[name] is not None}
+    values_by_name = {name: filler.required(name, _plain(properties[name])) for name in required}
+    values_by_name |= {name: filler.optional(name, _plain(schema)) for name, schema in properties.items() if name not in values_by_name}
+    return {name: values_by_name[name] for name in properties if values_by_name[name] is not None}
 
 
 def mapping(data: Any) -> Mapping[str, Any]:
@@ -163,10 +163,10 @@ class _Filler:
     def _first(self, text: str, finders: Sequence[Finder], before: str | None = None) -> values.Plain | None:
         """The first value that is still free."""
         for finder in finders:
-            for found in finder(text):
-                if before in (None, found.before) and (finder, found.value) not in self._taken:
-                    self._taken.add((finder, found.value))
-                    return found.value
+            for placed in finder(text):
+                if before in (None, placed.before) and (finder, placed.value) not in self._taken:
+                    self._taken.add((finder, placed.value))
+                    return placed.value
         return None
 
 
@@ -201,6 +201,6 @@ def _account(phrase: str, text: str, described: str) -> str:
     spellings = [spelling for spelling in re.findall(r'"([^"]+)"', described) if stems(spelling)]
     name = next((spelling for spelling in spellings if set(stems(spelling)) <= set(stems(phrase))), phrase)
     end = text.find(phrase) + len(phrase)
-    digits = next((found for found in values.last_four(text) if found.start >= end), None)
+    digits = next((number for number in values.last_four(text) if number.start >= end), None)
     is_its_own = digits is not None and not ANOTHER_ACCOUNT & set(words(text[end : digits.start]))
     return f"{name} {digits.value}" if digits and is_its_own else name

@@ -38,9 +38,9 @@ def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool)
 
 def flag(text: str, name: str) -> bool | None:
     """Whether what `name` ends with (`include_pending`: pending) is asked for; None if the text does not speak of it."""
-    wanted, said = stems(name), words(text)
-    place = next((index for index, word in enumerate(said) if wanted and stem(word) == wanted[-1]), None)
-    return None if place is None else not NEGATIONS & set(said[max(0, place - NEAR) : place])
+    name_stems, text_words = stems(name), words(text)
+    place = next((index for index, word in enumerate(text_words) if name_stems and stem(word) == name_stems[-1]), None)
+    return None if place is None else not NEGATIONS & set(text_words[max(0, place - NEAR) : place])
 
 
 def _match(text_stems: Sequence[str], choice: str, glossed: int) -> _Match:

@@ -22,8 +22,8 @@ DEEPEST = 20  # levels of a schema that refers to itself
 
 def wanted_schema(request: Mapping[str, Any]) -> Json | None:
     """The schema that the answer has to fit; None for a request that wants a text."""
-    wanted = request.get("response_format") or {}
-    schema: Json | None = wanted["json_schema"]["schema"] if wanted.get("type") == "json_schema" else None
+    response_format = request.get("response_format") or {}
+    schema: Json | None = response_format["json_schema"]["schema"] if response_format.get("type") == "json_schema" else None
     return schema
 
 
@@ -32,8 +32,8 @@ def judgement(schema: Json, prompt: str) -> str:
     properties = schema.get("properties")
     names = {*properties} if isinstance(properties, dict) else set()
     if {"is_sufficient", "confidence"} <= names:
-        found = {**minimal(schema, schema), **_verdict(prompt)}
-        return orjson.dumps({name: found[name] for name in found if name in names}).decode()
+        fields = {**minimal(schema, schema), **_verdict(prompt)}
+        return orjson.dumps({name: fields[name] for name in fields if name in names}).decode()
     if names and all(GOAL.fullmatch(name) for name in names):
         return orjson.dumps(_completion(prompt, len(names))).decode()
     return orjson.dumps(minimal(schema, schema)).decode()
@@ -96,13 +96,13 @@ def _completion(prompt: str, count: int) -> Json:
     """A goal is completed when at least half of its words are among those of what was called and said."""
     done = _done(prompt)
     goals = dict(re.findall(r"^(\d+)\. (.*)$", _section(prompt, "goals"), re.MULTILINE))
-    found: Json = {}
+    judgements: Json = {}
     for number in range(1, count + 1):
         words = {*stems(goals.get(str(number), ""))}
         shared = len(words & done)
         reasoning = f"{shared} of {len(words)} words are among those of the tool calls and the answer."
-        found[f"goal_{number}"] = {"reasoning": reasoning, "completed": bool(words) and 2 * shared >= len(words)}
-    return found
+        judgements[f"goal_{number}"] = {"reasoning": reasoning, "completed": bool(words) and 2 * shared >= len(words)}
+    return judgements
 
 
 def _done(prompt: str) -> set[str]:
@@ -110,5 +110,5 @@ def _done(prompt: str) -> set[str]:
 
 
 def _section(prompt: str, name: str) -> str:
-    found = re.search(rf"<{name}>(.*?)</{name}>", prompt, re.DOTALL)
-    return found[1].strip() if found else ""
+    match = re.search(rf"<{name}>(.*?)</{name}>", prompt, re.DOTALL)
+    return match[1].strip() if match else ""

@@ -102,8 +102,8 @@ def _finder(function: Callable[[str], Iterator[PlacedValue]]) -> Finder:
 
     @lru_cache(maxsize=512)
     def find(text: str) -> tuple[PlacedValue, ...]:
-        usable = (found for found in function(text) if isinstance(found.value, str) or found.value < LARGEST)
-        return tuple(sorted(usable, key=lambda found: (found.start, -found.end)))
+        usable = (placed for placed in function(text) if isinstance(placed.value, str) or placed.value < LARGEST)
+        return tuple(sorted(usable, key=lambda placed: (placed.start, -placed.end)))
 
     return find
 
@@ -119,9 +119,9 @@ def money(text: str) -> Iterator[PlacedValue]:
 def numbers(text: str) -> Iterator[PlacedValue]:
     """Numbers that are nothing more special: no money, date, length of time, account number and so on."""
     special = (money, dates, times, percentages, months, distances, last_four, phones, references, addresses)
-    taken = [found for find in special for found in find(text)]
+    special_values = [found for find in special for found in find(text)]
     for match in NUMBER.finditer(text):
-        if not any(found.start < match.end() and match.start() < found.end for found in taken):
+        if not any(found.start < match.end() and match.start() < found.end for found in special_values):
             yield PlacedValue(_amount(match), *match.span())
 
 

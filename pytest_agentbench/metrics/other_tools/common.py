@@ -36,9 +36,9 @@ def deviation(values: Sequence[float]) -> float | None:
 
 def columns(values: Sequence[float], names: Sequence[str]) -> list[float | None]:
     """`avg`, `mean`, `median`, `min`, `max`, `std`, `p90`, ... of values; a percentile however few they are, as the tools do."""
-    found = sorted(values)
-    simple = {"min": found[0], "max": found[-1]} if found else {}
-    return [simple.get(name) if name in ("min", "max") else _statistic(found, name) for name in names]
+    ordered = sorted(values)
+    simple = {"min": ordered[0], "max": ordered[-1]} if ordered else {}
+    return [simple.get(name) if name in ("min", "max") else _statistic(ordered, name) for name in names]
 
 
 def _statistic(ordered: Sequence[float], name: str) -> float | None:

@@ -48,10 +48,10 @@ def fault(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> str:
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
     own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # which should be those of the data
     config = {"suite": (suite if own_tools else replace(suite, scenarios=())).to_wire(), "variants": [*variants], "sys_path": search_path()}
-    with tempfile.TemporaryFile() as said:
-        said.write(json.dumps(config, default=str).encode() + b"\n")
-        said.seek(0)
-        child = subprocess.Popen(command, stdin=said, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child_environment())
+    with tempfile.TemporaryFile() as output:
+        output.write(json.dumps(config, default=str).encode() + b"\n")
+        output.seek(0)
+        child = subprocess.Popen(command, stdin=output, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child_environment())
     with child:
         answer, expired = first_line(child, seconds)
     if answer:

@@ -82,13 +82,13 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> tuple
     """(status, reason, answer) of an agent, when it is done; what it did goes into `llm` and `tools`."""
     while True:
         match await process.read():
-            case "tool_call", told:
-                tools.keep(told["place"], ToolCall.from_dict(told["call"]))
-            case "tries", told:
-                tools.settle_on([*map(ToolCall.from_dict, told["calls"])], [*map(Draft.from_dict, told["drafts"])])
-            case "role", asked:
+            case "tool_call", done:
+                tools.keep(done["place"], ToolCall.from_dict(done["call"]))
+            case "tries", done:
+                tools.settle_on([*map(ToolCall.from_dict, done["calls"])], [*map(Draft.from_dict, done["drafts"])])
+            case "role", question:
                 try:
-                    other = await (llm.judge(asked["endpoint"]) if asked["name"] == JUDGE else llm.role(asked["name"]))
+                    other = await (llm.judge(question["endpoint"]) if question["name"] == JUDGE else llm.role(question["name"]))
                     process.say("reply", base_url=other.base_url, model=other.model)
                 except InfraError as error:
                     process.say("reply", error=str(error))

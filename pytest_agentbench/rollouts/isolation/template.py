@@ -116,9 +116,9 @@ class Template:
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(EOFError, ConnectionError):
             while True:
-                told, printed = await wire.read(reader)
-                if (ended := self._ends.get(told["job"])) is not None and not ended.done():
-                    ended.set_result(ForkEnd(told["how"], printed.decode()))
+                message, printed = await wire.read(reader)
+                if (ended := self._ends.get(message["job"])) is not None and not ended.done():
+                    ended.set_result(ForkEnd(message["how"], printed.decode()))
         writer.close()
         for ended in self._ends.values():
             if not ended.done():

@@ -199,10 +199,10 @@ class Announcer:
     async def _answer(self, method: str, url: str, **more: Any) -> Json:
         async with self.session.request(method, url, ssl=self._tls, **more) as answer:
             text = await answer.text()
-        said = json_object(text.encode()) if answer.status == 200 else None
-        if said is None:
+        content = json_object(text.encode()) if answer.status == 200 else None
+        if content is None:
             raise ValueError(f"{method} {url} answered {answer.status}: {text[:200]}")
-        return said
+        return content
 
 
 def log(line: str) -> None:

@@ -53,12 +53,12 @@ class RequestTrace:
 
     async def wait(self, response_ids: Collection[str]) -> bool:
         """Looks until the lines of all these answers are there; whether they came in time."""
-        wanted, end = {id.partition("-")[2] for id in response_ids}, time.monotonic() + PATIENCE
+        ids, end = {id.partition("-")[2] for id in response_ids}, time.monotonic() + PATIENCE
         self.look()
-        while not wanted <= self._requests.keys() and time.monotonic() < end:
+        while not ids <= self._requests.keys() and time.monotonic() < end:
             await asyncio.sleep(POLL)
             self.look()
-        return wanted <= self._requests.keys()
+        return ids <= self._requests.keys()
 
     def _keep(self, event: Json) -> None:
         session, request = (event.get("agent_context") or {}).get("session_id", ""), event.get("request")

@@ -135,9 +135,9 @@ class ChatReader(ChoicesReader):
         delta = choice["delta"]
         name = next(name for name, _ in _KINDS if delta.get(name))
         head = {"event": {**last, "choices": None}, "choice": {**choice, "delta": None}}
-        said = self._choices[choice.get("index", 0)]
-        assert isinstance(said, ChatChoice)
-        return repeated(data, head, delta, name, kind, said.pieces_of(name))
+        merged = self._choices[choice.get("index", 0)]
+        assert isinstance(merged, ChatChoice)
+        return repeated(data, head, delta, name, kind, merged.pieces_of(name))
 
     @staticmethod
     def _as_piece(choice: Json) -> Json:

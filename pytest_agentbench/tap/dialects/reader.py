@@ -129,12 +129,12 @@ class DialectReader(AnswerReader, ABC):
         """Takes over the first of these reads, as many as need no parsing, and says how many; a new event begins with each."""
         if self._repeated is None:
             return 0
-        said = self._repeated.said_in(reads)
-        if said:
+        parts = self._repeated.said_in(reads)
+        if parts:
             kind = self._repeated.kind
-            self._repeated.pieces.append(b"".join(said).decode())
-            self.chunks += [Chunk(read.at_ns, kind, True, read.lag_ns) for read in reads[: len(said)]]
-        return len(said)
+            self._repeated.pieces.append(b"".join(parts).decode())
+            self.chunks += [Chunk(read.at_ns, kind, True, read.lag_ns) for read in reads[: len(parts)]]
+        return len(parts)
 
     def end(self) -> None:
         """The stream is over: names what it lacks."""

@@ -23,16 +23,16 @@ class RepeatedEvents(NamedTuple):
         """The texts of the first reads, up to one that is unlike this or whose text has to be parsed."""
         start, end = self.start, self.end
         first, last = len(start), -len(end)
-        said = []
+        parts = []
         for read in reads:
             data = read.data
             if not (data.startswith(start) and data.endswith(end)):
                 break
-            said.append(data[first:last])
-        together = b"".join(said)
-        if all(said) and together.isascii() and _needs_no_parsing(together):
-            return said
-        return [*takewhile(_needs_no_parsing, said)]
+            parts.append(data[first:last])
+        together = b"".join(parts)
+        if all(parts) and together.isascii() and _needs_no_parsing(together):
+            return parts
+        return [*takewhile(_needs_no_parsing, parts)]
 
 
 def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces: Any) -> RepeatedEvents | None:
@@ -49,12 +49,12 @@ def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces:
     return RepeatedEvents(b"data: " + data[:start], data[data.index(b'"', start) :] + b"\n\n", kind, pieces)
 
 
-def _needs_no_parsing(said: bytes) -> bool:
+def _needs_no_parsing(part: bytes) -> bool:
     """Whether it is a text that says in JSON what it is: nothing in it is escaped, or would have to be."""
-    if not said or b'"' in said or b"\\" in said:
+    if not part or b'"' in part or b"\\" in part:
         return False
     try:
-        return said.decode().isprintable()
+        return part.decode().isprintable()
     except UnicodeDecodeError:
         return False
 
