@@ -19,5 +19,5 @@ GIVEN = frozenset(
 
 
 def unread(variables: Iterable[str], named: Collection[str]) -> list[str]:
-    """Those of the variables that begin as ours do and that nothing reads, sorted; `named` are those that settings name as places of keys."""
+    """Those of the variables that begin as ours do and that nothing reads, sorted; `named`: those that settings name as places of keys."""
     return sorted(name for name in variables if name.startswith(PREFIX) and name not in READ | GIVEN and name not in named)

@@ -120,7 +120,7 @@ def test_variables_that_nothing_reads(project: Project, monkeypatch: pytest.Monk
     """A misspelt variable of the environment is a warning with those that are read; one that a YAML names as a key's place is none."""
     for name in ("AGENTBENCH_BAKEND", "AGENTBENCH_KEY", "AGENTBENCH_SCENARIO"):
         monkeypatch.setenv(name, "http://127.0.0.1:1/v1")
-    project.suite(scenarios=1, roles={"expert": {"base_url": "http://127.0.0.1:1/v1", "model": "m", "api_key": "AGENTBENCH_KEY"}})
+    project.suite(scenarios=1, roles={"expert": {"url": "http://127.0.0.1:1/v1", "model": "m", "api_key": "AGENTBENCH_KEY"}})
 
     result = project.run("scenarios/shop")
 
