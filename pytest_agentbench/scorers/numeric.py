@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_agentbench.lib.middle import without_middle
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
+
+SHOWN = 100  # characters of a number that the explanation shows
 
 #: Groups of three digits may be set apart by commas, apostrophes and no-break spaces. A minus between two words or numbers is none.
 _NUMBER = re.compile(
@@ -50,7 +54,9 @@ def numeric(
         return Score(0.0, {}, f"there is no number in the answer, expected {wanted}")
     last = found[-1]
     right = any(_near(one, other, absolute, relative) for each in expected for one, other in _readings(each, last))
-    return Score(float(right), {"number": float(last.value)}, f"the last number of the answer is {last.text}, expected {wanted}")
+    number = float(last.value)  # infinite of more than 308 digits, as models write them that go round in circles
+    parts = {"number": number} if math.isfinite(number) else {}
+    return Score(float(right), parts, f"the last number of the answer is {without_middle(last.text, SHOWN)}, expected {wanted}")
 
 
 def numbers(text: str) -> list[Number]:

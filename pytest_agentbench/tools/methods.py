@@ -46,7 +46,7 @@ def written(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
 
 def methods_of(cls: type) -> Mapping[str, Method]:
     """The tools of a class, its public methods with a docstring; raises ConfigError for none, and for one that no model could call."""
-    found = {name: _method(name, function) for name, function in _documented(cls)}
+    found = {name: _method(cls, name, function) for name, function in _documented(cls)}
     if not found:
         raise ConfigError(f"{cls.__name__} has no tools, which are its public methods with a docstring")
     return found
@@ -58,10 +58,12 @@ def _documented(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
             yield name, function
 
 
-def _method(name: str, function: Callable[..., object]) -> Method:
+def _method(cls: type, name: str, function: Callable[..., object]) -> Method:
     try:
         hints = get_type_hints(function, include_extras=True)
-        _, *parameters = inspect.signature(function).parameters.values()
+        parameters = [*inspect.signature(function).parameters.values()]
+        if not isinstance(inspect.getattr_static(cls, name), staticmethod):
+            _, *parameters = parameters
         if other := [each for each in parameters if each.kind not in POSSIBLE]:
             raise ConfigError(f"the tool {name!r} has a parameter that no model can give: {other[0]}")
         fields: dict[str, Any] = {
