@@ -60,10 +60,10 @@ def rollout_section(rollout: Rollout) -> str:
     lines += [
         "",
         *(verifier_lines(rollout.verification) if rollout.verification else tool_table(rollout)),
-        "",
-        f"the end of the transcript ({len(rollout.messages)} messages):",
     ]
-    lines += [message_line(message) for message in rollout.messages[-TAIL:]]
+    if rollout.messages:
+        lines += ["", f"the end of the transcript ({len(rollout.messages)} messages):"]
+        lines += [message_line(message) for message in rollout.messages[-TAIL:]]
     if rollout.log:
         lines += ["", "what the rollout logged and printed:", *rollout.log.rstrip().split("\n")]
     return "\n".join(map(one_line, lines))

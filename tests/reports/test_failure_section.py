@@ -18,5 +18,10 @@ def test_a_task() -> None:
     assert (
         "the verifier: reward 0.5, speed 2; exit code 1; the first check that failed: test_port\nthe end of its output:\nline 10\n" in text
     )
-    assert "line 29\n" in text
+    assert text.endswith("line 29")
     assert "unexpected" not in text
+
+
+def test_without_a_transcript() -> None:
+    """An agent that kept no transcript, or that said nothing, has no end of one."""
+    assert "transcript" not in rollout_section(Rollout("bench", "a", "default", 1, "ok", log="started"))
