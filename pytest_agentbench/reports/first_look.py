@@ -44,7 +44,7 @@ def _lines(run: Run, writing: Notation) -> Iterator[str]:
     if failed := sum(run.performance.failed_calls.values()):
         yield f"{failed} of {run.performance.calls} LLM calls failed"
     if run.stopwatch.verdict != OK:
-        yield f"timings are {writing.prose(stopwatch_text(run.stopwatch))}"
+        yield f"timings: {writing.prose(stopwatch_text(run.stopwatch))}"
     for part, of_time in (run.performance.split or {}).items():
         if of_time.share >= GREAT:
             yield f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"

@@ -55,6 +55,7 @@ def test_what_to_look_at_first() -> None:
     assert "most confused: `order` instead of `find` once" == first[3]
     assert "the tool with the most mistakes: `find`, which 1 of 3 rollouts did not call" == first[4]
     assert "trials of 1 scenario do not agree whether it passes: `b`" == first[5]
+    assert "timings: no verdict: no call was measured" == first[6]
     assert [f"- {line}" for line in first] == section(run, "What to look at first")
 
 
