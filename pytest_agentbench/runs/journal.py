@@ -77,6 +77,12 @@ def opened(line: bytes) -> bytes:
     return b"{" + line[_REST:]
 
 
+def check_journal(directory: Path) -> None:
+    """Raises ConfigError for a run without a journal, such as one of which only run.json was kept."""
+    if not (directory / FILE).is_file():
+        raise ConfigError(f"{directory} has no {FILE}, so there is nothing to read of its rollouts; name a run that has one")
+
+
 def read_index(directory: Path) -> JournalIndex:
     """Finds all records, one line in memory at a time."""
     index = JournalIndex()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.runs.calendar import Calendar
-from pytest_agentbench.runs.journal import FILE, read_journal
+from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.tables import calls, rollouts, samples
 from pytest_agentbench.tables.columns import Growth, Table
 from pytest_agentbench.tables.places import Origin, RolloutPlace
@@ -60,8 +60,7 @@ def origins(directories: Sequence[Path]) -> list[Origin]:
     found: dict[str, Origin] = {}
     for directory in directories:
         name = directory.resolve().name  # behind `latest`
-        if not (directory / FILE).is_file():
-            raise ConfigError(f"{directory} has no {FILE}, so there is nothing to read of its rollouts")
+        check_journal(directory)
         if name in found:
             raise ConfigError(
                 f"two runs are called {name}: {found[name].directory} and {directory}; name a run once, or rename one of them"
