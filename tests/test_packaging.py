@@ -130,7 +130,7 @@ def test_init_again(newcomer: Newcomer, project: Path) -> None:
     done = newcomer(project, "agentbench", "init", "banking")
 
     assert 0 == done.returncode
-    assert "8 of 8 files were there already" in done.stdout
+    assert "9 of 9 files were there already" in done.stdout
     assert before == {file: file.stat().st_mtime_ns for file in (project / "scenarios").rglob("*.*")}
 
 

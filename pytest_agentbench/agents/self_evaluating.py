@@ -16,7 +16,7 @@ from pytest_agentbench.lib.options import ValueKind, check_options, number, whol
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity
 from pytest_agentbench.records import Answer, Draft, Json
-from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.suites.suite import Scenario, content_text
 from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 
@@ -116,9 +116,9 @@ class SelfEvaluating:
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         judge = await llm.judge(self.evaluator_llm)  # before any work: without a judge it would be in vain
-        drafts, task = Drafts(llm, tools), scenario
+        drafts, asked = Drafts(llm, tools), scenario
         for _ in range(self.max_retries + 1):
-            draft = await drafts.write(self.wraps, task)
+            draft = await drafts.write(self.wraps, asked)
             if draft.status == AgentError.status:
                 continue
             prompt = filled(self.evaluation_prompt_template, _seen_by_the_judge(scenario, draft, tools))
@@ -129,7 +129,7 @@ class SelfEvaluating:
             if accepted:
                 break
             if self.pass_feedback_to_agent:
-                task = _with_feedback(scenario, filled(self.feedback_template, _feedback(verdict)))
+                asked = _with_feedback(scenario, filled(self.feedback_template, _feedback(verdict)))
         return drafts.answer()
 
 
@@ -155,6 +155,8 @@ class Drafts:
         """One more try; its limit or its own fault is the draft's, and all other errors leave."""
         self._tools.source = self._begun  # each try begins where the first one did
         own, started = self._tools.fresh(mirrored=not self._tries), time.monotonic_ns()
+        if not self._tries:
+            self._tools.source = own.source  # as its calls are the rollout's, wherever it is cut off
         status, reason, answer = "ok", "", ""
         try:
             answer = (await work_once(agent, scenario, self._llm, own)).text
@@ -206,9 +208,9 @@ def merit(draft: Draft) -> float:
 
 
 def _seen_by_the_judge(scenario: Scenario, draft: Draft, tools: Toolbox) -> dict[str, str]:
-    questions = [_text(message) for message in scenario.messages if message.get("role") == "user"]
+    asked = [content_text(message) for message in scenario.messages if message.get("role") == "user"]
     return {
-        "question": questions[-1] if questions else "",
+        "question": asked[-1] if asked else "",
         "tools": "\n".join(f"- {tool.name}: {' '.join(tool.description.split())}" for tool in tools.tools.values()) or "none",
         "tool_calls": calls_text(draft.tool_calls),
         "answer": draft.answer or f"(none) {draft.reason}".strip(),
@@ -229,8 +231,3 @@ def _with_feedback(scenario: Scenario, feedback: str) -> Scenario:
     if last.get("role") == "user" and isinstance(last.get("content"), str):
         return dataclasses.replace(scenario, messages=(*before, {**last, "content": f"{last['content']}\n\n{feedback}"}))
     return dataclasses.replace(scenario, messages=(*scenario.messages, {"role": "user", "content": feedback}))
-
-
-def _text(message: Json) -> str:
-    content = message.get("content") or ""
-    return content if isinstance(content, str) else "\n".join(str(part.get("text", "")) for part in content)

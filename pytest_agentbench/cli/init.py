@@ -43,14 +43,21 @@ def run_init(options: argparse.Namespace) -> None:
     folder = suites / options.suite
     copies = [(file, Path("scenarios", options.suite, file.relative_to(folder))) for file in data_files(folder)]
     copies.append((shipped("backends") / "embedded.yaml", Path("backends/embedded.yaml")))
-    report([(copy(source, target), target) for source, target in copies])
-    if own := next((file for file in map(Path, PYTEST_FILES) if file.exists()), None):
-        if own.read_bytes() != PYTEST_INI.encode():
-            print(f"left {own} alone; the suite needs nothing in it")
-    else:
-        Path("pytest.ini").write_text(PYTEST_INI)
-        print("wrote pytest.ini")
+    outcomes = [(copy(source, target), target) for source, target in copies]
+    report([*outcomes, *configuration()])
     print(f"now run: pytest scenarios/{options.suite}")
+
+
+def configuration() -> list[tuple[FileOutcome, Path]]:
+    """What became of pytest.ini: written, there as it is written, or, where the directory has another configuration, none of ours."""
+    own = next((file for file in map(Path, PYTEST_FILES) if file.exists()), None)
+    if own is None:
+        Path("pytest.ini").write_text(PYTEST_INI)
+        return [("wrote", Path("pytest.ini"))]
+    if own.read_bytes() == PYTEST_INI.encode():
+        return [("there", own)]
+    print(f"left {own} alone; the suite needs nothing in it")
+    return []
 
 
 def print_suites(folder: Path, names: Sequence[str]) -> None:

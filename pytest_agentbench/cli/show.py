@@ -27,7 +27,7 @@ def run_show(options: argparse.Namespace) -> None:
     from pytest_agentbench.metrics.other_tools import load_peer
     from pytest_agentbench.reports.peers import lines
     from pytest_agentbench.reports.terminal import write_whole
-    from pytest_agentbench.runs.journal import read_index, read_journal
+    from pytest_agentbench.runs.journal import check_journal, read_index, read_journal
     from pytest_agentbench.runs.tally import find_run, read_run
 
     directory = find_run(options.name, options.reports)
@@ -38,6 +38,7 @@ def run_show(options: argparse.Namespace) -> None:
     if options.tool is None:
         write_whole(PlainOutput(), run, str(directory))
         return
+    check_journal(directory)
     peer = load_peer(options.tool)
     if run.imported and run.stopwatch.verdict is None:
         raise ConfigError(f"{directory} is by {run.imported.tool}, which took no times of calls; {options.tool} would print nothing true")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.files import dig, iso_ns, read_object
+from pytest_agentbench.exports.files import dig, iso_ns, member, members, read_object
 from pytest_agentbench.records import Json, LLMCall, ToolCall
 
 
@@ -32,50 +32,52 @@ def read_trajectory(file: Path) -> Trajectory:
         raise ConfigError(f"{file}: steps should be an array of objects")
     agent = [step for step in steps if step.get("source") == "agent"]
     model = dig(data, "agent", "model_name") or ""
-    answers = [step["message"] for step in agent if isinstance(step.get("message"), str)]
+    said = [step["message"] for step in agent if isinstance(step.get("message"), str)]
     return Trajectory(
-        calls=tuple(_call(step, model, file) for step in agent if step.get("llm_call_count", 1) != 0),
-        tool_calls=tuple(_tool_calls(agent)),
-        messages=tuple(message for step in steps for message in _messages(step)),
-        answer=answers[-1] if answers else "",
+        calls=tuple(_call(step, model, file) for step in agent if member(step, "llm_call_count", int, file) != 0),
+        tool_calls=tuple(_tool_calls(agent, file)),
+        messages=tuple(message for step in steps for message in _messages(step, file)),
+        answer=said[-1] if said else "",
         several=sum((step.get("llm_call_count") or 1) > 1 for step in agent),
     )
 
 
 def _call(step: Json, model: str, file: Path) -> LLMCall:
     at = iso_ns(step.get("timestamp"), file) or 0
-    completion = dig(step, "metrics", "completion_tokens")
+    metrics = member(step, "metrics", dict, file) or {}
+    prompt, completion, cached = (member(metrics, f"{name}_tokens", int, file) for name in ("prompt", "completion", "cached"))
     return LLMCall(
         received_ns=at,
         sent_ns=None,
         ended_ns=at,
-        model=step.get("model_name") or model,
-        prompt_tokens=dig(step, "metrics", "prompt_tokens"),
+        model=member(step, "model_name", str, file) or model,
+        prompt_tokens=prompt,
         completion_tokens=completion,
-        cached_tokens=dig(step, "metrics", "cached_tokens"),
+        cached_tokens=cached,
         token_source="none" if completion is None else "usage",
     )
 
 
-def _tool_calls(agent: Sequence[Json]) -> Iterator[ToolCall]:
+def _tool_calls(agent: Sequence[Json], file: Path) -> Iterator[ToolCall]:
     for turn, step in enumerate(agent, 1):
-        for call in step.get("tool_calls") or ():
+        for call in members(step, "tool_calls", file):
             arguments = call.get("arguments")
             raw = None if isinstance(arguments, dict) else str(arguments)
             yield ToolCall(str(call.get("function_name", "")), arguments if isinstance(arguments, dict) else {}, turn, raw=raw)
 
 
-def _messages(step: Json) -> Iterator[Json]:
+def _messages(step: Json, file: Path) -> Iterator[Json]:
     """A step in Chat Completions form, its results after it."""
-    role = {"agent": "assistant"}.get(step.get("source", ""), step.get("source", "user"))
+    source = member(step, "source", str, file) or "user"
     calls = [
         {
             "id": call.get("tool_call_id", ""),
             "type": "function",
             "function": {"name": call.get("function_name", ""), "arguments": json.dumps(call.get("arguments"))},
         }
-        for call in step.get("tool_calls") or ()
+        for call in members(step, "tool_calls", file)
     ]
-    yield {"role": role, "content": step.get("message"), **({"tool_calls": calls} if calls else {})}
-    for result in dig(step, "observation", "results") or ():
+    content = step.get("message") if isinstance(step.get("message"), str) else members(step, "message", file) or None
+    yield {"role": {"agent": "assistant"}.get(source, source), "content": content, **({"tool_calls": calls} if calls else {})}
+    for result in members(member(step, "observation", dict, file) or {}, "results", file):
         yield {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": result.get("content")}

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import read_text
 from pytest_agentbench.records import Json
+
+T = TypeVar("T")
+
+WORDS = {list: "an array", dict: "an object", str: "a text", bool: "true or false", int: "a whole number", type(None): "null"}
 
 _SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder()
@@ -111,5 +115,21 @@ def dig(data: Any, *path: str) -> Any:
     return data
 
 
+def member(data: Json, name: str, kind: type[T], file: Path) -> T | None:
+    """What an object of a file has under a name, None of nothing; raises ConfigError where it is of another kind."""
+    value = data.get(name)
+    if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
+        return value
+    raise ConfigError(f"{file}: {name} is {_kind(value)}, should be {WORDS[kind]}")
+
+
+def members(data: Json, name: str, file: Path) -> list[Json]:
+    """The objects in an array that an object of a file has under a name, none of nothing; raises ConfigError where it is no such array."""
+    values = member(data, name, list, file) or []
+    if wrong := [value for value in values if not isinstance(value, dict)]:
+        raise ConfigError(f"{file}: {name} has {_kind(wrong[0])} in it, should be an array of objects")
+    return values
+
+
 def _kind(value: Any) -> str:
-    return {list: "an array", str: "a text", type(None): "null"}.get(type(value), "a number")
+    return WORDS.get(type(value), "a number")

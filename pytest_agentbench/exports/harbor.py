@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.exports.atif import Trajectory, read_trajectory
-from pytest_agentbench.exports.files import dig, iso_ns, read_object
+from pytest_agentbench.exports.files import dig, iso_ns, member, members, read_object
 from pytest_agentbench.records import EVALUABLE, Json, Rollout, Score, is_score
 
 RESULT, CONFIG = "result.json", "config.json"
@@ -51,20 +51,25 @@ class HarborTrial:
     @property
     def agent(self) -> Json:
         """Who ran; without its keyword arguments, which may hold keys."""
-        info, chosen = dig(self.result, "agent_info") or {}, dig(self.config, "agent") or {}
-        model = chosen.get("model_name") or dig(info, "model_info", "name")
-        return {"kind": info.get("name") or chosen.get("name") or chosen.get("import_path") or "unknown", "model": model}
+        info, asked = self._info, member(self.config, "agent", dict, self.folder / CONFIG) or {}
+        model = asked.get("model_name") or dig(info, "model_info", "name")
+        return {"kind": info.get("name") or asked.get("name") or asked.get("import_path") or "unknown", "model": model}
+
+    @property
+    def _info(self) -> Json:
+        return member(self.result or {}, "agent_info", dict, self.folder / RESULT) or {}
 
     @property
     def statistics(self) -> str:
         """Under what name the job counts it among its `stats`."""
-        info = dig(self.result, "agent_info") or {}
+        info = self._info
         words = info.get("name"), dig(info, "model_info", "name"), dig(self.result, "source") or "adhoc"
         return "__".join(str(word) for word in words if word)
 
     @property
     def rewards(self) -> dict[str, float]:
-        found = dig(self.result, "verifier_result", "rewards") or {}
+        verified = member(self.result or {}, "verifier_result", dict, self.folder / RESULT) or {}
+        found = member(verified, "rewards", dict, self.folder / RESULT) or {}
         return {f"harbor_{name}": value for name, value in found.items()}
 
 
@@ -73,21 +78,22 @@ def read(path: Path) -> Source:
     trials = _trials(path)
     config = read_object(path / CONFIG) if (path / CONFIG).is_file() else {}
     result = read_object(path / RESULT) if (path / RESULT).is_file() else {}
+    data = _dataset(members(config, "datasets", path / CONFIG))
     planned = result.get("n_total_trials")
     scores = sorted({name for trial in trials for name in trial.rewards}, key=lambda name: (name != "harbor_reward", name))
     agents = {trial.variant: trial.agent for trial in trials}
     notes = list(NOTES)
     return Source(
-        suite=re.sub(r"\W", "_", _dataset(config).name) or "harbor",
+        suite=re.sub(r"\W", "_", data.name) or "harbor",
         scores=scores or ["harbor_reward"],
         rollouts=_rollouts(trials, scores or ["harbor_reward"], notes),
         stopwatch=STOPWATCH,
         planned=planned if isinstance(planned, int) else len(trials),
         notes=notes,
-        dataset=str(_dataset(config)) if _dataset(config).name else "",
+        dataset=str(data) if data.name else "",
         agents=agents,
         model=", ".join(sorted({str(agent["model"]) for agent in agents.values() if agent["model"]})) or None,
-        concurrency=config.get("n_concurrent_trials"),
+        concurrency=member(config, "n_concurrent_trials", int, path / CONFIG),
         means={variant: dict(means) for variant in agents if (means := [*_means(trials, variant, result, scores)])},
         averages=AVERAGES,
     )
@@ -109,9 +115,8 @@ def _means(trials: Sequence[HarborTrial], variant: str, result: Json, scores: Se
             yield score, value
 
 
-def _dataset(config: Json) -> Path:
+def _dataset(datasets: Sequence[Json]) -> Path:
     """The only data set of a job, by its path or name."""
-    datasets = config.get("datasets") or []
     return Path(str(dig(datasets[0], "path") or dig(datasets[0], "name") or "")) if len(datasets) == 1 else Path()
 
 
@@ -120,11 +125,11 @@ def _trials(path: Path) -> Sequence[HarborTrial]:
     folders = sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
     if not folders:
         raise ConfigError(f"{path}: no trial in it, which is a directory with {CONFIG}; name the directory of a job")
-    trials = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
-    names = {str(trial.agent) for trial in trials if trial.result}
+    found = [HarborTrial(each, read_object(each / CONFIG), _result(each / RESULT)) for each in folders]
+    names = {str(trial.agent) for trial in found if trial.result}
     if len(names) > 1:
-        trials = [HarborTrial(each.folder, each.config, each.result, _variant(each.agent)) for each in trials]
-    return sorted(trials, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
+        found = [HarborTrial(each.folder, each.config, each.result, _variant(each.agent)) for each in found]
+    return sorted(found, key=lambda each: (each.task, each.variant, str(dig(each.result, "started_at") or "~")))
 
 
 def _result(file: Path) -> Json | None:
@@ -157,7 +162,7 @@ def _rollouts(trials: Sequence[HarborTrial], scores: Sequence[str], notes: list[
 
 def _rollout(trial: HarborTrial, number: int, done: Trajectory, scores: Sequence[str]) -> Rollout:
     status, reason = outcome(trial)
-    times = dig(trial.result, "agent_execution") or {}
+    times = member(trial.result or {}, "agent_execution", dict, trial.folder / RESULT) or {}
     start, end = (iso_ns(times.get(name), trial.folder / RESULT) for name in ("started_at", "finished_at"))
     known = start is not None and end is not None
     measured = status in EVALUABLE

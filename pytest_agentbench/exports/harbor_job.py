@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from pytest_agentbench.exports.atif_steps import iso, known, total, trajectory
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
+from pytest_agentbench.exports.file_names import FileNames
 from pytest_agentbench.exports.harbor import CONFIG, PHASES, RESULT
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.contents import Run
@@ -34,6 +34,7 @@ class HarborJob:
     agent: Json
     rewards: defaultdict[str, defaultdict[float, list[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     exceptions: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    names: FileNames = field(default_factory=FileNames)  # of scenarios
     trials: int = 0
     graded: int = 0
 
@@ -67,7 +68,7 @@ def _agent(run: Run, group: str) -> Json:
 
 def _write_trial(job: HarborJob, place: RolloutPlace, run: Run) -> None:
     rollout = place.rollout
-    name = re.sub(r"[^\w.-]", "_", f"{rollout.scenario}__{rollout.trial}")
+    name = f"{job.names.of(rollout.scenario)}__{rollout.trial}"
     folder = job.folder / name
     (folder / "agent").mkdir(parents=True)
     rewards = {_reward(score, run, rollout): float(value) for score, value in rollout.scores.items()}

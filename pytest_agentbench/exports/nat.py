@@ -148,8 +148,9 @@ def _score(entries: Sequence[NatEntry], name: str, items: Mapping[str, Json], no
         )
         entry.scores[f"nat_{name}"] = Score(score, parts, reasoning if isinstance(reasoning, str) else "")
         if isinstance(called := dig(reasoning, "details", "actual_tools"), list):
-            entry.called = called
-            entry.expected = entry.expected or tuple({"tool": tool} for tool in dig(reasoning, "details", "expected_tools") or ())
+            entry.called = [str(tool) for tool in called]
+            labels = dig(reasoning, "details", "expected_tools")
+            entry.expected = entry.expected or tuple({"tool": tool} for tool in (labels if isinstance(labels, list) else ()))
     if failed:
         notes.append(
             f"{name}: {failed} of {len(entries)} items are errors, which the toolkit's average counts as 0.0; here they are no scores"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.files import dig, epoch_ns, json_items
+from pytest_agentbench.exports.files import dig, epoch_ns, json_items, members
 from pytest_agentbench.records import Chunk, Json, LLMCall, ToolCall
 
 NEEDED = ("event_type", "event_timestamp", "example_number", "UUID")
@@ -166,7 +166,8 @@ def understood(arguments: object) -> Json | None:
 def tool_inputs(file: Path) -> Iterator[tuple[str, object]]:
     """(UUID, what the tool was given) of every TOOL_START in `all_requests_profiler_traces.json`, one request in memory at a time."""
     for request in json_items(file):
-        for step in dig(request, "intermediate_steps") or ():
-            payload = dig(step, "payload") or {}
-            if payload.get("event_type") == "TOOL_START":
-                yield str(payload.get("UUID")), dig(payload, "data", "input")
+        if not isinstance(request, dict):
+            raise ConfigError(f"{file}: should be an array of objects")
+        for step in members(request, "intermediate_steps", file):
+            if dig(step, "payload", "event_type") == "TOOL_START":
+                yield str(dig(step, "payload", "UUID")), dig(step, "payload", "data", "input")

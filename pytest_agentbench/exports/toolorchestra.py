@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
-from pytest_agentbench.exports.files import dig, read_json
+from pytest_agentbench.exports.files import dig, member, members, read_json
 from pytest_agentbench.lib.config import read_text
 from pytest_agentbench.records import Json, Rollout, Score, ToolCall
 
@@ -76,7 +76,8 @@ def _is_task(file: Path) -> bool:
 def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
     for trial, file in tasks:
         task = read_json(file)
-        status, reason = outcome(task)
+        rounds = member(task, "all_tool_calls", list, file) or []
+        status, reason = outcome(task | {"all_tool_calls": rounds})
         if not isinstance(task["correct"], bool):
             raise ConfigError(f"{file}: correct is {task['correct']!r}, should be true or false")
         measured = status in ("ok", "limit")
@@ -87,9 +88,9 @@ def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
             trial=trial,
             status=status,
             reason=reason,
-            tool_calls=tuple(_tool_calls(task["all_tool_calls"])),
-            answer=_answer(task),
-            turns=len(task["all_tool_calls"]),
+            tool_calls=tuple(_tool_calls(rounds)),
+            answer=_answer(member(task, "all_tool_responses", dict, file) or {}, file),
+            turns=len(rounds),
             messages=({"role": "user", "content": str(task["problem"])},),
             scores={SCORE: Score(task["correct"])} if measured else {},
         )
@@ -119,31 +120,26 @@ def _tool_calls(rounds: Sequence[object]) -> Iterator[ToolCall]:
                 yield ToolCall("", {}, turn, problem="invalid_arguments", detail=each)
 
 
-def _answer(task: Json) -> str:
+def _answer(turns: Json, file: Path) -> str:
     """The prediction. What the file calls `answer` is the label."""
-    answers = [
-        response
-        for responses in (task.get("all_tool_responses") or {}).values()
-        for response in responses
-        if dig(response, "tool") == "answer"
-    ]
-    return str(dig(answers[-1], "pred") or "") if answers else ""
+    given = [response for turn in turns for response in members(turns, turn, file) if dig(response, "tool") == "answer"]
+    return str(dig(given[-1], "pred") or "") if given else ""
 
 
 def _concurrency(logs: Sequence[Path], ids: set[str], notes: list[str]) -> int | None:
     """What the log's first line says; tasks that the log saw end and that have no file are noted."""
-    concurrency: int | None = None
+    asked: int | None = None
     ended: set[str] = set()
     for log in logs:
         with log.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if match := STARTED.search(line):
-                    concurrency = int(match[1])
-                elif match := ENDED.search(line):
-                    ended.add(match[2])
+                if found := STARTED.search(line):
+                    asked = int(found[1])
+                elif found := ENDED.search(line):
+                    ended.add(found[2])
     if lost := sorted(ended - ids):
         notes.append(f"the log saw {len(lost)} tasks end that have no file, such as {lost[0]}")
-    return concurrency
+    return asked
 
 
 def _usage(files: Sequence[Path], notes: list[str]) -> Json:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from pytest_agentbench.exports.atif_steps import iso
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import write_rows
+from pytest_agentbench.exports.file_names import FileNames
 from pytest_agentbench.exports.toolorchestra import USAGE
 from pytest_agentbench.exports.toolorchestra_series import CACHE, CACHE_COLUMNS, GPU, GPU_COLUMNS, cache_rows, gpu_rows, window_metrics
 from pytest_agentbench.metrics.chosen_window import Offsets
@@ -54,8 +54,7 @@ def _cell(value: object) -> object:
 
 def _write_tasks(origin: Origin, run: Run, folder: Path) -> tuple[list[float], list[float]]:
     """Writes a file for each rollout of a scenario; gives when rounds with a tool ended, and when tasks did."""
-    steps: list[float] = []
-    ends: list[float] = []
+    names, steps, ends = FileNames(), list[float](), list[float]()
     for place in places(origin):
         rollout = place.rollout
         if rollout.kind == "scenario" and rollout.status != "cancelled":
@@ -64,8 +63,9 @@ def _write_tasks(origin: Origin, run: Run, folder: Path) -> tuple[list[float], l
             inside = folder / rollout.key.group if len(run.suites) > 1 else folder
             inside = inside if rollout.trial == 1 else inside / f"trial_{rollout.trial}"
             inside.mkdir(parents=True, exist_ok=True)
-            name = re.sub(r"[^\w.-]", "_", rollout.scenario)
-            (inside / f"{name}.json").write_text(json.dumps(_task(rollout, run), ensure_ascii=False, default=str), encoding="utf-8")
+            (inside / f"{names.of(rollout.scenario)}.json").write_text(
+                json.dumps(_task(rollout, run), ensure_ascii=False, default=str), encoding="utf-8"
+            )
     return sorted(steps), sorted(ends)
 
 

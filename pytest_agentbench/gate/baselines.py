@@ -13,7 +13,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import SCHEMA, Evidence, RunFacts, trial_of
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.tally import find_run, read_run
 
 FOLDER = "baselines"  # beside the run directories; the only part of reports/ that is committed
@@ -32,6 +32,7 @@ def find_baseline(name: str, reports: Path) -> Path:
 def read_evidence(path: Path) -> Evidence:
     """The evidence in a baseline file or a run directory, one record in memory at a time; raises ConfigError."""
     if path.is_dir():
+        check_journal(path)
         trials = (trial_of(rollout) for rollout in read_journal(path) if rollout.kind == "scenario")
         return Evidence.of(RunFacts.of(read_run(path)), trials)
     try:

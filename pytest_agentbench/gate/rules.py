@@ -35,8 +35,9 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "passes": {"%": 0.01, "": 1},
 }
 
+#: A metric may be any text: scores of other tools have names such as `harbor_tests-passed`.
 WRITTEN = re.compile(
-    r"(?P<metric>pass[@^]\d+|[A-Za-z_][\w.]*) ?(?P<relation>>=|<=) ?(?P<value>[+-]?\d+(?:\.\d+)?) ?(?P<unit>%|ms|s)?"
+    r"(?P<metric>pass[@^]\d+|(?!pass[@^])\S.*?) ?(?P<relation>>=|<=) ?(?P<value>[+-]?\d+(?:\.\d+)?) ?(?P<unit>%|ms|s)?"
     rf"(?P<versus> vs baseline)?(?: of (?P<of>{'|'.join((*QUESTIONS, RUN))}))?"
 )
 

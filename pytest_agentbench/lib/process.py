@@ -128,9 +128,11 @@ def first_line(process: subprocess.Popen[bytes], seconds: float) -> tuple[bytes,
     assert process.stdout is not None
     late = threading.Timer(seconds, process.kill)
     late.start()
-    line = process.stdout.readline()
-    expired = not late.is_alive()
-    late.cancel()
+    try:
+        line = process.stdout.readline()
+        expired = not late.is_alive()
+    finally:
+        late.cancel()  # after Ctrl-C as well: a timer keeps the interpreter until it is due
     return line, expired
 
 

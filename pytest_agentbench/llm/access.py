@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -51,6 +52,7 @@ class Lines:
         self._unstructured = set() if unstructured is None else unstructured  # endpoints that take no schema; attempts tell each other
         self._agent: str | None = None
         self._open: dict[tuple[str, str], tuple[str, LLM]] = {}  # role and what is said of its endpoint -> token and client
+        self._one_at_a_time = asyncio.Lock()  # tasks of one agent may ask for a role at once, and a second token would never be closed
 
     async def agent(self, access: Access, sampling: Json) -> LLM:
         """The agent's; raises InfraError when there is no backend to speak to."""
@@ -65,12 +67,13 @@ class Lines:
         """
         facts = self._roles.get(name) if endpoint is None else endpoint
         known = name, repr(sorted((facts or {}).items()))
-        if known not in self._open:
-            account = {} if name == JUDGE else self._account
-            id, base_url, model = await self._tap.open(self._key, Access(upgrade=True, role=name, endpoint=facts, **account))
-            self._open[known] = id, LLM(base_url, model, session=self._session)
-            self._open[known][1].structured = known[1] not in self._unstructured
-        return self._open[known][1]
+        async with self._one_at_a_time:
+            if known not in self._open:
+                account = {} if name == JUDGE else self._account
+                id, base_url, model = await self._tap.open(self._key, Access(upgrade=True, role=name, endpoint=facts, **account))
+                self._open[known] = id, LLM(base_url, model, session=self._session)
+                self._open[known][1].structured = known[1] not in self._unstructured
+            return self._open[known][1]
 
     async def _said(self) -> list[Json]:
         """To the agent, since this was asked last. Raises InfraError when the tap cannot be asked."""

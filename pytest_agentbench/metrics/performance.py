@@ -286,7 +286,7 @@ class Performance:
         )
         window = _window(rollouts, span_s)
         return SteadyRates(
-            concurrency=self.asked,
+            asked=self.asked,
             calls_without_chunks=self.without_chunks,
             rollouts=SteadyRollouts(*window, rollouts_per_hour=done * 3600 / window[0]) if window else None,
             calls=SteadyCalls(*within) if (within := _window(calls, span_s)) else None,

@@ -22,6 +22,8 @@ class Chart:
         ends = [end for point in points for end in (point.value, point.low, point.high) if end is not None]
         room = (max(ends) - min(ends)) * ROOM or abs(ends[0]) * ROOM or 1.0
         self.low, self.high = min(ends) - room, max(ends) + room
+        if min(ends) >= 0:  # what is never negative has no axis below zero
+            self.low = max(0.0, self.low)
         self.points = points
 
     def x(self, place: int) -> float:

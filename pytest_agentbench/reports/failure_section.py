@@ -52,30 +52,32 @@ def _shared(name: str, value: object) -> tuple[str, object]:
 def rollout_section(rollout: Rollout) -> str:
     """What happened: outcome, expected against actual tools, the end of the transcript, the log."""
     status = f"{rollout.status} ({rollout.reason})" if rollout.reason else rollout.status
-    lines = [f"status    {status}, {len(rollout.calls)} LLM calls, {rollout.duration_s:.2f} s"]
-    lines += [f"{name:<9} {score!r}  {score.explanation}" for name, score in rollout.scores.items()]
-    lines += map(draft_line, rollout.drafts)
-    lines.append(f"time      {split_text(rollout)}")
+    rows = [("status", f"{status}, {len(rollout.calls)} LLM calls, {rollout.duration_s:.2f} s")]
+    rows += [(name, f"{score!r}  {score.explanation}") for name, score in rollout.scores.items()]
+    rows += [(f"draft {draft.number}", draft_text(draft)) for draft in rollout.drafts]
+    rows.append(("time", split_text(rollout)))
+    width = max(9, *(len(name) for name, _ in rows))  # as roles in the transcript, or the longest name
+    lines = [f"{name:<{width}} {text}" for name, text in rows]
     lines += [f"attempt {each.attempt} was {each.status}: {each.reason}" for each in rollout.earlier_attempts]
     lines += [
         "",
         *(verifier_lines(rollout.verification) if rollout.verification else tool_table(rollout)),
-        "",
-        f"the end of the transcript ({len(rollout.messages)} messages):",
     ]
-    lines += [message_line(message) for message in rollout.messages[-TAIL:]]
+    if rollout.messages:
+        lines += ["", f"the end of the transcript ({len(rollout.messages)} messages):"]
+        lines += [message_line(message) for message in rollout.messages[-TAIL:]]
     if rollout.log:
         lines += ["", "what the rollout logged and printed:", *rollout.log.rstrip().split("\n")]
     return "\n".join(map(one_line, lines))
 
 
-def draft_line(draft: Draft) -> str:
-    """`draft 2   insufficient (0.80), chosen, tsq 0.500: No card was blocked.`"""
+def draft_text(draft: Draft) -> str:
+    """`insufficient (0.80), chosen, tsq 0.500: No card was blocked.`"""
     verdict = draft.verdict or {}
     said = f"{'sufficient' if verdict['is_sufficient'] else 'insufficient'} ({verdict['confidence']:g})" if verdict else "not judged"
     facts = [draft.status] * (draft.status != "ok") + [said] + ["chosen"] * draft.chosen
     facts += [f"{name} {score!r}" for name, score in draft.scores.items()]
-    return f"draft {draft.number:<3} {', '.join(facts)}: {' '.join(str(verdict.get('reasoning') or draft.reason).split())[:WIDTH]}"
+    return f"{', '.join(facts)}: {' '.join(str(verdict.get('reasoning') or draft.reason).split())[:WIDTH]}"
 
 
 def split_text(rollout: Rollout) -> str:
@@ -109,5 +111,5 @@ def message_line(message: Json) -> str:
     """One message of a transcript on one line."""
     calls = [f"{call['function']['name']}({call['function'].get('arguments', '')})" for call in message.get("tool_calls") or ()]
     content = message.get("content") or ""
-    text = " ".join([content if isinstance(content, str) else json.dumps(content), *calls]).replace("\n", " ")
+    text = " ".join(filter(None, [content if isinstance(content, str) else json.dumps(content), *calls])).replace("\n", " ")
     return f"  {message.get('role', '?'):<9} {text if len(text) <= WIDTH else text[:WIDTH] + ' ...'}"

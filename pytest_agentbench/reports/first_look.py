@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pytest_agentbench.metrics.stopwatch import OK
 from pytest_agentbench.reports.gates import result_text, worst_first
 from pytest_agentbench.reports.markup import code, prose
+from pytest_agentbench.reports.tasks import failure_text, tasks_text
 from pytest_agentbench.reports.triage import confusion_text, faulty_text, flips, kinds_text, tool_text
 from pytest_agentbench.reports.words import PARTS, percent, statuses_text, stopwatch_text
 from pytest_agentbench.runs.contents import Run
@@ -43,7 +44,7 @@ def _lines(run: Run, writing: Notation) -> Iterator[str]:
     if failed := sum(run.performance.failed_calls.values()):
         yield f"{failed} of {run.performance.calls} LLM calls failed"
     if run.stopwatch.verdict != OK:
-        yield f"timings are {writing.prose(stopwatch_text(run.stopwatch))}"
+        yield f"timings: {writing.prose(stopwatch_text(run.stopwatch))}"
     for part, of_time in (run.performance.split or {}).items():
         if of_time.share >= GREAT:
             yield f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"
@@ -58,6 +59,9 @@ def _of_suite(suite: SuiteResult, writing: Notation) -> Iterator[str]:
             yield f"most confused: {confusion_text(triage.confused[0], writing.code)}"
         if triage.tools:
             yield f"the tool with the most mistakes: {tool_text(triage.tools[0], writing.code)}"
+    if suite.tasks and suite.tasks.failures:
+        yield tasks_text(suite.tasks)
+        yield f"the most frequent way to fail: {writing.prose(failure_text(suite.tasks.failures[0]))}"
     if mixed := flips(suite.passes):
         some = f"{', '.join(map(writing.code, mixed[:FLIPS]))}{' and others' * (len(mixed) > FLIPS)}"
         yield f"trials of {len(mixed)} scenario{'s' * (len(mixed) > 1)} do not agree whether it passes: {some}"

@@ -168,14 +168,18 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
         yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite.score_errors.items())}."
     if suite.worst:
         yield f"\n### Lowest {suite.main_score}\n"
-        rows = [
-            [
-                *(code(each.id), number(each.score, 3), code(each.question)),
-                *(code(tools_text(each.expected_tools)), code(tools_text(each.actual_tools))),
-            ]
-            for each in suite.worst
-        ]
-        yield from table(["scenario", suite.main_score, "the customer asks", "expected tools", "actual tools"], rows)
+        yield from _lowest(suite)
+
+
+def _lowest(suite: SuiteResult) -> Iterator[str]:
+    """The table of the lowest scenarios; of tasks nobody says which tools are right."""
+    rows = [[code(each.id), number(each.score, 3), code(each.question)] for each in suite.worst]
+    tools = [(code(tools_text(each.expected_tools)), code(tools_text(each.actual_tools))) for each in suite.worst]
+    if suite.tasks is not None:
+        yield from table(["task", suite.main_score, "what it says"], rows)
+        return
+    head = ["scenario", suite.main_score, "the customer asks", "expected tools", "actual tools"]
+    yield from table(head, [[*row, *names] for row, names in zip(rows, tools, strict=True)])
 
 
 def _scenarios(suite: SuiteResult, run: str) -> Iterator[str]:

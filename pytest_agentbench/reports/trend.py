@@ -140,7 +140,9 @@ def _chart(trend: Trend, suite: SuiteTrend, series: TrendSeries) -> Iterator[str
     last = series.points[-1]
     yield f'<div class="chart"><h3>{_text(series.metric)}{f", {series.unit}" if series.unit else ""}'
     yield f'<span class="soft"> {_text(_value_text(last))} at last</span></h3>'
-    labels = [runs[point.run].finished_at[:10] for point in series.points]
+    moments = [runs[point.run].finished_at for point in series.points]
+    several = len({moment[:10] for moment in moments}) > 1
+    labels = [moment[:10] if several else moment[:16].replace("T", " ") for moment in moments]
     notes = [
         f"{point.run}, {(runs[point.run].commit or 'no commit')[:SHORT]}: {_value_text(point)}"
         + (f"; other {', '.join(setups[point.run])}" if point.run in setups else "")

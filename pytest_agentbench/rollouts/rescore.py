@@ -21,7 +21,7 @@ from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import Rescored, Run, SessionFacts
 from pytest_agentbench.runs.directory import PRIVATE, discard
-from pytest_agentbench.runs.journal import FILE, read_journal, record_line, sealed
+from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, record_line, sealed
 from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.tally import redacted, write_run
@@ -137,8 +137,9 @@ def _check_data(suite: Suite, old: SuiteResult) -> None:
 async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -> tuple[Path, Run, Tallies]:
     """Writes the new run, one rollout in memory at a time; returns its directory, the run, and what was counted.
 
-    No gate judges it, and reports are not written.
+    No gate judges it, and reports are not written. Raises ConfigError for a run without a journal.
     """
+    check_journal(source)
     target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
     tallies = Tallies(_performance(run))
     try:

@@ -77,6 +77,12 @@ def opened(line: bytes) -> bytes:
     return b"{" + line[_REST:]
 
 
+def check_journal(directory: Path) -> None:
+    """Raises ConfigError for a run without a journal, such as one of which only run.json was kept."""
+    if not (directory / FILE).is_file():
+        raise ConfigError(f"{directory} has no {FILE}, so there is nothing to read of its rollouts; name a run that has one")
+
+
 def read_index(directory: Path) -> JournalIndex:
     """Finds all records, one line in memory at a time."""
     index = JournalIndex()
@@ -157,12 +163,14 @@ def _parsed(text: bytes, place: tuple[int, int]) -> tuple[RolloutKey, Entry] | N
 def record_line(rollout: Rollout) -> bytes:
     """A rollout as JSON on one line. What the user's code left in it need not be JSON; it is then written as text.
 
-    Halves of characters, which no UTF-8 file holds, become U+FFFD, so that every reader of the line can write what it reads.
+    Halves of characters, which no UTF-8 file holds, become U+FFFD, and NaN and infinities null, which JSON has none of, so that every
+    reader of the line can write what it reads.
     """
     try:
         return orjson.dumps(rollout.to_dict())
     except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
-        return whole_characters(json.dumps(rollout.to_dict(), default=str, ensure_ascii=False)).encode()
+        numbers = json.loads(json.dumps(rollout.to_dict(), default=str), parse_constant=lambda _: None)
+        return whole_characters(json.dumps(numbers, ensure_ascii=False)).encode()
 
 
 class Journal:

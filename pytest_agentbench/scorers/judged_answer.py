@@ -108,7 +108,7 @@ def by_text(final: str, expected: str, *, choice: bool) -> bool | None:
 
 
 def normalised(text: str) -> str:
-    r"""Without what does not matter: case, width of characters, runs of spaces, and marks around it such as `$` or `\boxed{}`."""
+    r"""Without what does not matter: case, width of characters, runs of spaces, and marks on both sides of it such as `$` or `\boxed{}`."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     while plain != (bare := _bare(plain)):
         plain = bare
@@ -116,9 +116,9 @@ def normalised(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    inner = text.strip(" *_`\"'$").removesuffix(".")
-    boxed = re.fullmatch(r"\\(?:boxed|text|mathrm)\{(.*)\}", inner)
-    return boxed[1] if boxed else inner
+    inner = text.strip().removesuffix(".")
+    marked = re.fullmatch(r"([*_`\"'$])(.+)\1|\\(?:boxed|text|mathrm)\{(.*)\}", inner)
+    return (marked[2] or marked[3] or "") if marked else inner
 
 
 def _score(correct: bool, sure: float | None, explanation: str, *, judged: bool) -> Score:

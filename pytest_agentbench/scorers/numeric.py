@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_agentbench.lib.middle import without_middle
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
+
+SHOWN = 100  # characters of a number that the explanation shows
 
 #: Groups of three digits may be set apart by commas, apostrophes and no-break spaces. A minus between two words or numbers is none.
 _NUMBER = re.compile(
@@ -44,13 +48,15 @@ def numeric(
     be left out on either side: 25 % is 25, and 0.25.
     """
     expected = [_expected(each) for each in expected_answers(scenario, answer, key)]
-    expected_text = " or ".join(each.text for each in expected)
-    values = numbers(rollout.answer)
-    if not values:
-        return Score(0.0, {}, f"there is no number in the answer, expected {expected_text}")
-    last = values[-1]
+    wanted = " or ".join(each.text for each in expected)
+    found = numbers(rollout.answer)
+    if not found:
+        return Score(0.0, {}, f"there is no number in the answer, expected {wanted}")
+    last = found[-1]
     right = any(_near(one, other, absolute, relative) for each in expected for one, other in _readings(each, last))
-    return Score(float(right), {"number": float(last.value)}, f"the last number of the answer is {last.text}, expected {expected_text}")
+    number = float(last.value)  # infinite of more than 308 digits, as models write them that go round in circles
+    parts = {"number": number} if math.isfinite(number) else {}
+    return Score(float(right), parts, f"the last number of the answer is {without_middle(last.text, SHOWN)}, expected {wanted}")
 
 
 def numbers(text: str) -> list[Number]:
@@ -65,10 +71,10 @@ def _read(match: re.Match[str]) -> Number:
 
 
 def _expected(answer: float | str) -> Number:
-    values = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
-    if len(values) != 1:
+    found = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
+    if len(found) != 1:
         raise ValueError(f"the expected answer {answer!r} is not one number")
-    return values[0]
+    return found[0]
 
 
 def _readings(expected: Number, actual: Number) -> list[tuple[Decimal, Decimal]]:

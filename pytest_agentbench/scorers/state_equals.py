@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 MOST = 12  # differences that an explanation lists
 
+Place = tuple[str | int, ...]  # names of fields and positions in lists, from the outermost on
+Leaves = dict[Place, Any]
+
 
 class _Nothing:
     """What is not there, which is something else than null."""
@@ -39,31 +42,36 @@ def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
     return Score(float(not places), {"changes": share, "differences": len(places)}, _differences(places, expected, is_there))
 
 
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Place -> value of all that holds nothing else: `accounts.checking`, `cards[0].blocked`. What is empty is a value, too."""
+def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Place -> value of all that holds nothing else. What is empty is a value, too."""
     if isinstance(value, dict) and value:
         for name, each in value.items():
-            yield from _leaves(each, f"{place}.{name}".lstrip("."))
+            yield from _leaves(each, (*place, name))
     elif isinstance(value, list) and value:
         for at, each in enumerate(value):
-            yield from _leaves(each, f"{place}[{at}]")
+            yield from _leaves(each, (*place, at))
     elif place or value:
         yield place, value
 
 
-def _same(one: dict[str, Any], other: dict[str, Any], place: str) -> bool:
+def _same(one: Leaves, other: Leaves, place: Place) -> bool:
     """Whether both say the same there. JSON's true is not 1, and 5 is 5.0."""
     left, right = one.get(place, NOTHING), other.get(place, NOTHING)
     return (isinstance(left, bool) == isinstance(right, bool)) and left == right
 
 
-def _differences(places: list[str], expected: dict[str, Any], is_there: dict[str, Any]) -> str:
+def _differences(places: list[Place], expected: Leaves, is_there: Leaves) -> str:
     if not places:
         return "the state is as it should be"
-    lines = [f"{place} is {_shown(is_there, place)}, expected {_shown(expected, place)}" for place in places[:MOST]]
+    lines = [f"{_written(place)} is {_shown(is_there, place)}, expected {_shown(expected, place)}" for place in places[:MOST]]
     return "; ".join([*lines, *([f"and {len(places) - MOST} more"] if len(places) > MOST else [])])
 
 
-def _shown(leaves: dict[str, Any], place: str) -> str:
+def _written(place: Place) -> str:
+    """`accounts.checking`, `cards[0].blocked`."""
+    return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place).removeprefix(".")
+
+
+def _shown(leaves: Leaves, place: Place) -> str:
     value = leaves.get(place, NOTHING)
     return "not there" if value is NOTHING else json.dumps(value, ensure_ascii=False)

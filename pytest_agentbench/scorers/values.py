@@ -31,7 +31,8 @@ def same(expected: Any, actual: Any, schema: Json) -> bool:
             return bool(one == other)
     for union in ("anyOf", "oneOf"):
         if isinstance(schema.get(union), list):
-            return any(same(expected, actual, each) for each in schema[union] if isinstance(each, dict))
+            around = {name: value for name, value in schema.items() if name not in ("anyOf", "oneOf")}
+            return any(same(expected, actual, {**around, **each}) for each in schema[union] if isinstance(each, dict))
     if isinstance(expected, str) and isinstance(actual, str) and _is_date(schema):
         one, other = _moment(expected, schema), _moment(actual, schema)
         if one is not None and other is not None:

@@ -18,7 +18,7 @@ from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.records import Json
 from pytest_agentbench.session.causes import Causes, mark_crash
 from pytest_agentbench.session.escapes import WorkflowCommands, escape_report
-from pytest_agentbench.session.header import header
+from pytest_agentbench.session.header import header, nothing_selected
 from pytest_agentbench.session.marks import BELOW, QUARANTINED
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.refusals import refuse_distant, refuse_misspelt_hooks
@@ -171,7 +171,12 @@ class Controller:
                 self.finish.end(gathered)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if self.opened is None or self.finish is None or self.finish.run is None:
+        if self.opened is None or self.finish is None:
+            return
+        if self.finish.discarded:
+            for line in nothing_selected(self.opened.setup, self.opened.directory):
+                terminalreporter.write_line(one_line(line), yellow=True)
+        if self.finish.run is None:
             return
         from pytest_agentbench.reports.terminal import OneLine, write_section
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, SessionEnd, deciding, exit_status, verdict, with_losses
+from pytest_agentbench.gate.exit_status import (
+    CANNOT_MEASURE,
+    CANNOT_TELL,
+    EXITS,
+    FAILED,
+    INTERRUPTED,
+    SessionEnd,
+    deciding,
+    exit_status,
+    verdict,
+    with_losses,
+)
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.scrub import scrub
 from pytest_agentbench.reports import REPORTS, ci, load_report
@@ -22,6 +33,7 @@ from pytest_agentbench.session.opened import OpenSession
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.recorder import remember_durations
 from pytest_agentbench.session.summary import SessionFindings, conclude
+from pytest_agentbench.stats.decisions import FAIL
 
 APPENDED = "summary"  # the report that is added to what other steps of a job have written, so it is written once
 
@@ -32,6 +44,7 @@ class Finish:
     def __init__(self, opened: OpenSession, tests: Outcomes, session: pytest.Session | None) -> None:
         """`session` is pytest's, when its tests are over; None where it never came to that."""
         self.run: Run | None = None  # once the session is summed up, and where it came to something
+        self.discarded = False  # whether the session came to nothing, and its run directory is gone
         self._opened, self._tests, self._session = opened, tests, session
         self._where = ci.system(opened.setup.settings.ci, os.environ)
 
@@ -45,6 +58,7 @@ class Finish:
                 self._sum_up(session, gathered)
             else:
                 discard(self._opened.directory)
+                self.discarded = True
         self._count_losses(session)
 
     def close(self, error: BaseException | None) -> None:
@@ -62,7 +76,16 @@ class Finish:
             if self.run is not None:
                 self._publish(session)
             self._count_losses(session)
-        say(self._opened.setup.config, [f"agentbench: {sentence}" for sentence in losses.sentences])
+        say(self._opened.setup.config, [f"agentbench: {sentence}" for sentence in (*losses.sentences, *self._last_word())])
+
+    def _last_word(self) -> Iterator[str]:
+        """The verdict, where pytest's own last line has only tests that passed, and the exit status is none of a success."""
+        run, session = self.run, self._session
+        if run is None or session is None or session.testsfailed or run.exit_status not in (FAILED, CANNOT_MEASURE, CANNOT_TELL):
+            return
+        gate = deciding(run)
+        why = "gate FAIL, though no test failed" if gate and gate.verdict == FAIL else EXITS[run.exit_status].text
+        yield f"{run.verdict}, exit status {run.exit_status}: {why}"
 
     def _left_something(self) -> bool:
         ledger, services, backend = self._opened.ledger, self._opened.services, self._opened.setup.backend

@@ -1,8 +1,10 @@
-"""What pytest's header says of a session."""
+"""What pytest's header says of a session, and what became of it where no rollout was asked for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.runs.journal import first_of
@@ -44,3 +46,19 @@ def _earlier(opened: OpenSession) -> Iterator[str]:
     kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
     yield f"session {opened.number} of this run: {kept}{cut}"
     yield from first_of(index.damaged)
+
+
+def nothing_selected(setup: Setup, directory: Path) -> Iterator[str]:
+    """That the run directory of the header was not kept, unless -q left the header out, and the words of -m that mean nothing."""
+    if setup.config.get_verbosity() >= 0:
+        yield f"agentbench: no rollout was asked for, so there is no run directory {setup.shown(directory)}"
+    known = ", ".join(sorted(each.name for each in setup.discovered if each.marks))
+    for word in unknown_marks(setup.config.getoption("markexpr", ""), setup.config.getini("markers")):
+        yield f"agentbench: -m: {word!r} is no suite of this session and no registered marker; suites: {known}"
+
+
+def unknown_marks(expression: str, registered: Sequence[str]) -> list[str]:
+    """The words of an expression of -m that are no name of a marker; `registered` are the lines of markers, `shop: tests of ...`."""
+    names = {"and", "or", "not", *(line.partition(":")[0].partition("(")[0].strip() for line in registered)}
+    bare = re.sub(r"\([^()]*=[^()]*\)", "", expression)  # without what a marker is called with
+    return [word for word in dict.fromkeys(re.findall(r"[^\s()]+", bare)) if word not in names]

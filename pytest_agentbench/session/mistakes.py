@@ -1,12 +1,14 @@
-"""Mistakes that are found when a session has begun: suites that cannot be used, and options that mean nothing in it."""
+"""Mistakes that are found when a session has begun: suites that cannot be used, options and variables that mean nothing in it."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, USAGE_ERROR
+from pytest_agentbench.lib import variables
 from pytest_agentbench.session.settings import advise
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ MEANING = {
     **dict.fromkeys(("budget-connect", "budget-first-token", "budget-idle", "budget-call"), POOL),
 }
 
+READ_VARIABLES = f"it reads {', '.join(sorted(variables.READ))}; options are words of the command line, or keys of the ini file"
+
 
 class Mistakes:
     """A pytest plugin, in the process that the user started."""
@@ -38,13 +42,16 @@ class Mistakes:
     def pytest_sessionstart(self) -> None:
         setup = self._controller.setup
         if setup is not None:
-            typed = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
+            wrong = any(each.error and not each.skip for each in setup.discovered)  # of such a suite nobody knows what it names
+            for name in () if wrong else variables.unread(os.environ, setup.secret_names):
+                advise(setup.config, f"the environment variable {name} is set, and agentbench does not read it; {READ_VARIABLES}")
+            given = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
             absent = {
                 STACK: not setup.backend.waits,
                 GATE: setup.gate is None,
                 POOL: setup.settings.inline,
             }
-            for name in typed:
+            for name in given:
                 if absent[MEANING[name]]:
                     advise(setup.config, f"--agentbench-{name} means nothing here: {MEANING[name]}")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.redact import named_secrets
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.session.backend_choice import make_backend
 from pytest_agentbench.session.discovery import (
@@ -83,6 +84,12 @@ class Setup:
                   for each in self.discovered if each.suite for variant in each.variants}  # fmt: skip
         models = {group: str(agent["model"]) for group, agent in agents.items() if agent.get("model")}
         return unlisted(models, self.backend.models)
+
+    @property
+    def secret_names(self) -> frozenset[str]:
+        """The environment variables that suites and backend name as the places of keys."""
+        suites = [(suite.agent, suite.variants, suite.roles, suite.scorers) for suite in self.suites.values()]
+        return frozenset(named_secrets((self.backend.description, suites)))
 
     def shown(self, path: Path) -> str:
         """A path as the user can open it from where pytest was started."""

@@ -14,7 +14,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_limits import check_limit
 from pytest_agentbench.lib.import_path import search_path
 from pytest_agentbench.lib.losses import Losses
-from pytest_agentbench.lib.redact import Redactor, named_secrets
+from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.rollout import container_for_code
 from pytest_agentbench.runs.contents import Environment
@@ -77,8 +77,7 @@ def open_session(setup: Setup) -> OpenSession:
 
 def make_redactor(setup: Setup) -> Redactor:
     """Knows the secrets that suites and backend name; what the suites publish is none."""
-    suites = [(suite.agent, suite.variants, suite.roles, suite.scorers) for suite in setup.suites.values()]
-    return Redactor({*named_secrets((setup.backend.description, suites))}, public_of(setup.suites.values()))
+    return Redactor(setup.secret_names, public_of(setup.suites.values()))
 
 
 class OpenRun(NamedTuple):

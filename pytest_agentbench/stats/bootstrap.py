@@ -31,7 +31,8 @@ def percentile_t(
     """The mean of n values without limits, and its bootstrap-t interval (Efron and Tibshirani 1993, 12.5; clusters are drawn whole).
 
     Of the bootstraps this is the one that keeps its promise for skewed values and few scenarios (docs/verdict-results.md); BCa and plain
-    percentiles are too narrow there. None where the values do not vary: nothing bounds the mean then.
+    percentiles are too narrow there. None where nothing bounds the mean: the values do not vary, or so few of them that resamples without
+    any of these, whose error is 0, reach into the interval.
     """
     import numpy as np
 
@@ -52,6 +53,8 @@ def percentile_t(
     everything = np.sort(np.concatenate(studentised))
     outside = (1 - confidence) / 2
     low, high = everything[_rank(outside, resamples)], everything[-1 - _rank(outside, resamples)]
+    if not np.isfinite([low, high]).all():
+        return None
     return BootstrapMean(float(mean[0]), float(mean[0] - high * error[0]), float(mean[0] - low * error[0]), float(error[0]))
 
 

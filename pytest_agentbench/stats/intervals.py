@@ -107,7 +107,7 @@ def one_binary_trial(new: Scores, base: Scores, width: float) -> bool:
 
 
 def unbounded(values: Sequence[float], clusters: Clusters, confidence: float, seed: int) -> SampledInterval | None:
-    """The mean of one value a scenario, without limits; None where they do not vary."""
+    """The mean of one value a scenario, without limits; None where they do not vary, or hardly any of them."""
     import numpy as np
 
     sampled = percentile_t(np.asarray(values, dtype=np.float64), clusters, confidence, seed)
@@ -133,7 +133,7 @@ def too_few(clusters: Clusters, limits: Limits | None = (0.0, 1.0)) -> str:
 def decided(blank: Decision, sampled: SampledInterval | None, *, higher_is_better: bool) -> Decision:
     """The decision with its interval and verdict."""
     if sampled is None or blank.estimate is None:
-        return replace(blank, reason="the values do not vary and have no limits, so nothing bounds their mean")
+        return replace(blank, reason="the values do not vary, or hardly any of them, and have no limits, so nothing bounds their mean")
     good, bad = (sampled.low, sampled.high) if higher_is_better else (sampled.high, sampled.low)
     distance = abs(bad - blank.estimate)  # nothing where all values are the best there is, which says nothing of what would be found
     return replace(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.runs.calendar import Calendar
-from pytest_agentbench.runs.journal import FILE, read_journal
+from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.tables import calls, rollouts, samples
 from pytest_agentbench.tables.columns import Growth, Table
 from pytest_agentbench.tables.places import Origin, RolloutPlace
@@ -57,17 +57,16 @@ def _add(grown: dict[str, Growth[object]], place: RolloutPlace) -> None:
 
 def origins(directories: Sequence[Path]) -> list[Origin]:
     """The runs of some directories under their names; raises ConfigError."""
-    by_name: dict[str, Origin] = {}
+    found: dict[str, Origin] = {}
     for directory in directories:
         name = directory.resolve().name  # behind `latest`
-        if not (directory / FILE).is_file():
-            raise ConfigError(f"{directory} has no {FILE}, so there is nothing to read of its rollouts")
-        if name in by_name:
+        check_journal(directory)
+        if name in found:
             raise ConfigError(
-                f"two runs are called {name}: {by_name[name].directory} and {directory}; name a run once, or rename one of them"
+                f"two runs are called {name}: {found[name].directory} and {directory}; name a run once, or rename one of them"
             )
-        by_name[name] = Origin(name, directory, Calendar())
-    return [*by_name.values()]
+        found[name] = Origin(name, directory, Calendar())
+    return [*found.values()]
 
 
 def places(origin: Origin) -> Iterator[RolloutPlace]:

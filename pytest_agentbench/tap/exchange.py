@@ -294,7 +294,7 @@ def _retry_after(value: bytes) -> float | None:
     text = value.decode("latin-1").strip()
     try:
         return max(0.0, float(text) if text.replace(".", "", 1).isdecimal() else parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter of a year that no calendar has
         return None
 
 

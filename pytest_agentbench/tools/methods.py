@@ -29,14 +29,14 @@ class Method:
     def signature(self) -> str:
         return written(self.required, self.optional)
 
-    def arguments(self, arguments: Json) -> Json:
+    def arguments(self, given: Json) -> Json:
         """What a model gave, as values of the types that the method names; raises ToolError for what cannot be one."""
         try:
-            understood = self.parameters.model_validate(arguments)
+            understood = self.parameters.model_validate(given)
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
             raise ToolError(f"{self.tool.name} cannot take these arguments: {faults}") from None
-        return {name: getattr(understood, name) for name in arguments if name in type(understood).model_fields}
+        return {name: getattr(understood, name) for name in given if name in type(understood).model_fields}
 
 
 def written(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
@@ -46,10 +46,10 @@ def written(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
 
 def methods_of(cls: type) -> Mapping[str, Method]:
     """The tools of a class, its public methods with a docstring; raises ConfigError for none, and for one that no model could call."""
-    methods = {name: _method(name, function) for name, function in _documented(cls)}
-    if not methods:
+    found = {name: _method(cls, name, function) for name, function in _documented(cls)}
+    if not found:
         raise ConfigError(f"{cls.__name__} has no tools, which are its public methods with a docstring")
-    return methods
+    return found
 
 
 def _documented(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
@@ -58,10 +58,12 @@ def _documented(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
             yield name, function
 
 
-def _method(name: str, function: Callable[..., object]) -> Method:
+def _method(cls: type, name: str, function: Callable[..., object]) -> Method:
     try:
         hints = get_type_hints(function, include_extras=True)
-        _, *parameters = inspect.signature(function).parameters.values()
+        parameters = [*inspect.signature(function).parameters.values()]
+        if not isinstance(inspect.getattr_static(cls, name), staticmethod):
+            _, *parameters = parameters
         if other := [each for each in parameters if each.kind not in POSSIBLE]:
             raise ConfigError(f"the tool {name!r} has a parameter that no model can give: {other[0]}")
         fields: dict[str, Any] = {

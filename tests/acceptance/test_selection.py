@@ -34,6 +34,26 @@ def test_a_marker_selects_a_suite_from_the_project_root(project: Project, way: t
 
 @pytest.mark.slow
 @WAYS
+def test_a_misspelt_suite(project: Project, way: tuple[str, ...]) -> None:
+    """Where -m selects nothing, the end takes back the run directory of the header, and names the words that mean nothing."""
+    project.suite("shop", scenarios=1)
+    project.suite("bank", scenarios=1)
+
+    result = project.run(*way, "-m", "shpo or slow(level=2)")
+    quiet = project.run(*way, "-q", "-m", "not (shop or bank)")
+
+    assert (5, 5) == (result.ret, quiet.ret)
+    assert [] == [*(project.root / "reports").glob("2*")]
+    lines = result.stdout.get_lines_after("*run directory reports/*")
+    result.stdout.fnmatch_lines(["agentbench: no rollout was asked for, so there is no run directory reports/2*"])
+    told = [line for line in lines if "agentbench: -m" in line]
+    why = "is no suite of this session and no registered marker; suites: bank, shop"
+    assert [f"agentbench: -m: 'shpo' {why}", f"agentbench: -m: 'slow' {why}"] == told
+    assert "agentbench: " not in quiet.stdout.str()
+
+
+@pytest.mark.slow
+@WAYS
 def test_keywords_ids_and_deselection(project: Project, way: tuple[str, ...]) -> None:
     """-k, test ids and --deselect choose rollouts; those of other tests do not run, and of the mean nothing is said."""
     project.suite(scenarios=5, thresholds={"tsq": 0.5, "tsq.mean": 0.9})

@@ -116,6 +116,19 @@ def test_options_that_mean_nothing(project: Project, options: tuple[str, ...], n
 
 
 @pytest.mark.slow
+def test_variables_that_nothing_reads(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt variable of the environment is a warning with those that are read; one that a YAML names as a key's place is none."""
+    for name in ("AGENTBENCH_BAKEND", "AGENTBENCH_KEY", "AGENTBENCH_SCENARIO"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1/v1")
+    project.suite(scenarios=1, roles={"expert": {"url": "http://127.0.0.1:1/v1", "model": "m", "api_key": "AGENTBENCH_KEY"}})
+
+    result = project.run("scenarios/shop")
+
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*the environment variable AGENTBENCH_BAKEND is set, and agentbench does not read it; it reads *_ENVS, *"])
+
+
+@pytest.mark.slow
 @WAYS
 def test_variants(project: Project, way: tuple[str, ...]) -> None:
     """Variants run beside the suite's own agent, each with its settings; their ids say which they are."""

@@ -29,6 +29,7 @@ def test_a_failing_mean_fails_the_session_alone(project: Project, way: tuple[str
     result.assert_outcomes(passed=3)
     assert pytest.ExitCode.TESTS_FAILED == result.ret
     result.stdout.fnmatch_lines(["rule *shop tsq.mean >= 0.9 of run: FAIL, 0.667"])
+    assert "agentbench: FAIL, exit status 1: gate FAIL, though no test failed" == result.outlines[-1]
     run = project.run_json
     assert ("FAIL", 1) == (run["verdict"], run["exit_status"])
     assert [("tsq.mean >= 0.9 of run", "FAIL", "run")] == [(rule["rule"], rule["verdict"], rule["of"]) for rule in run["gate"]["rules"]]

@@ -21,6 +21,8 @@ from pytest_agentbench.records import Access, Answer, Draft, Json, Rollout, Roll
 from pytest_agentbench.rollouts.rollout import RolloutSetup, preflight, run_rollout
 from pytest_agentbench.scorers.tsq import tsq
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
+from pytest_agentbench.tools.methods import methods_of
+from pytest_agentbench.tools.python import ToolInstance
 from pytest_agentbench.tools.toolbox import Toolbox
 
 KEY = RolloutKey("shop", "s-0")
@@ -334,6 +336,37 @@ async def test_the_time_is_over(engine: Engine, verdicts: tuple[str, ...], kept:
 
     assert kept == [call.name for call in tools.calls]
     assert [True] * len(verdicts) == [draft.chosen for draft in tools.drafts]
+
+
+async def test_the_state_of_a_first_try_that_is_cut_off(engine: Engine) -> None:
+    """The calls of a try that is cut off are the rollout's, and so is what they have made of the tools' state."""
+
+    class Shop:
+        def __init__(self) -> None:
+            self.state = {"sent": 0}
+
+        def send(self) -> None:
+            """Sends."""
+            self.state["sent"] += 1
+
+    engine.start(*judging("-"))
+    begun = asyncio.Event()
+
+    async def wait(tools: Toolbox) -> str:
+        await tools.call("send", "{}", 1)
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    tools = Toolbox(TOOLS, source=ToolInstance(Shop(), methods_of(Shop)))
+    task = asyncio.create_task(SelfEvaluating(Doing([wait])).run(SCENARIO, LLM(engine.url, "m", roles=judge_at(engine)), tools))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    tools.settle()
+
+    assert (["send"], {"sent": 1}) == ([call.name for call in tools.calls], tools.final_state)
 
 
 def judge_at(engine: Engine) -> Callable[[str, Json | None], Awaitable[LLM]]:

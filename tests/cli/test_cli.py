@@ -72,10 +72,10 @@ def test_init_adds_to_what_is_there(empty: Path, capsys: Capture) -> None:
 
     lines = capsys.readouterr().out.splitlines()
     assert (0, 0, 0) == (again, once_more, other)
-    assert ["wrote scenarios/banking/README.md", "7 of 8 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
-    assert ["8 of 8 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
+    assert ["wrote scenarios/banking/README.md", "8 of 9 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
+    assert ["9 of 9 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
     assert "wrote scenarios/bfcl/suite.yaml" in lines[5:]
-    assert "1 of 4 files were there already" in lines[5:]
+    assert "2 of 5 files were there already" in lines[5:]
 
 
 @pytest.mark.parametrize("there", ["backends/embedded.yaml", "scenarios/banking/suite.yaml"])

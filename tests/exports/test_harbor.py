@@ -255,3 +255,44 @@ def test_what_is_no_job(tmp_path: Path) -> None:
     """A directory without trials is refused."""
     with pytest.raises(ConfigError, match="no trial in it"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"metrics": {"prompt_tokens": "12"}}, "prompt_tokens is a text, should be a whole number"),
+        ({"tool_calls": [None]}, "tool_calls has null in it, should be an array of objects"),
+        ({"tool_calls": 3}, "tool_calls is a whole number, should be an array"),
+        ({"observation": {"results": ["done"]}}, "results has a text in it, should be an array of objects"),
+        ({"source": ["agent"]}, "source is an array, should be a text"),
+        ({"message": ["hello"]}, "message has a text in it, should be an array of objects"),
+        ({"llm_call_count": "2"}, "llm_call_count is a text, should be a whole number"),
+    ],
+)
+def test_a_trajectory_of_another_form(tmp_path: Path, changes: Json, sentence: str) -> None:
+    """What is of another kind than ATIF has it is a mistake with the file and the key, whoever wrote the trajectory."""
+    step = {"step_id": 1, "source": "agent", "message": "Done.", **changes}
+    file = trial(job(tmp_path / "job"), "a__1", {"reward": 1.0}) / "agent" / "trajectory.json"
+    file.write_text(json.dumps({"schema_version": "ATIF-v1.8", "steps": [step]}))
+
+    with pytest.raises(ConfigError, match=rf"a__1/agent/trajectory\.json: {sentence}"):
+        imported(tmp_path / "job")
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "sentence"),
+    [
+        ("a__1/result.json", {"agent_info": "terminus"}, "agent_info is a text, should be an object"),
+        ("a__1/result.json", {"verifier_result": {"rewards": 1}}, "rewards is a whole number, should be an object"),
+        ("a__1/config.json", {"agent": []}, "agent is an array, should be an object"),
+        ("config.json", {"datasets": {"path": "x"}}, "datasets is an object, should be an array"),
+    ],
+)
+def test_a_result_of_another_form(tmp_path: Path, file: str, changes: Json, sentence: str) -> None:
+    """The files of a job and of its trials are read as strictly."""
+    trial(job(tmp_path / "job"), "a__1", {"reward": 1.0})
+    path = tmp_path / "job" / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    with pytest.raises(ConfigError, match=rf"{file}: {sentence}"):
+        imported(tmp_path / "job")

@@ -55,6 +55,13 @@ def test_steps(tmp_path: Path) -> None:
     assert {"total_prompt_tokens": 200, "total_completion_tokens": 4, "total_cached_tokens": 120, "total_steps": 3} == told["final_metrics"]
 
 
+def test_ids_that_are_alike_as_names(tmp_path: Path) -> None:
+    """Each trial has a folder of its own, in which its task has its own name."""
+    folder = exported(tmp_path / "out", *(replace(BOUGHT, scenario=id) for id in ("a/b", "a b")))
+
+    assert {"a/b", "a b"} == {rollout.scenario for rollout in imported(folder)}
+
+
 def test_trials(tmp_path: Path) -> None:
     """The main score is the reward; how a rollout ended is an exception of the phase in which it was raised."""
     folder = exported(tmp_path / "out", *ALL)

@@ -259,7 +259,7 @@ def test_a_long_csv_takes_little_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
 
-    assert 20_000 == len(examples[0].asked["a"].tokens)
+    assert 20_000 == len(examples[0].llm_events["a"].tokens)
     assert peak < 1_000_000
 
 

@@ -136,3 +136,12 @@ def test_the_directory_that_is_named(results: Path) -> None:
 
     assert "left out: 1 directories below have results of tasks of their own, such as older" in source.notes
     assert "a" not in [rollout.scenario for rollout in source.rollouts]
+
+
+@pytest.mark.parametrize("keys", [{"calls": 3}, {"calls": [], "all_tool_responses": {"turn_0": None, "turn_1": [3]}}])
+def test_a_task_of_another_form(tmp_path: Path, keys: Json) -> None:
+    """What is of another kind than the evaluation writes is a mistake with the file."""
+    task(tmp_path / "run", "odd", **keys)
+
+    with pytest.raises(ConfigError, match=r"odd\.json: \w+ (is|has) a whole number"):
+        imported(tmp_path / "run")

@@ -56,6 +56,13 @@ def test_tasks(tmp_path: Path) -> None:
     assert ("Is there a lamp?", "no connection") == (bought["problem"], lost["error_type"])
 
 
+def test_ids_that_are_alike_as_names(tmp_path: Path) -> None:
+    """Each task has a file of its own: `a/b` is not written over `a b`."""
+    out = exported(tmp_path, *(replace(BOUGHT, scenario=id) for id in ("a/b", "a b")))
+
+    assert {"a/b", "a b"} == {read(file)["id"] for file in out.glob("a_b*.json")}
+
+
 def test_usage(tmp_path: Path) -> None:
     """Each good call of an agent is a record, by when it ended; where the server did not say what was cached, that is said."""
     out = exported(tmp_path, replace(BOUGHT, calls=(BOUGHT.calls[0], replace(BOUGHT.calls[1], cached_tokens=None))), TRIED)

@@ -1,4 +1,4 @@
-"""Baseline files of other versions are not read."""
+"""Baseline files of other versions, and runs without rollouts, are not read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import read_evidence
+from tests.made_runs import run_directory
+from tests.tables.shop import ALL
 
 
 def test_a_baseline_of_another_version(tmp_path: Path) -> None:
@@ -22,3 +24,14 @@ def test_a_baseline_of_another_version(tmp_path: Path) -> None:
         f"{path} is of schema agentbench-baseline/1, and this version reads agentbench-baseline/4; "
         f"`pytest -m shop`, then `agentbench baseline promote --suite shop --to {path}` make it again"
     ) == str(raised.value)
+
+
+def test_a_run_without_its_journal(tmp_path: Path) -> None:
+    """Whoever names a run of which only run.json was kept as a baseline, or to compare it, is told what it lacks."""
+    directory = run_directory(tmp_path / "run", *ALL)
+    (directory / "rollouts.jsonl").unlink()
+
+    with pytest.raises(
+        ConfigError, match=r"run has no rollouts\.jsonl, so there is nothing to read of its rollouts; name a run that has one"
+    ):
+        read_evidence(directory)

@@ -50,6 +50,14 @@ def test_meaning(text: str, kind: str, metric: str, statistic: str, at_least: bo
     assert " ".join(text.split()) == rule.text
 
 
+@pytest.mark.parametrize("name", ["harbor_tests-passed", "harbor_unit tests", "1st", "été", "a>=b", "nat_x/y"])
+def test_scores_of_other_tools(name: str) -> None:
+    """A score may have any name, for it is another tool's that is imported: rules, trends and calibrations ask for it all the same."""
+    rule = parse_rule(f"{name}.mean >= -0.05 vs baseline", (name,))
+
+    assert ("score", name, "mean", -0.05, True) == (rule.kind, rule.metric, rule.statistic, rule.limit, rule.versus)
+
+
 @pytest.mark.parametrize(
     ("text", "margin"), [("tsq.mean >= -0.03 vs baseline", 0.03), ("ttft.p50 <= +10% vs baseline", 0.1), ("tsq.mean >= 0", 0.0)]
 )
@@ -63,6 +71,7 @@ def test_margins(text: str, margin: float) -> None:
     [
         ("", "should be METRIC >= LIMIT or METRIC <= LIMIT"),
         ("tsq > 0.8", "should be METRIC >= LIMIT"),
+        ("pass^3.5 >= 0.8", "should be METRIC >= LIMIT"),
         ("tsq.mean >= 0.8 vs main", "should be METRIC >= LIMIT"),
         ("tsq.mean >= -0.03 vs baseline of run", "`of run` is a fact about one run; leave out `vs baseline`"),
         ("tqs >= 0.8", "no metric 'tqs'; known: .*tsq.mean, ttft.p95"),

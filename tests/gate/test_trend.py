@@ -172,6 +172,19 @@ def test_a_directory_is_read(tmp_path: Path) -> None:
     assert ("broken.jsonl", True) == (left_out.source, "schema agentbench-baseline/1" in left_out.why)
 
 
+def test_a_run_without_its_journal(tmp_path: Path) -> None:
+    """A run of which only run.json was kept is left out with a sentence, and the others have their history."""
+    run_directory(tmp_path / "20260304-050607", *ALL)
+    (run_directory(tmp_path / "20260305-050607", *ALL) / "rollouts.jsonl").unlink()
+
+    past = read_past(tmp_path)
+
+    assert ["20260304-050607"] == [source for source, _ in past.evidence]
+    assert ["has no rollouts.jsonl, so there is nothing to read of its rollouts; name a run that has one"] == [
+        each.why.partition(f"{each.source} ")[2] for each in past.left_out
+    ]
+
+
 def test_nothing_to_read(tmp_path: Path) -> None:
     """A directory that is not there, an empty one, a single run, and one in which nothing can be read are mistakes, each in a sentence."""
     with pytest.raises(ConfigError, match=r"there is no directory .*nights; name the one that runs lie in"):

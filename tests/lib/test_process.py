@@ -70,6 +70,20 @@ def test_a_child_serves_and_leaves(start: StartChild) -> None:
     assert 0 == child.process.returncode
 
 
+def test_an_interrupt_while_a_child_begins(start: StartChild) -> None:
+    """Ctrl-C leaves no timer behind, for which the interpreter would wait at its end."""
+    child = start("import sys\nsys.stdin.buffer.read()")
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            child.ready()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    assert all(timer.finished.is_set() for timer in threading.enumerate() if isinstance(timer, threading.Timer))
+
+
 SPENDS = """
 import sys, time
 from pytest_agentbench.lib.child import serving

@@ -135,6 +135,24 @@ async def test_nothing_is_closed_twice() -> None:
     assert ["open agent", "close agent"] == tap.events
 
 
+async def test_tasks_that_ask_for_a_role_at_once() -> None:
+    """Tasks of one agent share the address of a role, however near each other they ask for it: each that is opened is closed."""
+    tap, opened = Tap(), asyncio.Event()
+
+    class Slow(Tap):
+        async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+            await opened.wait()
+            return await tap.open(key, access)
+
+    lines = Lines(Slow(), KEY, None, roles={"search": OTHER})
+    tasks = [asyncio.create_task(lines.role("search")) for _ in range(3)]
+    await asyncio.sleep(0)
+    opened.set()
+    asked = await asyncio.gather(*tasks)
+
+    assert (["open search elsewhere"], 1) == (tap.events, len({id(each) for each in asked}))
+
+
 class Asking:
     """An agent that asks roles by name."""
 

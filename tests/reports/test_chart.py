@@ -25,6 +25,13 @@ def test_ticks_are_round() -> None:
     assert [100.0, 120.0, 140.0, 160.0] == ticks(97.0, 178.0)
 
 
+def test_no_axis_below_zero() -> None:
+    """A count or a latency is never negative, and its picture says nothing of such values; a difference may be."""
+    assert 0.0 == Chart([Point("a", 0.0, None, None)]).low == Chart([Point("a", 0.5, 0.01, 1.0)]).low
+    assert Chart([Point("a", 40.0, None, None), Point("b", 42.0, None, None)]).low > 39
+    assert Chart([Point("a", 0.0, -1.0, 1.0)]).low < -1
+
+
 def test_all_is_inside() -> None:
     """Points and ends of intervals lie in the picture, those of a single run and of equal values, too."""
     for points in ([Point("a", 0.0, None, None)], [Point("a", 5.0, 4.0, 9.0), Point("b", 1.0, -2.0, 2.0)], [Point("a", 1.0, 1.0, 1.0)] * 2):

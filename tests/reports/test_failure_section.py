@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.records import Rollout, ToolCall
+from pytest_agentbench.records import Rollout, Score, ToolCall
 from pytest_agentbench.records.verification import Verification
 from pytest_agentbench.reports.failure_section import rollout_section
 
@@ -18,5 +18,23 @@ def test_a_task() -> None:
     assert (
         "the verifier: reward 0.5, speed 2; exit code 1; the first check that failed: test_port\nthe end of its output:\nline 10\n" in text
     )
-    assert "line 29\n" in text
+    assert text.endswith("line 29")
     assert "unexpected" not in text
+
+
+def test_without_a_transcript() -> None:
+    """An agent that kept no transcript, or that said nothing, has no end of one."""
+    assert "transcript" not in rollout_section(Rollout("bench", "a", "default", 1, "ok", log="started"))
+
+
+def test_columns() -> None:
+    """What is said of a status, a score and the time begins in one column, however long a score's name is; so do words of a transcript."""
+    call = {"function": {"name": "find_item", "arguments": "{}"}}
+    messages = ({"role": "user", "content": "a lamp"}, {"role": "assistant", "content": None, "tool_calls": [call]})
+    scores = {"tsq": Score(0.5, explanation="half"), "parameter_accuracy": Score(0.25, explanation="a quarter")}
+
+    lines = rollout_section(Rollout("shop", "a", "default", 1, "ok", messages=messages, scores=scores)).splitlines()
+
+    assert ["status             ok, 0 LLM calls, 0.00 s", "tsq                0.500  half"] == lines[:2]
+    assert ["parameter_accuracy 0.250  a quarter", "time               none"] == lines[2:4]
+    assert ["  user      a lamp", "  assistant find_item({})"] == lines[-2:]

@@ -92,6 +92,14 @@ def test_the_page_says_what_happened() -> None:
     assert {"fell", "rose", "setup"} <= {*re.findall(r'class="(\w+)" [cx]', page)}
 
 
+def test_runs_of_one_day() -> None:
+    """Below a picture are the days of the first and the last run, or, where that is one day, the times."""
+    hours = [night(hour, 0.9, run=f"n{hour}", finished_at=f"2026-03-01T0{hour}:30:00+00:00") for hour in (5, 7)]
+    axes = [re.findall(r'"axis"[^>]*>(2026[^<]*)<', "\n".join(html(history(*each)))) for each in (hours, nights())]
+
+    assert [["2026-03-01 05:30", "2026-03-01 07:30"], ["2026-03-01", "2026-03-03"]] == [each[:2] for each in axes]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A directory with baselines of three nights."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_agentbench.records import Rollout, Score, ToolCall
+from pytest_agentbench.records import Rollout, Score, ToolCall, Verification
 from pytest_agentbench.reports import first_look, triage
 from pytest_agentbench.reports.markdown import SCENARIOS, lines
 from pytest_agentbench.runs.contents import Run
@@ -55,6 +55,7 @@ def test_what_to_look_at_first() -> None:
     assert "most confused: `order` instead of `find` once" == first[3]
     assert "the tool with the most mistakes: `find`, which 1 of 3 rollouts did not call" == first[4]
     assert "trials of 1 scenario do not agree whether it passes: `b`" == first[5]
+    assert "timings: no verdict: no call was measured" == first[6]
     assert [f"- {line}" for line in first] == section(run, "What to look at first")
 
 
@@ -66,6 +67,19 @@ def test_ten_lines_at_most() -> None:
 
     assert 10 == len(found)
     assert all("tsq.mean" in line for line in found)
+
+
+def test_tasks() -> None:
+    """Of tasks that are not solved, how many, and how most of them ended; the lowest stand without tools that nobody expects."""
+    failed = [Verification(0.0, first_failure=check) for check in ("test_port", "test_log", "test_port")]
+    solved = rollout("d", "bash", tsq=1.0, verification=Verification(1.0))
+    run = run_of(*(rollout(id, "bash", verification=found) for id, found in zip("abc", failed, strict=True)), solved)
+
+    first = first_look.lines(run)
+    assert "1 of 4 tasks solved in all verified trials, 3 in none" in first
+    assert "the most frequent way to fail: ok, first failed: test_port: 2 rollouts, for example a" in first
+    assert "| task | tsq | what it says |" == section(run, "Lowest tsq")[0]
+    assert not [line for line in first_look.lines(run_of(solved)) if "solved" in line]
 
 
 def test_flips() -> None:

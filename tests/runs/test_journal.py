@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import LLMCall, Rollout, RolloutKey
+from pytest_agentbench.records import LLMCall, Rollout, RolloutKey, ToolCall
 from pytest_agentbench.runs.journal import FILE, Journal, read_index, read_journal, record_line, sealed
 
 
@@ -38,6 +40,21 @@ def test_rollouts_come_back_in_order(tmp_path: Path) -> None:
 
         assert records == [*read_journal(tmp_path)]
     assert 3 == (tmp_path / "rollouts.jsonl").read_bytes().count(b"\n")
+
+
+@pytest.mark.parametrize("beside", [0, 10**30, "\ud83d"])
+def test_numbers_that_json_has_none_of(beside: object) -> None:
+    """What a model made of an argument may be NaN: it is null, whether or not something beside it takes the slower way to JSON."""
+    call = ToolCall("pay", {"amount": math.nan, "limit": -math.inf, "beside": beside}, 1)
+    record = replace(rollout(0, answer="\ud83d\ude00"), tool_calls=(call,))
+
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    data = json.loads(record_line(record), parse_constant=refused)
+
+    (tool_call,) = data["tool_calls"]
+    assert (None, None) == (tool_call["arguments"]["amount"], tool_call["arguments"]["limit"])
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:

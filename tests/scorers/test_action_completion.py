@@ -16,7 +16,11 @@ from pytest_agentbench.suites.suite import Scenario
 from tests.scorers.conftest import Judge
 
 GOALS = ["Order a lamp", "Leave the chair\nalone"]
-SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp, and no chair."},), metadata={"user_goals": GOALS})
+PARTS: list[Json] = [
+    {"type": "text", "text": "A lamp, and no chair."},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+]
+SCENARIO = Scenario("s-0", ({"role": "user", "content": PARTS},), metadata={"user_goals": GOALS})
 ROLLOUT = Rollout("shop", "s-0", "default", 1, "ok", tool_calls=(ToolCall("order", {"item": "lamp"}, 1),), answer="It is on its way.")
 
 
@@ -56,6 +60,7 @@ async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
     assert [(0, 0.0), (1, 0.0), (2, 0.0)] == [(body["seed"], body["temperature"]) for body in bodies]
     for part in ("A lamp, and no chair.", "1. Order a lamp\n2. Leave the chair alone\n", '1. order(item="lamp")', "It is on its way."):
         assert part in prompt
+    assert "image_url" not in prompt
     goal = bodies[0]["response_format"]["json_schema"]["schema"]["properties"]["goal_2"]
     assert ["reasoning", "completed"] == [*goal["properties"]]
 

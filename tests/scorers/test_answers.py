@@ -77,6 +77,15 @@ def test_numeric(answer: str, expected: Any, value: float) -> None:
     assert value == numeric(*records(answer=answer), answer=expected)
 
 
+@pytest.mark.parametrize("answer", ["9" * 400, "1e999"])
+def test_a_number_that_no_float_holds(answer: str) -> None:
+    """It is wrong or right as any other; the part that says it, which is a JSON number, is left out."""
+    right, wrong = (numeric(*records(answer=answer), answer=expected) for expected in (answer, 5))
+
+    assert (1.0, 0.0, {}, {}) == (right, wrong, right.parts, wrong.parts)
+    assert len(wrong.explanation) < 300
+
+
 def test_tolerances() -> None:
     """The larger of the two tolerances holds, and its edge is inside."""
     at = records(answer="101")

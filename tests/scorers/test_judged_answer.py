@@ -66,6 +66,8 @@ def test_confidence(text: str, share: float | None) -> None:
     [
         *[(each, "x = 1/2", False, True) for each in ("x = 1/2", "$X  =  1/2$.", "\\boxed{x = 1/2}", "**x = 1/2**", "ｘ = 1/2")],
         ("0.5", "1/2", False, None),
+        *[(each, "f'", False, True) for each in ("f'", "$f'$", "**f'**", '"f\'".')],
+        *[(one, other, False, None) for one, other in (("f", "f'"), ("p*", "p"), ("x_", "x"), ('5"', "5"))],
         ("", "1/2", False, False),
         *[(each, "B", True, True) for each in ("B", "b", "(B)", "B.", "B. The second one", "**B**", "B) this")],
         *[(each, "B", True, False) for each in ("C", "(C)", "C. The third one")],

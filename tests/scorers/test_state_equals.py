@@ -44,6 +44,21 @@ def test_states(is_there: Any, score: float, changes: float, explanation: str) -
     assert pytest.approx(changes) == given.parts["changes"]
 
 
+@pytest.mark.parametrize(
+    ("expected", "is_there"),
+    [
+        ({"files": {"a": {"txt": 1}}}, {"files": {"a.txt": 1}}),
+        ({"files": {"a.txt": 1, "a": {"txt": 2}}}, {"files": {"a.txt": 3, "a": {"txt": 2}}}),
+        ({"cards[0]": 1}, {"cards": [1]}),
+        ({"": 0}, {}),
+    ],
+)
+def test_names_with_signs_in_them(expected: Any, is_there: Any) -> None:
+    """A name is a name, whatever is in it: a file called `a.txt` is not a field `txt` of `a`."""
+    assert 0 == float(state_equals(scenario(expected), rollout(is_there)))
+    assert 1 == float(state_equals(scenario(expected), rollout(expected)))
+
+
 def test_nothing_is_to_change() -> None:
     """Who was to do nothing, and did nothing, is right; an empty state is one."""
     assert 1 == state_equals(scenario(BEFORE), rollout(BEFORE)).parts["changes"]

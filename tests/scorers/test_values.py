@@ -68,6 +68,8 @@ SCHEMAS = st.sampled_from([INTEGER, NUMBER, TEXT, ANY, DATE, UNIT, TWINS, {"type
         ("2026-03-05", "20260305", {"type": "string", "format": "date"}, True),
         ("2026-03-05T10:00:00Z", "2026-03-05T11:00:00+01:00", {"type": "string", "format": "date-time"}, True),
         ("2026-03-05T10:00:00Z", "2026-03-05", {"type": "string", "format": "date-time"}, False),
+        ("2026-03-05", "5 March 2026", {"anyOf": [TEXT, {"type": "null"}], "description": "Date, if any"}, True),  # `str | None`
+        ("2026-03-05", "5 March 2026", {"anyOf": [TEXT, {"type": "null"}], "description": "Day, if any"}, False),
         ("tomorrow", "Tomorrow", DATE, True),
         ("2026-02-30", "30 February 2026", DATE, False),
     ],

@@ -227,6 +227,10 @@ def test_values_without_limits() -> None:
     assert ("FAIL", "percentile-t", 2.25) == (decision.verdict, decision.method, decision.estimate)
     assert decision == compare(new, base, 1.0, limits=None, higher_is_better=False), "the same seed, the same interval"
     assert "the values do not vary" in compare(base, base, 1.0, limits=None).reason
+    one_odd = run(*[(float(i % 7) + (i == 0), float(i % 3)) for i in range(100)])
+    hardly = compare(one_odd, base, 1.0, limits=None, higher_is_better=False)
+    assert ("INCONCLUSIVE", None, None) == (hardly.verdict, hardly.high, hardly.passable), "no number that JSON cannot say"
+    assert "or hardly any of them" in hardly.reason
     assert "it takes 80 at least where values have no limits" in compare(run((1.0,), (2.0,)), run((2.0,), (1.0,)), 1.0, limits=None).reason
 
 

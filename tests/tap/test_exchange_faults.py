@@ -218,7 +218,15 @@ async def test_other_statuses(tap: Tap, status: int, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
-    [("1.5", 1.5), ("-1", None), ("soon", None), ("", None), ("Fri, 21 Nov 1997 09:55:06 GMT", 0), ("Tue, 21 Nov 2995 09:55:06 GMT", 3e9)],
+    [
+        ("1.5", 1.5),
+        ("-1", None),
+        ("soon", None),
+        ("", None),
+        ("Fri, 21 Nov 1997 09:55:06 GMT", 0),
+        ("Tue, 21 Nov 2995 09:55:06 GMT", 3e9),
+        ("Tue, 21 Nov 99999999999 09:55:06 GMT", None),
+    ],
 )
 async def test_retry_after(tap: Tap, value: str, seconds: float | None) -> None:
     """Seconds or a date; a date that has passed is now, and nonsense is nothing."""

@@ -67,6 +67,11 @@ class Shop:
         """Names it."""
         return item
 
+    @staticmethod
+    def shout(text: str) -> str:
+        """Needs no shop."""
+        return text.upper()
+
     def undocumented(self): ...
     def _private(self):
         """Nobody's."""
@@ -124,7 +129,7 @@ async def test_schemas_from_signatures(folder: Path) -> None:
     async with opened(folder) as tools:
         schemas = {each["function"]["name"]: each["function"] for each in tools.schemas}
 
-    assert ["breaks", "name", "nothing", "odd", "order", "spoils", "wait"] == [*schemas]
+    assert ["breaks", "name", "nothing", "odd", "order", "shout", "spoils", "wait"] == [*schemas]
     assert "Orders an item." == schemas["order"]["description"]
     assert {
         "type": "object",
@@ -132,6 +137,7 @@ async def test_schemas_from_signatures(folder: Path) -> None:
         "required": ["item"],
         "additionalProperties": False,
     } == schemas["order"]["parameters"]
+    assert (["text"], ["text"]) == ([*schemas["shout"]["parameters"]["properties"]], schemas["shout"]["parameters"]["required"])
     assert {"enum": ["long", "short"], "type": "string", "default": "short"} == schemas["wait"]["parameters"]["properties"]["how"]
 
 
@@ -157,6 +163,7 @@ async def test_where_methods_run(folder: Path) -> None:
         assert '{"left":0,"thread":"agentbench-blocking"}' == await tools.call("order", '{"item": "lamp"}', 1)
         assert "date short MainThread" == await tools.call("wait", '{"until": "2026-11-23"}', 1)
         assert "nothing is done." == await tools.call("nothing", "{}", 1)
+        assert "LAMP" == await tools.call("shout", '{"text": "lamp"}', 1)
 
 
 async def test_a_refusal(folder: Path) -> None:

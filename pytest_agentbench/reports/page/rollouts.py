@@ -111,10 +111,10 @@ def _draft(draft: Draft) -> Json:
 
 
 def _verification(rollout: Rollout) -> Json | None:
-    verification = rollout.verification
-    if verification is None:
+    found = rollout.verification
+    if found is None:
         return None
-    return {name: getattr(verification, name) for name in ("reward", "rewards", "exit_code", "output", "first_failure", "sandbox")}
+    return {name: getattr(found, name) for name in ("reward", "rewards", "exit_code", "output", "first_failure", "sandbox")}
 
 
 def _attempt(attempt: Attempt, rollout: Rollout) -> Json:
@@ -157,14 +157,14 @@ def _call(call: LLMCall, began: int) -> Json:
 
 
 def _spans(rollout: Rollout, began: int) -> Iterator[Json]:
-    """What else took its time: tools, programs, the verifier."""
+    """What else took its time, tools and programs, and the verifier, which begins when the rollout is over."""
     for tool in rollout.tool_calls:
         if tool.started_ns and tool.ended_ns:
             yield {"kind": "tool", "name": tool.name, "at": [_since(tool.started_ns, began), _since(tool.ended_ns, began)]}
     for program in rollout.programs:
         yield {"kind": "program", "name": "program", "at": [_since(program.started_ns, began), _since(program.ended_ns, began)]}
-    if (verification := rollout.verification) and verification.started_ns:
-        yield {"kind": "program", "name": "verifier", "at": [_since(verification.started_ns, began), _since(verification.ended_ns, began)]}
+    if (found := rollout.verification) and found.started_ns:
+        yield {"kind": "verifier", "name": "verifier", "at": [_since(found.started_ns, began), _since(found.ended_ns, began)]}
 
 
 def _since(stamp: int | None, began: int) -> float | None:

@@ -169,13 +169,26 @@ def test_bins_are_those_of_the_data(tmp_path: Path, opened: Opened) -> None:
 
 
 def test_answers_and_a_verified_task(tmp_path: Path, opened: Opened) -> None:
-    """Accuracy and calibration of judged answers are on the first screen; a task shows its reward and what its verifier said."""
+    """Accuracy and calibration of judged answers are on the first screen; a task shows its reward once, and what its verifier said.
+
+    The verifier works when the rollout is over: the axis goes on to its end, and it is no part of the rollout's time.
+    """
     judged = Score(1.0, {"judged": 1.0, "confidence": 0.75}, "right")
-    verified = Verification(0.5, {"reward": 0.5}, 1, "2 passed, 1 failed", "test_port", BEGAN, BEGAN + 5_000_000)
-    page = opened(written(tmp_path / "run", rollout("a", scores={"tsq": judged}, verification=verified)), "#a")
+    verified = Verification(0.5, {"reward": 0.5}, 1, "2 passed, 1 failed", "test_port", BEGAN + 100_000_000, BEGAN + 350_000_000)
+    rewarded = {"reward": Score(0.5, {"reward": 0.5}, "the first check that failed: test_port")}
+    rollouts = [rollout("a", scores={"tsq": judged}, verification=verified), rollout("b", scores=rewarded, verification=verified)]
+    page = opened(written(tmp_path / "run", *rollouts), "#a")
 
     poll(page, "document.querySelector('dialog .transcript')")
     assert "accuracy\n\n1.000\n\n95 % interval by Wilson" in page.inner_text("#first")
     assert "calibration error\n\n0.250" in page.inner_text("#first")
-    assert "reward 0.5 test_port" in page.inner_text("dialog")
+    assert "The verifier's output (reward 0.5, the first check that failed: test_port)" in page.inner_text("dialog")
     assert "verifier" in page.evaluate("document.querySelector('.timeline').textContent")
+    assert "of 350 ms" in page.evaluate("document.querySelector('.timeline svg').getAttribute('aria-label')")
+    *shares, last = page.evaluate("[...document.querySelectorAll('.legend li')].map(item => item.textContent)")
+    assert "verifier 250 ms, when the rollout was over" == last
+    assert 99 <= sum(int(share.rpartition(", ")[2].removesuffix(" %")) for share in shares) <= 101
+    page.keyboard.press("k")
+    poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, b?')")
+    assert 1 == page.inner_text("dialog").count("test_port")
+    assert "The verifier's output\n" in page.inner_text("dialog")

@@ -80,14 +80,19 @@ function statusLine(row, detail) {
     row.attempts > 1 ? `, ${row.attempts} attempts` : "", detail.reason ? el("span", { class: "bad" }, ` ${detail.reason}`) : null);
 }
 
-/** Scores with their parts and explanations, and those that are missing with why. */
+/** Scores with their parts and explanations, those that are missing with why, and what a verifier printed. */
 function scoreList(detail) {
   const scores = Object.entries(detail.scores).map(([name, score]) => el("li", {}, el("b", {}, `${name} ${figure(score.value)}`),
     score.explanation ? ` ${score.explanation}` : "", partsOf(score)));
   const missing = Object.entries(detail.score_errors).map(([name, why]) => el("li", { class: "bad" }, `${name} is missing: ${why}`));
-  const verified = detail.verification ? [el("li", {}, el("b", {}, `reward ${figure(detail.verification.reward)}`),
-    ` ${detail.verification.first_failure || ""}`, el("details", {}, el("summary", {}, "the verifier's output"), long(detail.verification.output)))] : [];
-  return el("section", {}, el("h3", {}, "Scores"), scores.length + missing.length ? el("ul", {}, scores, missing, verified) : el("p", { class: "soft" }, "None."));
+  return el("section", {}, el("h3", {}, "Scores"), scores.length + missing.length ? el("ul", {}, scores, missing) : el("p", { class: "soft" }, "None."),
+    detail.verification ? verified(detail.verification, "reward" in detail.scores) : null);
+}
+
+/** What a verifier printed, and its reward, where no score is that. */
+function verified(verification, scored) {
+  const why = verification.first_failure ? `, the first check that failed: ${verification.first_failure}` : "";
+  return el("details", {}, el("summary", {}, "The verifier's output", scored ? null : ` (reward ${figure(verification.reward)}${why})`), long(verification.output));
 }
 
 function partsOf(score) {

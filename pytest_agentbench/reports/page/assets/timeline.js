@@ -1,6 +1,7 @@
 // The timeline of a rollout: a line for each call and each tool, on one axis of time that can be zoomed until every token is seen.
 
-const PARTS = { queue: "client queue", wait: "waiting for the first token", decode: "decoding", tool: "tool", program: "program", agent: "agent" };
+const PARTS = { queue: "client queue", wait: "waiting for the first token", decode: "decoding", tool: "tool", program: "program", agent: "agent",
+  verifier: "verifier" };
 const ROW = 20, TOP = 6, AXIS = 34, LEFT = 30;
 const WIDTH = window.matchMedia(NARROW).matches ? 360 : 620;
 const APART = 2; // pixels between tokens from which on each has a line of its own
@@ -24,11 +25,11 @@ function tokensOf(call) {
   return [at, ...call.stamps.map(step => { at += step / 10; return at; })];
 }
 
-/** Milliseconds that each part took; what is nobody else's is the agent's. */
+/** Milliseconds that each part took; what is nobody else's is the agent's. The verifier works when that time is over. */
 function sharesOf(spans, whole) {
-  const shares = { queue: 0, wait: 0, decode: 0, tool: 0, program: 0 };
+  const shares = { queue: 0, wait: 0, decode: 0, tool: 0, program: 0, verifier: 0 };
   for (const span of spans) for (const [part, from, to] of span.parts) shares[part] += to - from;
-  return { ...shares, agent: Math.max(0, whole - covered(spans)) };
+  return { ...shares, agent: Math.max(0, whole - covered(spans.filter(span => span.parts[0][0] !== "verifier"))) };
 }
 
 /** Milliseconds in which anything of it went on. */
@@ -45,12 +46,13 @@ function covered(spans) {
 /** The picture, its buttons, and the table with the same in numbers. */
 function timeline(attempt) {
   const spans = spansOf(attempt);
-  const whole = attempt.ms ?? Math.max(1, ...spans.map(span => span.parts.at(-1)[2]));
-  const view = { from: 0, to: whole };
+  const end = Math.max(1, attempt.ms ?? 0, ...spans.map(span => span.parts.at(-1)[2]));
+  const whole = attempt.ms ?? end;
+  const view = { from: 0, to: end };
   const holder = el("div", { class: "timeline", tabindex: "0", role: "group", "aria-label": "Timeline; plus and minus zoom, arrows move, 0 shows all" });
-  const redraw = () => holder.replaceChildren(timelinePicture(spans, view, whole));
-  const zoom = factor => { const middle = (view.from + view.to) / 2; aim(view, middle, (view.to - view.from) / 2 * factor, whole); redraw(); };
-  const move = share => { const half = (view.to - view.from) / 2; aim(view, (view.from + view.to) / 2 + share * 2 * half, half, whole); redraw(); };
+  const redraw = () => holder.replaceChildren(timelinePicture(spans, view, whole, end));
+  const zoom = factor => { const middle = (view.from + view.to) / 2; aim(view, middle, (view.to - view.from) / 2 * factor, end); redraw(); };
+  const move = share => { const half = (view.to - view.from) / 2; aim(view, (view.from + view.to) / 2 + share * 2 * half, half, end); redraw(); };
   const keys = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => zoom(Infinity), ArrowLeft: () => move(-0.5), ArrowRight: () => move(0.5) };
   holder.addEventListener("keydown", event => {
     if (!keys[event.key]) return;
@@ -71,19 +73,19 @@ function timeline(attempt) {
     holder, partsLegend(sharesOf(spans, whole), whole), callTable(attempt));
 }
 
-/** Points the view at a moment, within the rollout. */
-function aim(view, middle, half, whole) {
-  const size = Math.min(Math.max(half * 2, 2), whole);
-  const from = Math.min(Math.max(0, middle - size / 2), whole - size);
+/** Points the view at a moment before the end of all. */
+function aim(view, middle, half, end) {
+  const size = Math.min(Math.max(half * 2, 2), end);
+  const from = Math.min(Math.max(0, middle - size / 2), end - size);
   [view.from, view.to] = [Number.isFinite(from) ? from : 0, (Number.isFinite(from) ? from : 0) + size];
 }
 
-/** The picture of a view. */
-function timelinePicture(spans, view, whole) {
+/** The picture of a view; `whole` is how long the attempt took, `end` when its verifier was done as well. */
+function timelinePicture(spans, view, whole, end) {
   const height = TOP + Math.max(1, spans.length) * ROW + AXIS;
   const x = ms => LEFT + (ms - view.from) / (view.to - view.from || 1) * (WIDTH - LEFT - 8);
   const root = draw("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", class: "chart",
-    "aria-label": `Timeline from ${duration(view.from)} to ${duration(view.to)} of ${duration(whole)}` });
+    "aria-label": `Timeline from ${duration(view.from)} to ${duration(view.to)} of ${duration(end)}` });
   const bottom = height - AXIS;
   root.append(bar("agent", x, 0, whole, TOP, bottom - TOP, view, `agent: ${duration(whole)} in all`));
   for (const value of ticks(view.from, view.to)) {
@@ -124,7 +126,7 @@ function partsLegend(shares, whole) {
   const shown = Object.entries(PARTS).filter(([part]) => shares[part] > 0);
   return el("ul", { class: "legend" }, shown.map(([part, name]) => el("li", {},
     draw("svg", { width: 14, height: 12, "aria-hidden": "true" }, draw("rect", { class: `part ${part}`, width: 14, height: 12 })),
-    `${name} ${duration(shares[part])}, ${Math.round(shares[part] / whole * 100)} %`)));
+    `${name} ${duration(shares[part])}, ${part === "verifier" ? "when the rollout was over" : `${Math.round(shares[part] / whole * 100)} %`}`)));
 }
 
 const CALL_HEADS = ["call", "prompt tokens", "of them cached", "output tokens", "to first token", "whole call", "ended"];
