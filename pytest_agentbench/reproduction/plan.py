@@ -119,4 +119,4 @@ def methods(text: str) -> dict[str, str]:
 def hours(cells: Sequence[Cell], plan: ReproductionPlan) -> str:
     """How long cells take at the least: `30 h 0 min`."""
     minutes = len(cells) * plan.duration_s / 60
-    return f"{int(minutes // 60)} h {minutes % 60:.0f} min" if minutes >= 60 else f"{minutes:.3g} min"
+    return f"{round(minutes) // 60} h {round(minutes) % 60} min" if minutes >= 60 else f"{minutes:.3g} min"

@@ -23,7 +23,7 @@ TOOL_KINDS: Mapping[str, str] = {
 def tool_kind(settings: Json) -> ToolsKind:
     """The kind of tools that settings describe; nothing of the suite is imported. Raises ConfigError that says what is wrong with them."""
     kind = settings.get("kind", "decision_only")
-    if kind not in TOOL_KINDS:
+    if not isinstance(kind, str) or kind not in TOOL_KINDS:
         raise ConfigError(f"tools: {unknown_name('kind of tools', str(kind), TOOL_KINDS)}")
     made_by = load_object("kind of tools", kind, TOOL_KINDS, Path())
     known = [each.name for each in dataclasses.fields(made_by)]

@@ -39,7 +39,8 @@ def test_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "duration", "text"), [(12, 9000.0, "30 h 0 min"), (1, 9000.0, "2 h 30 min"), (1, 90.0, "1.5 min"), (0, 9000.0, "0 min")]
+    ("cells", "duration", "text"),
+    [(12, 9000.0, "30 h 0 min"), (1, 9000.0, "2 h 30 min"), (1, 7182.0, "2 h 0 min"), (1, 90.0, "1.5 min"), (0, 9000.0, "0 min")],
 )
 def test_how_long_it_takes(cells: int, duration: float, text: str) -> None:
     """The windows alone: boots and what runs on to its end come to it."""

@@ -217,6 +217,7 @@ async def test_another_try_begins_with_the_same_state(folder: Path) -> None:
     ("given", "sentence"),
     [
         ({"kind": "magic"}, "tools: no kind of tools 'magic'; known: decision_only, mcp, python"),
+        ({"kind": ["mcp"]}, r"tools: no kind of tools .*mcp.*; known: decision_only, mcp, python"),
         ({"kind": "python"}, "tools: .* missing 1 required positional argument: 'module'"),
         ({"kind": "python", "module": "shop"}, "tools: module should be the import path of a class, such as ./tools.py:Bank, not 'shop'"),
         ({"kind": "python", "modul": "x"}, "tools: unknown key 'modul'; known keys of python: kind, module"),
