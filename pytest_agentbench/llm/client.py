@@ -189,7 +189,7 @@ class LLM:
 
 
 def failure(status: int, content: bytes, request: bytes = b"") -> Exception:
-    """The error that an answer other than 200 to the request `request` means for the rollout."""
+    """The error that an answer other than 200 to a call with the body `request` means for the rollout."""
     text = content.decode(errors="replace")
     try:
         error = orjson.loads(content)["error"]

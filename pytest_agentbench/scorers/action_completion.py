@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity, numbered
 from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.suites.suite import content_text
+from pytest_agentbench.suites.suite import user_text
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
@@ -51,7 +51,7 @@ async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *,
         raise ValueError(f"judgements should be a whole number from 1 up, not {judgements!r}")
     form = _form(len(goals))
     seen = {
-        "question": "\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user"),
+        "question": user_text(scenario.messages),
         "goals": numbered(goals),
         "tool_calls": calls_text(rollout.tool_calls),
         "answer": rollout.answer or "(none)",

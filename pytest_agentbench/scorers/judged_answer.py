@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
-from pytest_agentbench.suites.suite import content_text
+from pytest_agentbench.suites.suite import user_text
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
@@ -74,7 +74,7 @@ async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key
     settled = by_text(final, expected, choice=scenario.metadata.get("answer_type") == CHOICE)
     if settled is not None:
         return _score(settled, stated, f"the answer is {final!r}, expected {expected!r}; by its text", judged=False)
-    question = "\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")
+    question = user_text(scenario.messages)
     seen = {"question": question, "response": rollout.answer, "answer": expected}
     parameters = {"temperature": temperature}
     verdict = await ask(judge, filled(PROMPT, seen), FORM, **parameters)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.lib.middle import without_middle
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
 from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.suites.suite import content_text
+from pytest_agentbench.suites.suite import content_text, user_text
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
@@ -35,7 +35,7 @@ async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, 
     """The mean mark, from 0 to 1. Parts are the lowest and the highest one; the explanation is what the judge gave for the middle one."""
     if type(judgements) is not int or judgements < 1:
         raise ValueError(f"judgements should be a whole number from 1 up, not {judgements!r}")
-    request = "\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")
+    request = user_text(scenario.messages)
     question = filled(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
     parameters = {"temperature": temperature}
     answers = [await ask(judge, question, FORM, **parameters, seed=number) for number in range(judgements)]

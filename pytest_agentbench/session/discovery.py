@@ -43,6 +43,11 @@ class DiscoveredSuite:
         """The suite's name, or its folder's when it could not be loaded."""
         return self.suite.name if self.suite else self.folder.name
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether it cannot run for a fault of somebody's, who is told."""
+        return bool(self.error) and not self.skip
+
     def for_worker(self) -> Json:
         """What tests are made of: names and numbers, no data."""
         if self.suite is None:

@@ -192,6 +192,11 @@ def content_text(message: Json) -> str:
     return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
 
 
+def user_text(messages: Sequence[Json]) -> str:
+    """What the user says in a conversation, a line or more of each message."""
+    return "\n".join(content_text(message) for message in messages if message.get("role") == "user")
+
+
 def question(messages: Sequence[Json]) -> str:
     """The last that the user says in the messages that start a rollout, on one line, cut where it is long; empty where he says nothing."""
     said = next((content_text(message) for message in reversed(messages) if message.get("role") == "user"), "")

@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 
@@ -16,8 +15,6 @@ from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.journal import read_journal
 from tests.project import PYTEST, Project
 from tests.waits import wait_for
-
-T = TypeVar("T")
 
 #: Seeds of the moments at which processes are killed. A night of `KILL_SEEDS=100 .venv/bin/pytest tests/robustness` tries more of them.
 SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "4")))
