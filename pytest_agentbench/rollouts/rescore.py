@@ -146,7 +146,7 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
                 group = groups.get(old.key.group) if old.kind == "scenario" else None
-                new = await _again(old, group) if group else old
+                new = await _again(old, group, run.settings.budgets.get("rollout")) if group else old
                 lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
                 if group:
                     group.add(old, new)
@@ -176,11 +176,12 @@ def _beside(source: Path) -> Path:
     raise ConfigError(f"{source} was scored again 999 times; remove some of the results")
 
 
-async def _again(old: Rollout, group: RescoredSuite) -> Rollout:
+async def _again(old: Rollout, group: RescoredSuite, seconds: float | None) -> Rollout:
+    """Scores a rollout again. Each scorer has as long as in the session: `seconds`, or else the suite's `timeout`."""
     if old.scenario not in group.scenarios:
         raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
     with redirect_stderr(StringIO()):  # tracebacks of scorers; their last lines are in the record
-        new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge)
+        new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge, seconds or group.suite.timeout)
     content = {**old.content, "scorers": {**old.content.get("scorers", {}), **group.hashes}}
     if not old.evaluable:
         return dataclasses.replace(old, content=content)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
+import functools
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import InfraError, RolloutError
+from pytest_agentbench.lib.bounded import run_bounded
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.scorers import Scorer
@@ -67,12 +68,14 @@ async def _score_all(
     for name, scorer in scorers.items():
         if (mark := current()) is not None:
             mark.begin_score(name, seconds)
-        try:
-            async with asyncio.timeout(seconds) as budget:
-                scores[name] = await score(scorer, scenario, rollout, judge)
-        except (Exception, SystemExit) as error:  # a scorer may be the user's code
-            traceback.print_exception(error)
-            errors[name] = f"it took longer than {seconds:g} s" if budget.expired() else f"{_blamed(error, scorer)}: {error}"
+        end = await run_bounded(functools.partial(score, scorer, scenario, rollout, judge), seconds)
+        if end.took_too_long:
+            errors[name] = f"it took longer than {seconds:g} s{end.left}"
+        elif end.error is not None:  # a scorer may be the user's code
+            traceback.print_exception(end.error)
+            errors[name] = f"{_blamed(end.error, scorer)}: {end.error}"
+        else:
+            scores[name] = end.result()
 
 
 def _blamed(error: BaseException, scorer: Scorer) -> str:
