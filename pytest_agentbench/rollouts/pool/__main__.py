@@ -19,7 +19,7 @@ from pytest_agentbench.rollouts.pool.controller_pipe import ControllerPipe
 from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.rollouts.pool.watchdog import Watchdog
 
-LEFT = 3.0  # seconds that tasks and threads which user code has left running get to end, once all rollouts are over
+LEFT = 2.5  # seconds that tasks and threads which user code has left running get to end, once all rollouts are over
 GRACE = 10.0  # seconds between the end of stdin and the end of a pool that an agent blocks: sandboxes take a while to be removed
 
 
