@@ -19,18 +19,16 @@ from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lib.bounded import GRACE, run_bounded
 from pytest_agentbench.lib.capture import capture
-from pytest_agentbench.lib.import_path import is_import_path
-from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.llm.access import Lines, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import judged
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
-from pytest_agentbench.rollouts.scores import scored
+from pytest_agentbench.rollouts.scores import scored, scorer_of
 from pytest_agentbench.rollouts.verified import agents_time, verified
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
 from pytest_agentbench.sandbox.harbor_factory import check_sandbox
-from pytest_agentbench.scorers import Scorer, check_scores, load_scorer
+from pytest_agentbench.scorers import Scorer, check_scores
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools import factory as tool_factory
@@ -63,7 +61,7 @@ def prepare(suite: Suite, variant: str) -> RolloutSetup:
     settings = suite.agent_of(variant)
     with _names_its_file(suite):
         agent = make_agent(settings, suite.folder)
-        scorers = {score_name(name): _scorer(name, suite.folder, options) for name, options in suite.scorers.items()}
+        scorers = {score_name(name): scorer_of(name, suite.folder, options) for name, options in suite.scorers.items()}
         tools = tool_factory.load_tools(suite.tools_of(variant), suite.folder, suite.scenarios)
         answers = answers_from(suite.answers_of(variant))
         if suite.scenarios:
@@ -71,14 +69,6 @@ def prepare(suite: Suite, variant: str) -> RolloutSetup:
         _check_agents_calls(suite, variant, agent)
     shared = suite.roles, suite.limits, tools, answers
     return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared)
-
-
-def _scorer(name: str, folder: Path, options: Json) -> Scorer:
-    """A scorer; one that the suite brings may block, and holds up nobody."""
-    scorer = load_scorer(name, folder, options)
-    if is_import_path(name) and not is_async(scorer):
-        return off_the_loop(scorer)  # type: ignore[return-value]  # a scorer may be a coroutine function
-    return scorer
 
 
 def preflight(suite: Suite, variants: Iterable[str]) -> None:
