@@ -69,7 +69,9 @@ def shop(project: Project, words: list[str], **keys: object) -> None:
     project.write("scenarios/shop/code.py", CODE)
 
 
-@pytest.mark.parametrize(("isolation", "left"), [("none", LEFT), pytest.param("process", "", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("isolation", "left"), [("none", LEFT), pytest.param("process", "", marks=pytest.mark.slow)], ids=["pool", "process"]
+)
 def test_code_that_does_not_end(project: Project, isolation: str, left: str) -> None:
     """Agents and scorers that go on when they are cancelled are told so, the others are what they are, and the session ends.
 
