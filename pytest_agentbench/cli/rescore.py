@@ -35,9 +35,8 @@ def add(commands: Any) -> None:
 
 def run_rescore(options: argparse.Namespace) -> None:
     """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
-    import asyncio
-
     from pytest_agentbench.cli.plain import PlainOutput
+    from pytest_agentbench.lib.threads import run_apart
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.terminal import write_gate
     from pytest_agentbench.rollouts.rescore import floors, load_groups, refuse_empty, rescore
@@ -50,7 +49,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     refuse_empty(run, source)
     folders = {load_suite(file).name: file.parent for file in map(suite_file, options.suite)}
     groups = load_groups(run, folders, options.scorer)
-    target, new, tallies = asyncio.run(rescore(run, source, groups))
+    target, new, tallies = run_apart(lambda: rescore(run, source, groups))
     try:
         missed = [*floors(groups, tallies)]
         new = judged(new, target, options, {floor.group for floor in missed})

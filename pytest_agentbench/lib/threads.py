@@ -6,11 +6,18 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from pytest_agentbench.lib.abandoned import current_run
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pytest_agentbench.lib.bounded import End
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,8 +91,12 @@ async def _waited_for(function: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(ended.set)
 
     context = contextvars.copy_context()  # what it prints goes into its own rollout's log
-    daemon(context.run, run, name="blocking")
+    thread = daemon(context.run, run, name="blocking")
+    if (limited := current_run.get()) is not None:
+        limited.threads.add(thread)
     await ended.wait()
+    if limited is not None:
+        limited.threads.discard(thread)
     if errors:
         raise errors[0]
     return results[0]
@@ -115,3 +126,35 @@ def off_the_loop(function: Callable[P, Any]) -> Callable[P, Coroutine[Any, Any, 
         return await in_thread(function, *args, **kwargs)
 
     return run
+
+
+def run_apart(work: Callable[[], Awaitable[T]]) -> T:
+    """Runs a coroutine function in the event loop of another thread. Returns its result, and does not wait for code that it left running.
+
+    A KeyboardInterrupt cancels the coroutine, and is raised when that has ended.
+    """
+    import asyncio
+
+    from pytest_agentbench.lib.bounded import end_of
+
+    over = threading.Event()
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    ends: list[End[T]] = []
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        running.append((asyncio.get_running_loop(), task))
+        ends.append(await end_of(work))
+        over.set()
+
+    daemon(asyncio.run, main(), name="apart")
+    try:
+        over.wait()
+    except KeyboardInterrupt:
+        for loop, task in running:
+            loop.call_soon_threadsafe(task.cancel)
+        over.wait()
+        raise
+    (end,) = ends
+    return end.result()

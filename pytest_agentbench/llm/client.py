@@ -12,6 +12,7 @@ import orjson
 
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.almost_json import object_text
 from pytest_agentbench.metrics.blame import LIMIT, context_is_full
 from pytest_agentbench.records import JUDGE, Json
@@ -118,6 +119,7 @@ class LLM:
         return await self._played(JUDGE, endpoint)
 
     async def _played(self, role: str, endpoint: Json | None) -> LLM:
+        await refuse_abandoned()
         if self._roles is None:
             raise InfraError(f"nobody plays the role {role!r} here")
         return await self._roles(role, endpoint)
@@ -128,6 +130,7 @@ class LLM:
         Only for black boxes (`black_box`), once whatever called has ended: calls under way are broken off.
         Raises InfraError when the tap cannot be asked.
         """
+        await refuse_abandoned()
         return [*map(json_text.readable, await self._said())] if self._said is not None else []
 
     async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
@@ -136,6 +139,7 @@ class LLM:
         Raises LimitReached when the context is full, AgentError when the history is refused for arguments of the model that are no JSON
         object, and InfraError for whatever else keeps it from answering. What the model says may be nothing (`Reply.is_empty`).
         """
+        await refuse_abandoned()
         called = time.monotonic_ns()
         body = {"model": self.model, **self.sampling, "messages": list(messages), **({"tools": list(tools)} if tools else {}), **overrides}
         self.transcript = list(messages)

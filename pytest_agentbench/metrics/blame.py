@@ -40,7 +40,7 @@ def judged(status: str, reason: str, calls: Sequence[LLMCall], time_up_ns: int |
     if failed:
         end = "answered without it" if status == "ok" else f"then ended with {reason}"
         return "infra_error", f"{failed[-1].error}; the agent {end}"
-    if any(_waits(call) for call in calls if time_up_ns is not None and call.ended_ns >= time_up_ns):
+    if any(_waits(call) for call in calls if time_up_ns is not None and call.received_ns < time_up_ns <= call.ended_ns):
         return "infra_error", f"{reason or 'its time was over'}, and the backend owed a token of a call"
     if (beyond := next((call for call in calls if call.error_kind == LIMIT), None)) is not None:
         return "limit", beyond.error

@@ -16,7 +16,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.records import EVALUABLE, Rollout, suite_of
-from pytest_agentbench.rollouts.scores import no_judge, scored, wants_judge
+from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants_judge
 from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import Rescored, Run, SessionFacts
@@ -25,7 +25,7 @@ from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, re
 from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.tally import redacted, write_run
-from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, check_scores, load_scorer
+from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, check_scores
 from pytest_agentbench.stats.decisions import POPULATION
 from pytest_agentbench.stats.pass_rates import Bar, PassRate
 from pytest_agentbench.suites.disclosure import public_of
@@ -106,7 +106,7 @@ def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> 
         _check_data(suite, old)
         known = {score_name(scorer): scorer for scorer in suite.scorers}
         chosen = {score_name(each): known.get(each, each) for each in names} or known
-        loaded = {score: load_scorer(each, suite.folder, suite.scorers.get(each)) for score, each in chosen.items()}
+        loaded = {score: scorer_of(each, suite.folder, suite.scorers.get(each)) for score, each in chosen.items()}
         kept = [score for score, scorer in loaded.items() if wants_judge(scorer)]
         again = {score: scorer for score, scorer in loaded.items() if score not in kept}
         groups[group] = RescoredSuite(suite, {each.id: each for each in suite.scenarios}, {**known, **chosen}, again, kept, old)
@@ -146,7 +146,7 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
                 group = groups.get(old.key.group) if old.kind == "scenario" else None
-                new = await _again(old, group) if group else old
+                new = await _again(old, group, run.settings.budgets.get("rollout")) if group else old
                 lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
                 if group:
                     group.add(old, new)
@@ -176,11 +176,12 @@ def _beside(source: Path) -> Path:
     raise ConfigError(f"{source} was scored again 999 times; remove some of the results")
 
 
-async def _again(old: Rollout, group: RescoredSuite) -> Rollout:
+async def _again(old: Rollout, group: RescoredSuite, seconds: float | None) -> Rollout:
+    """Scores a rollout again. Each scorer has as long as in the session: `seconds`, or else the suite's `timeout`."""
     if old.scenario not in group.scenarios:
         raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
     with redirect_stderr(StringIO()):  # tracebacks of scorers; their last lines are in the record
-        new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge)
+        new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge, seconds or group.suite.timeout)
     content = {**old.content, "scorers": {**old.content.get("scorers", {}), **group.hashes}}
     if not old.evaluable:
         return dataclasses.replace(old, content=content)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
+import functools
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,19 +17,18 @@ from pytest_agentbench.agents.factory import UPGRADE, all_options, brings_code, 
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
+from pytest_agentbench.lib.bounded import GRACE, run_bounded
 from pytest_agentbench.lib.capture import capture
-from pytest_agentbench.lib.import_path import is_import_path
-from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.llm.access import Lines, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import judged
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
-from pytest_agentbench.rollouts.scores import scored
+from pytest_agentbench.rollouts.scores import scored, scorer_of
 from pytest_agentbench.rollouts.verified import agents_time, verified
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
 from pytest_agentbench.sandbox.harbor_factory import check_sandbox
-from pytest_agentbench.scorers import Scorer, check_scores, load_scorer
+from pytest_agentbench.scorers import Scorer, check_scores
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools import factory as tool_factory
@@ -62,7 +61,7 @@ def prepare(suite: Suite, variant: str) -> RolloutSetup:
     settings = suite.agent_of(variant)
     with _names_its_file(suite):
         agent = make_agent(settings, suite.folder)
-        scorers = {score_name(name): _scorer(name, suite.folder, options) for name, options in suite.scorers.items()}
+        scorers = {score_name(name): scorer_of(name, suite.folder, options) for name, options in suite.scorers.items()}
         tools = tool_factory.load_tools(suite.tools_of(variant), suite.folder, suite.scenarios)
         answers = answers_from(suite.answers_of(variant))
         if suite.scenarios:
@@ -70,14 +69,6 @@ def prepare(suite: Suite, variant: str) -> RolloutSetup:
         _check_agents_calls(suite, variant, agent)
     shared = suite.roles, suite.limits, tools, answers
     return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared)
-
-
-def _scorer(name: str, folder: Path, options: Json) -> Scorer:
-    """A scorer; one that the suite brings may block, and holds up nobody."""
-    scorer = load_scorer(name, folder, options)
-    if is_import_path(name) and not is_async(scorer):
-        return off_the_loop(scorer)  # type: ignore[return-value]  # a scorer may be a coroutine function
-    return scorer
 
 
 def preflight(suite: Suite, variants: Iterable[str]) -> None:
@@ -167,7 +158,7 @@ async def run_rollout(
     async with (
         sandbox_for(key, scenario.task, budget, opening) as sandbox,
         code_place_for(key, code_place(setup.agent), budget, opening) as code,
-        setup.tools.opened(scenario) as source,
+        setup.tools.opened(scenario, budget) as source,
     ):
         tools = Toolbox(scenario.tools, sandbox, answered(source, setup.answers, scenario, key.trial), code)
         return await _run(key, scenario, setup, lines, tools, budget)
@@ -222,9 +213,14 @@ async def _whose_fault(status: str, reason: str, lines: Lines, time_up: int | No
     return *judged(status, reason, calls, time_up), calls
 
 
-async def outcome(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None) -> tuple[str, str, str]:
-    """(status, reason, answer) of one run of the agent, unless its tools have failed: that is nobody's fault but theirs."""
-    ended = await _worked(agent, scenario, llm, tools, seconds)
+async def outcome(
+    agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, *, grace: float = GRACE
+) -> tuple[str, str, str]:
+    """Returns (status, reason, answer) of one run of the agent, or the failure of its tools, which is not the agent's fault.
+
+    An agent that is cancelled has `grace` seconds to end, and is left running after that.
+    """
+    ended = await _worked(agent, scenario, llm, tools, seconds, grace)
     try:
         tools.settle()
     except InfraError as error:
@@ -232,29 +228,15 @@ async def outcome(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, se
     return ended
 
 
-async def _worked(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None) -> tuple[str, str, str]:
-    budget = asyncio.timeout(seconds)
-    try:
-        async with budget:
-            answer = await work(agent, scenario, llm, tools)
-        return "ok", "", answer.text
-    except RolloutError as error:
-        return error.status, str(error), ""
-    except TimeoutError as error:
-        if budget.expired():
-            return "limit", f"time: the rollout took longer than {seconds:g} s", ""
-        return _agents_fault(error)
-    except asyncio.CancelledError as error:
-        if _is_cancelled():
-            raise
-        return _agents_fault(error)  # of a task that the agent cancelled itself
-    except (Exception, SystemExit) as error:  # whatever else an agent raises is its own fault, and is shown as such
-        return _agents_fault(error)
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+async def _worked(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, grace: float) -> tuple[str, str, str]:
+    end = await run_bounded(functools.partial(work, agent, scenario, llm, tools), seconds, grace=grace)
+    if end.took_too_long:
+        return "limit", f"time: the rollout took longer than {seconds:g} s{end.left}", ""
+    if isinstance(end.error, RolloutError):
+        return end.error.status, str(end.error), ""
+    if end.error is not None:  # whatever else an agent raises is its own fault, and is shown as such
+        return _agents_fault(end.error)
+    return "ok", "", end.result().text
 
 
 def _agents_fault(error: BaseException) -> tuple[str, str, str]:

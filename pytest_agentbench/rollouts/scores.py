@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
+import functools
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import InfraError, RolloutError
+from pytest_agentbench.lib.bounded import run_bounded
+from pytest_agentbench.lib.import_path import is_import_path
+from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score
 from pytest_agentbench.rollouts.attempt_context import current
-from pytest_agentbench.scorers import Scorer
+from pytest_agentbench.scorers import Scorer, load_scorer
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
@@ -20,6 +24,14 @@ if TYPE_CHECKING:
 
 #: Opens the line to the model that judges; raises InfraError when there is none.
 MakeJudge = Callable[[], Awaitable["LLM"]]
+
+
+def scorer_of(name: str, folder: Path, options: Json | None) -> Scorer:
+    """Loads a scorer of a suite in `folder`. One that the suite brings runs in a thread if it is not async, because it may block."""
+    scorer = load_scorer(name, folder, options)
+    if is_import_path(name) and not is_async(scorer):
+        return off_the_loop(scorer)  # type: ignore[return-value]  # a scorer may be a coroutine function
+    return scorer
 
 
 async def scored(
@@ -67,12 +79,14 @@ async def _score_all(
     for name, scorer in scorers.items():
         if (mark := current()) is not None:
             mark.begin_score(name, seconds)
-        try:
-            async with asyncio.timeout(seconds) as budget:
-                scores[name] = await score(scorer, scenario, rollout, judge)
-        except (Exception, SystemExit) as error:  # a scorer may be the user's code
-            traceback.print_exception(error)
-            errors[name] = f"it took longer than {seconds:g} s" if budget.expired() else f"{_blamed(error, scorer)}: {error}"
+        end = await run_bounded(functools.partial(score, scorer, scenario, rollout, judge), seconds)
+        if end.took_too_long:
+            errors[name] = f"it took longer than {seconds:g} s{end.left}"
+        elif end.error is not None:  # a scorer may be the user's code
+            traceback.print_exception(end.error)
+            errors[name] = f"{_blamed(end.error, scorer)}: {end.error}"
+        else:
+            scores[name] = end.result()
 
 
 def _blamed(error: BaseException, scorer: Scorer) -> str:

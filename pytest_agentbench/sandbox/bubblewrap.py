@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.sandbox.clip import Clip
 from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
 from pytest_agentbench.sandbox.command import KILL, unusable
@@ -70,6 +71,7 @@ class Bubblewrap:
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
+        await refuse_abandoned()
         if why := unusable(command):
             return why
         began, clip = time.monotonic(), Clip()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.archive import first_file, packed
 from pytest_agentbench.sandbox.command import KILL, KILL_ALL, Execution
@@ -66,6 +67,7 @@ class DockerSandbox:
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
+        await refuse_abandoned()
         container, workdir = self._there(), workdir or self._task.workdir
         execution = Execution(self._engine.api, container.id, user=user or self._user, workdir=workdir, env=env or {})
         try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.sandbox.archive import packed
 from pytest_agentbench.sandbox.clip import Clip
 from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, unusable
@@ -113,6 +114,7 @@ class HarborSandbox:
         workdir: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
+        await refuse_abandoned()
         words = shlex.join(("timeout", "-s", "KILL", f"{seconds:.3f}", "bash", "-c", IN_ORDER, "bash", command))
         if why := unusable(words):
             return why

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
@@ -56,10 +57,18 @@ FORM = Form(
 )
 
 CHOICE = "multipleChoice"
-_MARKS = r"[\s*_#>`-]*"  # of Markdown
-_ANSWER = re.compile(rf"^{_MARKS}(?:(?:exact|final)\s+)*answer{_MARKS}:{_MARKS}(\S.*?)[\s*_`]*$", re.IGNORECASE | re.MULTILINE)
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
-_CONFIDENCE = re.compile(rf"^{_MARKS}confidence{_MARKS}:{_MARKS}(\d{{1,3}}(?:\.\d+)?)\s*\\?%", re.IGNORECASE | re.MULTILINE)
+#: An answer may be long and of any shape, so these patterns look at each character a few times at most. The indent ends with its line,
+#: because a search begins on every line, also on each of many empty ones.
+_MARKS, _INDENT = r"[\s*_#>`-]*", r"(?:[^\S\n]|[*_#>`-])*+"
+_ANSWER = re.compile(
+    rf"^{_INDENT}(?:(?:exact|final)\s++){{0,4}}+answer{_MARKS}+:{_MARKS}(\S.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_CONFIDENCE = re.compile(
+    rf"^{_INDENT}confidence{_MARKS}+:{_MARKS}+(\d{{1,3}}(?:\.\d++)?)\s*+\\?%",
+    re.IGNORECASE | re.MULTILINE,
+)
 _LETTER = re.compile(r"\(?([A-Z])(?:\)|[.):]\s.*)?\.?", re.DOTALL)
 
 
@@ -87,8 +96,27 @@ async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key
 
 def final_answer(text: str) -> str:
     """What an answer says last between `<answer>` tags, or else behind `Answer:`; all of it where it has neither."""
-    marked = _TAGGED.findall(text) or _ANSWER.findall(text) or [text]
-    return str(marked[-1]).strip()
+    marked = [*_tagged(text)] or [*map(_without_marks, _ANSWER.findall(text))] or [text]
+    return marked[-1].strip()
+
+
+def _tagged(text: str) -> Iterator[str]:
+    """Yields what stands between `<answer>` and the next `</answer>`."""
+    start: int | None = None
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            start = tag.end() if start is None else start
+        elif start is not None:
+            yield text[start : tag.start()]
+            start = None
+
+
+def _without_marks(line: str) -> str:
+    """Returns a line without spaces and Markdown at its end; the first character stays."""
+    end = len(line)
+    while end > 1 and (line[end - 1].isspace() or line[end - 1] in "*_`"):
+        end -= 1
+    return line[:end]
 
 
 def confidence(text: str) -> float | None:

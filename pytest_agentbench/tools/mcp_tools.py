@@ -70,8 +70,8 @@ class ServerTools:
         return scenario if scenario.tools else replace(scenario, tools=tuple(self.tools.values()))
 
     @asynccontextmanager
-    async def opened(self, scenario: Scenario) -> AsyncIterator[McpSession]:
-        del scenario
+    async def opened(self, scenario: Scenario, seconds: float | None = None) -> AsyncIterator[McpSession]:
+        del scenario, seconds  # a server has time limits of its own
         async with session(self.server, self.program) as opened:
             yield opened
 

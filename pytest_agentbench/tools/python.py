@@ -9,12 +9,14 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError, ToolError
+from pytest_agentbench.lib.bounded import run_bounded
 from pytest_agentbench.lib.import_path import is_import_path, load_object
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.records import Json
@@ -77,13 +79,14 @@ class ClassTools:
         return scenario if scenario.tools else replace(scenario, tools=tuple(each.tool for each in self.methods.values()))
 
     @asynccontextmanager
-    async def opened(self, scenario: Scenario) -> AsyncIterator[ToolInstance]:
+    async def opened(self, scenario: Scenario, seconds: float | None = None) -> AsyncIterator[ToolInstance]:
         given = {"scenario": scenario, "state": copy.deepcopy(scenario.state)}
-        try:
-            made = await in_thread(self.cls, **{name: given[name] for name in self.wanted})
-        except (Exception, SystemExit) as error:
-            raise _broken(f"{self.cls.__name__} cannot be made", error) from error
-        yield ToolInstance(made, self.methods)
+        end = await run_bounded(partial(in_thread, self.cls, **{name: given[name] for name in self.wanted}), seconds)
+        if end.took_too_long:
+            raise InfraError(f"tools: {self.cls.__name__} cannot be made: it took longer than {seconds:g} s{end.left}")
+        if end.error is not None:
+            raise _broken(f"{self.cls.__name__} cannot be made", end.error) from end.error
+        yield ToolInstance(end.result(), self.methods)
 
 
 class ToolInstance:
@@ -97,9 +100,9 @@ class ToolInstance:
         given = self._methods[tool.name].arguments(arguments)
         try:
             return _told(tool, await self._result(getattr(self._made, tool.name), given))
-        except ToolError:
+        except (ToolError, asyncio.CancelledError):
             raise
-        except (Exception, SystemExit) as error:  # the suite's code has a fault, and nobody else
+        except BaseException as error:  # the suite's code has a fault, and nobody else
             raise _broken(f"the tool {tool.name!r}", error) from error
 
     async def _result(self, method: Callable[..., Any], arguments: Json) -> Any:

@@ -33,8 +33,11 @@ class Tools(Protocol):
     def for_scenario(self, scenario: Scenario) -> Scenario:
         """The scenario with the tools that its agent is offered."""
 
-    def opened(self, scenario: Scenario) -> AbstractAsyncContextManager[ToolSource]:
-        """The source of one rollout, while it lasts; raises InfraError where there is none."""
+    def opened(self, scenario: Scenario, seconds: float | None = None) -> AbstractAsyncContextManager[ToolSource]:
+        """Returns the source of one rollout, open until the block ends. Code of the suite has `seconds` to make it (None: no limit).
+
+        Raises InfraError if there is no source.
+        """
 
 
 class ToolsKind(Protocol):
@@ -60,8 +63,8 @@ class DecisionOnly:
         return scenario
 
     @asynccontextmanager
-    async def opened(self, scenario: Scenario) -> AsyncIterator[DecisionOnly]:
-        del scenario
+    async def opened(self, scenario: Scenario, seconds: float | None = None) -> AsyncIterator[DecisionOnly]:
+        del scenario, seconds
         yield self
 
     async def call(self, tool: Tool, arguments: Json) -> str:

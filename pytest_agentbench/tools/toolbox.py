@@ -10,6 +10,7 @@ import fastjsonschema
 import orjson
 
 from pytest_agentbench.errors import InfraError, InjectedError, ToolError
+from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.almost_json import repaired
 from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.lib.threads import blocking
@@ -59,6 +60,7 @@ class Toolbox:
         `repair` says whether arguments that are almost JSON are understood.
         A call has its place in the record when it is made: one that nobody waits for any more is in it, too.
         """
+        await refuse_abandoned()
         started = time.monotonic_ns()
         call = dataclasses.replace(self.understood(name, arguments, turn, repair=repair), started_ns=started)
         place = len(self.calls)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import subprocess
+import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +121,38 @@ def test_one_scorer(shop: Project, capsys: Capture) -> None:
         assert {"tsq", "judged", "exact_match"} <= {*rollout.scores}
     assert 4 == main(["rescore", "--scorer", "exact_mach"])
     assert "agentbench: no scorer 'exact_mach'; known: action_completion, completeness, exact, " in capsys.readouterr().err
+
+
+ENDLESS = """
+import asyncio, time
+
+async def endless(scenario, rollout):
+    while scenario.id == "shop-0":
+        try:
+            await asyncio.sleep(100)
+        except BaseException:
+            pass
+    return 1.0
+
+def blocked(scenario, rollout):
+    while scenario.id == "shop-1":
+        time.sleep(100)
+    return 1.0
+"""
+
+
+def test_scorers_that_do_not_end(shop: Project) -> None:
+    """A scorer has as long as in the session, also if it does not end when it is cancelled, and the command ends."""
+    shop.write("scenarios/shop/endless.py", ENDLESS)
+    change(shop, timeout=1, scorers=["tsq", "./endless.py:endless", "./endless.py:blocked"])
+
+    command = [sys.executable, "-m", "pytest_agentbench.cli", "rescore"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    assert (0, "") == (ended.returncode, ended.stderr)
+    left = "and was left running"
+    errors = {each.scenario: {name: why.endswith(left) for name, why in each.score_errors.items()} for each in read_journal(rescored(shop))}
+    assert {"shop-0": {"endless": True}, "shop-1": {"blocked": True}, "shop-2": {}} == errors
 
 
 def means(run: Run) -> list[tuple[str, float | None]]:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 import pytest
 
 from pytest_agentbench.lib import threads
-from pytest_agentbench.lib.threads import daemon, in_thread, is_async, no_threads, off_the_loop
+from pytest_agentbench.lib.threads import daemon, in_thread, is_async, no_threads, off_the_loop, run_apart
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
@@ -108,3 +108,45 @@ def test_a_thread_that_dies_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(RuntimeError, match=r"can't start new thread: it has not begun after 0\.01 s"):
         daemon(print, name="lost")
+
+
+def test_a_coroutine_apart() -> None:
+    """A coroutine's result comes back from another thread, and so does its error."""
+
+    async def work(error: BaseException | None) -> threading.Thread:
+        if error is not None:
+            raise error
+        return threading.current_thread()
+
+    with pytest.raises(SystemExit, match="3"):
+        run_apart(lambda: work(SystemExit(3)))
+    assert threading.current_thread() is not run_apart(lambda: work(None))
+
+
+def test_ctrl_c_on_a_coroutine_apart() -> None:
+    """Ctrl-C cancels the coroutine, waits for what it has to clean up, and not for a task that it leaves behind."""
+    code = """
+import asyncio, os, signal
+from pytest_agentbench.lib.threads import run_apart
+async def endless():
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except BaseException:
+            pass
+async def main():
+    left = asyncio.create_task(endless())
+    os.kill(os.getpid(), signal.SIGINT)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.1)
+        print("cleaned", flush=True)
+try:
+    run_apart(main)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (0, "cleaned\ninterrupted\n", "") == (ended.returncode, ended.stdout, ended.stderr)

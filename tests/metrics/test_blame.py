@@ -116,6 +116,7 @@ OWED = f"{TIME}, and the backend owed a token of a call"
         ([left(1, 10, 9), left(2, 10)], ("infra_error", OWED)),
         ([left(1, 9)], ("limit", TIME)),  # the agent had hung up before
         ([left(1, 11)], ("infra_error", OWED)),
+        ([left(10.5, 11)], ("limit", TIME)),  # by code that went on when its time was over
     ],
 )
 def test_a_budget_that_ends_while_the_backend_owes(calls: list[LLMCall], expected: tuple[str, str]) -> None:

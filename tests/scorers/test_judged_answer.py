@@ -121,3 +121,23 @@ async def test_without_a_right_answer() -> None:
     """A scenario that names none has no score."""
     with pytest.raises(LookupError, match="has no expected answer"):
         await judged_answer(*records(answer="42"), nobody())
+
+
+LONG = 20_000
+SHAPES = {
+    "empty-lines": "\n" * LONG,
+    "no-value": "answer:" + "\n" * LONG,
+    "spaces": "answer: x" + " " * LONG + "y",
+    "words": "final\n" * LONG,
+    "tags": "<answer>" * LONG,
+    "confidence": "confidence:" + "\n" * LONG,
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
+def test_long_answers_of_any_shape(text: str) -> None:
+    """A long answer is read in milliseconds, whatever it consists of: the time does not grow with the square of its length."""
+    final = text.removeprefix("answer: ").strip()
+
+    assert (True, None) == (final_answer(text) == final, confidence(text))

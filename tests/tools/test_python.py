@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.lib.bounded import THREAD_LEFT
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.factory import load_tools
@@ -201,6 +202,51 @@ async def test_a_class_that_cannot_be_made(folder: Path) -> None:
     with pytest.raises(InfraError, match=r"^tools: Unmade cannot be made: OSError: no disk \(shop.py:\d+\)$"):
         async with opened(folder, "Unmade"):
             pass
+
+
+UNUSUAL = """
+import time
+
+class Late:
+    def __init__(self):
+        time.sleep(60)
+
+    def find(self) -> str:
+        "Finds."
+
+class Leaving:
+    async def leave(self) -> str:
+        "Leaves."
+        raise GeneratorExit
+
+    def interrupt(self) -> str:
+        "Interrupts."
+        raise KeyboardInterrupt
+"""
+
+
+async def test_a_class_that_takes_too_long(folder: Path) -> None:
+    """The limit of a rollout holds for its tools, too, and the thread that makes them is left running."""
+    (folder / "unusual.py").write_text(UNUSUAL)
+    tools = load_tools({"kind": "python", "module": "./unusual.py:Late"}, folder, ())
+
+    with pytest.raises(InfraError) as caught:
+        async with tools.opened(Scenario("s-0", (HELLO,)), 0.01):
+            pass
+
+    assert f"tools: Late cannot be made: it took longer than 0.01 s{THREAD_LEFT}" == str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "error"), [("leave", "GeneratorExit"), ("interrupt", "KeyboardInterrupt")])
+async def test_errors_that_are_no_exceptions(folder: Path, name: str, error: str) -> None:
+    """A tool that raises an error which is not an Exception is at fault like one that raises any other error."""
+    (folder / "unusual.py").write_text(UNUSUAL)
+    tools = load_tools({"kind": "python", "module": "./unusual.py:Leaving"}, folder, ())
+    scenario = tools.for_scenario(Scenario("s-0", (HELLO,)))
+
+    async with tools.opened(scenario) as source:
+        with pytest.raises(InfraError, match=f"^tools: the tool {name!r}: {error}: "):
+            await Toolbox(scenario.tools, source=source).call(name, "{}", 1)
 
 
 async def test_another_try_begins_with_the_same_state(folder: Path) -> None:

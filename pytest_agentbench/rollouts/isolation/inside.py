@@ -26,6 +26,8 @@ from pytest_agentbench.tools.answers import answered
 from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 
+GRACE = 0.2  # seconds that an agent has to end when the pool stops it, of those that the pool waits before it kills the process
+
 
 def work_off(setup: RolloutSetup, connection: socket.socket) -> None:
     """Does the job that comes over a connection to the pool."""
@@ -56,7 +58,7 @@ async def _agent(setup: RolloutSetup, scenario: Scenario, job: Json, line: PoolL
     async with setup.tools.opened(scenario) as source:
         tools = ReportedToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job["trial"]))
         try:
-            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None)
+            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None, grace=GRACE)
         except asyncio.CancelledError:
             status, reason, answer = "cancelled", "", ""
             with suppress(InfraError):  # what they made of their state up to here

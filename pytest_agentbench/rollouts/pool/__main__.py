@@ -19,6 +19,7 @@ from pytest_agentbench.rollouts.pool.controller_pipe import ControllerPipe
 from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.rollouts.pool.watchdog import Watchdog
 
+LEFT = 2.5  # seconds that tasks and threads which user code has left running get to end, once all rollouts are over
 GRACE = 10.0  # seconds between the end of stdin and the end of a pool that an agent blocks: sandboxes take a while to be removed
 
 
@@ -44,6 +45,7 @@ async def _serve(config: Json, listener: socket.socket) -> None:
     serving(port=listener.getsockname()[1])
     await pool.serve(listener)
     watchdog.stop()
+    daemon(_leave_behind, name="leave-behind")
 
 
 def _leave_with_stdin() -> None:
@@ -51,6 +53,17 @@ def _leave_with_stdin() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     time.sleep(GRACE)
+    os._exit(0)
+
+
+def _leave_behind() -> None:
+    """Ends the process although code still runs: the event loop and the interpreter wait without a limit for tasks and threads.
+
+    Nothing is lost. Sandboxes, templates and the stack's labels are released before, and each record is in the journal.
+    """
+    time.sleep(LEFT)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     os._exit(0)
 
 

@@ -297,7 +297,9 @@ class Scheduler:
             self._keep(key, await self._record(rollout))
         except InfraError as error:
             return Outcome("infra_error", f"the record could not be written: {error}")
-        except Exception as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
             return Outcome("infra_error", f"the pool failed on this rollout: {error!r}")
         cause = self.broken if rollout.status == self.broken_status == "infra_error" else ""
         return Outcome(rollout.status, rollout.reason, recorded=True, cause=cause)

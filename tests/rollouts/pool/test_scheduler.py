@@ -38,7 +38,7 @@ class Floor:
         self.open_journal.set()
         self.journal: list[Rollout] = []
         self.refused = ""  # letters that the journal cannot take
-        self.ends: dict[str, list[str | Exception]] = {}  # letter -> how its attempts end, the last one again and again
+        self.ends: dict[str, list[str | BaseException]] = {}  # letter -> how its attempts end, the last one again and again
         options: dict[str, Any] = {"concurrency": concurrency, "retries": retries, "keep_order": keep_order, "durations": durations or {}}
         self.scheduler = Scheduler(self._run, self._record, **options)
 
@@ -54,7 +54,7 @@ class Floor:
             self.running -= 1
         ends = self.ends.get(key.scenario, ["ok"])
         end = ends.pop(0) if ends[1:] else ends[0]
-        if isinstance(end, Exception):
+        if isinstance(end, BaseException):
             raise end
         return Rollout(*key, status=end, reason="" if end == "ok" else f"{end}: why", **WORK)
 
@@ -290,15 +290,16 @@ async def test_no_retries() -> None:
     assert ["infra_error"] == [outcome.status for outcome in await floor.outcomes("a")]
 
 
-async def test_a_fault_of_ours_reaches_who_waits() -> None:
+@pytest.mark.parametrize("error", [RuntimeError("oh"), GeneratorExit("oh"), KeyboardInterrupt("oh")])
+async def test_a_fault_of_ours_reaches_who_waits(error: BaseException) -> None:
     """An error of the pool itself ends one rollout, which has no record then; the others go on."""
     floor = Floor(concurrency=1, retries=2)
-    floor.ends = {"a": [RuntimeError("oh")]}
+    floor.ends = {"a": [error]}
     floor.go.set()
     floor.scheduler.plan(keys("ab"))
     floor.scheduler.start()
 
-    assert [Outcome("infra_error", "the pool failed on this rollout: RuntimeError('oh')"), OK] == await floor.outcomes("ab")
+    assert [Outcome("infra_error", f"the pool failed on this rollout: {error!r}"), OK] == await floor.outcomes("ab")
     assert ["b"] == [rollout.scenario for rollout in floor.journal]
 
 
