@@ -29,7 +29,7 @@ from pytest_agentbench.rollouts.scores import scored
 from pytest_agentbench.rollouts.verified import agents_time, verified
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
 from pytest_agentbench.sandbox.harbor_factory import check_sandbox
-from pytest_agentbench.scorers import Scorer, check_scores, load_scorer
+from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools import factory as tool_factory
@@ -94,7 +94,6 @@ def preflight(suite: Suite, variants: Iterable[str]) -> None:
                 agent = make_agent(settings, suite.folder)
                 _check_tasks(suite, settings, agent)
                 _check_agents_calls(suite, variant, agent)
-    check_scores(suite)
 
 
 def container_for_code(suite: Suite, variants: Iterable[str]) -> Task | None:

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import InfraError, RolloutError
-from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score
+from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Scale, Score
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.scorers import Scorer
+from pytest_agentbench.scorers.declaration import scale_of
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
@@ -85,7 +86,7 @@ async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: Mak
         value: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
         value = scorer(scenario, rollout)
-    return _checked(await value if inspect.isawaitable(value) else value)
+    return _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
 
 
 def wants_judge(scorer: Scorer) -> bool:
@@ -98,6 +99,8 @@ async def no_judge() -> LLM:
     raise InfraError("there is no model here that could judge")
 
 
-def _checked(value: float) -> Score:
-    """What a scorer returned; a plain number will do."""
-    return value if isinstance(value, Score) else Score(value)
+def _checked(value: float, scale: Scale) -> Score:
+    """What a scorer returned; a plain number will do. Raises ValueError for a score outside the range that the scorer declares."""
+    if not scale.contains(found := value if isinstance(value, Score) else Score(value)):
+        raise ValueError(f"the score {float(found):g} is outside the range that its scorer declares ({scale.range_text})")
+    return found

@@ -22,7 +22,7 @@ from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared
 from pytest_agentbench.stats.latency import latency_limit
 from pytest_agentbench.suites.arm_list import parse_arms
 from pytest_agentbench.suites.arms import Arm, sides
-from tests.made_runs import run_of
+from tests.made_runs import SCALES, run_of
 
 ARMS = parse_arms("old=x,new=y")
 MS = 1_000_000
@@ -31,7 +31,7 @@ BLOCK = 10  # rollouts of an arm that run before the other arm's
 
 def suites_in(arms: Sequence[Arm]) -> dict[str, SuiteInArms]:
     """One suite under these arms."""
-    return {"shop": SuiteInArms(("tsq",), sides(("default",), arms))}
+    return {"shop": SuiteInArms({"tsq": SCALES["tsq"]}, sides(("default",), arms))}
 
 
 def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: Any) -> Rollout:

@@ -20,7 +20,7 @@ from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.tally import SuiteTally, build_suite, environment, find_run, read_run, write_run
 from pytest_agentbench.stats.paired import ScenarioSample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
-from tests.made_runs import run_of
+from tests.made_runs import SCALES, run_of
 
 
 def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -> Rollout:
@@ -36,6 +36,7 @@ def shop(*scorers: str) -> Suite:
         (),
         DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3),
         scorers={each: {} for each in scorers},
+        scales={each: SCALES[each] for each in scorers if each in SCALES},
     )
 
 
@@ -43,7 +44,7 @@ def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",), population:
     """The part of run.json about a suite with these rollouts."""
     tally = SuiteTally()
     for each in rollouts:
-        tally.add(each, scorers[0])
+        tally.add(each, scorers[0], shop(*scorers).scale(scorers[0]))
     result: Json = plain(build_suite(shop(*scorers), "default", tally, {"tsq": 0.5}, population=population))
     return result
 

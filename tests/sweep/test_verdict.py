@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.gate.evidence import Trial
+from pytest_agentbench.records import scale_in
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 from pytest_agentbench.sweep.levels import Level, Sweep
 from pytest_agentbench.sweep.verdict import Criteria, judgements
 from tests.gate.evidences import trial
-from tests.made_runs import run_of
+from tests.made_runs import SCALES, run_of
 
 GOOD = [trial(name) for name in range(200)]
 LOST = [trial(name, None, status="infra_error", calls=()) for name in range(200, 203)]
@@ -18,7 +19,7 @@ SLOW = [trial(name, ttft=900.0) for name in range(200)]
 
 def swept(*levels: list[Trial], score: str = "tsq") -> Sweep:
     made = tuple(Level(concurrency, trials=trials) for concurrency, trials in enumerate(levels, 1))
-    return Sweep(run_of(), "shop", score, made, {})
+    return Sweep(run_of(), "shop", score, scale_in(SCALES, score), made, {})
 
 
 @pytest.mark.parametrize(

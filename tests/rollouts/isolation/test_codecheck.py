@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.rollouts.isolation.codecheck import brings_any, fault, faults
+from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_all, check_code
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 
@@ -23,7 +23,7 @@ def test_sound_code(tmp_path: Path) -> None:
     code = f"import sys, threading, tests.project\nassert {sys.path!r} == sys.path\nprint('x' * 100_000)\n"
     code += "threading.Thread(target=threading.Event().wait).start()\ndef run(scenario): ...\n"
 
-    assert "" == fault(suite(tmp_path, code), ["default"])
+    assert "" == check_code(suite(tmp_path, code), ["default"]).fault
     assert not [name for name in sys.modules if name.startswith("agentbench_agent_")]
 
 
@@ -34,7 +34,7 @@ def test_code_that_never_ends(tmp_path: Path) -> None:
     sentence = (
         f"{tmp_path}/suite.yaml: the process that imports the suite's code did not end within 0.5 s; importing it should only define things"
     )
-    assert sentence == fault(hanging, ["default"], seconds=0.5)
+    assert sentence == check_code(hanging, ["default"], seconds=0.5).fault
 
 
 def test_several_suites(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_several_suites(tmp_path: Path) -> None:
     sound = suite(tmp_path / "sound", "def run(scenario): ...", variants={"odd": {"kind": "./agent.py:walk"}})
     broken = suite(tmp_path / "broken", "1 / 0")
 
-    first, second, third = faults([(sound, ["default"]), (broken, ["default"]), (sound, ["default", "odd"])])
+    first, second, third = (each.fault for each in check_all([(sound, ["default"]), (broken, ["default"]), (sound, ["default", "odd"])]))
 
     assert "" == first
     assert (
