@@ -69,7 +69,6 @@ class RunFacts:
     planned: int = 0  # rollouts
     lost: int = 0  # of them, those that never ended
     scenarios: Mapping[str, int] = field(default_factory=dict)  # group -> how many its data set has
-    scales: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)  # group -> score -> what its scorer declares
     stopwatch: str | None = None  # its verdict on the timings
     unusable: Sequence[str] = ()  # what it says is not usable: `ttft.p99`, or the objective `goodput.itl`
     cache: str = "carry"  # how the prefix cache was made ready
@@ -82,6 +81,7 @@ class RunFacts:
     unsupported: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> tasks that were skipped for what they ask for
     most_rounds: int = 0  # of trials, where they were added until the verdict stood; 0: their number was fixed
     rounds: int = 0  # of them, those after which the rules were last looked at
+    scales: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)  # group -> score -> what its scorer declares
 
     @property
     def prefix_cache_hit_ratio(self) -> float | None:

@@ -21,7 +21,7 @@ from pytest_agentbench.stats.special import normal_quantile
 ROUNDING = 1e-9  # a mean that fell by less did not fall
 
 #: (group, score) -> its mean over scenarios, and how many there are.
-Means = Mapping[tuple[str, str], tuple[float, int]]
+MeansByScore = Mapping[tuple[str, str], tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Promotion:
         now, was = _means(self.new, self.suite), _means(self.old, self.suite) if self.old else {}
         return [self._change(group, score, was, now) for group, score in {**now, **was}]
 
-    def _change(self, group: str, score: str, was: Means, now: Means) -> ScoreChange:
+    def _change(self, group: str, score: str, was: MeansByScore, now: MeansByScore) -> ScoreChange:
         (before, _), (after, scenarios) = (means.get((group, score), (None, 0)) for means in (was, now))
         known = self.old if self.old and score not in self.new.facts.scales.get(group, {}) else self.new
         return ScoreChange(group, score, before, after, scenarios, known.scale(group, score))

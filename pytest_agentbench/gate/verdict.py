@@ -147,6 +147,8 @@ def _judged(
     notes = [f"left out, in quarantine: {', '.join(left_out)}"] if left_out else []
     if rule.kind in OF_SCENARIOS and (skipped := [each for each in run.facts.unsupported.get(group, ()) if each not in left_out]):
         notes.append(f"skipped, they ask for what is not supported: {', '.join(skipped)}")
+    if rule.kind == "score" and not suite_rule.scale.declared:
+        notes.append(f"{rule.metric}: {suite_rule.scale.text}")
     notes += _notes(suite_rule, run, base) if base and rule.versus else ()
     notes += _broken_word(suite_rule, run, base) if base and suite_rule.deterministic and rule.versus and rule.of == SUITE else ()
     return RuleFinding(suite_rule, decision, tuple(notes), _suspects(suite_rule, run, base) if base and rule.versus else ())

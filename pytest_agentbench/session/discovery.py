@@ -148,14 +148,12 @@ def find(
     of the suite has been, whose scorers declare what they may be (`with_sound_code`).
     """
     from pytest_agentbench.rollouts.rollout import preflight
-    from pytest_agentbench.scorers import with_declarations
     from pytest_agentbench.suites.folder import load_suite
 
     try:
         suite = load_suite(folder / SUITE_FILE, changes, agent)
         chosen = choose_variants(suite, variants)
-        preflight(suite, chosen)
-        suite = with_declarations(suite)
+        suite = preflight(suite, chosen)
         today = datetime.now().astimezone().date()
         check_quarantine(suite.quarantine, {each.id for each in suite.scenarios}, today, str(folder / SUITE_FILE))
     except MissingData as error:

@@ -57,7 +57,10 @@ def test_few_scenarios(tmp_path: Path, capsys: Capture) -> None:
     ("words", "sentence"),
     [
         (("--score", "tqs"), "suite.yaml: no score 'tqs'; known: repeated, tsq"),
-        (("--score", "repeated"), "repeated has no greatest value, so nobody knows before a run what it can find"),
+        (
+            ("--score", "repeated"),
+            "repeated does not have both a least and a greatest value, so it is unknown before a run what it can find",
+        ),
         (("--run", "nightly"), "no run 'nightly'; known: none"),
     ],
 )

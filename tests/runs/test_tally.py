@@ -166,9 +166,10 @@ def test_the_worst_come_first() -> None:
 
 
 def test_what_could_not_be_better_is_not_among_the_worst() -> None:
-    """Perfect scores are not shown as low ones; where a scorer goes beyond 1, its best is the greatest there is."""
+    """Perfect scores are not shown as bad ones; of a scorer that declares no range, the best measured value is not."""
     assert [] == summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 1.0}))["worst"]
-    points = summary(*(rollout(name, scores={"tsq": value}) for name, value in (("a", 10.0), ("b", 1.0), ("c", 10.0))))
+    values = (("a", 10.0), ("b", 1.0), ("c", 10.0))
+    points = summary(*(rollout(name, scores={"points": value}) for name, value in values), scorers=("points",))
 
     assert ["b"] == [each["id"] for each in points["worst"]]
 

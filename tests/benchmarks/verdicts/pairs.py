@@ -86,7 +86,8 @@ def gate_says(pairs: Sequence[Pair], margins: Sequence[float]) -> tuple[Mapping[
     words: dict[float, Counter[str]] = {margin: Counter() for margin in margins}
     bounds = []
     for run, base in pairs:
-        asked = [SuiteRule(run.group, parse_rule(f"{SCORE}.mean >= -{margin:.9f} vs baseline", (SCORE,))) for margin in margins]
+        scale = run.evidence.scale(run.group, SCORE)
+        asked = [SuiteRule(run.group, parse_rule(f"{SCORE}.mean >= -{margin:.9f} vs baseline", (SCORE,)), scale) for margin in margins]
         decisions = [judged.decision for judged in judge_rules(asked, run.evidence, {run.group: base.evidence})]
         for margin, decision in zip(margins, decisions, strict=True):
             words[margin][decision.verdict] += 1
