@@ -203,7 +203,7 @@ def _suspects(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> tuple[Sus
     new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in side.items()} for side in both)
     same = {scenario for scenario in new if scenario in old and both[0][scenario].content == both[1][scenario].content}
     worse = multiple.suspects({scenario: new[scenario] for scenario in new if scenario in same}, old)
-    return tuple(replace(each, base=sign * each.base, new=sign * each.new) for each in worse)
+    return tuple(replace(each, base=sign * each.base + 0.0, new=sign * each.new + 0.0) for each in worse)
 
 
 def _decide(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, confidence: float) -> Decision:

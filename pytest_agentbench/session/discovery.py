@@ -65,6 +65,7 @@ class DiscoveredSuite:
             "trials": self.trials,
             "thresholds": self.thresholds,
             "scorers": [*self.suite.score_names],
+            "scales": {score: scale.text for score, scale in self.suite.every_scale.items()},
             "label_source": self.suite.dataset.label_source,
             "quarantined": {each.scenario: str(each) for each in self.suite.quarantine},
             "unsupported": self.suite.unsupported,

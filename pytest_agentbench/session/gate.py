@@ -278,6 +278,7 @@ def rule_result(judged: RuleFinding) -> RuleResult:
         rule=rule.text,
         kind=rule.kind,
         vs_baseline=rule.versus,
+        width=judged.suite_rule.scale.width if rule.kind == "score" else None,
         notes=judged.notes,
         suspects=judged.suspects,
     )
