@@ -6,6 +6,7 @@ import csv
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,12 +35,12 @@ def test_mistakes(rollout, thresholds):
 """
 
 
-def write_shop(project: Project, made: str, greatest: str, **keys: object) -> None:
+def write_shop(project: Project, made: str, greatest: str, **keys: Any) -> None:
     """A suite whose scenarios make these numbers of mistakes."""
     project.write("scenarios/shop/scorers.py", "import math\n" + SCORERS.format(greatest=greatest))
     project.write("scenarios/shop/made.txt", made)
     thresholds = {"mistakes": 3, "mistakes.mean": 1}
-    spec = {"scorers": ["./scorers.py:mistakes", "tsq"], "thresholds": thresholds, **keys}
+    spec: Json = {"scorers": ["./scorers.py:mistakes", "tsq"], "thresholds": thresholds, **keys}
     project.suite(scenarios=len(made.split()), test=TEST, **spec)
 
 
@@ -107,7 +108,7 @@ def test_runs_against_each_other(project: Project, capsys: Capture, monkeypatch:
     main(["diff", before.name, after.name])
     assert "+9.000" in (told := capsys.readouterr().out) and ", worse" in told
     main(["compare", before.name, after.name])
-    print(capsys.readouterr().out); assert 0
+    assert "+9.000 worse" in capsys.readouterr().out
     main(["trend", "reports"])
     (series,) = [
         each for each in json.loads(Path("reports/trend.json").read_text())["suites"]["shop"]["series"] if each["metric"] == "mistakes.mean"
