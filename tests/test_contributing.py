@@ -343,7 +343,7 @@ def test_a_kind_of_backend_and_a_policy(session: Path) -> None:
 
 
 def test_an_agent_a_scorer_and_a_data_format(session: Path) -> None:
-    """Two scenarios of the format were worked on by the agent and scored by the scorer, of which lower is better: the session asserts it."""
+    """Two scenarios of the format were worked on by the agent and scored by the scorer, which counts mistakes: the tests assert it."""
     (suite,) = run_json(session)["suites"].values()
 
     assert ("fresh", "fresh") == (suite["dataset"]["format"], suite["agent"]["kind"])

@@ -16,7 +16,7 @@ from pytest_agentbench.gate.evidence import trial_of
 from pytest_agentbench.gate.values import latencies
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
-from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
+from pytest_agentbench.records import UNDECLARED, Chunk, Json, LLMCall, Rollout, Scale, Score
 from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared
 from pytest_agentbench.stats.latency import latency_limit
@@ -189,3 +189,17 @@ def of_report(rollouts: list[Rollout], q: int) -> float:
 
 def of_gate(rollouts: list[Rollout], q: int) -> float | None:
     return latency_limit(latencies(map(trial_of, rollouts), "ttft"), q, 1000.0).estimate
+
+
+@pytest.mark.parametrize(
+    ("scale", "finding"), [(SCALES["tsq"], "worse"), (Scale("lower", 0.0, 1.0, declared=True), "better"), (UNDECLARED, "inconclusive")]
+)
+def test_an_arm_by_the_declaration(scale: Scale, finding: str) -> None:
+    """Lower scores are worse or better as the scorer declares; without a worst value nothing is concluded of an arm that crashed."""
+    comparison = Comparison(ARMS, {"shop": SuiteInArms({"tsq": scale}, sides(("default",), ARMS))})
+    for each in [*both(change=-0.3), rollout("new", 60, None if scale == UNDECLARED else 0.5, 15.0), rollout("old", 60, 0.5, 15.0)]:
+        comparison.add(each)
+    found = next(each for each in comparison.summary(ArmFacts(), (), Stopwatch(verdict="ok")).comparisons if each.metric == "tsq")
+
+    assert finding == found.finding
+    assert (scale == UNDECLARED) == found.reason.startswith("new: 1 of 61 rollouts ended as agent_error")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import Attempt, Json, Rollout, Score, ToolCall
+from pytest_agentbench.records import Attempt, Json, Rollout, Scale, Score, ToolCall
 from pytest_agentbench.reports.words import score_text
 from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import Environment
@@ -352,3 +352,31 @@ def test_a_scenario_is_among_the_lowest_once() -> None:
 
     for order in ([*trials, *others], [*others, *reversed(trials)], [trials[0], *others, *trials[1:], rollout("z", scores={"tsq": 1.0})]):
         assert [("a-t2", 0.0), *((id, 0.3) for id in "bcde")] == [(each["id"], each["score"]) for each in summary(*order)["worst"]]
+
+
+def test_the_worst_by_the_declaration() -> None:
+    """If lower is better, the highest scores are the worst, and those at the least value could not be better."""
+    values = {"a": 2.0, "b": 0.0, "c": 3.0, "d": 1.0}
+    part = summary(*(rollout(name, scores={"repeated": value}) for name, value in values.items()), scorers=("repeated",))
+
+    assert [("c", 3.0), ("a", 2.0), ("d", 1.0)] == [(each["id"], each["score"]) for each in part["worst"]]
+    assert ["c", "a", "d", "b"] == [each["scenario"] for each in part["scenarios"]]
+
+
+def test_a_worst_trial_that_comes_later_by_the_declaration() -> None:
+    """A scenario is among the worst by its highest count, in whatever order its trials end."""
+    trials = [rollout("a", trial=at, scores={"repeated": value}) for at, value in ((1, 1.0), (2, 4.0), (3, 2.0))]
+
+    for order in (trials, trials[::-1]):
+        assert [4.0] == [each["score"] for each in summary(*order, scorers=("repeated",))["worst"]]
+
+
+def test_agent_errors_of_a_range_whose_worst_end_is_its_greatest() -> None:
+    """Both means of a count with a greatest value: 1, 2 and the 10 of the crash, or 1 and 2 alone."""
+    marks = Scale("lower", 0.0, 10.0, declared=True)
+    tally = SuiteTally()
+    for each in (rollout("a", scores={"marks": 1.0}), rollout("b", scores={"marks": 2.0}), rollout("c", "agent_error")):
+        tally.add(each, "marks", marks)
+    part = plain(build_suite(replace(shop("marks"), scales={"marks": marks}), "default", tally, {}))
+
+    assert (pytest.approx(13 / 3), 1.5) == values(part, "marks")

@@ -111,7 +111,8 @@ def test_a_score_outside_the_range() -> None:
     def marks(scenario: Any, rollout: Any) -> Score:
         return Score(12.0)
 
-    found = asyncio.run(scored(ROLLOUT, SCENARIO, {"marks": marks, "mistakes": mistakes}, no_judge))
+    both: dict[str, Any] = {"marks": marks, "mistakes": mistakes}
+    found = asyncio.run(scored(ROLLOUT, SCENARIO, both, no_judge))
 
     assert {"mistakes": 12.0} == found.scores
     assert {"marks": "ValueError: the score 12 is outside the range that its scorer declares (between 0 and 10)"} == found.score_errors

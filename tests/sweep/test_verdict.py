@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_agentbench.gate.evidence import Trial
-from pytest_agentbench.records import scale_in
+from pytest_agentbench.records import Scale, scale_in
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 from pytest_agentbench.sweep.levels import Level, Sweep
 from pytest_agentbench.sweep.verdict import Criteria, judgements
@@ -42,3 +44,13 @@ def test_levels(levels: tuple[list[Trial], ...], slo: dict[str, float], verdicts
 def test_a_suite_without_scores() -> None:
     """What failed is lost there, too."""
     assert [INCONCLUSIVE, PASS] == [each.verdict for each in judgements(swept(GOOD + LOST, GOOD, score=""), Criteria({}))]
+
+
+def test_a_score_of_which_less_is_better() -> None:
+    """A level with more mistakes fails, and one with fewer holds."""
+    few, many = ([trial(name, value) for name in range(200)] for value in (1.0, 9.0))
+    marks = Scale("lower", 0.0, 10.0, declared=True)
+
+    for levels, verdict in (((few, many), FAIL), ((many, few), PASS)):
+        sweep = replace(swept(*levels), scale=marks)
+        assert verdict == judgements(sweep, Criteria({}))[1].verdict

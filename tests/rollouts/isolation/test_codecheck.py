@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.records import UNDECLARED, Json, Scale
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_all, check_code
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
@@ -59,3 +60,19 @@ def test_whose_code_is_tried(tmp_path: Path) -> None:
     assert brings_any(plain, ["default", "own"])
     assert brings_any(suite(tmp_path, "", agent={"kind": "tool_calling"}, scorers={"./agent.py:score": {}}), ["default"])
     assert brings_any(suite(tmp_path, "", agent={"kind": "self_evaluating", "wraps": "./agent.py:run"}), ["default"])
+
+
+def test_declarations(tmp_path: Path) -> None:
+    """The process answers with what each scorer declares, of its own code and built-in ones; with a fault it answers with none."""
+    code = "from pytest_agentbench import scorer\ndef run(scenario): ...\ndef plain(scenario, rollout): return 1\n"
+    code += "@scorer(better='lower', range=(0, float('inf')), unit='mistakes')\ndef counted(scenario, rollout): return 1\n"
+    scorers: Json = {"./agent.py:counted": {}, "./agent.py:plain": {}, "hallucinated": {}}
+    found = check_code(suite(tmp_path, code, scorers=scorers), ["default"])
+
+    assert "" == found.fault
+    assert {
+        "counted": Scale("lower", 0.0, None, "mistakes", declared=True),
+        "plain": UNDECLARED,
+        "hallucinated": Scale("lower", 0.0, None, "calls", declared=True),
+    } == found.scales
+    assert {} == check_code(suite(tmp_path / "broken", "1 / 0"), ["default"]).scales
