@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.records import Answer, Chunk, Endpoint, LLMCall, Rollout, Score, ToolCall
     from pytest_agentbench.runs.contents import Run
     from pytest_agentbench.runs.journal import read_journal
+    from pytest_agentbench.scorers.declaration import scorer
     from pytest_agentbench.scorers.tsq import tsq
     from pytest_agentbench.suites.datasets.selection import Selection
     from pytest_agentbench.suites.suite import Scenario, SuiteInfo, Tool
@@ -56,6 +57,7 @@ __all__ = [
     "load_peer",
     "read_journal",
     "read_samples",
+    "scorer",
     "timings",
     "tsq",
 ]
@@ -93,6 +95,7 @@ _MODULES = {
     "load_peer": "metrics.other_tools",
     "read_journal": "runs.journal",
     "read_samples": "backends.telemetry.samples",
+    "scorer": "scorers.declaration",
     "timings": "metrics",
     "tsq": "scorers.tsq",
 }

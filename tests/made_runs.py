@@ -27,10 +27,14 @@ from pytest_agentbench.runs.provenance import (
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.tally import write_run
 from pytest_agentbench.runs.verdicts import GateResult, RuleResult
+from pytest_agentbench.scorers import load_scorer
+from pytest_agentbench.scorers.declaration import scale_of
 from pytest_agentbench.stats.decisions import MissingScenarios
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
-SHOP = Suite("shop", Path("/repository/scenarios/shop"), (), DatasetInfo("the shop", "f", "data.json", "0" * 64, "hand", 3))
+SCALES = {name: scale_of(load_scorer(name)) for name in ("tsq", "repeated", "hallucinated")}
+
+SHOP = Suite("shop", Path("/repository/scenarios/shop"), (), DatasetInfo("the shop", "f", "data.json", "0" * 64, "hand", 3), scales=SCALES)
 
 
 def session_facts(**changes: Any) -> SessionFacts:
@@ -55,7 +59,7 @@ def run_of(*rollouts: Rollout, **changes: Any) -> Run:
     """A run of the shop with these rollouts; `changes` are of its fields, and come last."""
     tallies = Tallies(Performance(8))
     for rollout in rollouts:
-        tallies.add(rollout, "tsq")
+        tallies.add(rollout, "tsq", SCALES["tsq"])
     facts = session_facts(stopwatch=tallies.performance.stopwatch({}))
     return replace(build_run(facts, [PlannedSuite("shop", SHOP, "default", {"tsq": 0.5})], tallies), **changes)
 

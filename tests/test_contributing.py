@@ -80,10 +80,13 @@ class Fresh:
     "a scorer": Addition(
         "scorers/fresh.py",
         """
+import math
 from pytest_agentbench.records import Score
+from pytest_agentbench.scorers.declaration import scorer
 
+@scorer(better="lower", range=(0, math.inf), unit="mistakes")
 def fresh(scenario, rollout):
-    return Score(1.0 if rollout.answer == "Hi A fresh lamp." else 0.0, {}, rollout.answer)
+    return Score(0 if rollout.answer == "Hi A fresh lamp." else 3, {}, rollout.answer)
 """,
         "scorers/__init__.py:SCORERS",
         '"fresh": "pytest_agentbench.scorers.fresh:fresh",',
@@ -236,12 +239,12 @@ name: fresh
 dataset: {format: fresh, file: data.txt}
 agent: {kind: fresh, greeting: Hi}
 scorers: [fresh]
-thresholds: {fresh: 1.0}
+thresholds: {fresh: 1, fresh.mean: 1}
 """,
     "scenarios/fresh/data.txt": "Is there a lamp?\nIs there a chair?\n",
     "scenarios/fresh/test_fresh.py": """
 def test_fresh(rollout, thresholds):
-    assert rollout.score("fresh") >= thresholds["fresh"]
+    assert rollout.score("fresh") <= thresholds["fresh"]
 """,
 }
 
@@ -340,11 +343,13 @@ def test_a_kind_of_backend_and_a_policy(session: Path) -> None:
 
 
 def test_an_agent_a_scorer_and_a_data_format(session: Path) -> None:
-    """Two scenarios of the format were worked on by the agent and scored by the scorer: the session's tests assert it."""
+    """Two scenarios of the format were worked on by the agent and scored by the scorer, which counts mistakes: the tests assert it."""
     (suite,) = run_json(session)["suites"].values()
 
     assert ("fresh", "fresh") == (suite["dataset"]["format"], suite["agent"]["kind"])
     assert ["fresh"] == [*suite["scores"]]
+    assert ("lower", "mistakes") == (suite["scales"]["fresh"]["better"], suite["scales"]["fresh"]["unit"])
+    assert [("fresh.mean <= 1 of run", "PASS")] == [(rule["rule"], rule["verdict"]) for rule in run_json(session)["gate"]["rules"]]
 
 
 def test_a_tool_source(house: House) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_agentbench.gate.calibration import ScoreNoise
     from pytest_agentbench.gate.evidence import Evidence
+    from pytest_agentbench.records import Scale
 
 SHOWN = 5  # scenarios
 
@@ -26,7 +28,6 @@ def run_calibrate(options: argparse.Namespace) -> None:
     """YAML for suite.yaml; what speaks for it stands above, as comments."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.calibration import calibrate
-    from pytest_agentbench.scorers import LOWER_IS_BETTER
 
     group, runs = options.suite, [*_runs(options)]
     scores = [*dict.fromkeys(name for run in runs for trial in run.groups[group] for name in trial.scores)]
@@ -37,17 +38,21 @@ def run_calibrate(options: argparse.Namespace) -> None:
         raise ConfigError(f"{names} of these runs of {group} came about in different ways; `agentbench rescore` scores them again")
     thresholds, rules = list[str](), list[str]()
     for score in scores:
-        if score in LOWER_IS_BETTER:
-            lines.append(f"# {score} has no greatest value: nothing is suggested for it")
+        scale = runs[0].scale(group, score)
+        if any(not scale.is_comparable(run.scale(group, score)) for run in runs):
+            raise ConfigError(f"{score} of these runs of {group} is on different scales; `agentbench rescore` scores them again")
+        if scale.limits is None:
+            lines.append(f"# {score} does not have both a least and a greatest value: nothing is suggested for it")
             continue
         try:
             noise = calibrate(runs, group, score)
         except ValueError as error:
             raise ConfigError(f"{group}: {error}") from error
-        lines += _noise_lines(score, noise)
-        thresholds += [f"  {score}: {_below(noise.floor):g}"] if _below(noise.floor) > 0 else []
-        thresholds += [f"  {score}.mean: {noise.limit:g}"] if noise.limit is not None and noise.limit > 0 else []
-        rules += [f"  - {score}.mean >= -{noise.margin:g} vs baseline"] if noise.margin is not None and noise.margin < 1 else []
+        lines += _noise_lines(score, noise, scale)
+        floor, sign = _in_hundredths(noise.floor, scale), "" if scale.falling else "-"
+        thresholds += [f"  {score}: {floor:g}"] if _decides(floor, scale) else []
+        thresholds += [f"  {score}.mean: {noise.limit:g}"] if noise.limit is not None and _decides(noise.limit, scale) else []
+        rules += [f"  - {score}.mean {scale.sign} {sign}{noise.margin:g} vs baseline"] if _holds(noise.margin, scale) else []
     for key, entries in (("thresholds", thresholds), ("gate", rules)):
         lines += [f"{key}:", *entries] if entries else []
     for line in lines:
@@ -77,7 +82,7 @@ def _differ(runs: list[Evidence], group: str, *parts: str) -> list[str]:
     return [part for part in parts if len({frozenset(run.hashes(group, part)) for run in runs}) > 1]
 
 
-def _noise_lines(score: str, noise: ScoreNoise) -> Iterator[str]:
+def _noise_lines(score: str, noise: ScoreNoise, scale: Scale) -> Iterator[str]:
     means = ", ".join(f"{mean:.3f}" for mean in noise.means)
     yield f"# {score}: means {means}, {max(noise.means) - min(noise.means):.3f} apart"
     most = ", ".join(f"{each.scenario} {each.low:.2f} to {each.high:.2f}" for each in noise.flaky[:SHOWN])
@@ -90,13 +95,23 @@ def _noise_lines(score: str, noise: ScoreNoise) -> Iterator[str]:
             f"# margin {margin:g}: of {noise.pairs} pairs of these runs {verdicts['PASS']} PASS, {verdicts['INCONCLUSIVE']} INCONCLUSIVE, "
             f"{verdicts['FAIL']} FAIL: false alarms {share * 100:.1f} %"
         )
-    if noise.margin is None or noise.margin >= 1:
+    if not _holds(noise.margin, scale):
         yield "# no margin holds: more scenarios or trials make one"
     if noise.fewest < 2:
         yield "# one trial of a scenario does not show how trials vary; two or more on both sides do, and find smaller drops"
     yield f"# promote a baseline of {3 * noise.fewest} trials or more, three times a run's: every later run shares what chance did to it"
 
 
-def _below(score: float) -> float:
-    """A floor that a score reaches, in hundredths."""
-    return int(score * 100) / 100
+def _in_hundredths(score: float, scale: Scale) -> float:
+    """Returns the strictest threshold in hundredths that a score reaches."""
+    return (math.ceil(score * 100) if scale.falling else math.floor(score * 100)) / 100
+
+
+def _decides(limit: float, scale: Scale) -> bool:
+    """Returns whether some possible value does not keep a limit."""
+    return scale.worst is None or scale.loss(limit) < scale.loss(scale.worst)
+
+
+def _holds(margin: float | None, scale: Scale) -> bool:
+    """Returns whether a margin is known, and some run could miss it."""
+    return margin is not None and (scale.width is None or margin < scale.width)

@@ -17,7 +17,7 @@ from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.metrics import windows
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import WARN, Stopwatch
-from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.records import Json, Rollout, RolloutKey, scale_in
 from pytest_agentbench.reports import write_reports
 from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts
@@ -58,7 +58,8 @@ class ImportPass:
             raise ConfigError(f"{self.tool} has two results of {rollout.key}; an id names one scenario")
         self.seen.add(rollout.key)
         self.variants[rollout.key.group] = rollout.variant
-        self.tallies.add(rollout, self.source.scores[0])
+        main = self.source.scores[0]
+        self.tallies.add(rollout, main, scale_in(self.source.scales, main))
         self.untimed += not rollout.ended_ns
         return rollout
 
@@ -101,10 +102,10 @@ class ImportPass:
     def _suite(self) -> Suite:
         scorers: Mapping[str, Json] = {name: {} for name in self.source.scores}
         if self.suite:
-            return dataclasses.replace(self.suite, scorers=scorers)
+            return dataclasses.replace(self.suite, scorers=scorers, scales=self.source.scales)
         size = len({key.scenario for key in self.seen})
         data = DatasetInfo(Path(self.source.dataset).stem or "unknown", "unknown", self.source.dataset, "", "unknown", size)
-        return Suite(self.source.suite, Path(), (), data, scorers=scorers)
+        return Suite(self.source.suite, Path(), (), data, scorers=scorers, scales=self.source.scales)
 
     def _means(self, run: Run) -> Iterator[OwnMean]:
         """The means that the tool gives beside ours, and where they differ why."""

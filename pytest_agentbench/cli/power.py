@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_agentbench.records import Scale
     from pytest_agentbench.stats.power import Design, ScoreLevel
     from pytest_agentbench.suites.suite import Suite
 
@@ -40,24 +42,41 @@ def run_power(options: argparse.Namespace) -> None:
     """Two tables: trials and the smallest drop, then drops and what each takes."""
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.verdict import CONFIDENCE
-    from pytest_agentbench.scorers import LOWER_IS_BETTER, check_scores
+    from pytest_agentbench.scorers import with_declarations
     from pytest_agentbench.stats.decisions import POPULATION
     from pytest_agentbench.stats.power import Design
     from pytest_agentbench.suites.folder import load_suite, suite_file
 
-    suite = load_suite(suite_file(options.suite))
-    check_scores(suite)
+    suite = with_declarations(load_suite(suite_file(options.suite)))
     score = options.score or suite.score_names[0]
     if score not in suite.score_names:
         raise ConfigError(f"{suite_file(options.suite)}: {unknown_name('score', score, suite.score_names)}")
-    if score in LOWER_IS_BETTER:
-        raise ConfigError(f"{score} has no greatest value, so nobody knows before a run what it can find; a run says it below each rule")
+    scale = _scale(suite, score)
+    if scale.width is None:
+        raise ConfigError(
+            f"{score} does not have both a least and a greatest value, so it is unknown before a run what it can find; "
+            "a run says it below each rule"
+        )
     count, size = size_of(suite) if options.of == POPULATION else fixed_size_of(suite)
-    within, level, source = _noise(options, suite, score)
-    print(f"{suite.name}: {size}; {score} of a trial varies by {within**0.5:.3f} around its scenario's mean (standard deviation), {source}")
+    within, level, source = _noise(options, suite, score, scale)
+    varies = f"{score} of a trial varies by {within**0.5 * scale.width:.3f} around its scenario's mean (standard deviation), {source}"
+    print(f"{suite.name}: {size}; {varies}{'; lower is better, so a drop is a rise of it' if scale.falling else ''}")
     designs = [Design(count, number, within, of=options.of, confidence=CONFIDENCE, level=level) for number in options.trials]
-    for line in (*_found(designs), "", *_needed(designs)):
+    for line in (*_found(designs, scale.width), "", *_needed(designs, scale.width)):
         print(line)
+
+
+def _scale(suite: Suite, score: str) -> Scale:
+    """Returns the scale of a score; raises ConfigError if the code of the suite's own scorer cannot be loaded to ask for it."""
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.rollouts.isolation.codecheck import check_code
+
+    if score in suite.scales:
+        return suite.scale(score)
+    check = check_code(suite, ["default"])
+    if check.fault:
+        raise ConfigError(check.fault)
+    return check.scales[score]
 
 
 def fixed_size_of(suite: Suite) -> tuple[int, str]:
@@ -91,8 +110,8 @@ def size_of(suite: Suite) -> tuple[int, str]:
     return worth, f"{total} scenarios in {len(clusters.sizes)} clusters, counted as {worth}"
 
 
-def _noise(options: argparse.Namespace, suite: Suite, score: str) -> tuple[float, ScoreLevel, str]:
-    """(variance of a trial around its scenario's mean, where scores lie, where that is from)."""
+def _noise(options: argparse.Namespace, suite: Suite, score: str, scale: Scale) -> tuple[float, ScoreLevel, str]:
+    """(variance of a trial around its scenario's mean, where scores lie, where that is from), with 0 the worst score and 1 the best."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.baselines import find_baseline, read_evidence
     from pytest_agentbench.gate.values import samples
@@ -104,33 +123,35 @@ def _noise(options: argparse.Namespace, suite: Suite, score: str) -> tuple[float
     evidence = read_evidence(find_baseline(options.name, options.reports))
     if suite.name not in evidence.groups:
         raise ConfigError(f"{options.name} has no rollouts of {suite.name}, but of {', '.join(evidence.groups) or 'nothing'}")
-    measured = samples(evidence.groups[suite.name], score, falling=False)
-    scores = {name: each.scores for name, each in measured.items() if each.scores}
+    measured = samples(evidence.groups[suite.name], score, scale)
+    assert scale.width is not None and scale.worst is not None  # `run_power` has checked it
+    worst, width = scale.loss(scale.worst), scale.width
+    scores = {name: [(worst - scale.loss(value)) / width for value in each.scores] for name, each in measured.items() if each.scores}
     if not any(len(each) > 1 for each in scores.values()) or len(scores) < 2:
         raise ConfigError(f"{options.name} has one trial of a scenario, which does not show how trials vary; run --agentbench-trials=3")
     within = spread(scores).within
-    means = [each.mean for each in measured.values() if each.scores]
+    means = [math.fsum(each) / len(each) for each in scores.values()]
     level = ScoreLevel.of(means, within, len(scores) / sum(1 / len(each) for each in scores.values()))
     return within, level, f"as in {evidence.facts.run}"
 
 
-def _found(designs: Sequence[Design]) -> list[str]:
+def _found(designs: Sequence[Design], width: float) -> list[str]:
     lines = ["trials  drop that is found 4 times out of 5  margin with which it passes as often unchanged"]
     for design in designs:
-        drop, margin = (f"{each:.3f}" if each < 1 else "none" for each in (design.smallest_drop(), design.smallest_margin()))
+        drop, margin = (f"{each * width:.3f}" if each < 1 else "none" for each in (design.smallest_drop(), design.smallest_margin()))
         lines.append(f"{design.trials:>6}  {drop:>33}  {margin:>49}")
     return lines
 
 
-def _needed(designs: Sequence[Design]) -> list[str]:
+def _needed(designs: Sequence[Design], width: float) -> list[str]:
     from pytest_agentbench.records import MOST_TRIALS
     from pytest_agentbench.stats.power import needed_scenarios, needed_trials
 
     heads = [f"scenarios with {each.trials} trial{'s' * (each.trials > 1)}" for each in designs]
     lines = ["  ".join([" drop", "trials of these scenarios", *heads])]
-    for drop in DROPS:
+    for drop in DROPS:  # shares of the range, so that the table is useful for any width
         most = needed_trials(drop, designs[0])
-        cells = [f"{drop:>5}", f"{most or f'more than {MOST_TRIALS}':>25}"]
+        cells = [f"{drop * width:>5g}", f"{most or f'more than {MOST_TRIALS}':>25}"]
         cells += [f"{needed_scenarios(drop, each):>{len(head)}}" for each, head in zip(designs, heads, strict=True)]
         lines.append("  ".join(cells))
     return lines

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.import_path import load_object
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import Json, Rollout, Scale
 
 if TYPE_CHECKING:
     from pytest_agentbench.exports.chosen_runs import ChosenRuns
@@ -33,6 +33,7 @@ class Source:
     concurrency: int | None = None  # asked for
     facts: Json = field(default_factory=dict)  # totals that belong to no rollout
     means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # variant -> score -> the mean that the tool gives
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # score -> its scale, of those that the tool's results tell
     averages: str = ""  # what the tool averages otherwise than a run does: half a sentence
 
 

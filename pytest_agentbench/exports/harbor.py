@@ -12,7 +12,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.exports.atif import Trajectory, read_trajectory
 from pytest_agentbench.exports.files import dig, iso_ns, member, members, read_object
-from pytest_agentbench.records import EVALUABLE, Json, Rollout, Score, is_score
+from pytest_agentbench.records import EVALUABLE, SHARE, Json, Rollout, Scale, Score, is_score
 
 RESULT, CONFIG = "result.json", "config.json"
 PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
@@ -95,8 +95,17 @@ def read(path: Path) -> Source:
         model=", ".join(sorted({str(agent["model"]) for agent in agents.values() if agent["model"]})) or None,
         concurrency=member(config, "n_concurrent_trials", int, path / CONFIG),
         means={variant: dict(means) for variant in agents if (means := [*_means(trials, variant, result, scores)])},
+        scales=_scales(trials, scores),
         averages=AVERAGES,
     )
+
+
+def _scales(trials: Sequence[HarborTrial], scores: Sequence[str]) -> dict[str, Scale]:
+    """Returns the scale of each reward. By Harbor's convention it lies between 0 and 1; one of which a trial is beyond that has none."""
+    values = {score: [trial.rewards[score] for trial in trials if score in trial.rewards] for score in scores}
+    return {
+        score: SHARE for score, each in values.items() if all(isinstance(value, int | float) and SHARE.contains(value) for value in each)
+    }
 
 
 def _means(trials: Sequence[HarborTrial], variant: str, result: Json, scores: Sequence[str]) -> Iterator[tuple[str, float]]:

@@ -88,10 +88,14 @@ def _asked(job: HarborJob) -> Json:
 
 
 def _reward(score: str, run: Run, rollout: Rollout) -> str:
-    """The main score is Harbor's `reward`; one that was imported from Harbor has its own name again."""
+    """The main score is Harbor's `reward`; one that was imported from Harbor has its own name again.
+
+    A reward is better the higher it is, so a main score of which less is better keeps its name.
+    """
     suite = run.suites.get(rollout.key.group)
     main = suite.scorers[0] if suite and suite.scorers else next(iter(rollout.scores))
-    return "reward" if score == main else score.removeprefix("harbor_")
+    is_reward = score == main and not (suite and suite.scales[main].falling)
+    return "reward" if is_reward else score.removeprefix("harbor_")
 
 
 def _trial_result(job: HarborJob, place: RolloutPlace, name: str, rewards: Json) -> Json:

@@ -103,8 +103,11 @@ def _write_job(job: NatJob, origin: Origin, run: Run) -> Throughput:
     (job.folder / REPORT).write_text(job.report.text(), encoding="utf-8")
     _write_json(job.folder / ANSWERS, [entry for _, entry in sorted(job.entries.items())])
     for name, items in job.items.items():
-        scores = [item["score"] for item in items.values()]
-        whole = {"average_score": sum(scores) / len(scores), "eval_output_items": [item for _, item in sorted(items.items())]}
+        scores = [item["score"] for item in items.values() if item["score"] is not None]
+        whole = {
+            "average_score": sum(scores) / len(scores) if scores else None,
+            "eval_output_items": [item for _, item in sorted(items.items())],
+        }
         _write_json(job.folder / f"{name}{EVALUATOR_ENDING}", whole)
     _write_configuration(job, run)
     return throughput
@@ -119,7 +122,7 @@ def _examples(job: NatJob, origin: Origin) -> Iterator[tuple[int, RolloutPlace]]
             id = rollout.scenario if rollout.trial == 1 else f"{rollout.scenario}_rep{rollout.trial - 1}"
             job.entries[number] = _entry(id, rollout)
             job.optimization.add_prompts(rollout)
-            for name, item in _items(id, rollout):
+            for name, item in _items(id, place):
                 job.items[name][number] = item
             yield number, place
 
@@ -138,14 +141,19 @@ def _entry(id: str, rollout: Rollout) -> Json:
     }
 
 
-def _items(id: str, rollout: Rollout) -> Iterator[tuple[str, Json]]:
-    """What evaluators say of a rollout. A score that is missing is an error with the score 0.0, as the toolkit has it."""
+def _items(id: str, place: RolloutPlace) -> Iterator[tuple[str, Json]]:
+    """What evaluators say of a rollout. A score that is missing is an error with the score 0.0, as the toolkit has it.
+
+    If lower scores are better, 0.0 would be a good one: then it has the worst score, or none if there is no worst.
+    """
+    rollout = place.rollout
     for name, score in rollout.scores.items():
         called: Json = {"actual_tool_calls": len(rollout.tool_calls), "expected_tool_calls": len(rollout.expected)}
         details = {"actual_tools": rollout.tools, "expected_tools": rollout.expected_tools}
         yield _evaluator(name), {"id": id, "score": float(score), "reasoning": {**score.parts, **called, "details": details}, "error": None}
     for name, error in rollout.score_errors.items():
-        yield _evaluator(name), {"id": id, "score": 0.0, "reasoning": {"error": error}, "error": error}
+        scale = place.origin.scale(rollout.key.group, name)
+        yield _evaluator(name), {"id": id, "score": scale.worst if scale.falling else 0.0, "reasoning": {"error": error}, "error": error}
 
 
 def _evaluator(score: str) -> str:

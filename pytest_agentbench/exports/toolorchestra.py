@@ -11,7 +11,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.exports.files import dig, member, members, read_json
 from pytest_agentbench.lib.config import read_text
-from pytest_agentbench.records import Json, Rollout, Score, ToolCall
+from pytest_agentbench.records import SHARE, Json, Rollout, Score, ToolCall
 
 SCORE = "toolorchestra_correct"
 NEEDED = ("id", "problem", "all_tool_calls", "correct", "status")
@@ -47,6 +47,7 @@ def read(path: Path) -> Source:
         model=facts.pop("model", None),
         concurrency=concurrency,
         facts=facts,
+        scales={SCORE: SHARE},
     )
 
 

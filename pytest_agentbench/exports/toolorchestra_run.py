@@ -21,8 +21,9 @@ from pytest_agentbench.exports.file_names import FileNames
 from pytest_agentbench.exports.toolorchestra import USAGE
 from pytest_agentbench.exports.toolorchestra_series import CACHE, CACHE_COLUMNS, GPU, GPU_COLUMNS, cache_rows, gpu_rows, window_metrics
 from pytest_agentbench.metrics.chosen_window import Offsets
-from pytest_agentbench.records import Json, Rollout, ToolCall
+from pytest_agentbench.records import UNDECLARED, Json, Rollout, ToolCall
 from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.tables import places
 from pytest_agentbench.tables.columns import Table
 from pytest_agentbench.tables.places import Origin, RolloutPlace
@@ -112,8 +113,10 @@ def _is_correct(rollout: Rollout, run: Run) -> bool:
     """Whether the main score reaches the floor from which on a rollout passes; without one, whether it is whole."""
     suite = run.suites.get(rollout.key.group)
     main = suite.main_score if suite and suite.scorers else next(iter(rollout.scores), "")
-    floor = suite.passes.floor if suite and suite.passes else 1.0
-    return main in rollout.scores and float(rollout.scores[main]) >= floor
+    scale = suite.scales[main] if suite and suite.scorers else UNDECLARED
+    whole = 1.0 if scale.best is None else scale.best
+    bar = Bar(main, suite.passes.floor if suite and suite.passes else whole, scale.falling)
+    return main in rollout.scores and bar.reached(float(rollout.scores[main]))
 
 
 def _usage(calls: Table, run: str) -> Iterator[Json]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_agentbench.backends.cache_state import CacheBlock, together
+from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.values import latencies, samples, score_limits
 from pytest_agentbench.metrics import registry, windows
@@ -18,9 +19,8 @@ from pytest_agentbench.metrics.goodput import Goodput
 from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.metrics.windows import Span
-from pytest_agentbench.records import STATUSES, Rollout, RolloutKey
+from pytest_agentbench.records import STATUSES, Rollout, RolloutKey, Scale
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 from pytest_agentbench.stats.interleaved import compare_interleaved
 from pytest_agentbench.stats.latency import RolloutLatencies
@@ -91,7 +91,7 @@ class Totals:
 class SuiteInArms(NamedTuple):
     """What a comparison has to know of a suite."""
 
-    score_names: Sequence[str]
+    scales: Mapping[str, Scale]  # score -> its scale, of every score
     sides: Mapping[str, VariantOrigin]  # variant -> the suite's own, and the arm
 
 
@@ -136,11 +136,12 @@ class Comparison:
             for variant in dict.fromkeys(side.variant for side in suite.sides.values()):
                 group = RolloutKey(name, "", variant).group
                 trials = {arm.name: self._trials[name, VariantOrigin(variant, arm.name)] for arm in self._arms}
-                yield from (_of_score(group, score, trials) for score in suite.score_names)
+                yield from (_of_score(group, score, scale, trials) for score, scale in suite.scales.items())
                 for metric in registry.gated():
                     times = {arm: latencies(each, metric) for arm, each in trials.items()}
                     for q in PERCENTILES:
-                        yield _of_latency(group, f"{metric}.p{q}", q, times, doubt(stopwatch, f"{metric}.p{q}"))
+                        doubts = dict.fromkeys(trials, doubt(stopwatch, f"{metric}.p{q}"))
+                        yield _of_latency(group, f"{metric}.p{q}", q, times, doubts)
 
 
 class ArmPair(NamedTuple):
@@ -159,29 +160,30 @@ class ArmQuestion:
     values: Mapping[str, float | None]  # arm -> milliseconds, or a mean
     compare: Callable[[ArmPair, float], Decision]  # at a confidence
     words: tuple[str, str]  # for PASS and FAIL
-    doubt: str = ""  # with which nothing is concluded
+    doubts: Mapping[str, str]  # arm -> why nothing is concluded of it; empty if nothing speaks against it
 
 
-def _of_score(group: str, score: str, trials: Mapping[str, Sequence[Trial]]) -> ArmQuestion:
-    measured = {arm: samples(each, score, falling=score in LOWER_IS_BETTER) for arm, each in trials.items()}
+def _of_score(group: str, score: str, scale: Scale, trials: Mapping[str, Sequence[Trial]]) -> ArmQuestion:
+    measured = {arm: samples(each, score, scale) for arm, each in trials.items()}
+    doubts = {arm: f"{arm}: {why}" if (why := uncounted(score, scale, each)) else "" for arm, each in trials.items()}
 
     def compare_pair(pair: ArmPair, confidence: float) -> Decision:
-        return compare_scores(score, measured[pair.new], measured[pair.base], confidence)
+        return compare_scores(scale, measured[pair.new], measured[pair.base], confidence)
 
-    return ArmQuestion(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE))
+    return ArmQuestion(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE), doubts)
 
 
-def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[RolloutLatencies]], doubt: str) -> ArmQuestion:
+def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[RolloutLatencies]], doubts: Mapping[str, str]) -> ArmQuestion:
     def compare_pair(pair: ArmPair, confidence: float) -> Decision:
         return compare_interleaved(times[pair.new], times[pair.base], q, confidence=confidence)
 
     values = {arm: percentile(chain(*(timing.values for timing in each)), q) for arm, each in times.items()}
-    return ArmQuestion(group, name, values, compare_pair, (FASTER, SLOWER), doubt)
+    return ArmQuestion(group, name, values, compare_pair, (FASTER, SLOWER), doubts)
 
 
 def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) -> Iterator[MetricCompared]:
     """What is known of each pair of arms. Those of which something can be concluded are one family of comparisons."""
-    doubts = {pair: facts.failure or _loss(pair, facts) or question.doubt for pair in pairs}
+    doubts = {pair: facts.failure or _loss(pair, facts) or _doubt(pair, question) for pair in pairs}
     certain = [pair for pair in pairs if not doubts[pair]]
     decisions = dict(zip(certain, step_down([partial(question.compare, pair) for pair in certain]), strict=True))
     for pair in pairs:
@@ -202,6 +204,11 @@ def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) ->
 def _loss(pair: ArmPair, facts: ArmFacts) -> str:
     """Why an arm of the pair is not there, or is gone."""
     return "; ".join(facts.failures[arm] for arm in pair if arm in facts.failures)
+
+
+def _doubt(pair: ArmPair, question: ArmQuestion) -> str:
+    """Returns why nothing is concluded of a pair of arms; empty if nothing speaks against it."""
+    return "; ".join(dict.fromkeys(filter(None, (question.doubts.get(arm, "") for arm in pair))))
 
 
 def _warnings(arms: Sequence[ArmResult], blocks: Sequence[CacheBlock], *, sequence: bool) -> Iterator[str]:
@@ -226,12 +233,11 @@ def hit_ratio(arm: ArmResult) -> float | None:
 
 
 def compare_scores(
-    score: str, new: Mapping[str, ScenarioSample], base: Mapping[str, ScenarioSample], confidence: float = CONFIDENCE
+    scale: Scale, new: Mapping[str, ScenarioSample], base: Mapping[str, ScenarioSample], confidence: float = CONFIDENCE
 ) -> Decision:
     """With a margin of 0: PASS is better, FAIL is worse."""
-    falling = score in LOWER_IS_BETTER
-    limits = score_limits(new, base, falling=falling)
-    decision = compare(new, base, 0.0, limits=limits, confidence=confidence, higher_is_better=not falling)
+    limits = score_limits(scale, new, base)
+    decision = compare(new, base, 0.0, limits=limits, confidence=confidence, higher_is_better=not scale.falling)
     return decision if decision.low is None else replace(decision, reason="")  # nobody asked for a margin that could be missed
 
 

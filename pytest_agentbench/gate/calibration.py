@@ -10,8 +10,10 @@ from itertools import permutations
 
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
+from pytest_agentbench.gate.suite_rule import SuiteRule
 from pytest_agentbench.gate.values import samples
-from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
+from pytest_agentbench.gate.verdict import judge_rules
+from pytest_agentbench.records import Scale
 from pytest_agentbench.stats.decisions import judge
 
 MARGINS = (0.01, 0.03, 0.05, 0.1)  # that are tried beside the one suggested
@@ -29,7 +31,7 @@ class Flaky:
 
 @dataclass(frozen=True)
 class ScoreNoise:
-    """What runs of one setup say about one score, of which more is better."""
+    """What runs of one setup say about one score."""
 
     means: tuple[float, ...]  # of each run
     scenarios: int
@@ -37,24 +39,25 @@ class ScoreNoise:
     pairs: int  # run and baseline, in either order
     margin: float | None  # the least, in hundredths, with which every pair passes; None where one cannot be compared
     verdicts: dict[float, Counter[str]]  # margin -> verdict -> pairs
-    limit: float | None  # of the mean: the greatest, in hundredths, that every run passes
-    floor: float  # the lowest score of any rollout
+    limit: float | None  # of the mean: the strictest, in hundredths, that every run passes
+    floor: float  # the worst score of any rollout
     fewest: int  # trials of any scenario in any run
 
 
 def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
     """Raises ValueError for fewer than two runs, and for a run without a score."""
-    measured = [{name: each for name, each in samples(run.groups[group], score, falling=False).items() if each.scores} for run in runs]
+    scale = runs[0].scale(group, score)
+    measured = [{name: each for name, each in samples(run.groups[group], score, scale).items() if each.scores} for run in runs]
     if len(runs) < 2 or not all(measured):
         raise ValueError(f"{len(runs)} runs, {sum(map(bool, measured))} with {score}: nothing to compare")
     lows, highs = [], []
     for new, base in permutations(runs, 2):
-        decision = judge_rules([_asked(group, f"{score}.mean >= -0 vs baseline", score)], new, {group: base})[0].decision
+        decision = judge_rules([_asked(group, f"{score}.mean {scale.sign} 0 vs baseline", score, scale)], new, {group: base})[0].decision
         lows.append(decision.low)
         highs.append(decision.high)
-    margin = _above([None if low is None else -low for low in lows])
-    limits = [judge_rules([_asked(group, f"{score}.mean >= 0", score)], run, {})[0].decision.low for run in runs]
-    floors = _above([None if low is None else -low for low in limits])
+    margin = _above(highs if scale.falling else [None if low is None else -low for low in lows])
+    alone = [judge_rules([_asked(group, f"{score}.mean {scale.sign} 0", score, scale)], run, {})[0].decision for run in runs]
+    limits = _above([each.high if scale.falling else None if each.low is None else -each.low for each in alone])
     every: dict[str, list[float]] = {}
     for scenarios in measured:
         for scenario, each in scenarios.items():
@@ -67,17 +70,20 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
         pairs=len(lows),
         margin=margin,
         verdicts={
-            tried: Counter(judge(low, high, -tried) for low, high in zip(lows, highs, strict=True))
+            tried: Counter(
+                judge(low, high, tried if scale.falling else -tried, higher_is_better=not scale.falling)
+                for low, high in zip(lows, highs, strict=True)
+            )
             for tried in sorted({*MARGINS, *([] if margin is None else [margin])})
         },
-        limit=None if floors is None else -floors,
-        floor=min(score for scores in every.values() for score in scores),
+        limit=None if limits is None else limits if scale.falling else -limits,
+        floor=max((score for scores in every.values() for score in scores), key=scale.loss),
         fewest=min(len(each.scores) for scenarios in measured for each in scenarios.values()),
     )
 
 
-def _asked(group: str, text: str, score: str) -> SuiteRule:
-    return SuiteRule(group, parse_rule(text, [score]), any_part=True)
+def _asked(group: str, text: str, score: str, scale: Scale) -> SuiteRule:
+    return SuiteRule(group, parse_rule(text, [score], {score: scale}), scale, any_part=True)
 
 
 def _above(values: Sequence[float | None]) -> float | None:

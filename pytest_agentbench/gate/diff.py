@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.gate.baselines import read_evidence
+from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.values import latencies, samples, score_limits
 from pytest_agentbench.metrics import registry
@@ -18,8 +19,7 @@ from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.provenance import MeasuringOptions, RunIdentity
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.tally import read_run
-from pytest_agentbench.scorers import LOWER_IS_BETTER
-from pytest_agentbench.stats.decisions import Decision
+from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision
 from pytest_agentbench.stats.latency import RolloutLatencies, compare_latency
 from pytest_agentbench.stats.paired import ROUNDING, compare, pair
 from pytest_agentbench.suites.hashes import changes
@@ -127,14 +127,24 @@ def score_changes(old: ComparedRun, new: ComparedRun) -> Iterator[ScoreDiff]:
     for group in common(old, new):
         means, before = (run.facts.suites[group].scores for run in (new, old))
         for score in (name for name in means if name in before):
-            falling = score in LOWER_IS_BETTER
-            base, now = (samples(run.evidence.groups.get(group, ()), score, falling=falling) for run in (old, new))
-            limits = score_limits(base, now, falling=falling)
-            decision = compare(now, base, 0.0, limits=limits, higher_is_better=not falling)
+            scale = new.evidence.scale(group, score)
+            base, now = (samples(run.evidence.groups.get(group, ()), score, scale) for run in (old, new))
+            decision = compare(now, base, 0.0, limits=score_limits(scale, base, now), higher_is_better=not scale.falling)
+            if why := _why_open(old, new, group, score):
+                decision = replace(decision, verdict=INCONCLUSIVE, reason=why)
             pairs, _ = pair(now, base)
             moved = [ScenarioChange(name, each.base.mean, each.new.mean) for name, each in pairs.items() if abs(each.difference) > ROUNDING]
             most = sorted(moved, key=lambda each: (-abs(each.new - each.old), each.scenario))[:MOST]
             yield ScoreDiff(group, score, before[score].mean, means[score].mean, decision, tuple(most))
+
+
+def _why_open(old: ComparedRun, new: ComparedRun, group: str, score: str) -> str:
+    """Returns why a score of two runs is neither better nor worse, whatever its means; empty if nothing speaks against it."""
+    scales = [run.evidence.scale(group, score) for run in (old, new)]
+    if not scales[0].is_comparable(scales[1]):
+        return f"on different scales: {scales[0].text}; now {scales[1].text}"
+    found = (uncounted(score, scales[0], run.evidence.groups.get(group, ())) for run in (old, new))
+    return "; ".join(f"{name} {why}" for name, why in zip(("in the old run", "in the new run"), found, strict=True) if why)
 
 
 def speed_changes(old: ComparedRun, new: ComparedRun) -> Iterator[MedianLatency]:

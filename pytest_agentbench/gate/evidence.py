@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.metrics import registry, timings
 from pytest_agentbench.metrics.goodput import is_unknown, values_of
-from pytest_agentbench.records import Json, LLMCall, Rollout
+from pytest_agentbench.records import Json, LLMCall, Rollout, Scale, scale_in
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
 
-SCHEMA = "agentbench-baseline/4"  # docs/gates.md describes it
+SCHEMA = "agentbench-baseline/5"  # docs/gates.md describes it
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class RunFacts:
     unsupported: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> tasks that were skipped for what they ask for
     most_rounds: int = 0  # of trials, where they were added until the verdict stood; 0: their number was fixed
     rounds: int = 0  # of them, those after which the rules were last looked at
+    scales: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)  # group -> score -> what its scorer declares
 
     @property
     def prefix_cache_hit_ratio(self) -> float | None:
@@ -99,6 +100,7 @@ class RunFacts:
             planned=run.plan.rollouts,
             lost=run.plan.not_run,
             scenarios={name: suite.dataset.size for name, suite in run.suites.items()},
+            scales={name: suite.scales for name, suite in run.suites.items()},
             stopwatch=run.stopwatch.verdict,
             unusable=run.stopwatch.unusable,
             cache=run.settings.cache,
@@ -139,6 +141,10 @@ class Evidence:
         """The different hashes of an agent or a backend that the rollouts of a group have; known ones only."""
         return {hash for trial in self.groups.get(group, ()) if (hash := trial.content.get(part))}
 
+    def scale(self, group: str, score: str) -> Scale:
+        """Returns what the scorer of a group's score declares."""
+        return scale_in(self.facts.scales.get(group, {}), score)
+
     def scored_by(self, group: str, score: str) -> set[str]:
         """The different hashes of how a score of a group's rollouts came about; known ones only."""
         found = (trial.content.get("scorers") for trial in self.groups.get(group, ()))
@@ -166,7 +172,8 @@ class Evidence:
         if header.pop("schema", None) != SCHEMA or not header.pop("suite", None):
             raise ValueError(f"the first line is no header of schema {SCHEMA}")
         del header["replaces"], header["reason"]
-        return cls.of(RunFacts(**{**header, "unusable": tuple(header["unusable"])}), map(Trial.from_dict, every))
+        scales = {group: {score: Scale(**each) for score, each in scores.items()} for group, scores in header["scales"].items()}
+        return cls.of(RunFacts(**{**header, "unusable": tuple(header["unusable"]), "scales": scales}), map(Trial.from_dict, every))
 
 
 def trial_of(rollout: Rollout) -> Trial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,14 @@ from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.values import samples
 from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS
 from pytest_agentbench.metrics.stopwatch import SATURATED
-from pytest_agentbench.records import suite_of
+from pytest_agentbench.records import UNDECLARED, Scale, suite_of
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.special import normal_quantile
 
 ROUNDING = 1e-9  # a mean that fell by less did not fall
+
+#: (group, score) -> its mean over scenarios, and how many there are.
+MeansByScore = Mapping[tuple[str, str], tuple[float, int]]
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,13 @@ class ScoreChange:
     was: float | None  # None where the old baseline has no such score, or there is none
     now: float | None  # None where the run has no such score
     scenarios: int  # of the run
+    scale: Scale = UNDECLARED  # of the run, or else of the old baseline
 
     @property
     def worse(self) -> bool:
         if self.was is None or self.now is None:
             return self.was is not None
-        fell = self.was - self.now
-        return (-fell if self.score in LOWER_IS_BETTER else fell) > ROUNDING
+        return self.scale.loss(self.now) - self.scale.loss(self.was) > ROUNDING
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,12 @@ class Promotion:
     @property
     def changes(self) -> list[ScoreChange]:
         now, was = _means(self.new, self.suite), _means(self.old, self.suite) if self.old else {}
-        return [
-            ScoreChange(group, score, was.get((group, score), (None, 0))[0], *now.get((group, score), (None, 0)))
-            for group, score in {**now, **was}
-        ]
+        return [self._change(group, score, was, now) for group, score in {**now, **was}]
+
+    def _change(self, group: str, score: str, was: MeansByScore, now: MeansByScore) -> ScoreChange:
+        (before, _), (after, scenarios) = (means.get((group, score), (None, 0)) for means in (was, now))
+        known = self.old if self.old and score not in self.new.facts.scales.get(group, {}) else self.new
+        return ScoreChange(group, score, before, after, scenarios, known.scale(group, score))
 
     def write(self, reason: str) -> None:
         write_baseline(self.new, self.suite, self.path, self.old.facts.run if self.old else None, reason)
@@ -100,7 +104,8 @@ def luck(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
         if suite != suite_of(group, part.variant) or (mine := _mean_of(run, group, score)) is None:
             continue
         known = [mean for each in others if (mean := _mean_of(each, group, score)) is not None]
-        beaten = all(mine < mean - ROUNDING if score in LOWER_IS_BETTER else mine > mean + ROUNDING for mean in known)
+        loss = part.scales[score].loss
+        beaten = all(loss(mine) < loss(mean) - ROUNDING for mean in known)
         if known and beaten:
             count = len(known) + 1
             excess = normal_quantile((count - 0.375) / (count + 0.25))  # Blom 1958: of the best of so many alike
@@ -139,6 +144,6 @@ def _means(evidence: Evidence, suite: str) -> dict[tuple[str, str], tuple[float,
     for group, trials in evidence.groups.items():
         if trials[0].suite == suite:
             for score in dict.fromkeys(name for trial in trials for name in trial.scores):
-                means = [each.mean for each in samples(trials, score, falling=score in LOWER_IS_BETTER).values() if each.scores]
+                means = [each.mean for each in samples(trials, score, evidence.scale(group, score)).values() if each.scores]
                 by_score[group, score] = math.fsum(means) / len(means), len(means)
     return by_score

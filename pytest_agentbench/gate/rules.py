@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.metrics.registry import gated, single
-from pytest_agentbench.records import STATUSES
+from pytest_agentbench.records import STATUSES, Scale, scale_in
 from pytest_agentbench.stats.decisions import QUESTIONS, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import PassRate
 
@@ -77,8 +78,8 @@ class Rule:
         return max(0.0, -self.limit if self.at_least else self.limit)
 
 
-def parse_rule(text: str, scores: Sequence[str], falling: Collection[str] = (), *, passes: bool = False) -> Rule:
-    """The rule that a text says, for a suite that measures `scores`, the main one first; those in `falling` are better the lower they are.
+def parse_rule(text: str, scores: Sequence[str], scales: Mapping[str, Scale] = MappingProxyType({}), *, passes: bool = False) -> Rule:
+    """The rule that a text says, for a suite that measures `scores` on these scales, the main one first.
 
     Its rollouts pass or fail (`passes`) where the main score has a floor.
 
@@ -95,7 +96,7 @@ def parse_rule(text: str, scores: Sequence[str], falling: Collection[str] = (), 
         )
     at_least, versus = match["relation"] == ">=", match["versus"] is not None
     is_rising = kind == "rate" and single()[metric].rising
-    if at_least != (rises := kind in RISING or is_rising or (kind == "score" and metric not in falling)):
+    if at_least != (rises := kind in RISING or is_rising or (kind == "score" and not scale_in(scales, metric).falling)):
         raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if rises else 'lower'} it is: {'>=' if rises else '<='}")
     limit, relative = _in_its_unit(text, kind, float(match["value"]), match["unit"] or "", versus)
     if versus and limit and (limit > 0) == at_least:
@@ -110,14 +111,14 @@ def parse_rule(text: str, scores: Sequence[str], falling: Collection[str] = (), 
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 
-def mean_rules(thresholds: Mapping[str, float], falling: Collection[str] = ()) -> Iterator[Rule]:
+def mean_rules(thresholds: Mapping[str, float], scales: Mapping[str, Scale] = MappingProxyType({})) -> Iterator[Rule]:
     """What `thresholds` ask of a whole run: `tsq.mean: 0.8` is `tsq.mean >= 0.8 of run`. `tsq: 0.5`, a floor, is the tests' affair."""
     for name, limit in thresholds.items():
         score, _, statistic = name.rpartition(".")
         if statistic == "mean":
-            at_least = score not in falling
-            text = f"{name} {'>=' if at_least else '<='} {limit:g} of {RUN}"
-            yield Rule(text, "score", score, statistic, at_least, limit, versus=False, of=RUN)
+            scale = scale_in(scales, score)
+            text = f"{name} {scale.sign} {limit:g} of {RUN}"
+            yield Rule(text, "score", score, statistic, not scale.falling, limit, versus=False, of=RUN)
 
 
 def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from pytest_agentbench.gate.ab import compare_scores
+from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.diff import ComparedRun, doubts, latencies_of, shared_scenarios
 from pytest_agentbench.gate.values import passes, samples
 from pytest_agentbench.runs.results import SuiteResult
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.latency import compare_latency
 from pytest_agentbench.stats.paired import ROUNDING, ScenarioSample, compare, pair
@@ -96,7 +96,7 @@ def score_against(runs: RunComparison, group: str, score: str) -> list[Reference
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
         new, base = (_samples(each, group, score) for each in (run, runs.reference))
-        return compare_scores(score, new, base, confidence)
+        return compare_scores(run.evidence.scale(group, score), new, base, confidence)
 
     return _family(runs, lambda run: _why_no_score(runs.reference, run, group, score), compared)
 
@@ -136,7 +136,7 @@ def _family(
 
 
 def _samples(run: ComparedRun, group: str, score: str) -> dict[str, ScenarioSample]:
-    return samples(run.evidence.groups.get(group, ()), score, falling=score in LOWER_IS_BETTER)
+    return samples(run.evidence.groups.get(group, ()), score, run.evidence.scale(group, score))
 
 
 def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
@@ -146,12 +146,25 @@ def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: s
         return f"{_owners(without)} of the runs has the suite"
     if without := sum(suite is not None and score not in suite.scores for suite in suites):
         return f"{_owners(without)} of the runs has {score}"
-    if _scored_apart(reference, run, group, score):
-        return f"{score} came about in another way"
+    if why := _apart(reference, run, group, score):
+        return why
     pairs, missing = pair(_samples(run, group, score), _samples(reference, group, score))
     if pairs:
         return ""
     return "no scenario was measured in both" if missing.unmeasured else "they share no scenario with equal content"
+
+
+def _apart(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
+    """Returns why the values of a score of two runs do not mean the same, or not all of them; empty if they do."""
+    if _scored_apart(reference, run, group, score):
+        return f"{score} came about in another way"
+    if not run.evidence.scale(group, score).is_comparable(reference.evidence.scale(group, score)):
+        return f"{score} is on another scale"
+    sides = (
+        (each.facts.id, uncounted(score, each.evidence.scale(group, score), each.evidence.groups.get(group, ())))
+        for each in (reference, run)
+    )
+    return "; ".join(f"in {name} {why}" for name, why in sides if why)
 
 
 def _owners(without: int) -> str:
@@ -182,7 +195,7 @@ def bar_of(run: ComparedRun, group: str) -> Bar | None:
     suite: SuiteResult | None = run.facts.suites.get(group)
     if suite is None or suite.passes is None:
         return None
-    return Bar(suite.passes.score, suite.passes.floor, suite.passes.score in LOWER_IS_BETTER)
+    return Bar(suite.passes.score, suite.passes.floor, run.evidence.scale(group, suite.passes.score).falling)
 
 
 def doubt_sentences(runs: RunComparison) -> Iterator[str]:

@@ -12,11 +12,12 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import FOLDER, read_evidence
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
+from pytest_agentbench.gate.suite_rule import SuiteRule
 from pytest_agentbench.gate.values import compare_with_limit, latency_percentile, samples, score_limits
-from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
+from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.metrics import registry
+from pytest_agentbench.records import UNDECLARED, Scale, scale_in
 from pytest_agentbench.runs.tally import FILE
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, Decision
 from pytest_agentbench.stats.paired import against_limit
 from pytest_agentbench.suites.hashes import digest
@@ -174,7 +175,7 @@ def trend_of(past: History) -> Trend:
 
 def _suite_trend(group: str, runs: Sequence[Evidence]) -> SuiteTrend:
     scores = dict.fromkeys(score for run in runs for trial in run.groups[group] for score in trial.scores)
-    series = [_series(_score_rule(group, score), runs) for score in scores]
+    series = [_series(_score_rule(group, score, _last_scale(group, score, runs)), runs) for score in scores]
     series += [_series(_latency_rule(group, metric), runs) for metric in registry.gated()]
     return SuiteTrend(tuple(_setup_changes(group, runs)), tuple(each for each in series if each.points))
 
@@ -210,10 +211,15 @@ def _setup(group: str, run: Evidence) -> dict[str, str]:
     return {"cache": run.facts.cache, **{part: digest(value) if value else "" for part, value in parts.items()}}
 
 
-def _score_rule(group: str, score: str) -> SuiteRule:
-    falling = score in LOWER_IS_BETTER
-    rule = parse_rule(f"{score}.mean {'<=' if falling else '>='} 0 vs baseline", (score,), LOWER_IS_BETTER)
-    return SuiteRule(group, rule, falling=falling)
+def _last_scale(group: str, score: str, runs: Sequence[Evidence]) -> Scale:
+    """Returns the scale of the last run that has a score; earlier runs may have declared another one."""
+    return next(
+        (scale_in(run.facts.scales[group], score) for run in reversed(runs) if score in run.facts.scales.get(group, {})), UNDECLARED
+    )
+
+
+def _score_rule(group: str, score: str, scale: Scale) -> SuiteRule:
+    return SuiteRule(group, parse_rule(f"{score}.mean {scale.sign} 0 vs baseline", (score,), {score: scale}), scale)
 
 
 def _latency_rule(group: str, metric: str) -> SuiteRule:
@@ -244,9 +250,9 @@ def _point(suite_rule: SuiteRule, run: Evidence) -> Point | None:
         metric = suite_rule.rule.metric
         value, decision = latency_percentile(trials, metric, 50), compare_with_limit(trials, metric, 50, 1.0)
     else:
-        measured = samples(trials, suite_rule.rule.metric, falling=suite_rule.falling)
-        limits = score_limits(measured, falling=suite_rule.falling)
-        decision = against_limit(measured, 0.0, limits=limits, higher_is_better=not suite_rule.falling)
+        scale = run.scale(suite_rule.group, suite_rule.rule.metric)
+        measured = samples(trials, suite_rule.rule.metric, scale)
+        decision = against_limit(measured, 0.0, limits=score_limits(scale, measured), higher_is_better=not scale.falling)
         value = decision.estimate
     return None if value is None else Point(run.facts.run, value, decision.low, decision.high)
 
@@ -298,7 +304,9 @@ class Steps:
         return 1 - RISK / (self._looks * (self._looks + 1))
 
     def _judged(self, new: Evidence, base: Evidence, confidence: float) -> Decision:
-        (judged,) = judge_rules([self._suite_rule], new, {self._suite_rule.group: base}, confidence)
+        group, rule = self._suite_rule.group, self._suite_rule.rule
+        own = _score_rule(group, rule.metric, new.scale(group, rule.metric)) if rule.kind == "score" else self._suite_rule
+        (judged,) = judge_rules([own], new, {group: base}, confidence)
         return judged.decision
 
     def _fell(self, run: Evidence, first: Evidence, down: Decision) -> None:

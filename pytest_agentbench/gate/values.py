@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_agentbench.gate.evidence import Trial
+from pytest_agentbench.records import Scale
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.intervals import Limits
 from pytest_agentbench.stats.latency import RolloutLatencies, latency_limit
@@ -18,19 +19,19 @@ SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarith
 LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score
 
 
-def samples(trials: Iterable[Trial], score: str, *, falling: bool) -> dict[str, ScenarioSample]:
-    """Scenario -> what was measured of it. An agent's error counts as 0, the worst; where less is better nothing is the worst."""
+def samples(trials: Iterable[Trial], score: str, scale: Scale) -> dict[str, ScenarioSample]:
+    """Scenario -> what was measured of it. An agent's error counts as the worst value of the scale, and is left out if there is none."""
 
     def measured(trial: Trial) -> float | None:
-        return 0.0 if trial.status == "agent_error" and not falling else trial.scores.get(score)
+        return scale.worst if trial.status == "agent_error" else trial.scores.get(score)
 
     return _samples(trials, measured)
 
 
-def score_limits(*measured: Mapping[str, ScenarioSample], falling: bool) -> Limits | None:
-    """The least and the greatest value that a score can have; None where less is better, and of one that has been outside of 0 to 1."""
+def score_limits(scale: Scale, *measured: Mapping[str, ScenarioSample]) -> Limits | None:
+    """Returns the least and the greatest value of a scale; None unless both are known and hold for what was measured."""
     values = (value for found in measured for each in found.values() for value in each.scores)
-    return (0.0, 1.0) if not falling and all(0 <= value <= 1 for value in values) else None
+    return scale.limits if all(map(scale.contains, values)) else None
 
 
 def passes(trials: Iterable[Trial], bar: Bar) -> dict[str, ScenarioSample]:

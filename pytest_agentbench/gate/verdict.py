@@ -10,29 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
+from pytest_agentbench.gate.comparability import incomparable, is_timed, uncounted, unscored
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import Rule
+from pytest_agentbench.gate.suite_rule import OF_SCENARIOS, SuiteRule
 from pytest_agentbench.gate.values import compare_with_limit, good_shares, latencies, passes, samples, score_limits
-from pytest_agentbench.metrics.registry import single
-from pytest_agentbench.metrics.stopwatch import SATURATED, title
 from pytest_agentbench.stats import multiple
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, SUITE, Decision, MissingScenarios, judge
 from pytest_agentbench.stats.latency import compare_latency
 from pytest_agentbench.stats.multiple import Suspect
 from pytest_agentbench.stats.paired import against_limit, breaking, compare, pair
-from pytest_agentbench.stats.pass_rates import Bar, against_share
+from pytest_agentbench.stats.pass_rates import against_share
 from pytest_agentbench.stats.sequential import FIRST_LOOK, InterimLooks
 
 INFRA_ERRORS = 0.02  # share of rollouts that may be infra_error, where no rule says otherwise
 ENOUGH = 0.8  # share of the scenarios that a claim about a suite has to rest on
-FAILED_CALLS = 0.02  # share of LLM calls that may have failed where latencies are judged: failed ones have none
 CACHE_APART = 0.1  # difference of prefix cache hit ratios from which latencies are not the engine's alone
 CONFIDENCE = 0.95
-
-TIMED = ("latency", "goodput")  # kinds that a saturated client spoils; of rates, those that are `timed`
-
-#: Kinds that are about scenarios, those in quarantine left out; the others are about a run.
-OF_SCENARIOS = ("score", "passes", "latency", "goodput")
 
 #: Hash of a rollout -> what is said where it is not the baseline's.
 DIFFERENT = {
@@ -40,41 +34,6 @@ DIFFERENT = {
     "prompts": "the prompts are not the baseline's",
     "backend": "the backend is not the baseline's",
 }
-
-
-@dataclass(frozen=True)
-class SuiteRule:
-    """A rule for one suite under one variant."""
-
-    group: str
-    rule: Rule
-    falling: bool = False  # a score of which less is better
-    any_part: bool = False  # judged even when only a part of the suite ran: it is from the command line
-    deterministic: bool = False  # the suite says that its trials never differ
-    bar: Bar | None = None  # what a rollout has to reach to pass; None where the suite does not say
-
-    @property
-    def score(self) -> str:
-        """The score that the rule looks at; empty where it looks at none."""
-        if self.rule.kind == "passes":
-            return self.bar.score if self.bar else ""
-        return self.rule.metric if self.rule.kind == "score" else ""
-
-    @property
-    def floor(self) -> Bar:
-        """What a rollout has to reach to pass, for a rule that asks it: `parse_rule` has seen to it."""
-        assert self.bar is not None
-        return self.bar
-
-    @property
-    def is_about_scenarios(self) -> bool:
-        """Whether it infers something about scenarios, so that those in quarantine are left out; others are about a run as it is."""
-        return self.rule.kind in OF_SCENARIOS and self.rule.of != RUN
-
-    @property
-    def is_looked_at(self) -> bool:
-        """Whether it may decide before the last round of trials, as those of values with limits; others are judged once, in the end."""
-        return self.rule.of != RUN and (self.rule.kind == "passes" or (self.rule.kind == "score" and not self.falling))
 
 
 @dataclass(frozen=True)
@@ -110,6 +69,7 @@ def judge_rules(
             base := baselines.get(each.group),
             doubts[each.group],
             _confidence(each, run.facts, base, shared if _without_margin(each) else confidence),
+            _allowed(each.group, suite_rules, "agent_error", 0.0),
         )
         for each in suite_rules
     ]
@@ -137,7 +97,7 @@ def session_verdict(judged: Iterable[RuleFinding]) -> str:
 def cannot_measure(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> bool:
     """Whether a group has lost so many rollouts, so many to errors of the infrastructure, or a score, that this is its verdict."""
     own = [each for each in suite_rules if each.group == group]
-    return any(True for _ in _unmeasured(group, suite_rules, run)) or any(_unscored(each, run) for each in own)
+    return any(True for _ in _unmeasured(group, suite_rules, run)) or any(unscored(each, run) for each in own)
 
 
 def _doubts(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
@@ -152,12 +112,20 @@ def _unmeasured(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> 
     if lost := run.facts.lost + statuses["cancelled"]:
         yield f"{lost} of {run.facts.planned} planned rollouts were not run"
     total = statuses.total()
-    allowed = next((each.rule.limit for each in suite_rules if each.group == group and each.rule.metric == "infra_error"), INFRA_ERRORS)
+    allowed = _allowed(group, suite_rules, "infra_error", INFRA_ERRORS)
     if total and statuses["infra_error"] / total > allowed:
         yield f"{statuses['infra_error']} of {total} rollouts ended as infra_error, more than {allowed * 100:g} %"
 
 
-def _judged(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float) -> RuleFinding:
+def _allowed(group: str, suite_rules: Sequence[SuiteRule], status: str, usual: float) -> float:
+    """Returns the share of a group's rollouts that may end with a status: that of the rule about it, or else the usual one."""
+    return next((each.rule.limit for each in suite_rules if each.group == group and each.rule.metric == status), usual)
+
+
+def _judged(
+    suite_rule: SuiteRule, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float, agent_errors: float
+) -> RuleFinding:
+    """Returns the finding of one rule. `agent_errors` is the share of rollouts that may end as agent_error."""
     group, rule = suite_rule.group, suite_rule.rule
     left_out = run.facts.quarantined.get(group, ()) if suite_rule.is_about_scenarios else ()
     if rule.versus and (base is None or group not in base.groups):
@@ -165,11 +133,13 @@ def _judged(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, doubts:
         return RuleFinding(suite_rule, _undecided(rule, f"{where}; --agentbench-baseline names one"))
     if left_out:  # on both sides: what the run says of its own scenarios holds for whatever it is compared with
         run, base = run.without(group, left_out), base.without(group, left_out) if base else None
-    if why := _incomparable(suite_rule, run, base):
+    if why := incomparable(suite_rule, run, base):
         return RuleFinding(suite_rule, _undecided(rule, why))
+    if base and rule.versus and (why := _uncounted(suite_rule, base, agent_errors)):
+        return RuleFinding(suite_rule, _undecided(rule, f"in the baseline {why}"))
     decision = _decide(suite_rule, run, base if rule.versus else None, confidence)
     part = (*_rests_on_too_little(suite_rule, decision, run),)
-    doubts = (*doubts, *part)
+    doubts = (*doubts, *part, *filter(None, [_uncounted(suite_rule, run, agent_errors)]))
     if (doubts and decision.verdict == PASS) or (part and rule.of == RUN):  # a fact about a part is none about the suite
         decision = replace(decision, verdict=INCONCLUSIVE)
     if doubts:
@@ -177,57 +147,18 @@ def _judged(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, doubts:
     notes = [f"left out, in quarantine: {', '.join(left_out)}"] if left_out else []
     if rule.kind in OF_SCENARIOS and (skipped := [each for each in run.facts.unsupported.get(group, ()) if each not in left_out]):
         notes.append(f"skipped, they ask for what is not supported: {', '.join(skipped)}")
+    if rule.kind == "score" and not suite_rule.scale.declared:
+        notes.append(f"{rule.metric}: {suite_rule.scale.text}")
     notes += _notes(suite_rule, run, base) if base and rule.versus else ()
     notes += _broken_word(suite_rule, run, base) if base and suite_rule.deterministic and rule.versus and rule.of == SUITE else ()
     return RuleFinding(suite_rule, decision, tuple(notes), _suspects(suite_rule, run, base) if base and rule.versus else ())
 
 
-def _incomparable(suite_rule: SuiteRule, run: Evidence, base: Evidence | None) -> str:
-    """Why the numbers that a rule is about mean nothing, or not the same in both runs; empty where they do."""
-    group, rule = suite_rule.group, suite_rule.rule
-    if _is_timed(rule) and (why := _badly_timed(rule, run, base if rule.versus else None)):
-        return why
-    if rule.kind in ("latency", "goodput"):
-        calls = [call for trial in run.groups.get(group, ()) for call in trial.calls]
-        failed = sum(call.failed for call in calls)
-        if rule.kind == "latency" and rule.metric != "rollout" and failed > FAILED_CALLS * len(calls):
-            return f"{failed} of {len(calls)} LLM calls failed, and failed calls have no latency"
-        if rule.kind == "goodput" and not run.facts.slo:
-            return "nobody said what a good call is: --agentbench-slo does"
-    if score := suite_rule.score:
-        if missing := _unscored(suite_rule, run):
-            return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
-        here, there = run.scored_by(group, score), base.scored_by(group, score) if rule.versus and base else set()
-        if here and there and here != there:
-            return f"the baseline was scored in another way ({score} {', '.join(sorted(there))}, now {', '.join(sorted(here))})"
-    return ""
-
-
-def _unscored(suite_rule: SuiteRule, run: Evidence) -> int:
-    """How many of the scores that a rule looks at are missing because their scorer failed."""
-    return sum(suite_rule.score in trial.unscored for trial in run.groups.get(suite_rule.group, ())) if suite_rule.score else 0
-
-
-def _is_timed(rule: Rule) -> bool:
-    return rule.kind in TIMED or (rule.kind == "rate" and single()[rule.metric].timed)
-
-
-def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
-    for evidence in filter(None, (run, base)):
-        if evidence.facts.stopwatch == SATURATED:
-            return f"the timings of {evidence.facts.run} are of a saturated client, not of the backend"
-        if unusable := [title(name) for name in _needs(rule, evidence) if name in evidence.facts.unusable]:
-            return f"{', '.join(unusable)} of {evidence.facts.run} is not usable: chunks arrived faster than the client's machine read them"
-    if base and (there := base.facts.cache) != (here := run.facts.cache):
-        return f"the prefix cache was {there} in the baseline, and is {here} now (--agentbench-cache)"
-    return ""
-
-
-def _needs(rule: Rule, evidence: Evidence) -> list[str]:
-    """What a rule looks at, in the stopwatch's words; rates and durations need no stamp of an event."""
-    if rule.kind == "goodput":
-        return [f"goodput.{objective}" for objective in evidence.facts.slo]
-    return [f"{rule.metric}.{rule.statistic}"] if rule.kind == "latency" else []
+def _uncounted(suite_rule: SuiteRule, run: Evidence, agent_errors: float) -> str:
+    """Returns why the mean that a rule is about leaves too many agent errors out; empty if it does not."""
+    if suite_rule.rule.kind != "score":
+        return ""
+    return uncounted(suite_rule.rule.metric, suite_rule.scale, run.groups.get(suite_rule.group, ()), agent_errors)
 
 
 def _rests_on_too_little(suite_rule: SuiteRule, decision: Decision, run: Evidence) -> Iterator[str]:
@@ -249,13 +180,13 @@ def _notes(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str
         if here and there and here != there:
             yield sentence
     ratios = run.facts.prefix_cache_hit_ratio, base.facts.prefix_cache_hit_ratio
-    if _is_timed(suite_rule.rule) and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
+    if is_timed(suite_rule.rule) and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
         yield f"prefix cache hits were {ratios[0] * 100:.0f} % of the prompt tokens, in the baseline {ratios[1] * 100:.0f} %"
 
 
 def _broken_word(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
     """That a suite is not what it says, and how to find out."""
-    new, old = (samples(each.groups.get(suite_rule.group, ()), suite_rule.rule.metric, falling=suite_rule.falling) for each in (run, base))
+    new, old = (samples(each.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) for each in (run, base))
     pairs, _ = pair(new, old)
     if differing := breaking(pairs):
         what = f"trials of {len(differing)} scenarios differ ({differing[0]})"
@@ -267,14 +198,12 @@ def _broken_word(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterat
 def _suspects(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> tuple[Suspect, ...]:
     if suite_rule.rule.kind != "score":
         return ()
-    both = [
-        samples(evidence.groups.get(suite_rule.group, ()), suite_rule.rule.metric, falling=suite_rule.falling) for evidence in (run, base)
-    ]
-    sign = -1 if suite_rule.falling else 1
+    both = [samples(evidence.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) for evidence in (run, base)]
+    sign = -1 if suite_rule.scale.falling else 1
     new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in side.items()} for side in both)
     same = {scenario for scenario in new if scenario in old and both[0][scenario].content == both[1][scenario].content}
     worse = multiple.suspects({scenario: new[scenario] for scenario in new if scenario in same}, old)
-    return tuple(replace(each, base=sign * each.base, new=sign * each.new) for each in worse)
+    return tuple(replace(each, base=sign * each.base + 0.0, new=sign * each.new + 0.0) for each in worse)
 
 
 def _decide(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, confidence: float) -> Decision:
@@ -299,15 +228,15 @@ def _decide(suite_rule: SuiteRule, run: Evidence, base: Evidence | None, confide
 
 
 def _score(suite_rule: SuiteRule, trials: Sequence[Trial], old: Sequence[Trial], confidence: float) -> Decision:
-    rule, better = suite_rule.rule, not suite_rule.falling
+    rule, better = suite_rule.rule, not suite_rule.scale.falling
     if rule.of == RUN:
         values = _measured(suite_rule, trials)
         return replace(_fact(rule, fsum(values) / len(values) if values else None, None, trials), n=len(values))
     if rule.kind == "passes":
         return against_share(passes(trials, suite_rule.floor), rule.pass_rate, rule.limit, of=rule.of, confidence=confidence)
-    new = samples(trials, rule.metric, falling=suite_rule.falling)
-    base = samples(old, rule.metric, falling=suite_rule.falling)
-    limits = score_limits(new, base, falling=suite_rule.falling)
+    new = samples(trials, rule.metric, suite_rule.scale)
+    base = samples(old, rule.metric, suite_rule.scale)
+    limits = score_limits(suite_rule.scale, new, base)
     if rule.versus:
         return compare(
             new,
@@ -328,7 +257,7 @@ def _measured(suite_rule: SuiteRule, trials: Sequence[Trial]) -> list[float]:
     if rule.kind == "passes":
         counts = [(round(fsum(each.scores)), len(each.scores)) for each in passes(trials, suite_rule.floor).values()]
         return [estimate.value for each in counts if (estimate := rule.pass_rate.estimate(*each))]
-    return [each.mean for each in samples(trials, rule.metric, falling=suite_rule.falling).values() if each.scores]
+    return [each.mean for each in samples(trials, rule.metric, suite_rule.scale).values() if each.scores]
 
 
 def _fact(rule: Rule, value: float | None, base: float | None, trials: Sequence[Trial]) -> Decision:

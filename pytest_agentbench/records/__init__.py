@@ -8,6 +8,7 @@ from pytest_agentbench.records.common import MOST_TRIALS, OPEN, SAMPLING, Json
 from pytest_agentbench.records.endpoint import Access, Endpoint
 from pytest_agentbench.records.key import RolloutKey, suite_of
 from pytest_agentbench.records.rollout import EVALUABLE, STATUSES, Answer, Attempt, Draft, Program, Rollout
+from pytest_agentbench.records.scale import SHARE, UNDECLARED, Scale, scale_in
 from pytest_agentbench.records.score import LARGEST_SCORE, Score, is_score
 from pytest_agentbench.records.verification import Verification
 
@@ -20,7 +21,9 @@ __all__ = [
     "OPEN",
     "OUTPUT_KINDS",
     "SAMPLING",
+    "SHARE",
     "STATUSES",
+    "UNDECLARED",
     "Access",
     "Answer",
     "Attempt",
@@ -32,9 +35,11 @@ __all__ = [
     "Program",
     "Rollout",
     "RolloutKey",
+    "Scale",
     "Score",
     "ToolCall",
     "Verification",
     "is_score",
+    "scale_in",
     "suite_of",
 ]

@@ -91,5 +91,5 @@ def _worst(run: Run) -> Iterator[str]:
         for each in suite.worst
     ]
     if rows:
-        yield "\n### Lowest scores\n"
+        yield "\n### Worst scores\n"
         yield from table(["scenario", "score", "expected tools", "actual tools"], rows)

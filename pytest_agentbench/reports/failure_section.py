@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.metrics import registry, windows
@@ -17,8 +18,10 @@ WIDTH = 400  # characters of one message
 BRIEF = 200  # characters of a reason that is shown elsewhere as well
 
 
-def properties(rollout: Rollout) -> list[tuple[str, object]]:
+def properties(rollout: Rollout, scales: Mapping[str, str]) -> list[tuple[str, object]]:
     """Scores, timings and counts of a rollout, as a test case's properties; calls and tokens are those of all attempts.
+
+    `scales` has the scale of each score in words.
 
     Times are milliseconds unless named otherwise.
     """
@@ -28,6 +31,7 @@ def properties(rollout: Rollout) -> list[tuple[str, object]]:
         ("llm_calls", len(rollout.all_calls)),
     ]
     pairs += [(name, round(float(score), 6)) for name, score in rollout.scores.items()]
+    pairs += [(f"{name}_scale", scales[name]) for name in rollout.scores if name in scales]
     good = [call for call in rollout.all_calls if not call.error_kind]
     for metric in registry.objectives().values():
         values = [value / 1e6 for call in good for value in metric.values_of(call)]

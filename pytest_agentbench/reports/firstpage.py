@@ -35,9 +35,8 @@ from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.contents import OutcomeCounts, Run
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 
-LOWEST = 3  # scenarios with low scores, of all suites together
+WORST = 3  # scenarios with low scores, of all suites together
 RULES = 6  # of the gate, the worst first
 VERDICT = "verdict"
 BY_HAND = "hand"  # the source of labels that somebody has read
@@ -121,10 +120,10 @@ def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[Page
             yield PageRow("", reason)
     yield from _more(len(gate.rules) - RULES)
     claims = [(score_of(rule), each) for rule in gate.rules for each in claims_of(rule)]
-    yield from (PageRow("worse", change_text(*each)) for each in claims[:LOWEST])
-    yield from _more(len(claims) - LOWEST)
+    yield from (PageRow("worse", change_text(*each)) for each in claims[:WORST])
+    yield from _more(len(claims) - WORST)
     ranking = [(score_of(rule), each) for rule in gate.rules if rule.verdict == "FAIL" for each in ranking_of(rule)]
-    yield from (PageRow("fell", change_text(*each)) for each in ranking[:LOWEST])
+    yield from (PageRow("fell", change_text(*each)) for each in ranking[:WORST])
     if ranking:
         yield PageRow("", NO_CLAIM)
 
@@ -151,12 +150,13 @@ def _arms(ab: ArmsCompared | None) -> Iterator[PageRow]:
 
 
 def _suites(suites: Mapping[str, SuiteResult]) -> Iterator[PageRow]:
-    lowest = LOWEST // len(suites) if suites else 0
+    shown = WORST // len(suites) if suites else 0
     for name, suite in suites.items():
         yield PageRow(name, _rollouts_text(suite))
         for score in suite.scorers if len(suites) == 1 else suite.scorers[:1]:
-            mean = suite.scores[score].mean
-            if mean is None or score not in LOWER_IS_BETTER or mean.value:  # of what can go wrong only what did
+            mean, scale = suite.scores[score].mean, suite.scales[score]
+            has_news = mean is None or not scale.falling or mean.value != scale.best
+            if has_news or score == suite.main_score:  # a second score that counts mistakes is shown if there were any
                 yield PageRow(score, _mean_text(mean))
         yield from (PageRow(about, line) for about, line in answers.lines(suite))
         if (triage := suite.triage) and triage.faulty:
@@ -167,9 +167,9 @@ def _suites(suites: Mapping[str, SuiteResult]) -> Iterator[PageRow]:
             yield PageRow("quarantined", f"{quarantined} of {suite.dataset.size} scenarios, in no gate", "yellow")
         if unsupported := len(suite.unsupported):
             yield PageRow("unsupported", f"{unsupported} of {suite.dataset.size} tasks ask for what is not supported", "yellow")
-        for each in suite.worst[:lowest]:
+        for each in suite.worst[:shown]:
             question = f' "{each.question}"' if each.question else ""
-            yield PageRow("lowest", f"{each.id} {each.score:.3f}{question}", shape="cut")
+            yield PageRow("worst", f"{each.id} {each.score:.3f}{question}", shape="cut")
 
 
 def _rollouts_text(suite: SuiteResult) -> str:

@@ -114,14 +114,14 @@ def _power(rule: RuleResult) -> Iterator[str]:
     passable, floor = rule.passable, rule.floor
     if not rule.vs_baseline:
         yield f"a distance from the limit of {_reach(rule, rule.detectable)} is found by such a run 4 times out of 5"
-    elif rule.kind == "score" and floor is not None and rule.detectable >= 1:  # scores from 0 to 1 cannot change by more
+    elif rule.width is not None and floor is not None and rule.detectable >= rule.width:
         yield "such a run is too small to find any change"
     else:
         unchanged = (
             f"; with a margin of {_reach(rule, passable)} it passes as often when nothing has changed" if passable is not None else ""
         )
         yield f"a change of {_reach(rule, rule.detectable)} is found by such a run 4 times out of 5{unchanged}"
-    if floor is not None and rule.verdict == "INCONCLUSIVE" and 0 < -rule.threshold <= floor and not rule.reason:
+    if floor is not None and rule.verdict == "INCONCLUSIVE" and rule.vs_baseline and 0 < abs(rule.threshold) <= floor and not rule.reason:
         yield f"a run of this size cannot pass with a margin below {floor:.3f}, whatever it measures"
 
 

@@ -60,7 +60,7 @@ from pytest_agentbench.reports.words import (
 )
 from pytest_agentbench.runs.contents import Imported, Run
 from pytest_agentbench.runs.provenance import Git
-from pytest_agentbench.runs.results import Passes, SuiteResult
+from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
 from pytest_agentbench.stats.percentiles import INFINITE, LatencySpread, Percentiles
 
@@ -140,10 +140,13 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
     yield f"\n## Suite {prose(name)}\n"
     yield f"Data set {prose(dataset_text(suite))}.\n"
     yield f"Rollouts: {statuses_text(suite.rollouts)}; {retried_text(suite) or 'none was tried more than once'}.\n"
-    rows = [[score, mean_text(means.mean), mean_text(means.mean_evaluable)] for score, means in suite.scores.items()]
-    yield from table(["score", "mean over all, 95 % interval", "over evaluable rollouts"], rows)
+    rows = [
+        [score, prose(suite.scales[score].text), mean_text(means.mean), mean_text(means.mean_evaluable)]
+        for score, means in suite.scores.items()
+    ]
+    yield from table(["score", "scale", "mean over all, 95 % interval", "over evaluable rollouts"], rows)
     yield (
-        "\nOver all: an agent's error counts as 0, an infra_error is left out. "
+        f"\nOver all: {_agent_errors(suite)}; an infra_error is left out. "
         "Intervals are over scenarios; trials of one scenario are averaged first."
     )
     if efficiency := efficiency_text(suite.efficiency):
@@ -159,7 +162,7 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
     if suite.unsupported:
         yield f"\nSkipped, not supported: {prose(unsupported_text(suite).partition(':')[0])}.\n"
         yield from table(["task", "why"], [[code(task), prose(why)] for task, why in suite.unsupported.items()])
-    yield from _passes(suite.passes)
+    yield from _passes(suite)
     yield from tasks.markdown(suite.tasks)
     if suite.sandboxes:
         yield f"\nPrograms of models ran in sandboxes of this kind: {prose('; '.join(suite.sandboxes))}."
@@ -167,12 +170,24 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
     if suite.score_errors:
         yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite.score_errors.items())}."
     if suite.worst:
-        yield f"\n### Lowest {suite.main_score}\n"
-        yield from _lowest(suite)
+        yield f"\n### Worst {suite.main_score}\n"
+        yield from _worst(suite)
 
 
-def _lowest(suite: SuiteResult) -> Iterator[str]:
-    """The table of the lowest scenarios; of tasks nobody says which tools are right."""
+def _agent_errors(suite: SuiteResult) -> str:
+    """Returns what an agent's error counts as in the means over all."""
+    counted = {score: scale.worst for score, scale in suite.scales.items() if scale.worst is not None}
+    values = {f"{value:g}" for value in counted.values()}
+    if len(counted) == len(suite.scales) and len(values) == 1:
+        return f"an agent's error counts as {values.pop()}, the worst value"
+    parts = [f"as {value:g} in {score}" for score, value in counted.items()]
+    left_out = [score for score in suite.scales if score not in counted]
+    sentences = [f"an agent's error counts as the worst value, {', '.join(parts)}"] if parts else []
+    return "; ".join([*sentences, *([f"agent errors are left out of {', '.join(left_out)}, without a worst value"] if left_out else [])])
+
+
+def _worst(suite: SuiteResult) -> Iterator[str]:
+    """The table of the worst scenarios; of tasks nobody says which tools are right."""
     rows = [[code(each.id), number(each.score, 3), code(each.question)] for each in suite.worst]
     tools = [(code(tools_text(each.expected_tools)), code(tools_text(each.actual_tools))) for each in suite.worst]
     if suite.tasks is not None:
@@ -193,7 +208,7 @@ def _scenarios(suite: SuiteResult, run: str) -> Iterator[str]:
     ]
     yield from table(["scenario", *suite.scorers], rows)
     if (more := len(suite.scenarios) - SCENARIOS) > 0:
-        yield f"\nThe lowest {SCENARIOS}; {more} more are in run.json."
+        yield f"\nThe worst {SCENARIOS}; {more} more are in run.json."
     command = code(f"agentbench export {run} --as csv", WHOLE)
     yield f"\nFor a spreadsheet, each trial with the parts of its scores: {command} writes scores.csv."
 
@@ -207,11 +222,12 @@ def _unmeasured(suite: SuiteResult) -> Iterator[str]:
         )
 
 
-def _passes(passes: Passes | None) -> Iterator[str]:
+def _passes(suite: SuiteResult) -> Iterator[str]:
     """What passes, and which scenarios do not always; with one trial of each the scores say it all."""
+    passes = suite.passes
     if passes is None or len(passes.pass_at) < 2:
         return
-    yield f"\n### Pass rates\n\n{passes_text(passes)}.\n"
+    yield f"\n### Pass rates\n\n{passes_text(passes, suite.scales[passes.score])}.\n"
     rows = [
         [code(each.scenario), f"{each.passed} of {each.trials}", f"{each.low:.3f} to {each.high:.3f}"]
         for each in passes.scenarios[:PASS_RATES]

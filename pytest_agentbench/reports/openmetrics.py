@@ -45,14 +45,18 @@ class _Run:
         verdict.add_metric([], {name: name == run.verdict for name in VERDICTS})
         yield verdict
         scores = [
-            ({"suite": name, "score": score}, means.mean)
+            ({"suite": name, "score": score, "better": (scale := suite.scales[score]).better, "unit": scale.unit}, means.mean)
             for name, suite in run.suites.items()
             for score, means in suite.scores.items()
             if means.mean
         ]
         for part, what in (("value", "Mean"), ("low", "Lower end of the 95 % interval"), ("high", "Upper end of the 95 % interval")):
             metric = "mean" if part == "value" else part
-            yield _gauge(f"score_{metric}", f"{what} of a score.", ((labels, getattr(mean, part)) for labels, mean in scores))
+            yield _gauge(
+                f"score_{metric}",
+                f"{what} of a score; `better` says which values are, and `unit` what they count.",
+                ((labels, getattr(mean, part)) for labels, mean in scores),
+            )
         yield _gauge(
             "rollouts",
             "Rollouts by status.",

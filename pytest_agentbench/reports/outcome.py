@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -71,12 +72,13 @@ def suspects(run: Run) -> list[tuple[str, Suspect]]:
 
 
 def failed_tests(run: Run) -> list[Failure]:
-    """Tests that failed, the lowest score first, where they have one; equal ones by id."""
-    main = {suite.main_score for suite in run.suites.values()}
+    """Tests that failed: those without a score first, then the worst score first; equal ones by id."""
+    mains = {suite.main_score: suite.scales[suite.main_score] for suite in run.suites.values()}
     failed = [each for each in run.tests.failures if each.outcome == "failed"]
 
     def place(test: Failure) -> tuple[float, str]:
-        return min((value for name, value in test.properties.items() if name in main), default=0.0), test.id
+        losses = (mains[name].loss(value) for name, value in test.properties.items() if name in mains)
+        return -max(losses, default=math.inf), test.id
 
     return sorted(failed, key=place)
 

@@ -14,7 +14,6 @@ from pytest_agentbench.gate.values import samples
 from pytest_agentbench.records import EVALUABLE, Json
 from pytest_agentbench.reports.markup import prose, table
 from pytest_agentbench.reports.words import number, percent
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.sweep.knee import Operation, knee
@@ -71,7 +70,7 @@ def operations(sweep: Sweep) -> list[Operation]:
 
 
 def _quality(sweep: Sweep, level: Level) -> float | None:
-    return mean_of(samples(level.trials, sweep.score, falling=sweep.score in LOWER_IS_BETTER))
+    return mean_of(samples(level.trials, sweep.score, sweep.scale))
 
 
 def lines(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) -> Iterator[str]:

@@ -202,7 +202,7 @@ def _write_suite(terminal: TerminalReporter, name: str, suite: SuiteResult) -> N
     for about, line in (*answers.lines(suite), *draft_lines(suite), *roles.lines(suite.roles)):
         terminal.write_line(f"{about:<11} {line}")
     for each in suite.worst:
-        terminal.write_line(f"lowest      {each.id} {each.score:.3f}: expected {tools_text(each.expected_tools)}")
+        terminal.write_line(f"worst       {each.id} {each.score:.3f}: expected {tools_text(each.expected_tools)}")
         terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        actual   {tools_text(each.actual_tools)}")
         if question := each.question:
             terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        asks     {question}")
@@ -216,7 +216,7 @@ def _write_scores(terminal: TerminalReporter, suite: SuiteResult) -> None:
             only = "no evaluable rollout" if evaluable is None else f"{mean_text(evaluable)} over evaluable rollouts only"
             terminal.write_line(f"{'':<11} {only}")
     if suite.passes:
-        terminal.write_line(f"passed      {passes_text(suite.passes)}")
+        terminal.write_line(f"passed      {passes_text(suite.passes, suite.scales[suite.passes.score])}")
     if efficiency := efficiency_text(suite.efficiency):
         terminal.write_line(f"efficiency  {efficiency}")
 

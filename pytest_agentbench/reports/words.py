@@ -15,12 +15,11 @@ from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
 from pytest_agentbench.metrics.windows import InFlight
-from pytest_agentbench.records import ERROR_KINDS
+from pytest_agentbench.records import ERROR_KINDS, Scale
 from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Run
 from pytest_agentbench.runs.journal import first_of
 from pytest_agentbench.runs.results import Mean, Passes, QuarantineResult, SuiteResult
 from pytest_agentbench.runs.verdicts import RuleResult
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.pass_rates import PassRate
 from pytest_agentbench.stats.percentiles import HIGH, needed
 
@@ -62,10 +61,9 @@ def score_text(mean: Mean | None) -> str:
     return f"{mean_text(mean)} mean, 95 % interval of the {mean.of} over {scenarios}"
 
 
-def passes_text(passes: Passes) -> str:
+def passes_text(passes: Passes, scale: Scale) -> str:
     """`0.812 [0.771, 0.853] of the trials, those with tsq >= 0.5; pass@3 0.9 [0.8, 1.0], pass^3 0.5 [0.4, 0.6], 95 % intervals`."""
-    sign = "<=" if passes.score in LOWER_IS_BETTER else ">="
-    first = f"{mean_text(passes.pass_all[0])} of the trials, those with {passes.score} {sign} {passes.floor:g}"
+    first = f"{mean_text(passes.pass_all[0])} of the trials, those with {passes.score} {scale.sign} {passes.floor:g}"
     last = ((False, passes.pass_at[-1]), (True, passes.pass_all[-1]))
     rates = [f"{PassRate(every, mean.k).name} {mean_text(mean)}" for every, mean in last if mean.k > 1]
     return f"{'; '.join(filter(None, (first, ', '.join(rates))))}; 95 % intervals"

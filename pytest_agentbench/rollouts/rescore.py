@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.metrics.performance import Performance
-from pytest_agentbench.records import EVALUABLE, Rollout, suite_of
+from pytest_agentbench.records import EVALUABLE, Rollout, Scale, scale_in, suite_of
 from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants_judge
 from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
@@ -25,7 +25,7 @@ from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, re
 from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.tally import redacted, write_run
-from pytest_agentbench.scorers import LOWER_IS_BETTER, Scorer, check_scores
+from pytest_agentbench.scorers import Scorer, declared_scale, with_declarations
 from pytest_agentbench.stats.decisions import POPULATION
 from pytest_agentbench.stats.pass_rates import Bar, PassRate
 from pytest_agentbench.suites.disclosure import public_of
@@ -57,6 +57,7 @@ class RescoredSuite:
     scorers: Mapping[str, Scorer]  # score -> what computes it again
     kept: Sequence[str]  # scores whose scorers ask a judge
     old: SuiteResult
+    scales: Mapping[str, Scale]  # score -> what its scorer declares now, or of scores that are kept, what it declared then
     changed: Counter[str] = dataclasses.field(default_factory=Counter)
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
     rollouts: int = 0
@@ -109,15 +110,15 @@ def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> 
         loaded = {score: scorer_of(each, suite.folder, suite.scorers.get(each)) for score, each in chosen.items()}
         kept = [score for score, scorer in loaded.items() if wants_judge(scorer)]
         again = {score: scorer for score, scorer in loaded.items() if score not in kept}
-        groups[group] = RescoredSuite(suite, {each.id: each for each in suite.scenarios}, {**known, **chosen}, again, kept, old)
+        scales = {**old.scales, **{score: declared_scale(chosen[score], scorer) for score, scorer in again.items()}}
+        groups[group] = RescoredSuite(suite, {each.id: each for each in suite.scenarios}, {**known, **chosen}, again, kept, old, scales)
     return groups
 
 
 def _loaded(folder: Path, name: str) -> Suite:
     if not (folder / SUITE_FILE).is_file():
         raise ConfigError(f"suite {name!r}: there is no {folder / SUITE_FILE}; give its folder with --suite")
-    suite = load_suite(folder / SUITE_FILE)
-    check_scores(suite)
+    suite = with_declarations(load_suite(folder / SUITE_FILE))
     if suite.name != name:
         raise ConfigError(f"{folder / SUITE_FILE} is the suite {suite.name!r}, and the run has no rollouts of it but of {name!r}")
     return suite
@@ -150,7 +151,7 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -
                 lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
                 if group:
                     group.add(old, new)
-                    tallies.add(new, group.scores[0])
+                    tallies.add(new, main := group.scores[0], scale_in(group.scales, main))
         new_run = redacted(_run(run, target.name, groups, tallies), redact)
         write_run(new_run, target)
     except BaseException:
@@ -225,7 +226,7 @@ def _identity(old: RunIdentity, groups: Mapping[str, RescoredSuite]) -> RunIdent
 def _asked(name: str, group: RescoredSuite) -> PlannedSuite:
     """The suite with the scores of the old run and the new ones, asked as it was then."""
     names = (group.names.get(score, score) for score in group.scores)
-    suite = dataclasses.replace(group.suite, scorers={name: group.suite.scorers.get(name, {}) for name in names})
+    suite = dataclasses.replace(group.suite, scorers={name: group.suite.scorers.get(name, {}) for name in names}, scales=group.scales)
     return PlannedSuite(name, suite, group.old.variant, group.old.thresholds, population=[*_of_population(group.old)])
 
 
@@ -274,7 +275,7 @@ def floors(groups: Mapping[str, RescoredSuite], tallies: Tallies) -> Iterator[Fl
                 continue
             values = [value for scenario, each in tally.scores[score].items() if scenario not in held for value in each]
             crashed = sum(count for scenario, count in tally.agent_errors.items() if scenario not in held)
-            bar = Bar(score, floor, score in LOWER_IS_BETTER)
+            bar = Bar(score, floor, scale_in(group.scales, score).falling)
             below = crashed + sum(not bar.reached(value) for value in values)
             if below:
                 yield Floor(name, score, floor, below, len(values) + crashed)

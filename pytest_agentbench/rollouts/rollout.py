@@ -28,7 +28,7 @@ from pytest_agentbench.rollouts.scores import scored, scorer_of
 from pytest_agentbench.rollouts.verified import agents_time, verified
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
 from pytest_agentbench.sandbox.harbor_factory import check_sandbox
-from pytest_agentbench.scorers import Scorer, check_scores
+from pytest_agentbench.scorers import Scorer, with_declarations
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
 from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools import factory as tool_factory
@@ -71,8 +71,11 @@ def prepare(suite: Suite, variant: str) -> RolloutSetup:
     return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared)
 
 
-def preflight(suite: Suite, variants: Iterable[str]) -> None:
-    """Checks the names of a suite before anything boots; code that the suite brings is only imported in the pool."""
+def preflight(suite: Suite, variants: Iterable[str]) -> Suite:
+    """Checks the names of a suite before anything boots. Returns the suite with what its built-in scorers declare.
+
+    Code that the suite brings is not imported in this process.
+    """
     with _names_its_file(suite):
         for sandbox in sorted({each.task.sandbox for each in suite.scenarios if each.task}):
             check_sandbox(sandbox)
@@ -85,7 +88,7 @@ def preflight(suite: Suite, variants: Iterable[str]) -> None:
                 agent = make_agent(settings, suite.folder)
                 _check_tasks(suite, settings, agent)
                 _check_agents_calls(suite, variant, agent)
-    check_scores(suite)
+    return with_declarations(suite)
 
 
 def container_for_code(suite: Suite, variants: Iterable[str]) -> Task | None:

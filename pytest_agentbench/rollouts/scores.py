@@ -14,9 +14,10 @@ from pytest_agentbench.errors import InfraError, RolloutError
 from pytest_agentbench.lib.bounded import run_bounded
 from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.threads import is_async, off_the_loop
-from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score
+from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Scale, Score
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.scorers import Scorer, load_scorer
+from pytest_agentbench.scorers.declaration import scale_of
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
@@ -99,7 +100,7 @@ async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: Mak
         value: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
         value = scorer(scenario, rollout)
-    return _checked(await value if inspect.isawaitable(value) else value)
+    return _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
 
 
 def wants_judge(scorer: Scorer) -> bool:
@@ -112,6 +113,8 @@ async def no_judge() -> LLM:
     raise InfraError("there is no model here that could judge")
 
 
-def _checked(value: float) -> Score:
-    """What a scorer returned; a plain number will do."""
-    return value if isinstance(value, Score) else Score(value)
+def _checked(value: float, scale: Scale) -> Score:
+    """What a scorer returned; a plain number will do. Raises ValueError for a score outside the range that the scorer declares."""
+    if not scale.contains(found := value if isinstance(value, Score) else Score(value)):
+        raise ValueError(f"the score {float(found):g} is outside the range that its scorer declares ({scale.range_text})")
+    return found

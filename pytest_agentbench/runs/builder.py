@@ -11,7 +11,7 @@ from pytest_agentbench.lib.config import validate
 from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.prices import Prices
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import Json, Rollout, Scale
 from pytest_agentbench.runs.contents import BackendUse, Run, SessionFacts
 from pytest_agentbench.runs.tally import SuiteTally, build_suite
 from pytest_agentbench.suites.arms import arm_of
@@ -38,9 +38,12 @@ class Tallies:
     performance: Performance
     suites: defaultdict[str, SuiteTally] = field(default_factory=lambda: defaultdict(SuiteTally))  # group -> what was counted
 
-    def add(self, rollout: Rollout, main_score: str) -> None:
-        """Takes a rollout of a scenario. One without times is in no timing: a span from 1970 on would be in every rate."""
-        self.suites[rollout.key.group].add(rollout, main_score)
+    def add(self, rollout: Rollout, main_score: str, scale: Scale) -> None:
+        """Takes a rollout of a scenario; `scale` is that of the suite's main score.
+
+        One without times is in no timing: a span from 1970 on would be in every rate.
+        """
+        self.suites[rollout.key.group].add(rollout, main_score, scale)
         if rollout.ended_ns:
             self.performance.add(rollout)
 

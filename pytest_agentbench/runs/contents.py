@@ -17,7 +17,7 @@ from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.verdicts import EarlierRuns, GateResult, RoundsResult
 from pytest_agentbench.suites.models import ModelUse
 
-SCHEMA = "agentbench-run/4"  # docs/run-json.md describes it
+SCHEMA = "agentbench-run/5"  # docs/run-json.md describes it
 
 
 @dataclass(frozen=True)

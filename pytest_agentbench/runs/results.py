@@ -9,7 +9,7 @@ from pytest_agentbench.metrics.answers import AnswersSummary
 from pytest_agentbench.metrics.drafts import DraftsSummary
 from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.roles import RoleUse
-from pytest_agentbench.records import Json
+from pytest_agentbench.records import Json, Scale
 from pytest_agentbench.runs.tasks import TasksSummary
 from pytest_agentbench.runs.triage import Triage
 from pytest_agentbench.suites.suite import DatasetInfo
@@ -32,7 +32,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Means:
-    """A score's two means. Over all: an agent's error counts as the worst value."""
+    """A score's two means. Over all: an agent's error counts as the worst value of the score's scale, and is left out if there is none."""
 
     mean: Mean | None  # over all; null when nothing was measured
     mean_evaluable: Mean | None  # over `ok` and `limit`
@@ -97,8 +97,8 @@ class QuarantineResult:
 
 
 @dataclass(frozen=True)
-class LowScore:
-    """A rollout with a low first score."""
+class WorstScore:
+    """The worst rollout of a scenario, by its first score."""
 
     id: str  # the test's id
     scenario: str
@@ -136,6 +136,7 @@ class SuiteResult:
     folder: str  # where the suite was
     scorers: tuple[str, ...]  # names of its scores, the main one first
     scored_by: Mapping[str, ScoredBy]  # score -> its scorer
+    scales: Mapping[str, Scale]  # score -> what [its scorer declares](scorers.md#declare-what-is-better)
     thresholds: Mapping[str, float]  # name -> value in force
     gate: tuple[str, ...]  # the rules of its `suite.yaml`, as they are written
     deterministic: bool  # whether its `suite.yaml` says that trials of a scenario never differ
@@ -151,9 +152,9 @@ class SuiteResult:
     score_errors: Mapping[str, int]  # score -> rollouts on which its scorer raised
     drafts: DraftsSummary | None  # of an agent that [judges itself](judges.md); null of any other
     roles: Mapping[str, RoleUse]  # [role](roles.md), `judge` and the `agent` itself among them; empty where no other called
-    worst: tuple[LowScore, ...]  # five scenarios by their lowest first score, equal ones by id, without what could not be better
+    worst: tuple[WorstScore, ...]  # five scenarios by their worst first score, equal ones by id, without those at the best value
     errors: tuple[UnmeasuredRollout, ...]  # ten at most, by id
-    scenarios: tuple[ScenarioScores, ...]  # all that ran, the lowest first score first, equal ones by id, those without a score last
+    scenarios: tuple[ScenarioScores, ...]  # all that ran, the worst first score first, equal ones by id, those without a score last
     triage: Triage | None  # null where nothing was measured
     tasks: TasksSummary | None  # null where nothing was verified
     sandboxes: tuple[str, ...]  # [kinds](sandboxes.md#without-docker) in which programs of models ran, of scenarios that are no tasks

@@ -25,13 +25,12 @@ from pytest_agentbench.metrics.drafts import DraftCounts
 from pytest_agentbench.metrics.efficiency import Spending
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.roles import Roles
-from pytest_agentbench.records import STATUSES, Json, Rollout
+from pytest_agentbench.records import STATUSES, UNDECLARED, Json, Rollout, Scale, scale_in
 from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import SCHEMA, Environment, Run
 from pytest_agentbench.runs.directory import directory_with
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import (
-    LowScore,
     Mean,
     Means,
     Passes,
@@ -43,10 +42,10 @@ from pytest_agentbench.runs.results import (
     ScoredBy,
     SuiteResult,
     UnmeasuredRollout,
+    WorstScore,
 )
 from pytest_agentbench.runs.tasks import Tasks
 from pytest_agentbench.runs.triage import MistakeCounts
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.binary import binomial_interval
 from pytest_agentbench.stats.decisions import POPULATION, SUITE
 from pytest_agentbench.stats.means import Interval, scenarios_interval
@@ -87,10 +86,10 @@ class SuiteTally:
     scores: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )  # evaluable: score -> scenario -> values
-    agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> rollouts that count as the worst value
+    agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> rollouts
     score_errors: Counter[str] = field(default_factory=Counter)
-    worst: list[LowScore] = field(default_factory=list)  # scenarios, each by its lowest trial: lowest first, equal ones by id
-    best: float = 1.0  # first score: what there is to reach, as far as is known
+    worst: list[WorstScore] = field(default_factory=list)  # scenarios, each by its worst trial: the worst first, equal ones by id
+    best: float | None = None  # first score: the best value that was measured
     errors: list[UnmeasuredRollout] = field(default_factory=list)  # those of the lowest ids
     answers: AnswerCounts = field(default_factory=AnswerCounts)
     drafts: DraftCounts = field(default_factory=DraftCounts)
@@ -100,7 +99,8 @@ class SuiteTally:
     sandboxes: set[str] = field(default_factory=set)
     spending: Spending = field(default_factory=Spending)
 
-    def add(self, rollout: Rollout, main_score: str) -> None:
+    def add(self, rollout: Rollout, main_score: str, scale: Scale = UNDECLARED) -> None:
+        """Counts a rollout; `scale` is that of the suite's main score."""
         self.answers.add(rollout)
         self.drafts.add(rollout)
         self.roles.add(rollout)
@@ -121,25 +121,33 @@ class SuiteTally:
             insort(self.errors, UnmeasuredRollout(rollout.key.id, rollout.status, rollout.reason), key=attrgetter("id"))
             del self.errors[2 * WORST :]
         if main_score in rollout.scores:
-            self.best = max(self.best, float(rollout.scores[main_score]))
-            self._keep_low(_low_score(rollout, main_score))
+            value = float(rollout.scores[main_score])
+            self.best = value if self.best is None else min(self.best, value, key=scale.loss)
+            self._keep_worst(_worst_score(rollout, main_score), scale)
 
-    def _keep_low(self, low: LowScore) -> None:
-        """A scenario has one place, that of its lowest trial. One that lost its place to others is back when a lower trial comes."""
-        order = attrgetter("score", "id")
-        kept = next((each for each in self.worst if each.scenario == low.scenario), None)
-        if kept is None or order(low) < order(kept):
+    def _keep_worst(self, new: WorstScore, scale: Scale) -> None:
+        """Gives a scenario one place, that of its worst trial. A scenario that lost its place returns when a worse trial comes."""
+
+        def order(each: WorstScore) -> tuple[float, str]:
+            return -scale.loss(each.score), each.id
+
+        kept = next((each for each in self.worst if each.scenario == new.scenario), None)
+        if kept is None or order(new) < order(kept):
             self.worst = [each for each in self.worst if each is not kept]
-            insort(self.worst, low, key=order)
+            insort(self.worst, new, key=order)
             del self.worst[WORST:]
 
-    def worst_first(self, questions: Mapping[str, str]) -> tuple[LowScore, ...]:
-        """The lowest scores, without those that could not be better; `questions`: those of scenarios that are known."""
-        return tuple(replace(each, question=questions.get(each.scenario, each.question)) for each in self.worst if each.score < self.best)
+    def worst_first(self, questions: Mapping[str, str], scale: Scale) -> tuple[WorstScore, ...]:
+        """Returns the worst scores, without the best possible value of the scale, or the best measured one if none is known.
+
+        `questions` are those of the scenarios that are known.
+        """
+        best = self.best if scale.best is None else scale.best
+        return tuple(replace(each, question=questions.get(each.scenario, each.question)) for each in self.worst if each.score != best)
 
 
-def _low_score(rollout: Rollout, score: str) -> LowScore:
-    return LowScore(
+def _worst_score(rollout: Rollout, score: str) -> WorstScore:
+    return WorstScore(
         id=rollout.key.id,
         scenario=rollout.scenario,
         question=question([*takewhile(lambda message: message.get("role") != "assistant", rollout.messages)]),
@@ -163,11 +171,11 @@ def build_suite(
 
     `population` are the scores of which a rule asks the population, so that their intervals are of it; `prices` are the backend's.
     """
-    counts, bar = quarantined or {}, bar_of(suite.score_names, thresholds)
+    counts, bar = quarantined or {}, bar_of(suite.score_names, thresholds, suite.scales)
     passes = _pass_counts(tally, bar)
     questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
     retried = suite.score_names if tally.retried else ()
-    scores = {name: _score_summary(tally, name, _question(name, population)) for name in suite.score_names}
+    scores = {name: _score_summary(tally, name, suite.scale(name), _question(name, population)) for name in suite.score_names}
     return SuiteResult(
         dataset=suite.dataset,
         variant=variant,
@@ -175,6 +183,7 @@ def build_suite(
         folder=str(suite.folder),
         scorers=tuple(suite.score_names),
         scored_by={score_name(name): ScoredBy(name, options) for name, options in suite.scorers.items()},
+        scales=suite.every_scale,
         thresholds=dict(thresholds),
         gate=suite.gate,
         deterministic=suite.deterministic,
@@ -182,7 +191,7 @@ def build_suite(
         unsupported=suite.unsupported,
         rollouts={status: tally.statuses[status] for status in STATUSES},
         retried=tally.retried,
-        retried_scores={name: _retried_summary(tally, name, _question(name, population)) for name in retried},
+        retried_scores={name: _retried_summary(tally, name, suite.scale(name), _question(name, population)) for name in retried},
         scores=scores,
         passes=_passes(tally, bar, passes, population),
         efficiency=tally.spending.efficiency(_worth(suite, scores), sum(passed for passed, _ in passes.values()), prices),
@@ -190,8 +199,8 @@ def build_suite(
         score_errors=dict(tally.score_errors),
         drafts=tally.drafts.summary(),
         roles=tally.roles.uses(prices_by_endpoint(suite, prices)),
-        worst=tally.worst_first(questions),
-        scenarios=_scenarios(tally, suite.score_names),
+        worst=tally.worst_first(questions, suite.scale(suite.score_names[0])),
+        scenarios=_scenarios(tally, suite.score_names, suite.scale(suite.score_names[0])),
         triage=tally.mistakes.triage(),
         tasks=tally.tasks.summary(),
         sandboxes=tuple(sorted(tally.sandboxes)),
@@ -215,24 +224,22 @@ def _question(score: str, population: Collection[str]) -> str:
     return POPULATION if score in population else SUITE
 
 
-def _score_summary(tally: SuiteTally, name: str, of: str) -> Means:
-    """Two means: over all measured rollouts, an agent's error counting as 0, the worst; and over the evaluable ones.
+def _score_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> Means:
+    """Returns two means: over all measured rollouts, an agent's error counting as the worst value, and over the evaluable ones.
 
-    Where less is better there is no worst value, and both means are over the evaluable ones.
+    If the scale has no worst value, both means are over the evaluable ones.
     """
     evaluable = tally.scores.get(name, {})
     everything = {scenario: list(values) for scenario, values in evaluable.items()}
     for scenario, count in tally.agent_errors.items():
-        if name not in LOWER_IS_BETTER:
-            everything.setdefault(scenario, []).extend([0.0] * count)
-    limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
-    return Means(*(_mean(values, tally.clusters, limits, of) for values in (everything, evaluable)))
+        if scale.worst is not None:
+            everything.setdefault(scenario, []).extend([scale.worst] * count)
+    return Means(*(_mean(values, tally.clusters, scale.limits, of) for values in (everything, evaluable)))
 
 
-def _retried_summary(tally: SuiteTally, name: str, of: str) -> RetriedMeans:
+def _retried_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> RetriedMeans:
     """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
-    limits = None if name in LOWER_IS_BETTER else (0.0, 1.0)
-    return RetriedMeans(*(_mean(tally.retried_scores[name][again], tally.clusters, limits, of) for again in (True, False)))
+    return RetriedMeans(*(_mean(tally.retried_scores[name][again], tally.clusters, scale.limits, of) for again in (True, False)))
 
 
 def _mean(
@@ -247,15 +254,16 @@ def _facts(interval: Interval, of: str) -> tuple[float | None, float | None, flo
     return interval.mean, interval.low, interval.high, of, interval.n, interval.clusters, interval.method
 
 
-def bar_of(scores: Sequence[str], thresholds: Mapping[str, float]) -> Bar | None:
+def bar_of(scores: Sequence[str], thresholds: Mapping[str, float], scales: Mapping[str, Scale]) -> Bar | None:
     """What a rollout has to reach to pass: the floor of the main score, the first; None where it has none."""
-    return Bar(scores[0], thresholds[scores[0]], scores[0] in LOWER_IS_BETTER) if scores[0] in thresholds else None
+    main = scores[0]
+    return Bar(main, thresholds[main], scale_in(scales, main).falling) if main in thresholds else None
 
 
 def _worth(suite: Suite, scores: Mapping[str, Means]) -> float | None:
-    """The main score's mean over all; None where there is none, or less of it is better: nothing is gained per token by that."""
+    """The main score's mean over all; None if there is none, or less of it is better: nothing is gained per token by that."""
     main = suite.score_names[0]
-    return mean.value if main not in LOWER_IS_BETTER and (mean := scores[main].mean) else None
+    return mean.value if not suite.scale(main).falling and (mean := scores[main].mean) else None
 
 
 def _pass_counts(tally: SuiteTally, bar: Bar | None) -> Mapping[str, tuple[int, int]]:
@@ -286,15 +294,15 @@ def _passes(tally: SuiteTally, bar: Bar | None, counts: Mapping[str, tuple[int, 
     )
 
 
-def _scenarios(tally: SuiteTally, scores: Sequence[str]) -> tuple[ScenarioScores, ...]:
-    """Every scenario that was measured, the lowest first score first, equal ones by id; one that has none comes last."""
+def _scenarios(tally: SuiteTally, scores: Sequence[str], scale: Scale) -> tuple[ScenarioScores, ...]:
+    """Every scenario that was measured, the worst first score first by its scale, equal ones by id; one that has none comes last."""
     values = {scenario: [tally.scores[score].get(scenario, []) for score in scores] for scenario in tally.clusters}
     found = [
         ScenarioScores(scenario, {score: fmean(each) if each else None for score, each in zip(scores, of_scores, strict=True)})
         for scenario, of_scores in values.items()
     ]
     main = scores[0]
-    return tuple(sorted(found, key=lambda each: (each.scores[main] is None, each.scores[main] or 0.0, each.scenario)))
+    return tuple(sorted(found, key=lambda each: (each.scores[main] is None, -scale.loss(each.scores[main] or 0.0), each.scenario)))
 
 
 def _scenario_passes(scenario: str, passed: int, trials: int) -> ScenarioPasses:

@@ -26,6 +26,7 @@ class RuleResult(Decision):
     rule: str  # as it was written
     kind: str  # `score`, `passes`, `latency`, `rate`, `share` or `goodput`
     vs_baseline: bool
+    width: float | None = None  # of a score: the greatest possible difference of two values; null if it is unknown
     notes: tuple[str, ...] = ()  # what else is not as in the baseline
     suspects: tuple[Suspect, ...] = ()  # scenarios that fell: first those of which that [is claimed](gates.md#which-scenarios-got-worse)
 

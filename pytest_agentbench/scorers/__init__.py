@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.import_path import check_takes, is_import_path, load_object, with_options
-from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.suites.suite import SUITE_FILE
+from pytest_agentbench.records import Json, Rollout, Scale, Score
+from pytest_agentbench.scorers.declaration import scale_of
+from pytest_agentbench.suites.suite import SUITE_FILE, score_name
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario, Suite
@@ -50,33 +50,32 @@ SCORERS: Mapping[str, str] = {
     "tsq_superset": "pytest_agentbench.scorers.tsq_superset:tsq_superset",
 }
 
-#: Scores that count what went wrong: a limit on their mean is an upper one.
-LOWER_IS_BETTER = frozenset({"hallucinated", "repeated"})
 
+def with_declarations(suite: Suite, *, own: bool = False) -> Suite:
+    """Returns the suite with what its built-in scorers declare, and with `own`, what its own scorers declare, whose code is imported.
 
-def range_of(scorer: str) -> tuple[float, float]:
-    """The least and the greatest score of a scorer; of one that a suite brings nobody knows them."""
-    if scorer not in SCORERS:
-        return -math.inf, math.inf
-    return 0.0, math.inf if scorer in LOWER_IS_BETTER else 1.0
-
-
-def check_scores(suite: Suite) -> None:
-    """Raises ConfigError for a scorer that does not exist, and then for a threshold of a score that no scorer of the suite measures.
-
-    Code that the suite brings is not imported.
+    Raises ConfigError for a scorer that does not exist, and then for a threshold of a score that no scorer of the suite measures.
     """
     where = suite.folder / SUITE_FILE
     try:
-        for name, options in suite.scorers.items():
-            if not is_import_path(name):
-                load_scorer(name, suite.folder, options)
+        named = {name: options for name, options in suite.scorers.items() if own or not is_import_path(name)}
+        loaded = {name: load_scorer(name, suite.folder, options) for name, options in named.items()}
+        suite = suite.with_scales({score_name(name): declared_scale(name, scorer) for name, scorer in loaded.items()})
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     for name in suite.thresholds:
         if name.removesuffix(".mean") not in suite.score_names:
             scores = f"{', '.join(suite.score_names)} (and <score>.mean)"
             raise ConfigError(f"{where}: thresholds: {name!r} is not measured; scores of this suite: {scores}")
+    return suite
+
+
+def declared_scale(name: str, scorer: Scorer) -> Scale:
+    """Returns the scale of a loaded scorer; raises ConfigError for a range that its options make impossible."""
+    try:
+        return scale_of(scorer)
+    except Exception as error:  # a range that depends on options is computed by the scorer's own code
+        raise ConfigError(f"scorer {name!r}: its range cannot be computed: {error}") from error
 
 
 def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -> Scorer:

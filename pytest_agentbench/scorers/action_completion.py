@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity, numbered
 from pytest_agentbench.records import Json, Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.suites.suite import user_text
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ A goal that was reached in part, with wrong arguments, or only in words where a 
 A goal that asks to leave something alone is completed when it was left alone."""
 
 
+@scorer(range=(0, 1))
 async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
     """The share of `user_goals` that were reached, by most of several judgements. A scenario without goals has no such score."""
     goals = goals_of(scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.transcript import marked
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ What the assistant only claims was not done.
 Then give a mark from 0 (nothing of it was done) to 10 (all of it was done, and was seen to work)."""
 
 
+@scorer(range=(0, 1))
 async def completeness(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
     """The mean of several marks for how much of the request was done, from 0 to 1."""
     return await marked(scenario, rollout, judge, PROMPT, judgements, temperature)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
+from pytest_agentbench.scorers.declaration import scorer
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1))
 def exact(
     scenario: Scenario, rollout: Rollout, *, answer: str | list[str] | None = None, key: str = "answer", ignore_case: bool = False
 ) -> Score:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, both_sides
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1))
 def exact_match(scenario: Scenario, rollout: Rollout) -> Score:
     """1.0 when every call is the expected one, else 0.0, with the first difference."""
     expected, made = both_sides(scenario, rollout)

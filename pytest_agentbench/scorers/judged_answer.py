@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.suites.suite import user_text
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ _CONFIDENCE = re.compile(
 _LETTER = re.compile(r"\(?([A-Z])(?:\)|[.):]\s.*)?\.?", re.DOTALL)
 
 
+@scorer(range=(0, 1))
 async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key: str = "answer", temperature: float = 0.0) -> Score:
     """1.0 for an answer that is right, else 0.0.
 

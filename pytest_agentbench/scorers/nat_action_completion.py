@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.action_completion import goals_of
+from pytest_agentbench.scorers.declaration import scorer
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -20,6 +21,7 @@ ACTIONS = (
 )  # fmt: skip
 
 
+@scorer(range=(0, 1))
 def nat_action_completion(scenario: Scenario, rollout: Rollout) -> Score:
     """The share of `user_goals` of which the agent's answer has a word."""
     goals = goals_of(scenario)

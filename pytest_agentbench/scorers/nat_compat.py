@@ -11,12 +11,20 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.records import Json, Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.names import normalised
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+def _range(*, tool_weight: float, parameter_weight: float, **_: Any) -> tuple[float, float]:
+    """Both accuracies are shares, so the weights say how great their sum can be."""
+    ends = [min(0.0, tool_weight) + min(0.0, parameter_weight), max(0.0, tool_weight) + max(0.0, parameter_weight)]
+    return (ends[0], ends[1]) if ends[0] < ends[1] else (0.0, 1.0)  # without weights every score is 0
+
+
+@scorer(range=_range)
 def nat_compat(
     scenario: Scenario, rollout: Rollout, *, tool_weight: float = 1.0, parameter_weight: float = 0.0, strict_mode: bool = False
 ) -> Score:

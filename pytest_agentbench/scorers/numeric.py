@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_agentbench.lib.middle import without_middle
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
+from pytest_agentbench.scorers.declaration import scorer
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -33,6 +34,7 @@ class Number(NamedTuple):
     text: str
 
 
+@scorer(range=(0, 1))
 def numeric(
     scenario: Scenario,
     rollout: Rollout,

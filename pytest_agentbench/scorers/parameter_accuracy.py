@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import accepted, faults
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, best_pairs, both_sides
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class _Pair(NamedTuple):
     wrong: tuple[str, ...]
 
 
+@scorer(range=(0, 1))
 def parameter_accuracy(scenario: Scenario, rollout: Rollout) -> Score:
     """The mean over expected calls of the share of their parameters that are right.
 

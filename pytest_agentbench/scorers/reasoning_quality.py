@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.transcript import marked
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ does it check its result before it says that it is done. Whether the result is r
 Say first what was sensible and what was not, and then give a mark from 0 (aimless) to 10 (no step could be better)."""
 
 
+@scorer(range=(0, 1))
 async def reasoning_quality(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
     """The mean of several marks for how sensible the steps were, from 0 to 1."""
     return await marked(scenario, rollout, judge, PROMPT, judgements, temperature)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
+from pytest_agentbench.scorers.declaration import scorer
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1))
 def regex(scenario: Scenario, rollout: Rollout, *, pattern: str | list[str] | None = None, key: str = "answer") -> Score:
     """1.0 when one of the patterns (Python's `re`, `(?i)` for any case) is found anywhere in the answer, else 0.0."""
     patterns = [str(each) for each in expected_answers(scenario, pattern, key)]

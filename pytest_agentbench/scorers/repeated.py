@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score, ToolCall
+from pytest_agentbench.scorers.declaration import scorer
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(better="lower", range=(0, math.inf), unit="calls")
 def repeated(scenario: Scenario, rollout: Rollout) -> Score:
     """The number of calls with the same name and the same arguments as an earlier one; 0 is best."""
     times = Counter(map(identity, rollout.tool_calls))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1), threshold=1.0)
 def reward(scenario: Scenario, rollout: Rollout) -> Score:
     """The main reward, from 0 to 1, with all rewards by name as its parts and the first check that failed as its explanation."""
     verification = rollout.verification

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1))
 def schema_valid(scenario: Scenario, rollout: Rollout) -> Score:
     """The share of calls whose tool exists and whose arguments fit its schema, as it was found when they were made.
 

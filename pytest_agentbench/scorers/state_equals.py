@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -24,6 +25,7 @@ class _Nothing:
 NOTHING = _Nothing()
 
 
+@scorer(range=(0, 1))
 def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
     """1 where both are the same, else 0. The part `changes` is the share of what should have changed, and of what did, that is right."""
     if scenario.final_state is None:

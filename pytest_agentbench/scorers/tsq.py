@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.matches import ActualCall, CallKey, ExpectedCall, both_sides, f1, listed
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1))
 def tsq(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over distinct tool names; order, repeats and arguments do not count.
 

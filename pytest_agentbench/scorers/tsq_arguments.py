@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.matches import both_sides, f1, listed, most_pairs
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1))
 def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over calls, matched by tool and arguments: as many pairs as can be made, in whatever order the calls were made."""
     expected, made = both_sides(scenario, rollout)

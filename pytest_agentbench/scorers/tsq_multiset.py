@@ -6,12 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.matches import beyond, both_sides, f1, listed
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1))
 def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over calls, matched by the name of their tool; order and arguments do not count, a repeat that is not expected does."""
     expected_calls, made = both_sides(scenario, rollout)

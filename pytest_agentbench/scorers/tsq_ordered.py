@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.matches import CallKey, beyond, both_sides, f1, listed
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1))
 def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over the longest common subsequence of tool names: calls that are in the expected order, others between them or not."""
     expected, made = both_sides(scenario, rollout)

@@ -6,12 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.declaration import scorer
 from pytest_agentbench.scorers.matches import beyond, both_sides, listed, one_side
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
+@scorer(range=(0, 1))
 def tsq_subset(scenario: Scenario, rollout: Rollout) -> Score:
     """The share of the calls made that are expected ones, matched by the name of their tool; 1.0 where none was made.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import ConfigError, MissingData
-from pytest_agentbench.records import Json
+from pytest_agentbench.records import Json, Scale
 from pytest_agentbench.suites import arms as arms_of
 from pytest_agentbench.suites.arms import Arm, VariantOrigin
 from pytest_agentbench.suites.quarantine import check_quarantine
-from pytest_agentbench.suites.suite import SUITE_FILE, Suite, score_name
+from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
 if TYPE_CHECKING:
     from pytest_agentbench.gate.rules import Rule
+    from pytest_agentbench.rollouts.isolation.codecheck import CodeCheck
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class DiscoveredSuite:
     error: str = ""
     skip: bool = False  # whether the error is no fault: its tests are skipped
     marks: bool = True  # whether its name is a mark of its tests
+    changed_by: str = ""  # the command line's changes of its suite.yaml, for a sentence about that file
     sides: Mapping[str, VariantOrigin] = field(default_factory=dict)  # of an A/B session: variant -> the suite's own, and the arm
 
     @property
@@ -64,6 +65,7 @@ class DiscoveredSuite:
             "trials": self.trials,
             "thresholds": self.thresholds,
             "scorers": [*self.suite.score_names],
+            "scales": {score: scale.text for score, scale in self.suite.every_scale.items()},
             "label_source": self.suite.dataset.label_source,
             "quarantined": {each.scenario: str(each) for each in self.suite.quarantine},
             "unsupported": self.suite.unsupported,
@@ -143,7 +145,8 @@ def find(
 ) -> DiscoveredSuite:
     """The suite in a folder; what is wrong with it is kept, and becomes the error of its tests.
 
-    A data set that is not here is no fault, unless somebody `insists` on a verdict.
+    A data set that is not here is no fault, unless somebody `insists` on a verdict. Thresholds and rules are checked once the code
+    of the suite has been, whose scorers declare what they may be (`with_sound_code`).
     """
     from pytest_agentbench.rollouts.rollout import preflight
     from pytest_agentbench.suites.folder import load_suite
@@ -151,16 +154,15 @@ def find(
     try:
         suite = load_suite(folder / SUITE_FILE, changes, agent)
         chosen = choose_variants(suite, variants)
-        preflight(suite, chosen)
-        check_thresholds(suite, suite.thresholds, f"{folder / SUITE_FILE}: ")
-        check_rules(suite)
+        suite = preflight(suite, chosen)
         today = datetime.now().astimezone().date()
         check_quarantine(suite.quarantine, {each.id for each in suite.scenarios}, today, str(folder / SUITE_FILE))
     except MissingData as error:
         return DiscoveredSuite(folder, None, {}, (), 1, str(error), skip=not insists)
     except ConfigError as error:
         return DiscoveredSuite(folder, None, {}, (), 1, f"{error}{_changed_by(changes, agent)}")
-    return DiscoveredSuite(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials)
+    changed_by = _changed_by(changes, agent)
+    return DiscoveredSuite(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials, changed_by=changed_by)
 
 
 def _changed_by(changes: Sequence[tuple[str, Any]], agent: str | None) -> str:
@@ -173,45 +175,67 @@ def check_rules(suite: Suite) -> None:
     """Raises ConfigError for a gate rule in suite.yaml that cannot be asked."""
     from pytest_agentbench.gate.rules import parse_rule
     from pytest_agentbench.runs.tally import bar_of
-    from pytest_agentbench.scorers import LOWER_IS_BETTER
 
-    passes = bar_of(suite.score_names, suite.thresholds) is not None
+    passes = bar_of(suite.score_names, suite.thresholds, suite.scales) is not None
     for text in suite.gate:
         try:
-            check_rule(suite, parse_rule(text, suite.score_names, LOWER_IS_BETTER, passes=passes))
+            check_rule(suite, parse_rule(text, suite.score_names, suite.scales, passes=passes))
         except ConfigError as error:
             raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
 
 
 def check_rule(suite: Suite, rule: Rule) -> None:
     """Raises ConfigError for a rule about a score that every run, or none, would keep."""
-    if rule.kind == "score":
-        name = f"the margin {rule.text!r}" if rule.versus else f"the rule {rule.text!r}"
-        _check_limit(suite, rule.metric, rule.margin if rule.versus else rule.limit, name)
+    if rule.kind != "score":
+        return
+    scale = suite.scale(rule.metric)
+    if not rule.versus:
+        _check_limit(rule.metric, scale, rule.limit, f"the rule {rule.text!r}")
+    elif scale.width is not None and rule.margin > scale.width:
+        raise _out_of_range(rule.metric, scale, f"the margin {rule.text!r}")
 
 
 def check_thresholds(suite: Suite, thresholds: Mapping[str, float], where: str = "") -> None:
     """Raises ConfigError, whose sentence begins with `where`, for a threshold that every score, or none, would reach."""
     for name, threshold in thresholds.items():
-        _check_limit(suite, name.removesuffix(".mean"), threshold, f"{where}the threshold {name}: {threshold:g}")
+        score = name.removesuffix(".mean")
+        _check_limit(score, suite.scale(score), threshold, f"{where}the threshold {name}: {threshold:g}")
 
 
-def _check_limit(suite: Suite, score: str, limit: float, what: str) -> None:
-    from pytest_agentbench.scorers import range_of
+def _check_limit(score: str, scale: Scale, limit: float, what: str) -> None:
+    if not scale.contains(limit):
+        raise _out_of_range(score, scale, what)
 
-    least, greatest = range_of(next(scorer for scorer in suite.scorers if score_name(scorer) == score))
-    if not least <= limit <= greatest:
-        span = f"between {least:g} and {greatest:g}" if math.isfinite(greatest) else f"{least:g} or more"
-        raise ConfigError(f"{what} is out of range: {score} is {span}, so it would decide nothing")
+
+def _out_of_range(score: str, scale: Scale, what: str) -> ConfigError:
+    return ConfigError(f"{what} is out of range: {score} is {scale.range_text}, so it would decide nothing")
 
 
 def with_sound_code(discovered: Sequence[DiscoveredSuite]) -> list[DiscoveredSuite]:
-    """The suites; one whose own code cannot be loaded becomes the error of its tests. No code is imported in this process."""
-    from pytest_agentbench.rollouts.isolation.codecheck import brings_any, faults
+    """Returns the suites with what their own scorers declare. No code is imported in this process.
+
+    A suite becomes the error of its tests if its code cannot be loaded, or its thresholds or rules do not fit what its scorers declare.
+    """
+    from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_all
 
     own = [each for each in discovered if each.suite and brings_any(each.suite, each.variants)]
-    faulty = dict(zip([each.folder for each in own], faults([(each.suite, each.variants) for each in own if each.suite]), strict=True))
-    return [DiscoveredSuite(each.folder, None, {}, (), 1, fault) if (fault := faulty.get(each.folder)) else each for each in discovered]
+    checks = dict(zip([each.folder for each in own], check_all([(each.suite, each.variants) for each in own if each.suite]), strict=True))
+    return [_with_scales(each, checks.get(each.folder)) for each in discovered]
+
+
+def _with_scales(discovered: DiscoveredSuite, check: CodeCheck | None) -> DiscoveredSuite:
+    """Returns the suite with the scales of its own scorers; `check` is that of its code, None if it has none."""
+    if discovered.suite is None:
+        return discovered
+    if check and check.fault:
+        return DiscoveredSuite(discovered.folder, None, {}, (), 1, check.fault)
+    suite = discovered.suite.with_scales(check.scales) if check else discovered.suite
+    try:
+        check_thresholds(suite, suite.thresholds, f"{suite.folder / SUITE_FILE}: ")
+        check_rules(suite)
+    except ConfigError as error:
+        return DiscoveredSuite(discovered.folder, None, {}, (), 1, f"{error}{discovered.changed_by}")
+    return dataclasses.replace(discovered, suite=suite, thresholds=dict(suite.thresholds))
 
 
 def in_arms(discovered: DiscoveredSuite, arms: Sequence[Arm]) -> DiscoveredSuite:

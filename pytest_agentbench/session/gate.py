@@ -12,13 +12,13 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import Rule, mean_rules, parse_rule
+from pytest_agentbench.gate.suite_rule import SuiteRule
 from pytest_agentbench.gate.values import samples
-from pytest_agentbench.gate.verdict import CONFIDENCE, RuleFinding, SuiteRule, cannot_measure, judge_rules, session_verdict
+from pytest_agentbench.gate.verdict import CONFIDENCE, RuleFinding, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.tally import bar_of
 from pytest_agentbench.runs.verdicts import BaselineRun, GateResult, InterimLook, RuleResult
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.session.discovery import DiscoveredSuite, check_rule
 from pytest_agentbench.stats.decisions import FAIL, POPULATION, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import Bar
@@ -94,32 +94,37 @@ class Gate:
             if each.rule.kind == "passes" and trials < (k := each.rule.pass_rate.k):
                 yield f"{each.group}: `{each.rule.text}` takes {k} trials of each scenario: --agentbench-trials={k}"
             compared = each.rule.versus and each.rule.kind == "score" and each.rule.margin > 0
-            uncertain = compared and not each.falling and not each.deterministic and scenarios > 1
+            uncertain = compared and each.scale.width and not each.deterministic and scenarios > 1
             if uncertain and (why := self._too_small(each, scenarios, trials)):
                 size = f"{scenarios} scenarios with {trials} trial{'s' * (trials > 1)}"
                 yield f"{each.group}: `{each.rule.text}` is a margin too small for {size}: {why}"
 
     def _too_small(self, suite_rule: SuiteRule, scenarios: int, trials: int) -> str:
-        margin = suite_rule.rule.margin
-        within, base_trials = self._noise(suite_rule)
+        width = suite_rule.scale.width or 1.0
+        margin = suite_rule.rule.margin / width  # what follows is of scores between 0 and 1
+        within, base_trials = self._noise(suite_rule, width)
         design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), suite_rule.rule.of, CONFIDENCE)
         if suite_rule.rule.of == POPULATION and (floor := replace(design, within=0.0).smallest_margin()) > margin:
-            return f"however they turn out they cannot pass below {floor:.3f}, nor with more trials; more scenarios can, or `of suite`"
+            return (
+                f"however they turn out they cannot pass below {floor * width:.3f}, nor with more trials; more scenarios can, or `of suite`"
+            )
         if suite_rule.rule.of == SUITE and margin < least_margin(scenarios, trials):
-            takes = trials_for(margin, scenarios)
-            return f"however they turn out they cannot pass below {least_margin(scenarios, trials):.3f}; --agentbench-trials={takes} can"
+            least, takes = least_margin(scenarios, trials) * width, trials_for(margin, scenarios)
+            return f"however they turn out they cannot pass below {least:.3f}; --agentbench-trials={takes} can"
         if within is not None and (smallest := design.smallest_margin(POWER)) > margin:
-            return f"with the baseline's noise they pass 4 times out of 5 from {smallest:.3f} on; run more trials, or widen the margin"
+            return (
+                f"with the baseline's noise they pass 4 times out of 5 from {smallest * width:.3f} on; run more trials, or widen the margin"
+            )
         return ""
 
-    def _noise(self, suite_rule: SuiteRule) -> tuple[float | None, int]:
-        """(the variance of a trial, trials of a scenario) of the baseline; None and 0 where they are not known."""
+    def _noise(self, suite_rule: SuiteRule, width: float) -> tuple[float | None, int]:
+        """(the variance of a trial, trials of a scenario) of the baseline, in squares of `width`; None and 0 if they are not known."""
         base = self.baselines.get(suite_rule.group)
-        known = samples(base.groups.get(suite_rule.group, ()), suite_rule.rule.metric, falling=suite_rule.falling) if base else {}
+        known = samples(base.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) if base else {}
         scores = {name: each.scores for name, each in known.items() if each.scores}
         fewest = min(map(len, scores.values()), default=0)
         repeated = any(len(each) > 1 for each in scores.values()) and len(scores) > 1
-        return spread(scores).within if repeated else None, fewest
+        return spread(scores).within / width**2 if repeated else None, fewest
 
 
 class GateOptions(Protocol):
@@ -166,7 +171,7 @@ def make_gate(discovered: Sequence[DiscoveredSuite], settings: GateOptions) -> G
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
         about = each.suite.deterministic, _bar(each)
-        suite_rules += [SuiteRule(group, rule, rule.metric in LOWER_IS_BETTER, any_part, *about) for any_part, rule in rules]
+        suite_rules += [SuiteRule(group, rule, each.suite.scale(rule.metric), any_part, *about) for any_part, rule in rules]
         promoted = default_baseline(each.name, settings.reports_directory)
         if explicit and group in explicit.groups:
             baselines[group] = explicit
@@ -214,17 +219,17 @@ def rules_of(discovered: DiscoveredSuite, asking: GateOptions) -> Iterator[tuple
     written = map(functools.partial(_parsed, discovered), suite.gate)  # `discovery` has checked them
     yield from ((False, rule) for rule in written if rule.about not in about)
     yield from ((True, rule) for rule in typed)
-    means = mean_rules(discovered.thresholds, LOWER_IS_BETTER)
+    means = mean_rules(discovered.thresholds, suite.scales)
     yield from ((f"{rule.metric}.mean" in asking.thresholds, rule) for rule in means if rule.about not in about)
 
 
 def _parsed(discovered: DiscoveredSuite, text: str) -> Rule:
     assert discovered.suite is not None
-    return parse_rule(text, discovered.suite.score_names, LOWER_IS_BETTER, passes=_bar(discovered) is not None)
+    return parse_rule(text, discovered.suite.score_names, discovered.suite.scales, passes=_bar(discovered) is not None)
 
 
 def _bar(discovered: DiscoveredSuite) -> Bar | None:
-    return bar_of(discovered.suite.score_names, discovered.thresholds) if discovered.suite else None
+    return bar_of(discovered.suite.score_names, discovered.thresholds, discovered.suite.scales) if discovered.suite else None
 
 
 def _perhaps(discovered: DiscoveredSuite, text: str) -> Rule | None:
@@ -235,17 +240,21 @@ def _perhaps(discovered: DiscoveredSuite, text: str) -> Rule | None:
 
 
 def _somebody_measures(text: str, discovered: Sequence[DiscoveredSuite]) -> None:
-    """Raises ConfigError for a rule of the command line that no suite can be asked."""
+    """Raises ConfigError for a rule of the command line that no suite can be asked, or that a suite with that score refuses."""
     suites = [each for each in discovered if each.suite]
     every = list(dict.fromkeys(name for each in suites if each.suite for name in each.suite.score_names))
-    if every or not discovered:
-        parse_rule(text, every, LOWER_IS_BETTER, passes=any(map(_bar, suites)))
+    measuring = [each for each in suites if each.suite and text.startswith(tuple(f"{score}.mean" for score in each.suite.score_names))]
+    for each in measuring:
+        _parsed(each, text)
+    if not measuring and (every or not discovered):
+        parse_rule(text, every, passes=any(map(_bar, suites)))
 
 
 def _usual_rule(suite: Suite) -> Rule:
     main = suite.score_names[0]
-    text = f"{main}.mean <= {MARGIN} vs baseline" if main in LOWER_IS_BETTER else f"{main}.mean >= -{MARGIN} vs baseline"
-    return parse_rule(text, suite.score_names, LOWER_IS_BETTER)
+    scale = suite.scale(main)
+    text = f"{main}.mean {scale.sign} {'' if scale.falling else '-'}{MARGIN} vs baseline"
+    return parse_rule(text, suite.score_names, suite.scales)
 
 
 def _groups(discovered: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:
@@ -269,6 +278,7 @@ def rule_result(judged: RuleFinding) -> RuleResult:
         rule=rule.text,
         kind=rule.kind,
         vs_baseline=rule.versus,
+        width=judged.suite_rule.scale.width if rule.kind == "score" else None,
         notes=judged.notes,
         suspects=judged.suspects,
     )

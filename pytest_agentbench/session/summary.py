@@ -211,7 +211,7 @@ def compare_arms(opened: OpenSession, stopwatch: Stopwatch) -> ArmsCompared:
     """The paired comparison of an A/B session."""
     turns, settings = opened.services.turns, opened.setup.settings
     assert turns is not None
-    suites = {each.name: SuiteInArms(each.suite.score_names, each.sides) for each in opened.setup.discovered if each.suite}
+    suites = {each.name: SuiteInArms(each.suite.every_scale, each.sides) for each in opened.setup.discovered if each.suite}
     comparison = Comparison(settings.ab, suites, settings.slo, with_each_other=settings.ab_pairs)
     for rollout in read_journal(opened.directory, lambda _: None):  # damage is told of elsewhere
         comparison.add(rollout)
@@ -237,7 +237,7 @@ def read(
     directory: Path, discovered: Sequence[DiscoveredSuite], performance: Performance, session: int, *, gated: bool = False
 ) -> JournalContents:
     """One pass over the journal, one rollout in memory at a time."""
-    main_scores = {group: each.suite.score_names[0] for each, _, group in groups(discovered) if each.suite}
+    mains = {group: (main := each.suite.score_names[0], each.suite.scale(main)) for each, _, group in groups(discovered) if each.suite}
     contents = JournalContents(Tallies(performance))
     for rollout in read_journal(directory, contents.damaged.append):
         if rollout.session == session:
@@ -245,7 +245,7 @@ def read(
         if rollout.kind == "scenario":
             contents.sessions[rollout.session] += 1
             contents.models.add(rollout.all_calls)
-            contents.tallies.add(rollout, main_scores[rollout.key.group])
+            contents.tallies.add(rollout, *mains[rollout.key.group])
             if gated:
                 contents.trials.append(trial_of(rollout))
     return contents

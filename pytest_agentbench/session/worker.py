@@ -254,6 +254,10 @@ class Worker:
         opened = None if isinstance(self._source, dict) else self._source.opened
         return (opened and opened.services.failure) or f"the pool is gone ({error}); see backend/pool.log in the run directory"
 
+    def _scales(self, rollout: Rollout) -> dict[str, str]:
+        """Score of a rollout -> its scale in words."""
+        return next((each["scales"] for each in self.suites.values() if each["name"] == rollout.suite and "scales" in each), {})
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, PytestReport, PytestReport]:
         report = yield
@@ -266,7 +270,9 @@ class Worker:
             report.duration += rollout.duration_s
         if call.when != "setup" or report.failed:  # JUnit reads the teardown's, other reports that of the failure
             trouble = item.stash.get(TROUBLE, None)
-            report.user_properties.extend(properties(rollout) if rollout else [("status", trouble[1])] if trouble else [])
+            report.user_properties.extend(
+                properties(rollout, self._scales(rollout)) if rollout else [("status", trouble[1])] if trouble else []
+            )
         if rollout is not None and report.failed:
             report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
         if self._over and item.session.shouldfail:

@@ -17,7 +17,7 @@ from pytest_agentbench.suites.disclosure import refuse_keys_in_names
 from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.roles import written
 from pytest_agentbench.suites.spec import Answers, SuiteSpec
-from pytest_agentbench.suites.suite import FLOORS, SUITE_FILE, Scenario, Suite, in_place_of
+from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, in_place_of
 
 
 def suite_file(path: Path) -> Path:
@@ -32,8 +32,8 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     """The suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
 
     `overrides` are (dotted path, value) pairs, applied before the file is checked: `("agent.temperature", 0.6)`.
-    `agent` takes the place of the suite's agent, and inherits its sampling parameters. Whether there are such scorers and agents
-    is not looked at; `scorers.check_scores` and `rollouts.preflight` do that.
+    `agent` takes the place of the suite's agent, and inherits its sampling parameters. The names of scorers and agents are not checked,
+    and the suite has no scales yet; `scorers.with_declarations` and `rollouts.preflight` do that.
     """
     data = load_yaml(file)
     if agent is not None:
@@ -51,7 +51,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         folder=file.parent,
         scenarios=tuple(_in_sandbox(each, spec.sandbox) for each in scenarios),
         dataset=dataset,
-        thresholds={**{name: floor for name, floor in FLOORS.items() if name in spec.scorers}, **spec.thresholds},
+        thresholds=spec.thresholds,
         agent=with_config(spec.agent, file.parent),
         variants={name: _variant(spec, name, file.parent) for name in spec.variants},
         gate=tuple(spec.gate),

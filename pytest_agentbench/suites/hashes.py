@@ -88,6 +88,7 @@ def suite_identity(suite: Suite, prompts: PromptSource) -> Json:
         "agents": {variant: agent_identity(suite, variant) for variant in variants},
         "prompts": {variant: prompts(suite, variant) for variant in variants},
         "scorers": scoring_identity(suite),
+        "scales": {score: vars(scale) for score, scale in suite.every_scale.items()},
     }
 
 

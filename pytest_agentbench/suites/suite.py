@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.records import SAMPLING, Json
+from pytest_agentbench.records import SAMPLING, Json, Scale, scale_in
 from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.task import Task
 
 SUITE_FILE = "suite.yaml"
 QUESTION = 300  # characters of a question that reports keep
-
-#: Scorer -> its floor in suites that name none.
-FLOORS: Mapping[str, float] = {"reward": 1.0}
 
 #: Fields of a suite that go to another process as they are.
 AS_IT_IS = (
@@ -81,6 +78,7 @@ class Suite:
     variants: Mapping[str, Json] = field(default_factory=dict)  # name -> agent settings that differ
     sizes: Mapping[str, int] = field(default_factory=dict)  # variant -> how many scenarios it takes, from the first one on
     scorers: Mapping[str, Json] = field(default_factory=lambda: {"tsq": {}})  # name or import path -> options
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # score -> what its scorer declares, as far as it has been read
     tools: Mapping[str, Json] = field(default_factory=dict)  # variant -> where its tools are carried out; `default`: of all others
     arguments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # tool -> argument -> mode, which its labels have as `modes`
     answers: Mapping[str, Json] = field(default_factory=dict)  # variant -> tool -> text, delay, error_rate; `default`: of all others
@@ -99,6 +97,20 @@ class Suite:
     def score_names(self) -> tuple[str, ...]:
         """What the scores are called: a scorer's name, or of an import path the part behind the colon."""
         return tuple(map(score_name, self.scorers))
+
+    def scale(self, score: str) -> Scale:
+        """Returns what the scorer of a score declares."""
+        return scale_in(self.scales, score)
+
+    @property
+    def every_scale(self) -> dict[str, Scale]:
+        """Score -> its scale, of all scores in their order."""
+        return {score: self.scale(score) for score in self.score_names}
+
+    def with_scales(self, scales: Mapping[str, Scale]) -> Suite:
+        """Returns the suite with these declarations, and with their thresholds if the suite does not set its own."""
+        thresholds = {score: scale.threshold for score, scale in scales.items() if scale.threshold is not None}
+        return replace(self, scales={**self.scales, **scales}, thresholds={**thresholds, **self.thresholds})
 
     @property
     def unsupported(self) -> dict[str, str]:
@@ -131,6 +143,7 @@ class Suite:
         return {
             **{name: getattr(self, name) for name in AS_IT_IS},
             "folder": str(self.folder),
+            "scales": {score: vars(scale) for score, scale in self.scales.items()},
             "dataset": asdict(self.dataset),
             "toolsets": {str(number): [vars(tool) for tool in tools] for number, tools in toolsets.items()},
             "scenarios": scenarios,
@@ -158,6 +171,7 @@ class Suite:
             **{
                 **data,
                 "folder": Path(data["folder"]),
+                "scales": {score: Scale(**scale) for score, scale in data["scales"].items()},
                 "scenarios": scenarios,
                 "dataset": DatasetInfo(**data["dataset"]),
             }

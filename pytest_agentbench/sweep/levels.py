@@ -16,7 +16,7 @@ from pytest_agentbench.gate.values import LOST
 from pytest_agentbench.metrics import windows
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.metrics.windows import Span
-from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.records import Rollout, RolloutKey, Scale
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.suites.arms import arm_of, concurrencies
@@ -78,6 +78,7 @@ class Sweep:
     run: Run
     suite: str
     score: str  # the suite's main one
+    scale: Scale  # of that score
     levels: tuple[Level, ...]  # by concurrency
     warm_up: Mapping[int, int]  # concurrency -> rollouts that were left out, being of its first block
 
@@ -115,6 +116,7 @@ def read_sweep(directory: Path) -> Sweep:
         run=run,
         suite=next(iter(suites), ""),
         score=result.main_score or "",
+        scale=result.scales[result.main_score],
         levels=tuple(sorted(levels.values(), key=lambda level: level.concurrency)),
         warm_up={own[arm]: len(keys) for arm, keys in dropped.items()},
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.values import LOST, good_shares, samples, score_limits
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, judge
 from pytest_agentbench.stats.means import Interval, scenarios_interval
 from pytest_agentbench.stats.paired import compare
@@ -41,10 +41,10 @@ class LevelVerdict:
 def judgements(sweep: Sweep, terms: Criteria) -> list[LevelVerdict]:
     """Of each level, by concurrency."""
     first = sweep.levels[0]
-    return [_judged(sweep.score, level, None if level is first else first, terms) for level in sweep.levels]
+    return [_judged(sweep, level, None if level is first else first, terms) for level in sweep.levels]
 
 
-def _judged(score: str, level: Level, first: Level | None, terms: Criteria) -> LevelVerdict:
+def _judged(sweep: Sweep, level: Level, first: Level | None, terms: Criteria) -> LevelVerdict:
     share, speed = None, PASS
     if terms.slo:
         measured = good_shares(level.trials, terms.slo)
@@ -52,21 +52,23 @@ def _judged(score: str, level: Level, first: Level | None, terms: Criteria) -> L
             {name: each.scores for name, each in measured.items()}, {name: each.cluster for name, each in measured.items()}
         )
         speed = judge(share.low, share.high, terms.target)
-    quality = _quality(score, level, first, terms.margin) if first and score else None
-    return LevelVerdict(level.concurrency, share, speed, quality, _lost(score, level))
+    quality = _quality(sweep, level, first, terms.margin) if first and sweep.score else None
+    return LevelVerdict(level.concurrency, share, speed, quality, _lost(sweep, level))
 
 
-def _quality(score: str, level: Level, first: Level, margin: float) -> Decision:
-    falling = score in LOWER_IS_BETTER
-    new, base = (samples(each.trials, score, falling=falling) for each in (level, first))
-    return compare(new, base, margin, limits=score_limits(new, base, falling=falling), higher_is_better=not falling)
+def _quality(sweep: Sweep, level: Level, first: Level, margin: float) -> Decision:
+    scale = sweep.scale
+    new, base = (samples(each.trials, sweep.score, scale) for each in (level, first))
+    decision = compare(new, base, margin, limits=score_limits(scale, new, base), higher_is_better=not scale.falling)
+    why = "; ".join(dict.fromkeys(filter(None, (uncounted(sweep.score, scale, each.trials) for each in (level, first)))))
+    return replace(decision, verdict=INCONCLUSIVE, reason=why) if why and decision.verdict == PASS else decision
 
 
-def _lost(score: str, level: Level) -> int:
+def _lost(sweep: Sweep, level: Level) -> int:
     """Rollouts without the score; of a suite without scores, those that failed."""
-    if not score:
+    if not sweep.score:
         return sum(trial.status in LOST for trial in level.trials)
-    measured = samples(level.trials, score, falling=score in LOWER_IS_BETTER)
+    measured = samples(level.trials, sweep.score, sweep.scale)
     return len(level.trials) - sum(len(each.scores) for each in measured.values())
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.runs.journal import check_journal, read_journal
+from pytest_agentbench.runs.tally import FILE as RUN_FILE
+from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.tables import calls, rollouts, samples
 from pytest_agentbench.tables.columns import Growth, Table
 from pytest_agentbench.tables.places import Origin, RolloutPlace
@@ -65,7 +67,8 @@ def origins(directories: Sequence[Path]) -> list[Origin]:
             raise ConfigError(
                 f"two runs are called {name}: {found[name].directory} and {directory}; name a run once, or rename one of them"
             )
-        found[name] = Origin(name, directory, Calendar())
+        scales = {group: suite.scales for group, suite in read_run(directory).suites.items()} if (directory / RUN_FILE).is_file() else {}
+        found[name] = Origin(name, directory, Calendar(), scales)
     return [*found.values()]
 
 

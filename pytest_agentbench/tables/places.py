@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_agentbench.records import Rollout
+from pytest_agentbench.records import Rollout, Scale, scale_in
 from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.tables.columns import Column
 
@@ -16,6 +17,11 @@ class Origin(NamedTuple):
     run: str  # name of its directory
     directory: Path
     calendar: Calendar
+    scales: Mapping[str, Mapping[str, Scale]] = {}  # group -> score -> its scale; empty while the run goes on
+
+    def scale(self, group: str, score: str) -> Scale:
+        """Returns what the scorer of a group's score declares."""
+        return scale_in(self.scales.get(group, {}), score)
 
 
 class RolloutPlace(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pytest_agentbench.metrics import registry, timings
-from pytest_agentbench.records import LLMCall, Rollout
+from pytest_agentbench.records import UNDECLARED, LLMCall, Rollout, Scale
 from pytest_agentbench.tables.columns import Column
 from pytest_agentbench.tables.places import PLACE, RolloutPlace
 
@@ -33,6 +33,11 @@ class ScoreRow(NamedTuple):
     value: float | None = None
     error: str | None = None
     explanation: str | None = None
+
+    @property
+    def scale(self) -> Scale:
+        """Of the score; that of a part is unknown."""
+        return UNDECLARED if self.part else self.place.origin.scale(self.place.rollout.key.group, self.score)
 
 
 def score_rows(place: RolloutPlace) -> Iterator[ScoreRow]:
@@ -61,6 +66,10 @@ def _total(tokens: Callable[[LLMCall], int | None]) -> Callable[[RolloutRow], in
 
 def _metric(value: Callable[[Rollout], float]) -> Callable[[RolloutRow], float | None]:
     return lambda row: value(row.rollout) / 1e6 if row.rollout.started_ns else None
+
+
+def _better(row: ScoreRow) -> str | None:
+    return row.scale.better if row.scale.declared else None
 
 
 ROLLOUTS: tuple[Column[Any], ...] = (
@@ -93,6 +102,8 @@ SCORES: tuple[Column[Any], ...] = (
     Column("score", "text", "the scorer", lambda row: row.score),
     Column("part", "text", "a part of the score; nothing for the score itself", lambda row: row.part),
     Column("value", "number", "the score, or the part", lambda row: row.value),
+    Column("better", "text", "`higher` or `lower`; nothing if the scorer does not declare it, and for a part", _better),
+    Column("score_unit", "text", "the unit of the score, if its scorer declares one", lambda row: row.scale.unit or None),
     Column("error", "text", "why there is no score", lambda row: row.error),
     Column("explanation", "text", "what the scorer says of it", lambda row: row.explanation),
 )

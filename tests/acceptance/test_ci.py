@@ -144,7 +144,7 @@ def test_asked_for_by_hand(project: Project) -> None:
 @pytest.mark.slow
 @WAYS
 def test_many_failures(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
-    """Of many failures the ten most important are annotated, the lowest scores first and the last one counting the rest."""
+    """Of many failures the ten most important are annotated, the worst scores first and the last one counting the rest."""
     summary = on_github(project, monkeypatch)
     project.suite(scenarios=25, expected=("find_item", "order_item"), thresholds={"tsq": 0.9})
     project.backend([{"match": {"contains": "shop-17:"}, "text": "No."}, *FIND_THEN_ANSWER])

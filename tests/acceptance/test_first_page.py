@@ -18,7 +18,7 @@ def page(result: pytest.RunResult) -> list[str]:
 
 
 def test_the_first_page(project: Project) -> None:
-    """The verdict first, then a number a line, without words that need another page; the lowest by id, each with its question."""
+    """The verdict first, then a number a line, without words that need another page; the worst by id, each with its question."""
     project.suite(
         scenarios=12, expected=("find_item", "order_item"), scorers=["tsq", "hallucinated"], thresholds={"tsq": 0.5, "tsq.mean": 0.5}
     )
@@ -34,9 +34,9 @@ def test_the_first_page(project: Project) -> None:
         "shop        12 rollouts, all ok",
         f"tsq         0.667 (95 % interval {mean['low']:.3f} to {mean['high']:.3f})",
         "mistakes    missing call 12",
-        'lowest      shop-0 0.667 "Customer shop-0: is there a lamp?"',
-        'lowest      shop-1 0.667 "Customer shop-1: is there a lamp?"',
-        'lowest      shop-10 0.667 "Customer shop-10: is there a lamp?"',
+        'worst       shop-0 0.667 "Customer shop-0: is there a lamp?"',
+        'worst       shop-1 0.667 "Customer shop-1: is there a lamp?"',
+        'worst       shop-10 0.667 "Customer shop-10: is there a lamp?"',
     ] == lines[1:9]
     assert ["first token", "speed"] == [line[:11].rstrip() for line in lines[9:11]]
     assert ["report      reports/", "more        agentbench show, or -v; "] == [lines[-2][:20], lines[-1][:36]]
@@ -77,4 +77,4 @@ def test_two_arms(project: Project) -> None:
     assert any(line.startswith("shop        tsq          1.000 -> 0.000, -1.000 ") for line in lines)
     assert any(line.endswith(" other figures no difference is shown") for line in lines)
     assert {"shop-good   12 rollouts, all ok", "shop-bad    12 rollouts, all ok"} <= set(lines)
-    assert [] == [line for line in lines if line.startswith(("tsq ", "lowest ", "speed "))]
+    assert [] == [line for line in lines if line.startswith(("tsq ", "worst ", "speed "))]

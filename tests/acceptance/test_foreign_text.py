@@ -138,7 +138,7 @@ def test_commands_of_a_hostile_run(project: Project) -> None:
     """`agentbench show`, `diff`, `gate`, `baseline` and `rescore` print such a run as text, and `import` what others wrote."""
     shop(project)
     page = run(project, "scenarios/shop")
-    assert "\nlowest " in page
+    assert "\nworst " in page
     assert [] == faults(page)
     name = project.directory.name
     rows = [*call(0, "a", "100.0", ["100.2"], "100.5"), *tool(0, "t", f"shop__{HOSTILE}", "100.5", "100.6")]

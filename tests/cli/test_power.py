@@ -57,7 +57,10 @@ def test_few_scenarios(tmp_path: Path, capsys: Capture) -> None:
     ("words", "sentence"),
     [
         (("--score", "tqs"), "suite.yaml: no score 'tqs'; known: repeated, tsq"),
-        (("--score", "repeated"), "repeated has no greatest value, so nobody knows before a run what it can find"),
+        (
+            ("--score", "repeated"),
+            "repeated does not have both a least and a greatest value, so it is unknown before a run what it can find",
+        ),
         (("--run", "nightly"), "no run 'nightly'; known: none"),
     ],
 )
@@ -91,3 +94,20 @@ def test_trials_that_are_none(tmp_path: Path, text: str) -> None:
     """A wrong option is a usage error."""
     with pytest.raises(SystemExit, match="4"):
         main(["power", suite(tmp_path, 20), "--trials", text])
+
+
+def test_a_scorer_of_the_suites_own(tmp_path: Path, capsys: Capture) -> None:
+    """Its scale is asked of its code, in another process, and numbers are in its unit: ten times those of a share."""
+    folder = Path(suite(tmp_path, 100))
+    code = "from pytest_agentbench import scorer\n@scorer(better='lower', range=(0, 10))\ndef marks(scenario, rollout): return 1\n"
+    (folder / "own.py").write_text(code)
+    keys = json.loads((folder / "suite.yaml").read_text())
+    (folder / "suite.yaml").write_text(json.dumps({**keys, "scorers": ["tsq", "./own.py:marks"]}))
+
+    tables = []
+    for score in ("tsq", "marks"):
+        assert 0 == main(["power", str(folder), "--trials", "2", "--score", score])
+        tables.append(capsys.readouterr().out.splitlines())
+    share, marks = ([float(word) for word in lines[2].split()[1:]] for lines in tables)
+    assert [pytest.approx(10 * each, abs=0.006) for each in share] == marks
+    assert tables[1][0].endswith("; lower is better, so a drop is a rise of it")

@@ -11,10 +11,11 @@ import pytest
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import load_reader, load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.exports.harbor_job import _reward
+from pytest_agentbench.records import Json, Rollout, Scale
 from pytest_agentbench.runs.journal import read_journal
 from tests.exports.test_harbor import job, trial
-from tests.made_runs import run_directory
+from tests.made_runs import run_directory, run_of
 from tests.tables.shop import ALL, BOUGHT, LOST, NOON, TRIED
 
 
@@ -144,3 +145,11 @@ def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
         (result["task_name"], result["verifier_result"]["rewards"]) for result in results
     ]
     assert ["AgentTimeoutError", None] == [(result["exception_info"] or {}).get("exception_type") for result in results]
+
+
+def test_a_main_score_of_which_less_is_better() -> None:
+    """It is no reward, which is better the higher it is, and keeps its name."""
+    made = run_of(BOUGHT)
+    falling = replace(made, suites={"shop": replace(made.suites["shop"], scales={"tsq": Scale("lower", 0.0, None, declared=True)})})
+
+    assert ("reward", "tsq") == (_reward("tsq", made, BOUGHT), _reward("tsq", falling, BOUGHT))

@@ -13,11 +13,12 @@ import pytest
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import load_reader, load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
+from pytest_agentbench.exports.toolorchestra_run import _is_correct
 from pytest_agentbench.exports.toolorchestra_series import CACHE_COLUMNS, GPU_COLUMNS
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import Json, Rollout, Scale, Score
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.options import RunOptions
-from tests.made_runs import run_directory
+from tests.made_runs import run_directory, run_of
 from tests.tables.shop import ALL, BOUGHT, LOST, MS, NOON, START, TRIED, call, rollout
 
 
@@ -205,3 +206,13 @@ def test_the_window_is_the_runs(tmp_path: Path, window: tuple[float, float | Non
     steps, first = combined["steps"], combined["t0_first_request_unix"]
     assert name == next(iter(combined["windows"]))
     assert (pytest.approx(low), pytest.approx(high)) == (steps["t_start_unix"] - first, steps["t_end_unix"] - first)
+
+
+def test_correct_by_the_declaration() -> None:
+    """A rollout is correct up to the threshold if lower is better, and without a threshold at the best value."""
+    mistakes = Scale("lower", 0.0, None, declared=True)
+    made = run_of(BOUGHT)
+    falling = replace(made, suites={"shop": replace(made.suites["shop"], scales={"tsq": mistakes}, passes=None)})
+    correct = [_is_correct(replace(BOUGHT, scores={"tsq": Score(value)}), falling) for value in (0.0, 1.0)]
+
+    assert [True, False] == correct

@@ -7,7 +7,9 @@ from typing import Any
 
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.verdict import SuiteRule
+from pytest_agentbench.gate.suite_rule import SuiteRule
+from pytest_agentbench.records import scale_in
+from tests.made_runs import SCALES
 
 HASHES = {"scenario": "s", "agent": "a", "scorers": {"tsq": "c"}, "backend": "b"}
 
@@ -26,6 +28,7 @@ def evidence(trials: Iterable[Trial], **facts: Any) -> Evidence:
     known: dict[str, Any] = {
         "planned": len(every),
         "scenarios": {"shop": len({each.scenario for each in every})},
+        "scales": {"shop": SCALES},
         "stopwatch": "ok",
         "rates": {"rollouts_per_hour": 1000.0},
         **facts,
@@ -33,6 +36,6 @@ def evidence(trials: Iterable[Trial], **facts: Any) -> Evidence:
     return Evidence.of(RunFacts(known.pop("run", "now"), **known), every)
 
 
-def asked(text: str, *, falling: tuple[str, ...] = ("repeated",), any_part: bool = False, passes: bool = False) -> SuiteRule:
-    rule = parse_rule(text, ("tsq", "repeated"), falling, passes=passes)
-    return SuiteRule("shop", rule, rule.metric in falling, any_part)
+def asked(text: str, *, any_part: bool = False, passes: bool = False) -> SuiteRule:
+    rule = parse_rule(text, ("tsq", "repeated"), SCALES, passes=passes)
+    return SuiteRule("shop", rule, scale_in(SCALES, rule.metric), any_part)

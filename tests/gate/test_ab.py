@@ -16,13 +16,13 @@ from pytest_agentbench.gate.evidence import trial_of
 from pytest_agentbench.gate.values import latencies
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
-from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
+from pytest_agentbench.records import UNDECLARED, Chunk, Json, LLMCall, Rollout, Scale, Score
 from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared
 from pytest_agentbench.stats.latency import latency_limit
 from pytest_agentbench.suites.arm_list import parse_arms
 from pytest_agentbench.suites.arms import Arm, sides
-from tests.made_runs import run_of
+from tests.made_runs import SCALES, run_of
 
 ARMS = parse_arms("old=x,new=y")
 MS = 1_000_000
@@ -31,7 +31,7 @@ BLOCK = 10  # rollouts of an arm that run before the other arm's
 
 def suites_in(arms: Sequence[Arm]) -> dict[str, SuiteInArms]:
     """One suite under these arms."""
-    return {"shop": SuiteInArms(("tsq",), sides(("default",), arms))}
+    return {"shop": SuiteInArms({"tsq": SCALES["tsq"]}, sides(("default",), arms))}
 
 
 def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: Any) -> Rollout:
@@ -189,3 +189,17 @@ def of_report(rollouts: list[Rollout], q: int) -> float:
 
 def of_gate(rollouts: list[Rollout], q: int) -> float | None:
     return latency_limit(latencies(map(trial_of, rollouts), "ttft"), q, 1000.0).estimate
+
+
+@pytest.mark.parametrize(
+    ("scale", "finding"), [(SCALES["tsq"], "worse"), (Scale("lower", 0.0, 1.0, declared=True), "better"), (UNDECLARED, "inconclusive")]
+)
+def test_an_arm_by_the_declaration(scale: Scale, finding: str) -> None:
+    """Lower scores are worse or better as the scorer declares; without a worst value nothing is concluded of an arm that crashed."""
+    comparison = Comparison(ARMS, {"shop": SuiteInArms({"tsq": scale}, sides(("default",), ARMS))})
+    for each in [*both(change=-0.3), rollout("new", 60, None if scale == UNDECLARED else 0.5, 15.0), rollout("old", 60, 0.5, 15.0)]:
+        comparison.add(each)
+    found = next(each for each in comparison.summary(ArmFacts(), (), Stopwatch(verdict="ok")).comparisons if each.metric == "tsq")
+
+    assert finding == found.finding
+    assert (scale == UNDECLARED) == found.reason.startswith("new: 1 of 61 rollouts ended as agent_error")

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.gate.calibration import Flaky, calibrate
 from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.gate.rules import parse_rule
+from pytest_agentbench.gate.suite_rule import SuiteRule
 from pytest_agentbench.gate.verdict import judge_rules
+from pytest_agentbench.records import Scale
 from tests.gate.evidences import asked, evidence, trial
 
 scores = st.lists(st.floats(0, 1), min_size=12, max_size=12)
@@ -65,3 +68,18 @@ def test_nothing_to_compare(runs: list[Evidence]) -> None:
     """One run, or one without the score, suggests nothing."""
     with pytest.raises(ValueError, match="nothing to compare"):
         calibrate(runs, "shop", "tsq")
+
+
+def test_less_is_better() -> None:
+    """Of a score of which lower is better margin and limit are upper ones: every pair of runs passes, and every run."""
+    marks = Scale("lower", 0.0, 10.0, declared=True)
+    runs = [
+        evidence([trial(number, float((number + shift) % 3)) for number in range(20)], scales={"shop": {"tsq": marks}}) for shift in (0, 1)
+    ]
+    found = calibrate(runs, "shop", "tsq")
+
+    assert (2.0, True) == (found.floor, found.limit is not None and 0.95 < found.limit < 10)
+    assert found.margin is not None
+    assert {"PASS": 2} == dict(found.verdicts[found.margin])
+    rule = SuiteRule("shop", parse_rule(f"tsq.mean <= {found.limit}", ("tsq",), {"tsq": marks}), marks, any_part=True)
+    assert ["PASS"] * 2 == [judge_rules([rule], each, {})[0].decision.verdict for each in runs]

@@ -16,7 +16,7 @@ from pytest_agentbench.gate.baselines import default_baseline, find_baseline, re
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial, call_times, trial_of
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.goodput import Goodput
-from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Score, ToolCall
+from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Scale, Score, ToolCall
 from tests.gate.evidences import evidence, trial
 
 MS = 1_000_000  # nanoseconds
@@ -39,6 +39,7 @@ trials = st.builds(
     duration_ms=numbers,
     calls=st.lists(calls, max_size=3).map(tuple),
 )
+scales = st.builds(Scale, st.sampled_from(["higher", "lower"]), st.none() | numbers, st.none() | numbers, names, st.booleans())
 facts = st.builds(
     RunFacts,
     names,
@@ -52,6 +53,7 @@ facts = st.builds(
     st.none() | numbers,
     st.none() | numbers,
     st.dictionaries(st.sampled_from(["ttft", "e2e"]), numbers),
+    scales=st.dictionaries(names, st.dictionaries(names, scales)),
 )
 
 
@@ -152,7 +154,7 @@ def test_writing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/4"}', '{"schema": "agentbench-baseline/4", "suite": "s"}', "3"]
+    "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/5"}', '{"schema": "agentbench-baseline/5", "suite": "s"}', "3"]
 )
 def test_what_is_no_baseline(tmp_path: Path, text: str) -> None:
     """One sentence with the file, and what writes one."""

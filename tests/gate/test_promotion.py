@@ -17,7 +17,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import Plan, Run
 from pytest_agentbench.runs.provenance import Git
 from tests.gate.evidences import evidence, trial
-from tests.made_runs import run_of
+from tests.made_runs import SCALES, run_of
 
 
 def run(failure: str = "", not_run: int = 0, dirty: bool | None = False, resume: str | None = None) -> Run:
@@ -86,7 +86,7 @@ def test_a_first_baseline() -> None:
     first = promotion(of(0.5, 1.0), None)
 
     check_reason([first], "")
-    assert ScoreChange("shop", "tsq", None, 0.75, 2) == first.changes[0]
+    assert ScoreChange("shop", "tsq", None, 0.75, 2, SCALES["tsq"]) == first.changes[0]
 
 
 @given(st.floats(0, 1), st.floats(0, 1))

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES, Rule, parse_rule
 from pytest_agentbench.metrics.registry import gated
+from tests.made_runs import SCALES
 
 SCORES = ("tsq", "hallucinated")
-FALLING = ("hallucinated",)
 
 
 def parsed(text: str) -> Rule:
-    return parse_rule(text, SCORES, FALLING)
+    return parse_rule(text, SCORES, SCALES)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pytest_agentbench.gate.run_comparison import (
     passes_against,
     score_against,
 )
+from pytest_agentbench.records import Scale
 from pytest_agentbench.reports.columns import columns
 from pytest_agentbench.reports.run_comparison import WIDTH, markdown, parts, setup_lines, write_several
 from pytest_agentbench.runs.results import Means, Passes, PassMean
@@ -198,3 +199,30 @@ def test_how_many_scenarios_a_comparison_rests_on() -> None:
         *doubt_sentences(several(every, few))
     ]
     assert [] == [*doubt_sentences(several(every, every))]
+
+
+def test_a_score_on_another_scale() -> None:
+    """Runs whose scorers declare another direction or range are not compared, in a table of several runs and in one of two."""
+    other = {"shop": {"tsq": Scale("lower", 0.0, None, declared=True)}}
+    old, new = run(noisy()), run(replace(noisy(), facts=replace(noisy().facts, scales=other)))
+
+    assert [(None, "tsq is on another scale")] == [(each.decision, each.why) for each in score_against(several(old, new), "shop", "tsq")]
+    (found,) = score_changes(old, new)
+    assert (INCONCLUSIVE, "on different scales: higher is better, between 0 and 1; now lower is better, 0 or more") == (
+        found.decision.verdict,
+        found.decision.reason,
+    )
+
+
+def test_agent_errors_without_a_worst_value() -> None:
+    """A score that has no worst value is not compared if a run crashed; with one the crash counts as that."""
+    crashed = evidence([*noisy().groups["shop"], trial("crashed", None, status="agent_error")])
+    loose = replace(crashed, facts=replace(crashed.facts, scales={}))
+    plain = replace(noisy(), facts=replace(noisy().facts, scales={}))
+
+    (with_worst,) = score_against(several(run(noisy()), run(crashed)), "shop", "tsq")
+    assert with_worst.decision is not None
+    (without,) = score_against(several(run(plain), run(loose)), "shop", "tsq")
+    assert "1 of 121 rollouts ended as agent_error" in without.why
+    (found,) = score_changes(run(plain), run(loose))
+    assert found.decision.reason.startswith("in the new run 1 of 121 rollouts ended as agent_error")

@@ -70,7 +70,7 @@ def test_ten_lines_at_most() -> None:
 
 
 def test_tasks() -> None:
-    """Of tasks that are not solved, how many, and how most of them ended; the lowest stand without tools that nobody expects."""
+    """Of tasks that are not solved, how many, and how most of them ended; the worst stand without tools that nobody expects."""
     failed = [Verification(0.0, first_failure=check) for check in ("test_port", "test_log", "test_port")]
     solved = rollout("d", "bash", tsq=1.0, verification=Verification(1.0))
     run = run_of(*(rollout(id, "bash", verification=found) for id, found in zip("abc", failed, strict=True)), solved)
@@ -78,7 +78,7 @@ def test_tasks() -> None:
     first = first_look.lines(run)
     assert "1 of 4 tasks solved in all verified trials, 3 in none" in first
     assert "the most frequent way to fail: ok, first failed: test_port: 2 rollouts, for example a" in first
-    assert "| task | tsq | what it says |" == section(run, "Lowest tsq")[0]
+    assert "| task | tsq | what it says |" == section(run, "Worst tsq")[0]
     assert not [line for line in first_look.lines(run_of(solved)) if "solved" in line]
 
 
@@ -91,11 +91,11 @@ def test_flips() -> None:
 
 
 def test_every_scenario() -> None:
-    """Each has a row with its mean, the lowest first; beyond two hundred the rest is in run.json, which the report says."""
+    """Each has a row with its mean, the worst first; beyond two hundred the rest is in run.json, which the report says."""
     run = run_of(rollout("b", tsq=0.5), rollout("b", tsq=1.0, trial=2), rollout("a", status="agent_error"))
     many = run_of(*(rollout(f"s{each:03}") for each in range(SCENARIOS + 2)))
 
     assert ["| `b` | 0.750 |", "| `a` | - |"] == section(run, "Every scenario")[2:4]
     assert SCENARIOS == len([line for line in section(many, "Every scenario") if line.startswith("| `s")])
-    assert f"The lowest {SCENARIOS}; 2 more are in run.json." in "\n".join(lines(many))
+    assert f"The worst {SCENARIOS}; 2 more are in run.json." in "\n".join(lines(many))
     assert SCENARIOS + 2 == len(many.suites["shop"].scenarios)

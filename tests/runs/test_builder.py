@@ -15,7 +15,7 @@ from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run, pri
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import BackendUse, Imported, Run, SessionFacts
 from pytest_agentbench.suites.suite import Scenario
-from tests.made_runs import SHOP, session_facts
+from tests.made_runs import SCALES, SHOP, session_facts
 
 SCENARIOS = tuple(Scenario(f"s-{number}", ({"role": "user", "content": "A lamp?"},)) for number in range(2))
 ASKED = PlannedSuite("shop", replace(SHOP, scenarios=SCENARIOS), "default", {"tsq.mean": 0.8})
@@ -30,7 +30,7 @@ def rollout(number: int, score: float | None, started_ns: int = 0, ended_ns: int
 def built(*rollouts: Rollout, asked: PlannedSuite = ASKED, facts: SessionFacts | None = None) -> Run:
     tallies = Tallies(Performance())
     for each in rollouts:
-        tallies.add(each, "tsq")
+        tallies.add(each, "tsq", SCALES["tsq"])
     return build_run(facts or session_facts(), [asked], tallies)
 
 
@@ -139,7 +139,7 @@ def test_less_is_better() -> None:
     """Of a score of which less is better nothing is gained per token."""
     falling = replace(ASKED, suite=replace(ASKED.suite, scorers={"hallucinated": {}}), thresholds={})
     tallies = Tallies(Performance())
-    tallies.add(replace(took(0), scores={"hallucinated": Score(1.0)}), "hallucinated")
+    tallies.add(replace(took(0), scores={"hallucinated": Score(1.0)}), "hallucinated", SCALES["hallucinated"])
     efficiency = build_run(session_facts(), [falling], tallies).suites["shop"].efficiency
 
     assert (None, None, 1100.0) == (efficiency.score_per_1k_tokens, efficiency.score_per_second, efficiency.tokens_per_rollout)

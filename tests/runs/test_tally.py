@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import Attempt, Json, Rollout, Score, ToolCall
+from pytest_agentbench.records import Attempt, Json, Rollout, Scale, Score, ToolCall
 from pytest_agentbench.reports.words import score_text
 from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import Environment
@@ -20,7 +20,7 @@ from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.tally import SuiteTally, build_suite, environment, find_run, read_run, write_run
 from pytest_agentbench.stats.paired import ScenarioSample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
-from tests.made_runs import run_of
+from tests.made_runs import SCALES, run_of
 
 
 def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -> Rollout:
@@ -36,6 +36,7 @@ def shop(*scorers: str) -> Suite:
         (),
         DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3),
         scorers={each: {} for each in scorers},
+        scales={each: SCALES[each] for each in scorers if each in SCALES},
     )
 
 
@@ -43,7 +44,7 @@ def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",), population:
     """The part of run.json about a suite with these rollouts."""
     tally = SuiteTally()
     for each in rollouts:
-        tally.add(each, scorers[0])
+        tally.add(each, scorers[0], shop(*scorers).scale(scorers[0]))
     result: Json = plain(build_suite(shop(*scorers), "default", tally, {"tsq": 0.5}, population=population))
     return result
 
@@ -165,9 +166,10 @@ def test_the_worst_come_first() -> None:
 
 
 def test_what_could_not_be_better_is_not_among_the_worst() -> None:
-    """Perfect scores are not shown as low ones; where a scorer goes beyond 1, its best is the greatest there is."""
+    """Perfect scores are not shown as bad ones; of a scorer that declares no range, the best measured value is not."""
     assert [] == summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 1.0}))["worst"]
-    points = summary(*(rollout(name, scores={"tsq": value}) for name, value in (("a", 10.0), ("b", 1.0), ("c", 10.0))))
+    values = (("a", 10.0), ("b", 1.0), ("c", 10.0))
+    points = summary(*(rollout(name, scores={"points": value}) for name, value in values), scorers=("points",))
 
     assert ["b"] == [each["id"] for each in points["worst"]]
 
@@ -350,3 +352,34 @@ def test_a_scenario_is_among_the_lowest_once() -> None:
 
     for order in ([*trials, *others], [*others, *reversed(trials)], [trials[0], *others, *trials[1:], rollout("z", scores={"tsq": 1.0})]):
         assert [("a-t2", 0.0), *((id, 0.3) for id in "bcde")] == [(each["id"], each["score"]) for each in summary(*order)["worst"]]
+
+
+def test_the_worst_by_the_declaration() -> None:
+    """If lower is better, the highest scores are the worst, and those at the least value could not be better."""
+    values = {"a": 2.0, "b": 0.0, "c": 3.0, "d": 1.0}
+    part = summary(*(rollout(name, scores={"repeated": value}) for name, value in values.items()), scorers=("repeated",))
+
+    assert [("c", 3.0), ("a", 2.0), ("d", 1.0)] == [(each["id"], each["score"]) for each in part["worst"]]
+    assert ["c", "a", "d", "b"] == [each["scenario"] for each in part["scenarios"]]
+
+
+def test_a_worst_trial_that_comes_later_by_the_declaration() -> None:
+    """A scenario is among the worst by its highest count, in whatever order its trials end."""
+    trials = [rollout("a", trial=at, scores={"repeated": value}) for at, value in ((1, 1.0), (2, 4.0), (3, 2.0))]
+
+    for order in (trials, trials[::-1]):
+        assert [4.0] == [each["score"] for each in summary(*order, scorers=("repeated",))["worst"]]
+
+
+def test_agent_errors_of_a_range_whose_worst_end_is_its_greatest() -> None:
+    """Both means of a count with a greatest value: 1, 2 and the 10 of the crash, or 1 and 2 alone."""
+    marks = Scale("lower", 0.0, 10.0, declared=True)
+    tally = SuiteTally()
+    for each in (rollout("a", scores={"marks": 1.0}), rollout("b", scores={"marks": 2.0}), rollout("c", "agent_error")):
+        tally.add(each, "marks", marks)
+    part = plain(build_suite(replace(shop("marks"), scales={"marks": marks}), "default", tally, {}))
+
+    over_all, evaluable = values(part, "marks")
+
+    assert pytest.approx(13 / 3) == over_all
+    assert 1.5 == evaluable

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pytest_agentbench.errors import ConfigError, NoScore, ScorerFailed
 from pytest_agentbench.records import STATUSES, Json, Rollout, Score, ToolCall
 from pytest_agentbench.rollouts.scores import no_judge, scored, wants_judge
-from pytest_agentbench.scorers import LOWER_IS_BETTER, SCORERS, load_scorer
+from pytest_agentbench.scorers import SCORERS, load_scorer
+from pytest_agentbench.scorers.declaration import scale_of
 from pytest_agentbench.suites.suite import Scenario, Tool
 from tests.scorers.records import records
 
@@ -40,9 +41,10 @@ def test_mistakes_cost_something(calls: list[ToolCall], told_by: list[str]) -> N
     for name in told_by:
         best, found = (load_scorer(name)(*records(made, LABELS, TOOLS)) for made in (RIGHT, calls))
 
-        assert found > best if name in LOWER_IS_BETTER else found < best == 1.0
+        assert found > best if scale_of(load_scorer(name)).falling else found < best == 1.0
 
 
+FALLING = {name for name in SCORERS if scale_of(load_scorer(name)).falling}
 NAMES = st.sampled_from(["look", "pay", "fly", "bank__Pay", ""])
 ARGUMENTS = st.dictionaries(st.sampled_from(["amount", "x"]), st.none() | st.integers(0, 9) | st.text(max_size=3), max_size=2)
 OF_MORE_THAN_CALLS = {"exact", "regex", "numeric", "reward", "state_equals"}  # answers, verifiers and states
@@ -53,7 +55,7 @@ MADE = st.builds(ToolCall, NAMES, ARGUMENTS, st.just(1), st.sampled_from([None, 
 def test_no_score_above_one(calls: list[ToolCall], labels: list[Json]) -> None:
     """Weakness 5: weights that are not normalised give up to 1.4 there. Here every share lies between 0 and 1, whatever was called."""
     of_calls = {name for name in SCORERS if not wants_judge(load_scorer(name))} - OF_MORE_THAN_CALLS
-    for name in of_calls - LOWER_IS_BETTER:
+    for name in of_calls - FALLING:
         assert 0.0 <= load_scorer(name)(*records(calls, labels, TOOLS)) <= 1.0
 
 
@@ -95,7 +97,7 @@ def test_an_error_is_no_number(status: str) -> None:
         found.score("broken")
 
 
-@pytest.mark.parametrize("name", sorted(LOWER_IS_BETTER))
+@pytest.mark.parametrize("name", sorted(FALLING))
 def test_an_error_is_not_the_best_value_either(name: str) -> None:
     """Weakness 6: there an error is 0.0 where less is better, the best there is. Here a count of an agent that crashed is no number."""
     scenario, _ = records()

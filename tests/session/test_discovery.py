@@ -18,8 +18,10 @@ from pytest_agentbench.session.discovery import (
     is_left_out,
     merged_thresholds,
     suite_folders,
+    with_sound_code,
 )
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from tests.made_runs import SCALES
 
 SKIPPED = (".*", "node_modules", "venv")
 
@@ -32,7 +34,9 @@ def touch(root: Path, *names: str) -> None:
 
 def shop(**keys: Any) -> Suite:
     scenarios = tuple(Scenario(f"s-{number}", ()) for number in range(3))
-    return Suite("shop", Path("scenarios/shop"), scenarios, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), **keys)
+    return Suite(
+        "shop", Path("scenarios/shop"), scenarios, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), scales=SCALES, **keys
+    )
 
 
 def found(**keys: Any) -> DiscoveredSuite:
@@ -183,7 +187,7 @@ def test_a_suite_is_found(tmp_path: Path) -> None:
 )
 def test_a_fault_is_kept(tmp_path: Path, keys: dict[str, Any], variants: tuple[str, ...], sentence: str) -> None:
     """What is wrong with a suite becomes its error, under its folder's name; the others are not concerned."""
-    result = find(suite_file(tmp_path, **keys), [], variants, None)
+    [result] = with_sound_code([find(suite_file(tmp_path, **keys), [], variants, None)])
 
     assert result.error.startswith(f"{tmp_path}/{sentence}")
     assert (None, tmp_path.name, {}, ()) == (result.suite, result.name, result.thresholds, result.variants)
@@ -245,9 +249,11 @@ def test_limits_at_the_ends_of_a_range(tmp_path: Path) -> None:
     thresholds = {"tsq": 1, "tsq.mean": 0, "repeated.mean": 7, "polite": -50}
     gate = ["tsq.mean >= 1", "tsq.mean >= -1 vs baseline", "repeated.mean <= 9", "repeated.mean <= 5 vs baseline", "polite.mean >= 80"]
 
-    assert (
-        "" == find(suite_file(tmp_path, scorers=["tsq", "repeated", "./x.py:polite"], thresholds=thresholds, gate=gate), [], (), None).error
-    )
+    (tmp_path / "x.py").write_text("def polite(scenario, rollout):\n    return 1.0\n")
+    file = suite_file(tmp_path, scorers=["tsq", "repeated", "./x.py:polite"], thresholds=thresholds, gate=gate)
+    [ended] = with_sound_code([find(file, [], ("default",), None)])
+
+    assert "" == ended.error
 
 
 @pytest.mark.parametrize(("backend", "chosen"), [({"shop": {"tsq": 2}}, {}), ({}, {"tsq": 2})])

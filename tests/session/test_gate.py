@@ -18,7 +18,7 @@ from pytest_agentbench.session.gate import Gate, make_gate
 from pytest_agentbench.session.settings import Settings, read_settings
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from tests.gate.evidences import evidence, trial
-from tests.made_runs import gate_result, rule_result, run_of
+from tests.made_runs import SCALES, gate_result, rule_result, run_of
 
 
 def found(
@@ -27,7 +27,7 @@ def found(
     """A suite with these rules."""
     each = tuple(Scenario(str(number), ()) for number in range(scenarios))
     data = DatasetInfo(name, "f", "data.json", "0" * 64, "hand", scenarios)
-    suite = Suite(name, Path(f"scenarios/{name}"), each, data, scorers={name: {} for name in scorers}, gate=gate)
+    suite = Suite(name, Path(f"scenarios/{name}"), each, data, scorers={name: {} for name in scorers}, scales=SCALES, gate=gate)
     return DiscoveredSuite(suite.folder, suite, {}, ("default",), trials)
 
 

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.rules import Rule, parse_rule
-from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
+from pytest_agentbench.gate.suite_rule import SuiteRule
+from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.means import suite_interval
 from pytest_agentbench.stats.paired import ScenarioSample
 from pytest_agentbench.stats.pass_rates import Bar, PassRate, against_share, pass_all, pass_counts
 from tests.benchmarks.verdicts.benchmark import RISK, within
 from tests.gate.evidences import HASHES, evidence, trial
+from tests.made_runs import SCALES
 
 BAR = Bar("tsq", 0.5)
 
@@ -130,11 +132,11 @@ def test_what_passes() -> None:
 
 
 def parsed(text: str, *, passes: bool = True) -> Rule:
-    return parse_rule(text, ("tsq", "repeated"), ("repeated",), passes=passes)
+    return parse_rule(text, ("tsq", "repeated"), SCALES, passes=passes)
 
 
 def decided(text: str, trials: list[Any], **facts: Any) -> Decision:
-    return judge_rules([SuiteRule("shop", parsed(text), any_part=True, bar=BAR)], evidence(trials, **facts), {})[0].decision
+    return judge_rules([SuiteRule("shop", parsed(text), SCALES["tsq"], any_part=True, bar=BAR)], evidence(trials, **facts), {})[0].decision
 
 
 def rollouts(passed: int, n: int = 40, trials: int = 3) -> list[Any]:

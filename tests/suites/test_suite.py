@@ -13,6 +13,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
+from pytest_agentbench.scorers import with_declarations
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Suite
 
@@ -213,9 +214,9 @@ def test_variants(folder: Folder) -> None:
 
 
 def test_the_floor_of_rewards(folder: Folder) -> None:
-    """A reward has a floor of 1 where the suite names none; other scores have none."""
-    assert {"reward": 1.0} == folder.load(("scorers", ["reward", "tsq"])).thresholds
-    assert {"reward": 0.5} == folder.load(("scorers", ["reward"]), ("thresholds", {"reward": 0.5})).thresholds
+    """The scorer `reward` declares a threshold of 1, which a suite's own replaces; other scorers declare none."""
+    assert {"reward": 1.0} == with_declarations(folder.load(("scorers", ["reward", "tsq"]))).thresholds
+    assert {"reward": 0.5} == with_declarations(folder.load(("scorers", ["reward"]), ("thresholds", {"reward": 0.5}))).thresholds
 
 
 def test_variants_with_a_file_of_settings(folder: Folder) -> None:

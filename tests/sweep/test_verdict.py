@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_agentbench.gate.evidence import Trial
+from pytest_agentbench.records import Scale, scale_in
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 from pytest_agentbench.sweep.levels import Level, Sweep
 from pytest_agentbench.sweep.verdict import Criteria, judgements
 from tests.gate.evidences import trial
-from tests.made_runs import run_of
+from tests.made_runs import SCALES, run_of
 
 GOOD = [trial(name) for name in range(200)]
 LOST = [trial(name, None, status="infra_error", calls=()) for name in range(200, 203)]
@@ -18,7 +21,7 @@ SLOW = [trial(name, ttft=900.0) for name in range(200)]
 
 def swept(*levels: list[Trial], score: str = "tsq") -> Sweep:
     made = tuple(Level(concurrency, trials=trials) for concurrency, trials in enumerate(levels, 1))
-    return Sweep(run_of(), "shop", score, made, {})
+    return Sweep(run_of(), "shop", score, scale_in(SCALES, score), made, {})
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,13 @@ def test_levels(levels: tuple[list[Trial], ...], slo: dict[str, float], verdicts
 def test_a_suite_without_scores() -> None:
     """What failed is lost there, too."""
     assert [INCONCLUSIVE, PASS] == [each.verdict for each in judgements(swept(GOOD + LOST, GOOD, score=""), Criteria({}))]
+
+
+def test_a_score_of_which_less_is_better() -> None:
+    """A level with more mistakes fails, and one with fewer holds."""
+    few, many = ([trial(name, value) for name in range(200)] for value in (1.0, 9.0))
+    marks = Scale("lower", 0.0, 10.0, declared=True)
+
+    for levels, verdict in (((few, many), FAIL), ((many, few), PASS)):
+        sweep = replace(swept(*levels), scale=marks)
+        assert verdict == judgements(sweep, Criteria({}))[1].verdict

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from pytest_agentbench.lib.characters import whole_characters
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import Json, Rollout, Scale
 from pytest_agentbench.reports.page.distributions import BINS, Distributions
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.reports.page.server import server_series
@@ -21,7 +21,6 @@ from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.runs.tally import bar_of
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 from pytest_agentbench.stats.pass_rates import Bar
 
 BLOCK = 50  # rollouts that are unpacked together
@@ -48,17 +47,17 @@ def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
 
 def bars_of(run: Run) -> dict[str, Bar | None]:
     """Suite, or `suite-variant` -> what a rollout has to reach to pass; None where nobody said."""
-    return {name: bar_of(suite.scorers, suite.thresholds) for name, suite in run.suites.items()}
+    return {name: bar_of(suite.scorers, suite.thresholds, suite.scales) for name, suite in run.suites.items()}
 
 
 def mains_of(run: Run) -> Json:
     """Suite, or `suite-variant` -> its main score."""
-    return {name: main(suite.main_score) for name, suite in run.suites.items()}
+    return {name: main(suite.main_score, suite.scales[suite.main_score]) for name, suite in run.suites.items()}
 
 
-def main(score: str) -> Json:
+def main(score: str, scale: Scale) -> Json:
     """A main score as the page knows it."""
-    return {"score": score, "falling": score in LOWER_IS_BETTER}
+    return {"score": score, "falling": scale.falling}
 
 
 class PageTable:

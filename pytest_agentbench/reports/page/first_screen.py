@@ -15,7 +15,6 @@ from pytest_agentbench.reports.words import number, percent, score_of, split_tex
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.verdicts import RuleResult
-from pytest_agentbench.scorers import LOWER_IS_BETTER
 
 RULES = CLAIMS = 10  # lines of each
 LATENCIES = ("ttft", "itl", "e2e")
@@ -89,7 +88,7 @@ def figure(title: str, value: str, unit: str, about: str) -> str:
 def _suite_figures(group: str, suite: SuiteResult, *, several: bool) -> Iterator[str]:
     for score in suite.scorers[: 1 if several else None]:
         mean = suite.scores[score].mean
-        better = "less is better" if score in LOWER_IS_BETTER else "more is better"
+        better = suite.scales[score].text
         value = "not measured" if mean is None else number(mean.value, 3)
         yield figure(f"{group} {score}" if several else score, value, "", f"{_interval(mean)}{better}")
     for score, answers in suite.answers.items():

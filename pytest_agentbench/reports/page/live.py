@@ -9,7 +9,7 @@ from typing import Literal
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_lock import lock
-from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
 from pytest_agentbench.reports.page.first_screen import first_screen
 from pytest_agentbench.reports.page.first_screen_so_far import SoFar, first_screen_so_far
@@ -22,7 +22,6 @@ from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, opened
 from pytest_agentbench.runs.sessions import FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session, read_sessions
-from pytest_agentbench.suites.suite import score_name
 
 RunPhase = Literal["running", "stopped", "ended"]  # stopped: its session is summing up, or was killed
 
@@ -125,8 +124,9 @@ class LiveRecords:
         if self.run:
             return mains_of(self.run)
         groups = {key.group: key.suite for key in self._numbers}
-        scorers = {suite: facts["scorers"] for session in self._sessions for suite, facts in session.suites.items()}
-        return {group: main(score_name(next(iter(scorers[suite])))) for group, suite in groups.items() if scorers.get(suite)}
+        scales = {suite: facts["scales"] for session in self._sessions for suite, facts in session.suites.items()}
+        mains = {suite: next(iter(each.items())) for suite, each in scales.items() if each}
+        return {group: main(mains[suite][0], Scale(**mains[suite][1])) for group, suite in groups.items() if suite in mains}
 
     @property
     def session(self) -> Session | None:

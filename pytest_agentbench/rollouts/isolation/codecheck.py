@@ -1,4 +1,4 @@
-"""`python -m pytest_agentbench.rollouts.isolation.codecheck`: loads the code that a suite brings once, to see whether it can be loaded.
+"""`python -m pytest_agentbench.rollouts.isolation.codecheck`: loads the code that a suite brings, to check it and to read declarations.
 
 It is done before anything boots and in a process of its own, which may leave, crash and hang as it likes.
 """
@@ -11,10 +11,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, code_place
@@ -22,8 +22,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.child import end_with_parent, read_config
 from pytest_agentbench.lib.import_path import is_import_path, search_path
 from pytest_agentbench.lib.process import child_environment, end_text, first_line
-from pytest_agentbench.records import Json
+from pytest_agentbench.records import Json, Scale
 from pytest_agentbench.rollouts.rollout import prepare
+from pytest_agentbench.scorers import declared_scale
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 from pytest_agentbench.tools import factory as tool_factory
 
@@ -37,14 +38,21 @@ def brings_any(suite: Suite, variants: Iterable[str]) -> bool:
     )
 
 
-def faults(suites: Sequence[tuple[Suite, Sequence[str]]]) -> list[str]:
-    """What is wrong with the code of each suite under its variants, all looked at side by side."""
+class CodeCheck(NamedTuple):
+    """The result for the code of one suite."""
+
+    fault: str  # why it cannot be loaded, in a sentence that names the suite.yaml; empty if it can
+    scales: Mapping[str, Scale]  # score -> what its scorer declares; empty with a fault
+
+
+def check_all(suites: Sequence[tuple[Suite, Sequence[str]]]) -> list[CodeCheck]:
+    """Checks the code of each suite under its variants, side by side."""
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return [*threads.map(lambda each: fault(*each), suites)]
+        return [*threads.map(lambda each: check_code(*each), suites)]
 
 
-def fault(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> str:
-    """Why the code of a suite cannot be loaded, in a sentence that names its suite.yaml; empty where it can."""
+def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> CodeCheck:
+    """Loads the code of a suite in a process of its own, which has so many seconds."""
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
     own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # which should be those of the data
     config = {"suite": (suite if own_tools else replace(suite, scenarios=())).to_wire(), "variants": [*variants], "sys_path": search_path()}
@@ -55,31 +63,36 @@ def fault(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> str:
     with child:
         answer, expired = first_line(child, seconds)
     if answer:
-        sentence: str = json.loads(answer)
-        return sentence
+        found = json.loads(answer)
+        return CodeCheck(found["fault"], {score: Scale(**scale) for score, scale in found["scales"].items()})
     end = f"did not end within {seconds:g} s" if expired else end_text(child.returncode)
-    return f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end}; importing it should only define things"
+    why = f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end}; importing it should only define things"
+    return CodeCheck(why, {})
 
 
 def main() -> NoReturn:
-    """Answers with the first fault; what the code prints is nobody's, and what it leaves running ends here."""
+    """Answers with the first fault, or with the declarations. Output of the code is discarded, and what it leaves running ends here."""
     end_with_parent(os.getppid(), signal.SIGKILL)
     config = read_config()
     answer = os.dup(1)
     os.dup2(2, 1)
     sys.path[:] = config["sys_path"]
-    os.write(answer, json.dumps(_first_fault(config)).encode() + b"\n")
+    os.write(answer, json.dumps(_answer(config)).encode() + b"\n")
     os._exit(0)
 
 
-def _first_fault(config: Json) -> str:
+def _answer(config: Json) -> Json:
+    """Returns a CodeCheck as JSON."""
     suite = Suite.from_wire(config["suite"])
+    scales: dict[str, Json] = {}
     try:
         for variant in config["variants"]:
-            _check_isolated(suite, variant, prepare(suite, variant).agent)
+            setup = prepare(suite, variant)
+            _check_isolated(suite, variant, setup.agent)
+            scales |= {score: vars(declared_scale(score, scorer)) for score, scorer in setup.scorers.items()}
     except ConfigError as error:
-        return str(error)
-    return ""
+        return {"fault": str(error), "scales": {}}
+    return {"fault": "", "scales": scales}
 
 
 def _check_isolated(suite: Suite, variant: str, agent: Agent) -> None:

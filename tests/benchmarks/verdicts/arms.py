@@ -9,6 +9,7 @@ from itertools import combinations, product
 import numpy as np
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, ArmPair, ArmQuestion, answers, compare_scores
+from pytest_agentbench.records import SHARE
 from pytest_agentbench.rollouts.pool.turn_order import order
 from pytest_agentbench.runs.arm_results import ArmFacts
 from pytest_agentbench.stats.interleaved import compare_interleaved
@@ -89,8 +90,9 @@ def _scores(cell: Cell, random: np.random.Generator, *, differs: bool) -> ArmQue
         "suite",
         "tsq",
         dict.fromkeys(arms),
-        lambda pair, confidence: compare_scores("tsq", arms[pair.new], arms[pair.base], confidence),
+        lambda pair, confidence: compare_scores(SHARE, arms[pair.new], arms[pair.base], confidence),
         (BETTER, WORSE),
+        {},
     )
 
 
@@ -113,6 +115,7 @@ def _latencies(cell: Cell, random: np.random.Generator, *, differs: bool) -> Arm
         dict.fromkeys(arms),
         lambda pair, confidence: compare_interleaved(arms[pair.new], arms[pair.base], 50, confidence=confidence),
         (FASTER, SLOWER),
+        {},
     )
 
 

@@ -8,7 +8,9 @@ import numpy as np
 
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.verdict import SuiteRule, judge_rules, session_verdict
+from pytest_agentbench.gate.suite_rule import SuiteRule
+from pytest_agentbench.gate.verdict import judge_rules, session_verdict
+from pytest_agentbench.records import SHARE
 from pytest_agentbench.stats.decisions import FAIL, PASS
 from tests.benchmarks.verdicts.kinds import KINDS, Floats, fade
 
@@ -50,7 +52,7 @@ def _drop(random: np.random.Generator, means: Floats, drop: float) -> Floats:
 def _verdict(new: list[Floats], base: list[Floats], limit: str, random: np.random.Generator) -> str:
     names = [f"score{at}" for at in range(len(new))]
     run, old = (_evidence(means, names, random) for means in (new, base))
-    asked = [SuiteRule("suite", parse_rule(f"{name}.mean >= {limit} vs baseline", names)) for name in names]
+    asked = [SuiteRule("suite", parse_rule(f"{name}.mean >= {limit} vs baseline", names), SHARE) for name in names]
     return session_verdict(judge_rules(asked, run, {"suite": old}))
 
 

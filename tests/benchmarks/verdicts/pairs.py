@@ -12,8 +12,9 @@ import numpy as np
 
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.rules import parse_rule
+from pytest_agentbench.gate.suite_rule import SuiteRule
 from pytest_agentbench.gate.values import samples
-from pytest_agentbench.gate.verdict import SuiteRule, judge_rules
+from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.stats.decisions import FAIL, PASS
 from tests.benchmarks.measurement import BenchmarkError
 from tests.benchmarks.verdicts.population import Interval, pooled_z
@@ -34,7 +35,7 @@ class Run:
     def of(cls, evidence: Evidence) -> Run:
         """Raises BenchmarkError where a scenario has no score: then its mean is not that of the suite."""
         ((group, trials),) = evidence.groups.items()
-        found = samples(trials, SCORE, falling=False)
+        found = samples(trials, SCORE, evidence.scale(group, SCORE))
         if missing := [scenario for scenario, sample in found.items() if not sample.scores]:
             raise BenchmarkError(f"{evidence.facts.run}: no {SCORE} for {len(missing)} of {len(found)} scenarios, such as {missing[0]}")
         scores = [score for sample in found.values() for score in sample.scores]
@@ -85,7 +86,8 @@ def gate_says(pairs: Sequence[Pair], margins: Sequence[float]) -> tuple[Mapping[
     words: dict[float, Counter[str]] = {margin: Counter() for margin in margins}
     bounds = []
     for run, base in pairs:
-        asked = [SuiteRule(run.group, parse_rule(f"{SCORE}.mean >= -{margin:.9f} vs baseline", (SCORE,))) for margin in margins]
+        scale = run.evidence.scale(run.group, SCORE)
+        asked = [SuiteRule(run.group, parse_rule(f"{SCORE}.mean >= -{margin:.9f} vs baseline", (SCORE,)), scale) for margin in margins]
         decisions = [judged.decision for judged in judge_rules(asked, run.evidence, {run.group: base.evidence})]
         for margin, decision in zip(margins, decisions, strict=True):
             words[margin][decision.verdict] += 1

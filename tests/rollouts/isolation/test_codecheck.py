@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.rollouts.isolation.codecheck import brings_any, fault, faults
+from pytest_agentbench.records import UNDECLARED, Json, Scale
+from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_all, check_code
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 
@@ -23,7 +24,7 @@ def test_sound_code(tmp_path: Path) -> None:
     code = f"import sys, threading, tests.project\nassert {sys.path!r} == sys.path\nprint('x' * 100_000)\n"
     code += "threading.Thread(target=threading.Event().wait).start()\ndef run(scenario): ...\n"
 
-    assert "" == fault(suite(tmp_path, code), ["default"])
+    assert "" == check_code(suite(tmp_path, code), ["default"]).fault
     assert not [name for name in sys.modules if name.startswith("agentbench_agent_")]
 
 
@@ -34,7 +35,7 @@ def test_code_that_never_ends(tmp_path: Path) -> None:
     sentence = (
         f"{tmp_path}/suite.yaml: the process that imports the suite's code did not end within 0.5 s; importing it should only define things"
     )
-    assert sentence == fault(hanging, ["default"], seconds=0.5)
+    assert sentence == check_code(hanging, ["default"], seconds=0.5).fault
 
 
 def test_several_suites(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_several_suites(tmp_path: Path) -> None:
     sound = suite(tmp_path / "sound", "def run(scenario): ...", variants={"odd": {"kind": "./agent.py:walk"}})
     broken = suite(tmp_path / "broken", "1 / 0")
 
-    first, second, third = faults([(sound, ["default"]), (broken, ["default"]), (sound, ["default", "odd"])])
+    first, second, third = (each.fault for each in check_all([(sound, ["default"]), (broken, ["default"]), (sound, ["default", "odd"])]))
 
     assert "" == first
     assert (
@@ -59,3 +60,19 @@ def test_whose_code_is_tried(tmp_path: Path) -> None:
     assert brings_any(plain, ["default", "own"])
     assert brings_any(suite(tmp_path, "", agent={"kind": "tool_calling"}, scorers={"./agent.py:score": {}}), ["default"])
     assert brings_any(suite(tmp_path, "", agent={"kind": "self_evaluating", "wraps": "./agent.py:run"}), ["default"])
+
+
+def test_declarations(tmp_path: Path) -> None:
+    """The process answers with what each scorer declares, of its own code and built-in ones; with a fault it answers with none."""
+    code = "from pytest_agentbench import scorer\ndef run(scenario): ...\ndef plain(scenario, rollout): return 1\n"
+    code += "@scorer(better='lower', range=(0, float('inf')), unit='mistakes')\ndef counted(scenario, rollout): return 1\n"
+    scorers: Json = {"./agent.py:counted": {}, "./agent.py:plain": {}, "hallucinated": {}}
+    found = check_code(suite(tmp_path, code, scorers=scorers), ["default"])
+
+    assert "" == found.fault
+    assert {
+        "counted": Scale("lower", 0.0, None, "mistakes", declared=True),
+        "plain": UNDECLARED,
+        "hallucinated": Scale("lower", 0.0, None, "calls", declared=True),
+    } == found.scales
+    assert {} == check_code(suite(tmp_path / "broken", "1 / 0"), ["default"]).scales
