@@ -15,7 +15,7 @@ from pytest_agentbench.reports import answers
 from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text, essentials, losses_text, whole
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
-from pytest_agentbench.reports.outcome import headline
+from pytest_agentbench.reports.outcome import Tone, headline, tone
 from pytest_agentbench.reports.triage import kinds_text
 from pytest_agentbench.reports.window_words import chosen_text
 from pytest_agentbench.reports.words import (
@@ -41,6 +41,8 @@ LOWEST = 3  # scenarios with low scores, of all suites together
 RULES = 6  # of the gate, the worst first
 VERDICT = "verdict"
 BY_HAND = "hand"  # the source of labels that somebody has read
+#: Tone of a verdict -> the terminal's colour.
+COLOUR_OF: Mapping[Tone, str] = {"good": "green", "bad": "red", "open": "yellow", "": ""}
 WORDS = "docs/metrics.md"  # says what they mean
 
 
@@ -55,7 +57,8 @@ class PageRow(NamedTuple):
 
 def rows(run: Run, shown: str) -> Iterator[PageRow]:
     """The page from top to bottom; `shown` is the run directory as the reader can open it."""
-    yield PageRow(VERDICT, headline(run), verdict_colour(run.verdict))
+    first = headline(run)
+    yield PageRow(VERDICT, str(first), COLOUR_OF[first.tone])
     yield from trouble_rows(run)
     if run.imported:
         yield PageRow("imported", next(imported_lines(run.imported)))
@@ -75,7 +78,8 @@ def rows(run: Run, shown: str) -> Iterator[PageRow]:
 
 
 def verdict_colour(verdict: str) -> str:
-    return {"PASS": "green", "FAIL": "red"}.get(verdict, "yellow")
+    """Returns the terminal's colour for a verdict; empty if it has none."""
+    return COLOUR_OF[tone(verdict)]
 
 
 def _failure(run: Run) -> Iterator[PageRow]:

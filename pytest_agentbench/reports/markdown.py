@@ -77,7 +77,7 @@ def write(run: Run, directory: Path) -> Path:
 def lines(run: Run) -> Iterator[str]:
     """The lines of report.md."""
     backend = run.backend
-    yield f"# Run {run.id}: {headline(run)}"
+    yield f"# Run {run.id}: {headline(run, prose)}"
     yield ""
     asked = run.settings.concurrency or "an unknown number of"
     yield f"Backend {code(backend.name)}, model {known_name(backend.served_model)}, {asked} rollouts in flight asked for."

@@ -113,7 +113,8 @@ def write_rows(terminal: TerminalReporter, page: Sequence[PageRow], width: int) 
 
 def write_whole(terminal: TerminalReporter, run: Run, shown: str, write_rollouts: Callable[[], None] = lambda: None) -> None:
     """All that a run says of itself, a line each however long, but for what only report.md has."""
-    terminal.write_line(f"verdict     {headline(run)}", bold=True, **_colour(run.verdict))
+    first = headline(run)
+    terminal.write_line(f"verdict     {first}", bold=True, **_colour(first.verdict))
     write_rows(terminal, [*trouble_rows(run)], sys.maxsize)
     for line in imported_lines(run.imported) if run.imported else ():
         terminal.write_line(f"imported    {line}")
@@ -156,7 +157,7 @@ def write_gate(terminal: TerminalReporter, gate: GateResult, rounds: RoundsResul
 
 
 def _colour(verdict: str) -> dict[str, bool]:
-    return {verdict_colour(verdict): True}
+    return {colour: True} if (colour := verdict_colour(verdict)) else {}
 
 
 def _write_comparison(terminal: TerminalReporter, run: Run) -> None:
@@ -176,10 +177,9 @@ def _write_backend(terminal: TerminalReporter, backend: BackendUse) -> None:
 
 
 def _in_one_line(run: Run) -> str:
-    suites = [f"{name} {suite.main_score} {mean_text(suite.main_mean)}" for name, suite in run.suites.items()]
     rules = [rule_text(rule) for rule in gate.rules if rule.verdict != "PASS"] if (gate := run.gate) else []
     verdict = [f"gate {gate.verdict}"] if gate else []
-    return "; ".join([run.verdict, *(suites or ["nothing measured"]), *verdict, *rules])
+    return "; ".join([headline(run).short, *verdict, *rules])
 
 
 def _write_suite(terminal: TerminalReporter, name: str, suite: SuiteResult) -> None:

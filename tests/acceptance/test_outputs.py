@@ -30,7 +30,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
             "agentbench: suites shop (2 scenarios)",
             f"agentbench: {2 if way else 8} rollouts in flight, run directory reports/*",
             "=* agentbench =*",
-            "verdict     PASS",
+            "verdict     PASS; shop tsq 0.667 *",
             "shop        2 rollouts, all ok",
             "tsq         0.667 (95 % interval *)",
             "report      reports/*/report.md",
@@ -42,7 +42,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
     detailed.fnmatch_lines(
         [
             "=* agentbench =*",
-            "verdict     PASS",
+            "verdict     PASS; shop tsq 0.667 *",
             "shop",
             "data set    data: 2 scenarios, labels: hand, sha256 ????????????",
             "rollouts    2 ok",
