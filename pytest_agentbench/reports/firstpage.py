@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import SATURATED, WARN
-from pytest_agentbench.reports import answers
+from pytest_agentbench.reports import answers, scorer_failures
 from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text, essentials, losses_text, whole
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
@@ -165,8 +165,7 @@ def _suites(suites: Mapping[str, SuiteResult]) -> Iterator[PageRow]:
         yield from (PageRow(about, line) for about, line in answers.lines(suite))
         if (triage := suite.triage) and triage.faulty:
             yield PageRow("mistakes", kinds_text(triage))
-        for score, count in suite.score_errors.items():
-            yield PageRow("no score", f"{score} of {count} rollout{'s' * (count > 1)}: the scorer failed", "yellow")
+        yield from (PageRow("no score", line, "yellow") for line in scorer_failures.lines(suite))
         if quarantined := len(suite.quarantined):
             yield PageRow("quarantined", f"{quarantined} of {suite.dataset.size} scenarios, in no gate", "yellow")
         if unsupported := len(suite.unsupported):

@@ -13,7 +13,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.plots import drawn
-from pytest_agentbench.reports import answers, comparison, first_look, roles, slow_calls, tasks, triage
+from pytest_agentbench.reports import answers, comparison, first_look, roles, scorer_failures, slow_calls, tasks, triage
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
@@ -164,8 +164,7 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
     if suite.sandboxes:
         yield f"\nPrograms of models ran in sandboxes of this kind: {prose('; '.join(suite.sandboxes))}."
     yield from triage.markdown(suite.triage)
-    if suite.score_errors:
-        yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite.score_errors.items())}."
+    yield from scorer_failures.markdown(suite)
     if suite.worst:
         yield f"\n### Lowest {suite.main_score}\n"
         yield from _lowest(suite)

@@ -12,7 +12,7 @@ from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
-from pytest_agentbench.reports import answers, roles
+from pytest_agentbench.reports import answers, roles, scorer_failures
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.firstpage import VERDICT, PageRow, rows, trouble_rows, verdict_colour
@@ -197,8 +197,8 @@ def _write_suite(terminal: TerminalReporter, name: str, suite: SuiteResult) -> N
     for kind in suite.sandboxes:
         terminal.write_line(f"sandbox     {kind}")
     _write_mistakes(terminal, suite.triage)
-    for score, count in suite.score_errors.items():
-        terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)
+    for line in scorer_failures.lines(suite):
+        terminal.write_line(f"no score    {line}", yellow=True)
     for about, line in (*answers.lines(suite), *draft_lines(suite), *roles.lines(suite.roles)):
         terminal.write_line(f"{about:<11} {line}")
     for each in suite.worst:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import InfraError, RolloutError
+from pytest_agentbench.lib.user_frames import with_place
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Score
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.scorers import Scorer
@@ -72,7 +73,9 @@ async def _score_all(
                 scores[name] = await score(scorer, scenario, rollout, judge)
         except (Exception, SystemExit) as error:  # a scorer may be the user's code
             traceback.print_exception(error)
-            errors[name] = f"it took longer than {seconds:g} s" if budget.expired() else f"{_blamed(error, scorer)}: {error}"
+            errors[name] = (
+                f"it took longer than {seconds:g} s" if budget.expired() else with_place(f"{_blamed(error, scorer)}: {error}", error)
+            )
 
 
 def _blamed(error: BaseException, scorer: Scorer) -> str:

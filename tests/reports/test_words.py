@@ -320,7 +320,7 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     } <= set(text.splitlines()) & set(quiet.splitlines())
     told = (
         "the engine died",
-        "Scorers failed: tsq 1 times.",
+        "- 1 rollout: scorer tsq failed: KeyError: 'x', first in s-0",
         "- **shop tsq.mean >= 0.8 of run: INCONCLUSIVE**\n  - the scorer failed",
         '- changed for this run: `{"agent.seed": 1}`',
     )

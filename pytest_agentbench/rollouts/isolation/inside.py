@@ -16,6 +16,7 @@ import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.user_frames import with_place
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Draft, Json, Rollout, ToolCall
 from pytest_agentbench.rollouts.rollout import RolloutSetup, outcome
@@ -76,8 +77,8 @@ async def _score(setup: RolloutSetup, scenario: Scenario, job: Json, facts: Json
     try:
         return {"score": (await score(setup.scorers[job["name"]], scenario, Rollout.from_dict(facts["rollout"]), judge)).to_dict()}
     except (Exception, SystemExit) as error:  # the scorer is the user's code
-        traceback.print_exception(error)  # the other side knows what it raised, not where
-        return {"error": f"{type(error).__name__}: {error}"}
+        traceback.print_exception(error)  # The other side gets the last of its frames only.
+        return {"error": with_place(f"{type(error).__name__}: {error}", error)}
 
 
 class PoolLine:
