@@ -93,6 +93,7 @@ def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collec
 
     from pytest_agentbench.cli.gate import Options, status_of, suites_of
     from pytest_agentbench.gate.exit_status import IMPORTED, SKIPPED, deciding, verdict
+    from pytest_agentbench.gate.rules import floors_of
     from pytest_agentbench.session.gate import judge_again
 
     if run.verdict in (SKIPPED, IMPORTED):
@@ -103,4 +104,5 @@ def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collec
     gate, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     new = replace(run, gate=gate)
     status = status_of(new, evidence, settings.inconclusive, failed=not {*below} <= {*(gate.compared if gate else ())})
-    return replace(new, verdict=verdict(status, deciding(new), missing=False), exit_status=status)
+    floors = any(floors_of(suite.thresholds) for suite in run.suites.values())
+    return replace(new, verdict=verdict(status, deciding(new), missing=False, floors=floors), exit_status=status)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # a session without suites, which has an exit status too, doe
 
 SKIPPED = "SKIPPED"  # status 0, for this machine lacks what the backend needs
 IMPORTED = "IMPORTED"  # no session of ours, and so no status
+NO_GATE = "NO GATE"  # status 0, and neither a rule nor a threshold was applied: the scores are only reported
 
 OK, FAILED, INTERRUPTED, INTERNAL_ERROR, USAGE_ERROR, NO_TESTS = range(6)  # pytest's own
 #: Exit statuses beside pytest's own; 1 is a quality regression, and whatever else fails a test.
@@ -40,7 +41,7 @@ EXITS = {
 }
 
 #: Every verdict of a run.
-VERDICTS = (*(each.verdict for each in EXITS.values()), SKIPPED, IMPORTED)
+VERDICTS = (*(each.verdict for each in EXITS.values()), NO_GATE, SKIPPED, IMPORTED)
 
 
 class SessionEnd(NamedTuple):
@@ -84,10 +85,19 @@ def with_losses(status: int) -> int:
     return INTERNAL_ERROR if status in (OK, NO_TESTS) else status
 
 
-def verdict(status: int, gate: GateResult | None, *, missing: bool) -> str:
-    """The word for an exit status: only 0 has several, as the gate that decides may not be able to tell, or the machine lack something."""
+def verdict(status: int, gate: GateResult | None, *, missing: bool, floors: bool) -> str:
+    """Returns the word for an exit status. Only status 0 has several.
+
+    Args:
+        status: The exit status of the session.
+        gate: The result of the gate, if it has a say in the exit status.
+        missing: Whether this machine lacks something that the backend needs.
+        floors: Whether a test that reads thresholds has judged a rollout of a suite that has a threshold for each scenario.
+    """
     if status == OK and missing:
         return SKIPPED
     if status == OK and gate and gate.verdict == INCONCLUSIVE:
         return INCONCLUSIVE
+    if status == OK and not gate and not floors:
+        return NO_GATE
     return EXITS[status].verdict if status in EXITS else FAIL

@@ -111,6 +111,11 @@ def parse_rule(text: str, scores: Sequence[str], scales: Mapping[str, Scale] = M
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 
+def floors_of(thresholds: Mapping[str, float]) -> dict[str, float]:
+    """Returns the thresholds that hold for each scenario, which tests apply: `tsq: 0.5`, but not `tsq.mean: 0.8`, which is a rule."""
+    return {name: limit for name, limit in thresholds.items() if name.rpartition(".")[2] != "mean"}
+
+
 def mean_rules(thresholds: Mapping[str, float], scales: Mapping[str, Scale] = MappingProxyType({})) -> Iterator[Rule]:
     """What `thresholds` ask of a whole run: `tsq.mean: 0.8` is `tsq.mean >= 0.8 of run`. `tsq: 0.5`, a floor, is the tests' affair."""
     for name, limit in thresholds.items():

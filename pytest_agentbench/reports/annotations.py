@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_agentbench.gate.ab import SLOWER, WORSE
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports.comparison import comparison_text, essentials
-from pytest_agentbench.reports.outcome import failed_tests, headline, means, rules, suspects, unmeasured
+from pytest_agentbench.reports.outcome import failed_tests, headline, rules, suspects, unmeasured
 from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.contents import Run
 
@@ -29,7 +29,7 @@ def commands(run: Run, workspace: Path) -> list[str]:
 
 def _all(run: Run, workspace: Path) -> Iterator[str]:
     level = LEVELS.get(run.verdict, "error" if run.exit_status else "notice")
-    yield command(level, f"agentbench: {run.verdict}", "; ".join((headline(run), *means(run))))
+    yield command(level, f"agentbench: {run.verdict}", str(headline(run)))
     if failure := run.backend.failure:
         yield command("error", f"backend {run.backend.name}", failure)
     for rule in rules(run):

@@ -34,7 +34,7 @@ def marker(run: Run) -> str:
 def lines(run: Run) -> Iterator[str]:
     """The lines of comment.md."""
     yield marker(run)
-    yield f"## agentbench: {headline(run)}"
+    yield f"## agentbench: {headline(run, prose)}"
     yield ""
     yield f"Backend {code(run.backend.name)}, model {known_name(run.backend.served_model)}, run {code(run.id)}.\n"
     rows = [

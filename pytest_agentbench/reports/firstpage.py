@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import SATURATED, WARN
-from pytest_agentbench.reports import answers
+from pytest_agentbench.reports import answers, scorer_failures
 from pytest_agentbench.reports.comparison import COLOURS, arms_text, comparison_text, essentials, losses_text, whole
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.gates import NO_CLAIM, change_text, claims_of, gate_text, ranking_of, reason_text, result_text, worst_first
-from pytest_agentbench.reports.outcome import headline
+from pytest_agentbench.reports.outcome import Tone, headline, tone
 from pytest_agentbench.reports.triage import kinds_text
 from pytest_agentbench.reports.window_words import chosen_text
 from pytest_agentbench.reports.words import (
@@ -40,6 +40,8 @@ WORST = 3  # scenarios with low scores, of all suites together
 RULES = 6  # of the gate, the worst first
 VERDICT = "verdict"
 BY_HAND = "hand"  # the source of labels that somebody has read
+#: Tone of a verdict -> the terminal's colour.
+COLOUR_OF: Mapping[Tone, str] = {"good": "green", "bad": "red", "open": "yellow", "": ""}
 WORDS = "docs/metrics.md"  # says what they mean
 
 
@@ -54,7 +56,8 @@ class PageRow(NamedTuple):
 
 def rows(run: Run, shown: str) -> Iterator[PageRow]:
     """The page from top to bottom; `shown` is the run directory as the reader can open it."""
-    yield PageRow(VERDICT, headline(run), verdict_colour(run.verdict))
+    first = headline(run)
+    yield PageRow(VERDICT, str(first), COLOUR_OF[first.tone])
     yield from trouble_rows(run)
     if run.imported:
         yield PageRow("imported", next(imported_lines(run.imported)))
@@ -74,7 +77,8 @@ def rows(run: Run, shown: str) -> Iterator[PageRow]:
 
 
 def verdict_colour(verdict: str) -> str:
-    return {"PASS": "green", "FAIL": "red"}.get(verdict, "yellow")
+    """Returns the terminal's colour for a verdict; empty if it has none."""
+    return COLOUR_OF[tone(verdict)]
 
 
 def _failure(run: Run) -> Iterator[PageRow]:
@@ -161,8 +165,7 @@ def _suites(suites: Mapping[str, SuiteResult]) -> Iterator[PageRow]:
         yield from (PageRow(about, line) for about, line in answers.lines(suite))
         if (triage := suite.triage) and triage.faulty:
             yield PageRow("mistakes", kinds_text(triage))
-        for score, count in suite.score_errors.items():
-            yield PageRow("no score", f"{score} of {count} rollout{'s' * (count > 1)}: the scorer failed", "yellow")
+        yield from (PageRow("no score", line, "yellow") for line in scorer_failures.lines(suite))
         if quarantined := len(suite.quarantined):
             yield PageRow("quarantined", f"{quarantined} of {suite.dataset.size} scenarios, in no gate", "yellow")
         if unsupported := len(suite.unsupported):

@@ -13,7 +13,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.plots import drawn
-from pytest_agentbench.reports import answers, comparison, first_look, roles, slow_calls, tasks, triage
+from pytest_agentbench.reports import answers, comparison, first_look, roles, scorer_failures, slow_calls, tasks, triage
 from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
 from pytest_agentbench.reports.markup import WHOLE, code, fenced, known_name, prose, table
 from pytest_agentbench.reports.outcome import headline
@@ -77,7 +77,7 @@ def write(run: Run, directory: Path) -> Path:
 def lines(run: Run) -> Iterator[str]:
     """The lines of report.md."""
     backend = run.backend
-    yield f"# Run {run.id}: {headline(run)}"
+    yield f"# Run {run.id}: {headline(run, prose)}"
     yield ""
     asked = run.settings.concurrency or "an unknown number of"
     yield f"Backend {code(backend.name)}, model {known_name(backend.served_model)}, {asked} rollouts in flight asked for."
@@ -167,8 +167,7 @@ def _suite(name: str, suite: SuiteResult) -> Iterator[str]:
     if suite.sandboxes:
         yield f"\nPrograms of models ran in sandboxes of this kind: {prose('; '.join(suite.sandboxes))}."
     yield from triage.markdown(suite.triage)
-    if suite.score_errors:
-        yield f"\nScorers failed: {', '.join(f'{scorer} {count} times' for scorer, count in suite.score_errors.items())}."
+    yield from scorer_failures.markdown(suite)
     if suite.worst:
         yield f"\n### Worst {suite.main_score}\n"
         yield from _worst(suite)

@@ -12,7 +12,7 @@ from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
-from pytest_agentbench.reports import answers, roles
+from pytest_agentbench.reports import answers, roles, scorer_failures
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
 from pytest_agentbench.reports.firstpage import VERDICT, PageRow, rows, trouble_rows, verdict_colour
@@ -113,7 +113,8 @@ def write_rows(terminal: TerminalReporter, page: Sequence[PageRow], width: int) 
 
 def write_whole(terminal: TerminalReporter, run: Run, shown: str, write_rollouts: Callable[[], None] = lambda: None) -> None:
     """All that a run says of itself, a line each however long, but for what only report.md has."""
-    terminal.write_line(f"verdict     {headline(run)}", bold=True, **_colour(run.verdict))
+    first = headline(run)
+    terminal.write_line(f"verdict     {first}", bold=True, **_colour(first.verdict))
     write_rows(terminal, [*trouble_rows(run)], sys.maxsize)
     for line in imported_lines(run.imported) if run.imported else ():
         terminal.write_line(f"imported    {line}")
@@ -156,7 +157,7 @@ def write_gate(terminal: TerminalReporter, gate: GateResult, rounds: RoundsResul
 
 
 def _colour(verdict: str) -> dict[str, bool]:
-    return {verdict_colour(verdict): True}
+    return {colour: True} if (colour := verdict_colour(verdict)) else {}
 
 
 def _write_comparison(terminal: TerminalReporter, run: Run) -> None:
@@ -176,10 +177,9 @@ def _write_backend(terminal: TerminalReporter, backend: BackendUse) -> None:
 
 
 def _in_one_line(run: Run) -> str:
-    suites = [f"{name} {suite.main_score} {mean_text(suite.main_mean)}" for name, suite in run.suites.items()]
     rules = [rule_text(rule) for rule in gate.rules if rule.verdict != "PASS"] if (gate := run.gate) else []
     verdict = [f"gate {gate.verdict}"] if gate else []
-    return "; ".join([run.verdict, *(suites or ["nothing measured"]), *verdict, *rules])
+    return "; ".join([headline(run).short, *verdict, *rules])
 
 
 def _write_suite(terminal: TerminalReporter, name: str, suite: SuiteResult) -> None:
@@ -197,8 +197,8 @@ def _write_suite(terminal: TerminalReporter, name: str, suite: SuiteResult) -> N
     for kind in suite.sandboxes:
         terminal.write_line(f"sandbox     {kind}")
     _write_mistakes(terminal, suite.triage)
-    for score, count in suite.score_errors.items():
-        terminal.write_line(f"no score    {score} of {count} rollout{'s' * (count > 1)}: the scorer failed", yellow=True)
+    for line in scorer_failures.lines(suite):
+        terminal.write_line(f"no score    {line}", yellow=True)
     for about, line in (*answers.lines(suite), *draft_lines(suite), *roles.lines(suite.roles)):
         terminal.write_line(f"{about:<11} {line}")
     for each in suite.worst:

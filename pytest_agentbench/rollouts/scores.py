@@ -14,6 +14,7 @@ from pytest_agentbench.errors import InfraError, RolloutError
 from pytest_agentbench.lib.bounded import run_bounded
 from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.threads import is_async, off_the_loop
+from pytest_agentbench.lib.user_frames import with_place
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Scale, Score
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.scorers import Scorer, load_scorer
@@ -85,7 +86,7 @@ async def _score_all(
             errors[name] = f"it took longer than {seconds:g} s{end.left}"
         elif end.error is not None:  # a scorer may be the user's code
             traceback.print_exception(end.error)
-            errors[name] = f"{_blamed(end.error, scorer)}: {end.error}"
+            errors[name] = with_place(f"{_blamed(end.error, scorer)}: {end.error}", end.error)
         else:
             scores[name] = end.result()
 

@@ -191,7 +191,7 @@ class SessionFacts:
     damaged: tuple[str, ...] = ()  # sentences on what of the journal could not be read
     losses: tuple[str, ...] = ()  # sentences on what [failed at the end](running.md#what-fails-at-the-end), each with its cause
     # the [word for the exit status](ci.md#exit-statuses): `PASS`, `FAIL`, `NOT MEASURED`, `INCONCLUSIVE`, `SKIPPED`, `INTERRUPTED`, ...;
-    # `IMPORTED` for [results of other tools](import.md)
+    # `NO GATE` if [no rule was applied](gates.md#what-counts-as-a-rule); `IMPORTED` for [results of other tools](import.md)
     verdict: str = ""
     # pytest's, failed tests and the [gate](gates.md#exit-statuses) in it; null of an imported run. Of one that was scored
     # again, what a session would have had for its gate

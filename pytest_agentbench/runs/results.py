@@ -118,6 +118,16 @@ class ScenarioScores:
 
 
 @dataclass(frozen=True)
+class ScorerFailure:
+    """A cause for which a scorer gave no score."""
+
+    score: str  # name of the score
+    error: str  # of the first scenario: exception, message, and `(file:line)` of the last frame in a file of the user
+    rollouts: int  # without the score for this cause
+    first: str  # the first of their scenarios, by id
+
+
+@dataclass(frozen=True)
 class UnmeasuredRollout:
     """A rollout that was not measured."""
 
@@ -150,6 +160,7 @@ class SuiteResult:
     efficiency: Efficiency
     answers: Mapping[str, AnswersSummary]  # score -> of its answers; empty where no score is about answers
     score_errors: Mapping[str, int]  # score -> rollouts on which its scorer raised
+    scorer_failures: tuple[ScorerFailure, ...]  # ten causes at most, the most frequent first
     drafts: DraftsSummary | None  # of an agent that [judges itself](judges.md); null of any other
     roles: Mapping[str, RoleUse]  # [role](roles.md), `judge` and the `agent` itself among them; empty where no other called
     worst: tuple[WorstScore, ...]  # five scenarios by their worst first score, equal ones by id, without those at the best value

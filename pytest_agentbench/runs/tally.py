@@ -44,6 +44,7 @@ from pytest_agentbench.runs.results import (
     UnmeasuredRollout,
     WorstScore,
 )
+from pytest_agentbench.runs.scorer_failures import ScorerFailures
 from pytest_agentbench.runs.tasks import Tasks
 from pytest_agentbench.runs.triage import MistakeCounts
 from pytest_agentbench.stats.binary import binomial_interval
@@ -88,6 +89,7 @@ class SuiteTally:
     )  # evaluable: score -> scenario -> values
     agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> rollouts
     score_errors: Counter[str] = field(default_factory=Counter)
+    scorer_failures: ScorerFailures = field(default_factory=ScorerFailures)
     worst: list[WorstScore] = field(default_factory=list)  # scenarios, each by its worst trial: the worst first, equal ones by id
     best: float | None = None  # first score: the best value that was measured
     errors: list[UnmeasuredRollout] = field(default_factory=list)  # those of the lowest ids
@@ -117,6 +119,7 @@ class SuiteTally:
         if rollout.status == "agent_error":
             self.agent_errors[rollout.scenario] += 1
         self.score_errors.update(rollout.score_errors.keys())
+        self.scorer_failures.add(rollout)
         if not rollout.evaluable:
             insort(self.errors, UnmeasuredRollout(rollout.key.id, rollout.status, rollout.reason), key=attrgetter("id"))
             del self.errors[2 * WORST :]
@@ -197,6 +200,7 @@ def build_suite(
         efficiency=tally.spending.efficiency(_worth(suite, scores), sum(passed for passed, _ in passes.values()), prices),
         answers=tally.answers.summary(),
         score_errors=dict(tally.score_errors),
+        scorer_failures=tally.scorer_failures.summary(),
         drafts=tally.drafts.summary(),
         roles=tally.roles.uses(prices_by_endpoint(suite, prices)),
         worst=tally.worst_first(questions, suite.scale(suite.score_names[0])),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_agentbench.lib.user_frames import cause_of
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.session.marks import UNMEASURED
 
@@ -19,7 +20,7 @@ class Causes:
         if not hasattr(report, UNMEASURED):
             return
         outcome, cause = getattr(report, UNMEASURED)
-        first = self._shown.setdefault(cause, report.nodeid)
+        first = self._shown.setdefault(cause_of(cause), report.nodeid)
         if first != report.nodeid:
             report.longrepr = f"{outcome}: the same as {first.rpartition('::')[2]}: {brief(cause)}"
             report.sections = []

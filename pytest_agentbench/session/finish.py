@@ -22,6 +22,7 @@ from pytest_agentbench.gate.exit_status import (
     verdict,
     with_losses,
 )
+from pytest_agentbench.gate.rules import floors_of
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.scrub import scrub
 from pytest_agentbench.reports import REPORTS, ci, load_report
@@ -117,7 +118,9 @@ class Finish:
             session.exitstatus = with_losses(int(session.exitstatus))
         if self.run is not None:
             status = int(session.exitstatus)
-            word = verdict(status, deciding(self.run), missing=self._opened.services.missing)
+            suites = self.run.suites
+            floors = any(floors_of(suites[group].thresholds) for group in self._tests.applied if group in suites)
+            word = verdict(status, deciding(self.run), missing=self._opened.services.missing, floors=floors)
             self.run = replace(self.run, losses=tuple(losses), exit_status=status, verdict=word)
 
     def _as_it_is(self, session: pytest.Session) -> Run:

@@ -35,13 +35,10 @@ def rollout(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Rollout
 
 
 def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenario:
-    """The scenario of this test: id, messages, tools, expected calls, metadata. The test runs once per scenario."""
-    from pytest_agentbench.suites.suite import Scenario, Tool
+    """The scenario of this test: id, messages, tools, expected calls, metadata, task. The test runs once per scenario."""
+    from pytest_agentbench.suites.suite import Scenario
 
-    data = json.loads(_asked(request, {"op": "scenario", "key": _rollout_key})[1])
-    data["tools"] = tuple(Tool(**tool) for tool in data["tools"])
-    data["turns"] = tuple(map(tuple, data["turns"]))
-    return Scenario(**{**data, "messages": tuple(data["messages"]), "expected": tuple(data["expected"])})
+    return Scenario.from_wire(json.loads(_asked(request, {"op": "scenario", "key": _rollout_key})[1]))
 
 
 def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:

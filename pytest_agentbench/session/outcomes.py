@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_agentbench.session.marks import BELOW, IN_QUARANTINE, OVER, UNMEASURED
+from pytest_agentbench.session.marks import APPLIED, BELOW, IN_QUARANTINE, OVER, UNMEASURED
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Failure, OutcomeCounts
@@ -27,6 +27,7 @@ class Outcomes:
         self.failed = 0  # tests, errors included
         self.unmeasured = 0  # of them, those that had nothing to judge
         self.below = 0  # tests below a threshold where the gate decides
+        self.applied: set[str] = set()  # groups of which a test that reads thresholds has judged a rollout
         self.cut_short = False  # whether the session ends because nothing more can run
         self._counts = {"passed": 0, "failed": 0, "errors": 0, "skipped": 0}
         self._failures: list[Failure] = []
@@ -36,6 +37,8 @@ class Outcomes:
         self.failed += report.failed
         self.unmeasured += hasattr(report, UNMEASURED)
         self.below += hasattr(report, BELOW)
+        if hasattr(report, APPLIED):
+            self.applied.add(getattr(report, APPLIED))
         self.cut_short = self.cut_short or hasattr(report, OVER)
         if where := getattr(report, IN_QUARANTINE, None):
             group, scenario = where

@@ -19,7 +19,7 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.reports.failure_section import brief, properties, rollout_section
-from pytest_agentbench.session.marks import BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
+from pytest_agentbench.session.marks import APPLIED, BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
 from pytest_agentbench.session.selection import first_scenarios
 from pytest_agentbench.suites.task import is_task_directory
 
@@ -280,12 +280,19 @@ class Worker:
         quarantined = self._quarantined(item)
         if quarantined and (call.when == "call" or (call.when == "setup" and report.failed)):
             setattr(report, IN_QUARANTINE, [rollout_key(item).group, rollout_key(item).scenario])
-        if error is not None and report.when == "call" and reads_threshold(item, error):
+        if report.when == "call" and reads_thresholds(item):
+            self._judge(item, report, error, quarantined)
+        return report
+
+    def _judge(self, item: pytest.Item, report: PytestReport, error: BaseException | None, quarantined: str) -> None:
+        """Marks the report of a test that compared a score with a threshold, and excuses its failure if the threshold does not decide."""
+        if not quarantined:
+            setattr(report, APPLIED, rollout_key(item).group)
+        if isinstance(error, AssertionError):
             if quarantined:
                 excuse(report, QUARANTINED, quarantined, error)
             elif rollout_key(item).group in self.input.get("gated", ()):
                 excuse(report, BELOW, "below its threshold, the gate decides", error)
-        return report
 
     def _quarantined(self, item: pytest.Item) -> str:
         """Until when the scenario of a test that reads its rollout is in quarantine, and why; empty where it is not."""
@@ -307,9 +314,9 @@ class Worker:
             self._line.close()
 
 
-def reads_threshold(item: pytest.Item, error: BaseException) -> bool:
-    """Whether a test fails over a score, and not over something that has to hold for every scenario."""
-    return isinstance(error, AssertionError) and wants_rollout(item) and "thresholds" in getattr(item, "fixturenames", ())
+def reads_thresholds(item: pytest.Item) -> bool:
+    """Returns whether a test compares a score with a threshold. If it fails, it does not fail for what must hold in every scenario."""
+    return wants_rollout(item) and "thresholds" in getattr(item, "fixturenames", ())
 
 
 def excuse(report: pytest.TestReport, mark: str, why: str, error: BaseException) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,23 @@ class Scenario:
     task: Task | None = None  # that is carried out in a sandbox
     state: Json = field(default_factory=dict)  # that its tools begin with
     final_state: Json | None = None  # a label: what they should have made of it
+
+    def to_wire(self) -> Json:
+        """Returns the fields of this scenario as JSON for another process."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**values, "tools": [vars(tool) for tool in self.tools], "task": asdict(self.task) if self.task else None}
+
+    @classmethod
+    def from_wire(cls, data: Json) -> Scenario:
+        """Returns the scenario that `to_wire` has written. A field needs a line here if JSON changes its type."""
+        restored: Json = {
+            "messages": tuple(data["messages"]),
+            "tools": tuple(Tool(**tool) for tool in data["tools"]),
+            "expected": tuple(data["expected"]),
+            "turns": tuple(map(tuple, data["turns"])),
+            "task": Task.from_dict(data["task"]) if data["task"] else None,
+        }
+        return cls(**{**data, **restored})
 
 
 @dataclass(frozen=True)
@@ -132,14 +149,8 @@ class Suite:
 
     def to_wire(self) -> Json:
         """This suite for another process; tool sets that scenarios share are sent once."""
-        toolsets: dict[int, tuple[Tool, ...]] = {}
-        scenarios = []
-        for scenario in self.scenarios:
-            toolsets.setdefault(id(scenario.tools), scenario.tools)
-            task = asdict(scenario.task) if scenario.task else None
-            facts = (scenario.expected, scenario.metadata, scenario.cluster, scenario.turns, task)
-            states = (scenario.state, scenario.final_state)
-            scenarios.append([scenario.id, scenario.messages, id(scenario.tools), *facts, *states])
+        toolsets = {id(each.tools): each.tools for each in self.scenarios}
+        scenarios = [{**replace(each, tools=()).to_wire(), "tools": id(each.tools)} for each in self.scenarios]
         return {
             **{name: getattr(self, name) for name in AS_IT_IS},
             "folder": str(self.folder),
@@ -153,19 +164,7 @@ class Suite:
     def from_wire(cls, data: Json) -> Suite:
         toolsets = {int(number): tuple(Tool(**tool) for tool in tools) for number, tools in data.pop("toolsets").items()}
         scenarios = tuple(
-            Scenario(
-                id,
-                tuple(messages),
-                toolsets[tools],
-                tuple(expected),
-                metadata,
-                cluster,
-                tuple(map(tuple, turns)),
-                task and Task.from_dict(task),
-                state,
-                final_state,
-            )
-            for id, messages, tools, expected, metadata, cluster, turns, task, state, final_state in data.pop("scenarios")
+            replace(Scenario.from_wire({**each, "tools": ()}), tools=toolsets[each["tools"]]) for each in data.pop("scenarios")
         )
         return cls(
             **{

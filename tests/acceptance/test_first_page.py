@@ -27,7 +27,7 @@ def test_the_first_page(project: Project) -> None:
 
     lines = [line for line in page(result) if not line.startswith("timings ")]  # on a busy machine
     mean = project.run_json["suites"]["shop"]["scores"]["tsq"]["mean"]
-    assert "verdict     PASS" == lines[0]
+    assert f"verdict     PASS; shop tsq 0.667 [{mean['low']:.3f}, {mean['high']:.3f}]" == lines[0]
     assert [
         "gate        PASS",
         "rule        shop tsq.mean >= 0.5 of run: PASS, 0.667",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,8 @@ RAISING = "def fussy(scenario, rollout):\n    raise LookupError('no such shelf')
 ASKS_FUSSY = "def test_tools(rollout):\n    assert rollout.score('fussy') >= 0\n"
 DIES: list[Json] = [{"exit": True}]
 SPEAKS: list[Json] = [{"text": "No."}]
+NO_TURN_LEFT: Json = {"kind": "tool_calling", "max_turns": 1}
+ASSERTS_NOTHING = "def test_it(rollout):\n    assert rollout.status\n"
 FINDS_AND_ORDERS: list[Json] = [  # TSQ 0.67: no test is below its threshold
     {"match": {"turn": 0}, "tool_calls": [{"name": name, "arguments": {"item": "lamp"}} for name in ("find_item", "order_item")]},
     {"text": "Done."},
@@ -51,6 +54,12 @@ def headlines(project: Project, result: pytest.RunResult) -> dict[str, str]:
     }
 
 
+def golden() -> dict[str, str]:
+    """Session -> its headline, from headlines.txt: a line with the name of the session, and an indented line."""
+    lines = Path(__file__).with_name("headlines.txt").read_text(encoding="utf-8").splitlines()
+    return {name: line.strip() for name, line in zip(lines[::2], lines[1::2], strict=True)}
+
+
 def assert_ends(project: Project, result: pytest.RunResult, status: int, verdict: str) -> None:
     """Every report has this verdict, and where the status is not 0, the status beside it."""
     assert status == result.ret, result.stdout.str()
@@ -64,6 +73,41 @@ def assert_ends(project: Project, result: pytest.RunResult, status: int, verdict
 #: What is wrong: files of the project beside its suite, keys of the suite, the engine's script, options; status and verdict.
 SESSIONS: dict[str, tuple[dict[str, str], Json, list[Json], tuple[str, ...], int, str]] = {
     "all is well": ({}, {}, FIND_THEN_ANSWER, (), 0, "PASS"),
+    "no rule": ({}, {"thresholds": {}, "test": ASSERTS_NOTHING}, FIND_THEN_ANSWER, (), 0, "NO GATE"),
+    "no test reads the threshold": ({}, {"test": ASSERTS_NOTHING}, FIND_THEN_ANSWER, (), 0, "NO GATE"),
+    "no rule, all at a limit": (
+        {},
+        {"thresholds": {}, "test": ASSERTS_NOTHING, "agent": NO_TURN_LEFT, "expected": ("order_item",), "scenarios": 12},
+        FIND_THEN_ANSWER,
+        (),
+        0,
+        "NO GATE",
+    ),
+    "no rule, all are errors": (
+        {"scenarios/shop/agent.py": CRASHING},
+        {"thresholds": {}, "test": ASSERTS_NOTHING, "agent": {"kind": "./agent.py:Crashing"}},
+        FIND_THEN_ANSWER,
+        (),
+        0,
+        "NO GATE",
+    ),
+    "no rule, none is measured": (
+        {},
+        {"thresholds": {}, "test": ASSERTS_NOTHING},
+        [{"match": {"contains": "shop-"}, "status": 500}],
+        (),
+        6,
+        "NOT MEASURED",
+    ),
+    "all at a limit": ({}, {"agent": NO_TURN_LEFT, "expected": ("order_item",)}, FIND_THEN_ANSWER, (), 1, "FAIL"),
+    "rules that are only shown": (
+        {},
+        {"thresholds": {}, "test": ASSERTS_NOTHING},
+        FIND_THEN_ANSWER,
+        ("--agentbench-gate=tsq.mean >= 0.9", "--agentbench-verdict=tests"),
+        0,
+        "NO GATE",
+    ),
     "every agent crashes": (
         {"scenarios/shop/agent.py": CRASHING},
         {"agent": {"kind": "./agent.py:Crashing"}},
@@ -136,6 +180,7 @@ SESSIONS: dict[str, tuple[dict[str, str], Json, list[Json], tuple[str, ...], int
 
 #: One for each verdict that is no PASS or FAIL of tests alone, and those in which two of them compete; the others are slow.
 QUICK = {
+    "no rule, all at a limit",
     "some fail, some are not measured",
     "some are not measured",
     "the gate fails",
@@ -147,7 +192,10 @@ QUICK = {
 @pytest.mark.slow
 @pytest.mark.parametrize("session", [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in SESSIONS])
 def test_every_headline_is_the_exit_status(project: Project, session: str) -> None:
-    """The verdict in run.json, report, comment, summary, metrics, annotation and terminal is the word for the exit status."""
+    """The verdict in run.json, report, comment, summary, metrics, annotation and terminal is the word for the exit status.
+
+    The words of the whole headline are in headlines.txt.
+    """
     files, keys, script, options, status, verdict = SESSIONS[session]
     project.suite(**keys)
     project.backend(script)
@@ -158,6 +206,7 @@ def test_every_headline_is_the_exit_status(project: Project, session: str) -> No
 
     if "another plugin" not in session:
         assert_ends(project, result, status, verdict)
+        assert golden()[session] == headlines(project, result)["report.md"]
         return
     assert (status, verdict) == (result.ret, project.run_json["verdict"])
     said = headlines(project, result)
@@ -214,7 +263,7 @@ def test_the_gates_verdict_has_its_own_name(project: Project) -> None:
     result = project.run("--agentbench-gate=infra_error.rate <= 2%", "scenarios/shop")
 
     assert (1, "FAIL", "PASS") == (result.ret, project.run_json["verdict"], project.run_json["gate"]["verdict"])
-    result.stdout.fnmatch_lines(["verdict     FAIL, exit status 1: *; gate PASS", "gate * PASS*"])
+    result.stdout.fnmatch_lines(["verdict     FAIL, exit status 1: *; gate PASS; shop tsq*", "gate * PASS*"])
 
 
 @pytest.mark.slow

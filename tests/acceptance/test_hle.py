@@ -34,6 +34,7 @@ def test_known_values(hle: Project) -> None:
     result = hle.run("-m", "hle", SCRIPTED, "-v")
 
     result.assert_outcomes(passed=12, deselected=1)
+    assert (0, "PASS", "PASS") == (result.ret, hle.run_json["verdict"], hle.run_json["gate"]["verdict"])
     result.stdout.fnmatch_lines(["*accuracy*0.667 [[]0.391, 0.862[]]*", "*calibration*RMS error 0.083 [[]0.000, *"])
     answers = hle.run_json["suites"]["hle"]["answers"]["judged_answer"]
     assert (12, 12, 4, 12, 1) == tuple(answers[name] for name in ("questions", "answers", "judged", "confident", "bins"))
@@ -67,9 +68,13 @@ def test_a_judge_that_errs_is_counted(hle: Project) -> None:
 
 @pytest.mark.slow
 def test_the_default_engine_and_missing_data(hle: Project) -> None:
-    """Without a script it runs, too; without its file it is one SKIP that says where the exam is from."""
+    """Without a script the engine knows no answer, so the run fails the suite's rule.
+
+    Without its file the suite is one SKIP that says where the exam is from.
+    """
     hle.write("backends/embedded.yaml", "kind: embedded\n")
     assert 12 == hle.run("scenarios/hle", "--agentbench-set=dataset.options.images=keep").parseoutcomes()["passed"]
+    assert (1, "FAIL") == (hle.run_json["exit_status"], hle.run_json["verdict"])
 
     result = hle.run("scenarios/hle", "-rs", "--agentbench-set=dataset.file=hle.parquet")
 

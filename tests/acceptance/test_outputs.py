@@ -30,7 +30,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
             "agentbench: suites shop (2 scenarios)",
             f"agentbench: {2 if way else 8} rollouts in flight, run directory reports/*",
             "=* agentbench =*",
-            "verdict     PASS",
+            "verdict     PASS; shop tsq 0.667 *",
             "shop        2 rollouts, all ok",
             "tsq         0.667 (95 % interval *)",
             "report      reports/*/report.md",
@@ -42,7 +42,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
     detailed.fnmatch_lines(
         [
             "=* agentbench =*",
-            "verdict     PASS",
+            "verdict     PASS; shop tsq 0.667 *",
             "shop",
             "data set    data: 2 scenarios, labels: hand, sha256 ????????????",
             "rollouts    2 ok",
@@ -177,8 +177,10 @@ def fussy(scenario, rollout):
 
     result.assert_outcomes(passed=3, failed=2, errors=4)
     lines = result.stdout.str()
-    assert "ScorerFailed: shop[shop-1]: no fussy, the scorer failed: KeyError: 'colour'" in lines
-    assert "no score    fussy of 1 rollout: the scorer failed" in lines
+    assert "ScorerFailed: shop[shop-1]: no fussy, the scorer failed: KeyError: 'colour' (scorer.py:" in lines
+    assert re.search(
+        r"^no score    1 rollout: scorer fussy failed: KeyError: 'colour' \(scorer\.py:\d+\), first in shop-1$", lines, re.MULTILINE
+    )
     assert 'errors="4" failures="2"' in (project.root / "junit.xml").read_text()
     assert "shop[shop-2]: infra_error: " in lines
     assert "out of memory" in lines

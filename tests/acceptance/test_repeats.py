@@ -47,7 +47,7 @@ def test_run_until_it_is_green(lucky: Project, capsys: pytest.CaptureFixture[str
     third = tried(lucky, 3)
 
     assert 0 == third.ret
-    third.stdout.fnmatch_lines(["verdict * PASS; the 3rd run of this setup, 2 before it were not PASS"])
+    third.stdout.fnmatch_lines(["verdict * PASS; the 3rd run of this setup, 2 before it were not PASS; shop tsq *"])
     assert "PASS; the 3rd run of this setup, 2 before it were not PASS" in (lucky.directory / "report.md").read_text().splitlines()[0]
     earlier = lucky.run_json["earlier"]
     assert (2, 2) == (earlier["runs"], len(earlier["not_passed"]))

@@ -99,11 +99,11 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
     [
         (0, 0, ""),
         (2, 0, ""),
-        (1, 1, "; the 2nd run of this setup, 1 before it was not PASS"),
-        (2, 2, "; the 3rd run of this setup, 2 before it were not PASS"),
-        (10, 3, "; the 11th run of this setup, 3 before it were not PASS"),
-        (21, 1, "; the 22nd run of this setup, 1 before it was not PASS"),
-        (111, 1, "; the 112th run of this setup, 1 before it was not PASS"),
+        (1, 1, "the 2nd run of this setup, 1 before it was not PASS"),
+        (2, 2, "the 3rd run of this setup, 2 before it were not PASS"),
+        (10, 3, "the 11th run of this setup, 3 before it were not PASS"),
+        (21, 1, "the 22nd run of this setup, 1 before it was not PASS"),
+        (111, 1, "the 112th run of this setup, 1 before it was not PASS"),
     ],
 )
 def test_words(runs: int, failed: int, text: str) -> None:

@@ -247,7 +247,8 @@ def test_a_report(tmp_path: Path) -> None:
 
     lines = write(run_of(low, lost, backend=replace(run_of().backend, note="a baseline")), tmp_path).read_text().splitlines()
 
-    assert "# Run 20260304-050607: PASS" == lines[0]
+    facts = "shop tsq 0.125 [0.000, 1.000]; 1 of 2 rollouts (50 %) ended as agent_error; 1 of 3 planned rollouts (33.3 %) were not run"
+    assert f"# Run 20260304-050607: PASS; {facts}" == lines[0]
     assert {
         "> a baseline",
         "Data set the shop: 3 scenarios, labels: hand, sha256 000000000000.",
@@ -319,7 +320,7 @@ def test_a_report_says_what_it_stands_on(tmp_path: Path) -> None:
     } <= set(text.splitlines()) & set(quiet.splitlines())
     told = (
         "the engine died",
-        "Scorers failed: tsq 1 times.",
+        "- 1 rollout: scorer tsq failed: KeyError: 'x', first in s-0",
         "- **shop tsq.mean >= 0.8 of run: INCONCLUSIVE**\n  - the scorer failed",
         '- changed for this run: `{"agent.seed": 1}`',
     )

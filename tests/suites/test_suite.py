@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
 from pytest_agentbench.scorers import with_declarations
 from pytest_agentbench.suites.folder import load_suite
-from pytest_agentbench.suites.suite import Suite
+from pytest_agentbench.suites.suite import Scenario, Suite, Tool
+from pytest_agentbench.suites.task import Task
 
 SPEC: Json = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}}
 
@@ -238,6 +239,33 @@ def test_a_variant_of_some_scenarios(folder: Folder) -> None:
 
     assert {"hot": 2, "cold": 9} == suite.sizes
     assert suite == Suite.from_wire(json.loads(json.dumps(suite.to_wire())))
+
+
+#: Field of a scenario -> a value that is not its default.
+FILLED: Json = {
+    "id": "a",
+    "messages": ({"role": "user", "content": "A lamp?"},),
+    "tools": (Tool("find_item", "Finds.", {"type": "object"}, {"type": "object"}),),
+    "expected": ({"tool": "find_item", "parameters": {}, "goal": "a lamp"},),
+    "metadata": {"source": "hand"},
+    "cluster": "one",
+    "turns": (({"role": "user", "content": "And a chair?"},), ({"role": "user", "content": "Thanks."},)),
+    "task": Task("/tasks/hello", "0" * 16, env={"LANG": "C"}, artifacts=("/root/hello",)),
+    "state": {"stock": 1},
+    "final_state": {"stock": 0},
+}
+
+
+def test_the_wire_keeps_every_field_of_a_scenario() -> None:
+    """A scenario that was sent through JSON equals the one that was sent, with each field alone and with all of them."""
+    assert [each.name for each in fields(Scenario)] == [*FILLED], "FILLED needs a value for each field"
+
+    bare = {name: FILLED[name] for name in ("id", "messages")}
+    for filled in (bare, *({**bare, name: value} for name, value in FILLED.items()), FILLED):
+        scenario = Scenario(**filled)
+        received = Scenario.from_wire(json.loads(json.dumps(scenario.to_wire())))
+
+        assert scenario == received
 
 
 def test_the_wire_keeps_a_suite(folder: Folder) -> None:

@@ -10,7 +10,7 @@ from pytest_agentbench.metrics.answers import AnswersSummary
 from pytest_agentbench.metrics.registry import METRICS
 from pytest_agentbench.reports import first_look
 from pytest_agentbench.reports.gates import change_text, claims_of, gate_text, reason_text, result_text, worst_first
-from pytest_agentbench.reports.outcome import headline, means
+from pytest_agentbench.reports.outcome import headline, tone
 from pytest_agentbench.reports.words import number, percent, score_of, split_text, statuses_text, verdict_text
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean, SuiteResult
@@ -18,7 +18,6 @@ from pytest_agentbench.runs.verdicts import RuleResult
 
 RULES = CLAIMS = 10  # lines of each
 LATENCIES = ("ttft", "itl", "e2e")
-COLOURS = {"PASS": "good", "FAIL": "bad"}
 
 
 def text(words: str) -> str:
@@ -39,10 +38,10 @@ def first_screen(runs: Sequence[Run]) -> str:
 
 
 def _of_run(run: Run) -> Iterator[str]:
-    colour = COLOURS.get(run.verdict, "open")
+    first = headline(run)
     yield f'<section class="run" aria-label="Run {text(run.id)}">'
     yield f'<p class="soft">{text(run.backend.name)}, {text(run.backend.served_model or "no model")}; {text(run.id)}</p>'
-    yield f'<h1 class="verdict {colour}">{text("; ".join([headline(run), *means(run)]))}</h1>'
+    yield f'<h1 class="{f"verdict {first.tone}".rstrip()}">{text(str(first))}</h1>'
     yield from _why(run)
     yield '<div class="figures">'
     for suite_name, suite in run.suites.items():
@@ -76,7 +75,7 @@ def _why(run: Run) -> Iterator[str]:
 
 def _rule(rule: RuleResult) -> str:
     reason = f'<br><span class="soft">{text(reason_text(rule))}</span>' if reason_text(rule) else ""
-    return f'<li class="{COLOURS.get(rule.verdict, "open")}">{text(result_text(rule))}{reason}</li>'
+    return f'<li class="{tone(rule.verdict)}">{text(result_text(rule))}{reason}</li>'
 
 
 def figure(title: str, value: str, unit: str, about: str) -> str:

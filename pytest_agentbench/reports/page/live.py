@@ -10,6 +10,7 @@ from typing import Literal
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
+from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
 from pytest_agentbench.reports.page.first_screen import first_screen
 from pytest_agentbench.reports.page.first_screen_so_far import SoFar, first_screen_so_far
@@ -73,6 +74,7 @@ class LiveRun:
             "compared": intervals(contents.run) if contents.run else [],
             "first": first_screen([contents.run]) if contents.run else contents.first(head["phase"]),
             "verdict": contents.run.verdict if contents.run else "",
+            "tone": tone(contents.run.verdict) if contents.run else "",
             "damaged": contents.damaged,
         }
         return f'{encoded({**head, **rest})[:-1]},"rows":[{",".join(contents.rows[after : after + AT_ONCE])}]}}'

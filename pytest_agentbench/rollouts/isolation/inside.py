@@ -16,12 +16,12 @@ import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.user_frames import with_place
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Draft, Json, Rollout, ToolCall
 from pytest_agentbench.rollouts.rollout import RolloutSetup, outcome
 from pytest_agentbench.rollouts.scores import no_judge, score
 from pytest_agentbench.suites.suite import Scenario, Tool
-from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools.answers import answered
 from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
@@ -38,7 +38,7 @@ async def _work_off(setup: RolloutSetup, connection: socket.socket) -> None:
     line = PoolLine(*await asyncio.open_connection(sock=connection))
     job, body = await wire.read(line.reader)
     facts = json.loads(body)
-    scenario = _scenario(facts["scenario"])
+    scenario = Scenario.from_wire(facts["scenario"])
     async with aiohttp.ClientSession() as session:
         work = _agent(setup, scenario, job, line, session) if job["op"] == "agent" else _score(setup, scenario, job, facts, session)
         task = asyncio.create_task(work)
@@ -79,8 +79,8 @@ async def _score(setup: RolloutSetup, scenario: Scenario, job: Json, facts: Json
     try:
         return {"score": (await score(setup.scorers[job["name"]], scenario, Rollout.from_dict(facts["rollout"]), judge)).to_dict()}
     except (Exception, SystemExit) as error:  # the scorer is the user's code
-        traceback.print_exception(error)  # the other side knows what it raised, not where
-        return {"error": f"{type(error).__name__}: {error}"}
+        traceback.print_exception(error)  # The other side gets the last of its frames only.
+        return {"error": with_place(f"{type(error).__name__}: {error}", error)}
 
 
 class PoolLine:
@@ -135,17 +135,3 @@ class ReportedToolbox(Toolbox):
     def settle_on(self, calls: Sequence[ToolCall], drafts: Sequence[Draft]) -> None:
         super().settle_on(calls, drafts)
         self._line.tell({"op": "tries"}, {"calls": [asdict(call) for call in calls], "drafts": [draft.to_dict() for draft in drafts]})
-
-
-def _scenario(data: Json) -> Scenario:
-    tuples: Json = {name: tuple(data[name]) for name in ("messages", "expected")}
-    task = data["task"] and Task.from_dict(data["task"])
-    return Scenario(
-        **{
-            **data,
-            **tuples,
-            "task": task,
-            "tools": tuple(Tool(**tool) for tool in data["tools"]),
-            "turns": tuple(map(tuple, data["turns"])),
-        }
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent
 from pytest_agentbench.agents.sampling_parameters import sampling_of
@@ -60,7 +60,7 @@ class IsolatedAgent:
         mark = current()
         assert mark is not None  # agents work within a rollout
         job = {"op": "agent", "base_url": llm.base_url, "model": llm.model, "sampling": llm.sampling, "trial": mark.key.trial}
-        async with self.template.process(job, {"scenario": asdict(scenario)}) as process:
+        async with self.template.process(job, {"scenario": scenario.to_wire()}) as process:
             try:
                 status, reason, answer = await _agent_done(process, llm, tools)
             except asyncio.CancelledError:  # its time is over: what has it done?
@@ -113,7 +113,7 @@ def isolated_scorer(template: Template, name: str) -> Scorer:
 
 async def _scored_elsewhere(template: Template, name: str, scenario: Scenario, rollout: Rollout, judge: LLM | None) -> Score:
     job = {"op": "score", "name": name, "base_url": judge.base_url if judge else "", "model": judge.model if judge else ""}
-    async with template.process(job, {"scenario": asdict(scenario), "rollout": rollout.to_dict()}) as process:
+    async with template.process(job, {"scenario": scenario.to_wire(), "rollout": rollout.to_dict()}) as process:
         try:
             _, done = await process.read()
         except ChildProcessError as error:

@@ -244,7 +244,7 @@ class Pool:
             case "rollout":
                 return await self._rollout(RolloutKey(*message["key"]))
             case "scenario":
-                return {}, orjson.dumps(asdict(self._scenario(RolloutKey(*message["key"]))))
+                return {}, orjson.dumps(self._scenario(RolloutKey(*message["key"])).to_wire())
             case "backend":
                 await self._backend_there()
                 there = self.addresses.endpoint

@@ -82,9 +82,9 @@ function followWanted() {
   follow();
 }
 
-function sayPhase({ phase, verdict, damaged }) {
+function sayPhase({ phase, verdict, tone, damaged }) {
   const count = `${page.rows.length.toLocaleString("en")} rollouts have ended${damaged ? `; ${damaged} lines of the journal are damaged` : ""}`;
-  const said = { running: ["The run goes on.", "open"], stopped: ["The run's session has stopped.", "open"], ended: [`The run has ended: ${verdict}.`, verdict === "PASS" ? "good" : "bad"] }[phase];
+  const said = { running: ["The run goes on.", "open"], stopped: ["The run's session has stopped.", "open"], ended: [`The run has ended: ${verdict}.`, tone] }[phase];
   sayLive(...said, count);
 }
 
