@@ -33,9 +33,9 @@ async def run(scenario, llm):
 """
 
 
-def leaving(project: Project, words: list[str], **keys: object) -> Path:
+def leaving(project: Project, words: list[str], isolation: str = "none") -> Path:
     """A suite whose agent leaves a process running in each rollout. Returns the file with their ids."""
-    suite_of(project, words, agent={"kind": "./agent.py:run"}, **keys)
+    suite_of(project, words, agent={"kind": "./agent.py:run"}, isolation=isolation)
     return project.write("scenarios/shop/agent.py", AGENT).parent / "pids"
 
 
