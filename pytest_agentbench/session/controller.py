@@ -176,6 +176,8 @@ class Controller:
         if self.finish.discarded:
             for line in nothing_selected(self.opened.setup, self.opened.directory):
                 terminalreporter.write_line(one_line(line), yellow=True)
+        if count := self.opened.services.leftovers:
+            terminalreporter.write_line(f"agentbench: ended {count} process{'es' * (count > 1)} that agents left running", yellow=True)
         if self.finish.run is None:
             return
         from pytest_agentbench.reports.terminal import OneLine, write_section

@@ -58,6 +58,7 @@ class SessionParts:
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
+        self.mark = secrets.token_hex(16)  # in the environment of all processes that agents start
         self.children: dict[str, Child] = {}  # pool and taps, by the names of their logs
         self.deaths, self.handover = Deaths(), Handover()
         self._logs, self._pool_config, self._tap_config, self._owner = logs, {**pool_config, "token": self.token}, tap_config, owner
@@ -190,7 +191,7 @@ class SessionParts:
     def _start_pool(self, inherited: Json | None) -> None:
         stored = [{"key": key, "status": status} for key, status in self._owner.kept().items()]
         config = {**self._pool_config, "stored": stored, "inherited": inherited}
-        self._pool = PoolProcess(config, self.listener, self._logs / "pool.log")
+        self._pool = PoolProcess(config, self.listener, self._logs / "pool.log", self.mark)
         self.children["pool"] = self._pool.child
         self._pool.begin(self._hear, self._pool_died)
 

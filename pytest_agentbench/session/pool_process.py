@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.leftovers import SESSION
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json, RolloutKey
@@ -32,12 +33,16 @@ class PoolEnd(NamedTuple):
 class PoolProcess:
     """Started at once; `begin` has somebody listen to it."""
 
-    def __init__(self, config: Json, listener: socket.socket, log: Path) -> None:
-        """`config` holds the session's token; the pool serves on `listener`, which stays open here for the next pool."""
+    def __init__(self, config: Json, listener: socket.socket, log: Path, mark: str) -> None:
+        """`config` holds the session's token; the pool serves on `listener`, which stays open here for the next pool.
+
+        `mark` is in the environment of all processes that agents start.
+        """
         self._words, theirs = os.pipe()
         settings = {**config, "listener": listener.fileno(), "controller_pipe": theirs}
         try:
-            self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=(listener.fileno(), theirs))
+            inherited = listener.fileno(), theirs
+            self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=inherited, variables={SESSION: mark})
         finally:
             os.close(theirs)
         self.last_words: PoolEnd | None = None  # of a pool that ended itself over a rollout

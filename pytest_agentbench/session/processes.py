@@ -18,6 +18,7 @@ from pytest_agentbench.backends.machine.cpu import CpuWatch
 from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.errors import AgentbenchError, MissingError
+from pytest_agentbench.lib.leftovers import SESSION, end_marked
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
@@ -116,6 +117,7 @@ class Services:
         self.endpoint: Endpoint | None = None
         self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
         self.unrecorded: int | None = None  # LLM calls that are in no record, known when the session ends in order
+        self.leftovers = 0  # processes that agents left running and that were ended, known when the session ends
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
         self.cpu = CpuWatch()  # of tap and pool, second by second
         self.sampler: Sampler | None = None  # from when the backend is up; None where it tells nothing
@@ -226,6 +228,7 @@ class Services:
         for thread in stopping:
             thread.join()
         self._boot.join(SETTLE)
+        self.leftovers += end_marked(SESSION, self._parts.mark)
 
     def _costs(self) -> Json:
         children = {**self._parts.children, **self.backend.processes}

@@ -30,6 +30,7 @@ class Loopback(ThreadingHTTPServer):
     """Serves a run on a free port of 127.0.0.1, under an address that nobody can guess."""
 
     daemon_threads = True
+    request_queue_size = 2 * MOST  # If the queue is full, Linux drops the SYN, and the client repeats it a second later.
 
     def __init__(self, run: LiveRun) -> None:
         super().__init__(("127.0.0.1", 0), PageHandler)

@@ -11,6 +11,7 @@ import gc
 import json
 import logging
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -23,6 +24,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import FORMAT
 from pytest_agentbench.lib.child import end_with_parent
+from pytest_agentbench.lib.leftovers import ROLLOUT, end_marked
 from pytest_agentbench.lib.process import end_text
 from pytest_agentbench.lib.supervisor import signal_group
 from pytest_agentbench.rollouts.isolation import inside
@@ -62,6 +64,7 @@ class Forks:
 
     def __init__(self, control: socket.socket, setup: RolloutSetup) -> None:
         self.control, self.setup, self.pid = control, setup, os.getpid()
+        self.mark = secrets.token_hex(16)  # with the number of a job, the mark of all processes that the job starts
         self.jobs: dict[int, int] = {}  # process id -> number of the job
         self.printed: dict[int, PrintedOutput] = {}  # by process id
         self.ready = selectors.DefaultSelector()
@@ -105,7 +108,7 @@ class Forks:
         printed, pipe = PrintedOutput.through_pipe()
         pid = os.fork()
         if pid == 0:
-            self._become(line, pipe)
+            self._become(number, line, pipe)
         with suppress(OSError):  # it did so itself, and is perhaps gone
             os.setpgid(pid, pid)
         self.jobs[pid], self.printed[pid] = number, printed
@@ -118,7 +121,7 @@ class Forks:
             if not printed.read():
                 self.ready.unregister(printed)
 
-    def _become(self, line: int, pipe: int) -> NoReturn:
+    def _become(self, number: int, line: int, pipe: int) -> NoReturn:
         """The life of a forked process."""
         code = 1
         try:
@@ -128,6 +131,7 @@ class Forks:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.control.close()
+            os.environ[ROLLOUT] = f"{self.mark}-{number}"
             for descriptor in (1, 2):
                 os.dup2(pipe, descriptor)
             os.close(pipe)
@@ -146,6 +150,7 @@ class Forks:
             signal_group(pid, signal.SIGKILL)  # what it started; its id is nobody else's before it has been waited for
             _, status = os.waitpid(pid, 0)
             number, code = self.jobs.pop(pid), os.waitstatus_to_exitcode(status)
+            end_marked(ROLLOUT, f"{self.mark}-{number}", settle=0, grace=0)
             wire.send(self.control, {"job": number, "how": end_text(code)}, self._printed_by(pid).encode())
 
     def _printed_by(self, pid: int) -> str:

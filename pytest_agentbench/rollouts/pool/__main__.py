@@ -13,6 +13,7 @@ import time
 from pytest_agentbench.lib import capture
 from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
 from pytest_agentbench.lib.file_limits import raise_limit
+from pytest_agentbench.lib.leftovers import SESSION, end_marked
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.pool.controller_pipe import ControllerPipe
@@ -26,16 +27,19 @@ GRACE = 10.0  # seconds between the end of stdin and the end of a pool that an a
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     raise_limit()
+    controller = os.getppid()
     config = read_config()
     capture.install(config["log_level"])
-    daemon(_leave_with_stdin, name="leave")
+    daemon(_leave_with_stdin, controller, name="leave")
     gc.freeze()  # what is imported stays: no collection looks at it again
-    asyncio.run(_serve(config, socket.socket(fileno=config["listener"])))
+    is_orphan = asyncio.run(_serve(config, socket.socket(fileno=config["listener"])))
+    if is_orphan:
+        end_marked(SESSION, os.environ[SESSION])
     gc.freeze()  # nor do those at the interpreter's end look at what agents and scorers have imported
 
 
-async def _serve(config: Json, listener: socket.socket) -> None:
-    """The pool's whole life: it ends with the session, or with the controller."""
+async def _serve(config: Json, listener: socket.socket) -> bool:
+    """Runs the pool until the session ends or the controller dies. Returns whether the controller died."""
     sys.path[:] = config["sys_path"]
     pool = Pool(config)
     longest = max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0)
@@ -45,23 +49,29 @@ async def _serve(config: Json, listener: socket.socket) -> None:
     serving(port=listener.getsockname()[1])
     await pool.serve(listener)
     watchdog.stop()
-    daemon(_leave_behind, name="leave-behind")
+    is_orphan = pool.draining is None
+    daemon(_leave_behind, is_orphan, name="leave-behind")
+    return is_orphan
 
 
-def _leave_with_stdin() -> None:
+def _leave_with_stdin(controller: int) -> None:
     """The loop sees the end of stdin too, but not while an agent blocks it, nor does it leave before the agents' threads do."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     time.sleep(GRACE)
+    if os.getppid() != controller:  # A living controller ends the leftovers itself, after the pool's end, and counts them.
+        end_marked(SESSION, os.environ[SESSION])
     os._exit(0)
 
 
-def _leave_behind() -> None:
+def _leave_behind(is_orphan: bool) -> None:
     """Ends the process although code still runs: the event loop and the interpreter wait without a limit for tasks and threads.
 
     Nothing is lost. Sandboxes, templates and the stack's labels are released before, and each record is in the journal.
     """
     time.sleep(LEFT)
+    if is_orphan:
+        end_marked(SESSION, os.environ[SESSION])
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)

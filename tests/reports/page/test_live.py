@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import http.client
 import json
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +132,13 @@ def test_strangers_have_no_answer(tmp_path: Path) -> None:
 
     assert [200, 200, 200, 404, 404, 404, 404, 404, 404, 403, 403, 501] == found
     assert "127.0.0.1" == server.server_address[0]
+
+
+def test_a_burst_of_connections(tmp_path: Path) -> None:
+    """Fifty connections are established before the server accepts the first one, so none of them has to be repeated."""
+    with Loopback(LiveRun(journal(tmp_path / "run", rollout("a")))) as server, ExitStack() as burst:
+        for _ in range(50):
+            burst.enter_context(socket.create_connection(("127.0.0.1", server.server_port), timeout=10))
 
 
 def test_the_page_may_ask_only_who_serves_it(tmp_path: Path) -> None:
