@@ -10,6 +10,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.lib.tags import tagged
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
@@ -57,9 +58,9 @@ FORM = Form(
 
 CHOICE = "multipleChoice"
 _MARKS = r"[\s*_#>`-]*"  # of Markdown
-_ANSWER = re.compile(rf"^{_MARKS}(?:(?:exact|final)\s+)*answer{_MARKS}:{_MARKS}(\S.*?)[\s*_`]*$", re.IGNORECASE | re.MULTILINE)
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
-_CONFIDENCE = re.compile(rf"^{_MARKS}confidence{_MARKS}:{_MARKS}(\d{{1,3}}(?:\.\d+)?)\s*\\?%", re.IGNORECASE | re.MULTILINE)
+_START = r"^[^\S\n]*(?:[*_#>`-]+[^\S\n]*)*+"  # marks before the word, in its own line: over many empty lines a search would take for ever
+_ANSWER = re.compile(rf"{_START}(?:(?:exact|final)\s+)*answer{_MARKS}:{_MARKS}(\S(?:.*[^\s*_`])?)[\s*_`]*$", re.IGNORECASE | re.MULTILINE)
+_CONFIDENCE = re.compile(rf"{_START}confidence{_MARKS}:{_MARKS}(\d{{1,3}}(?:\.\d+)?)\s*\\?%", re.IGNORECASE | re.MULTILINE)
 _LETTER = re.compile(r"\(?([A-Z])(?:\)|[.):]\s.*)?\.?", re.DOTALL)
 
 
@@ -87,7 +88,7 @@ async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key
 
 def final_answer(text: str) -> str:
     """What an answer says last between `<answer>` tags, or else behind `Answer:`; all of it where it has neither."""
-    marked = _TAGGED.findall(text) or _ANSWER.findall(text) or [text]
+    marked = tagged(text, "answer") or _ANSWER.findall(text) or [text]
     return str(marked[-1]).strip()
 
 
