@@ -128,8 +128,10 @@ HINTS: Sequence[tuple[str, str]] = (
         docker_engine.ALLOW,
     ),
     (
-        r"Error while fetching server API version|Cannot connect to the Docker daemon"
-        r"|docker\.sock.{0,400}(?:No such file|[Cc]onnection refused)",
+        (
+            r"Error while fetching server API version|Cannot connect to the Docker daemon"
+            r"|docker\.sock.{0,400}(?:No such file|[Cc]onnection refused)"
+        ),
         docker_engine.START,
     ),
     (
