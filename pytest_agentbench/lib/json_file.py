@@ -47,7 +47,7 @@ _TOO_DEEP = f"it is nested more than {MOST_DEPTH} levels deep"
 def _is_deeper(value: Any, most: int) -> bool:
     """Whether objects and arrays stand in each other on more than `most` levels. Goes level by level, without recursion."""
     level = [value]
-    for _ in range(most + 1):
+    for _ in range(most):
         level = [part for each in level if isinstance(each, dict | list) for part in (each.values() if isinstance(each, dict) else each)]
         level = [each for each in level if isinstance(each, dict | list)]
         if not level:
