@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pytest_agentbench.agents.notebook import ContextBudget, Notebook
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.tags import tagged
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json
 from pytest_agentbench.sandbox.sandbox import CommandRunner
@@ -111,7 +112,7 @@ class ExpertContext:
 
 def between(text: str, tag: str) -> str:
     """What stands last between two tags; the whole text where there are none."""
-    pieces: list[str] = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    pieces = tagged(text, tag)
     return pieces[-1] if pieces else text
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import read_text
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import Json
 
 T = TypeVar("T")
@@ -22,17 +22,9 @@ _SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder()
 
 
-def read_json(file: Path) -> Any:
-    """The value that a JSON file holds; raises ConfigError."""
-    try:
-        return json.loads(read_text(file))
-    except ValueError as error:
-        raise ConfigError(f"{file}: no JSON: {error}") from error
-
-
 def read_object(file: Path, *needed: str) -> Json:
     """The JSON object of a file, with all the keys that are needed; raises ConfigError."""
-    data = read_json(file)
+    data = read_json_file(file)
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: holds {_kind(data)}, should be an object")
     if missing := [key for key in needed if key not in data]:

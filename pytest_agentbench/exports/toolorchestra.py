@@ -9,16 +9,17 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
-from pytest_agentbench.exports.files import dig, member, members, read_json
+from pytest_agentbench.exports.files import dig, member, members
 from pytest_agentbench.lib.config import read_text
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import SHARE, Json, Rollout, Score, ToolCall
 
 SCORE = "toolorchestra_correct"
 NEEDED = ("id", "problem", "all_tool_calls", "correct", "status")
 USAGE = "orchestrator_usage.jsonl"
-STARTED = re.compile(r"\[PROFILE\] .*type=run_start .*?concurrency=(\d+)")
+STARTED = re.compile(r"\[PROFILE\] .{0,400}type=run_start .{0,400}?concurrency=(\d+)")
 TRIAL = re.compile(r"trial_(\d+)")  # a directory of an export, with the tasks of a later trial
-ENDED = re.compile(r"\[HLE_TRIAL_COMPLETE\] .*ts_unix=([\d.]+) task_id=(\S+)")
+ENDED = re.compile(r"\[HLE_TRIAL_COMPLETE\] .{0,400}ts_unix=([\d.]+) task_id=(\S+)")
 
 STOPWATCH = "ToolOrchestra writes no time to its results"
 NOTES = (
@@ -70,13 +71,13 @@ def _tasks(path: Path, notes: list[str]) -> Sequence[tuple[int, Path]]:
 
 
 def _is_task(file: Path) -> bool:
-    data = read_json(file)  # a file torn by a kill is an error: its task would be missing without a word
+    data = read_json_file(file)  # a file torn by a kill is an error: its task would be missing without a word
     return isinstance(data, dict) and all(key in data for key in NEEDED)
 
 
 def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
     for trial, file in tasks:
-        task = read_json(file)
+        task = read_json_file(file)
         rounds = member(task, "all_tool_calls", list, file) or []
         status, reason = outcome(task | {"all_tool_calls": rounds})
         if not isinstance(task["correct"], bool):

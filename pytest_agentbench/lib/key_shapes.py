@@ -18,6 +18,8 @@ SECRET_NAME = re.compile(
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
 
 _PEM = r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
+#: At least 20 characters that hold no five dashes, so that many beginnings without an end cost little.
+_PEM_BODY = r"(?=[A-Za-z0-9+/=\s\\:,-]{20})(?:[A-Za-z0-9+/=\s\\:,]++|-(?!----))++"
 #: Of a key without an end, what looks like its lines.
 _PEM_LINES = r"(?:(?:\\+[nr]|\s)*(?:(?:Proc-Type|DEK-Info): ?[\w,-]+|[A-Za-z0-9+/]{16,}={0,2}))+"
 
@@ -56,7 +58,7 @@ _SHAPES = [
         *((name, rf"{name}=([A-Za-z0-9+/]{{20,}}={{0,2}})") for name in ("AccountKey", "SharedAccessKey")),  # Azure
         ("hooks.slack.com/services/", r"hooks\.slack\.com/services/([A-Za-z0-9/]{20,})"),
         *((name, rf"{name}\W{{1,12}}([A-Za-z0-9+/]{{40}})(?![A-Za-z0-9+/])") for name in ("ws_secret_access_key", "WS_SECRET_ACCESS_KEY")),
-        ("-----BEGIN ", rf"{_PEM}(?:[A-Za-z0-9+/=\s\\:,-]{{20,}}?-----END [A-Z ]{{0,30}}PRIVATE KEY-----|{_PEM_LINES})"),
+        ("-----BEGIN ", rf"{_PEM}(?:{_PEM_BODY}-----END [A-Z ]{{0,30}}PRIVATE KEY-----|{_PEM_LINES})"),
         ("://", r"://[^/\s:@\"\\]{0,64}:([^@/\s\"\\]{3,})@"),  # the password of a URL
     )
 ]

@@ -11,6 +11,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.toolorchestra_run import write
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import Json
 from pytest_agentbench.reproduction.plan import Cell
 
@@ -101,5 +102,5 @@ def _line(cell: MeasuredCell, to_baseline: float | None) -> str:
 
 
 def _read(file: Path) -> Json:
-    data: Json = json.loads(file.read_text(encoding="utf-8"))
+    data: Json = read_json_file(file)
     return data

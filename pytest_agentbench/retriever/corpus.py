@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import read_text
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import Json
 
 TEXTS = ("content", "contents")  # keys, the first of which that is there counts
@@ -35,10 +36,7 @@ def text_of(document: Json) -> str:
 
 def read_allowed(file: Path) -> dict[str, frozenset[str]]:
     """Question id -> ids of the documents that it may get; raises ConfigError for what is no such list."""
-    try:
-        data = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{file}:{error.lineno}: not valid JSON: {error.msg}") from error
+    data = read_json_file(file)
     if not isinstance(data, dict) or not all(isinstance(ids, list) for ids in data.values()):
         raise ConfigError(f"{file}: should hold an object, question id -> list of document ids")
     return {question: frozenset(map(str, ids)) for question, ids in data.items()}

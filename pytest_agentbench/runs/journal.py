@@ -36,10 +36,11 @@ SYNC = 1.0  # seconds between two orders to the disk; what a process wrote survi
 _BEGIN, _SEALED = b'{"crc":"', b'",'  # around the eight digits with which each line begins
 _REST = len(_BEGIN) + 8 + len(_SEALED)  # where its record goes on
 
-_TEXT = rb'("(?:[^"\\]|\\.)*")'
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'  # Possessive: a reason may have millions of characters, and each would keep a place to return to.
+_TEXT = rb"(" + _STRING + rb")"
 _HEAD = re.compile(
     rb'{"suite":' + _TEXT + rb',"scenario":' + _TEXT + rb',"variant":' + _TEXT + rb',"trial":(\d+)'
-    rb',"status":"(\w+)","reason":(?:"(?:[^"\\]|\\.)*"),"session":(\d+),"content":(\{[^{}]*(?:\{[^{}]*\}[^{}]*)?\}),"kind":"(\w+)",'
+    rb',"status":"(\w+)","reason":' + _STRING + rb',"session":(\d+),"content":(\{[^{}]*(?:\{[^{}]*\}[^{}]*)?\}),"kind":"(\w+)",'
 )
 
 

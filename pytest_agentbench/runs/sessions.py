@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pytest_agentbench.lib.json_file import bounded_json
 from pytest_agentbench.records import Json
 
 FILE = "sessions.jsonl"
@@ -38,7 +39,7 @@ def read_sessions(directory: Path) -> list[Session]:
     sessions = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
-            data = json.loads(line)
+            data = bounded_json(line)
             sessions.append(Session(**{**data, "command": tuple(data["command"])}))
         except (ValueError, TypeError, KeyError):
             continue

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.metrics.answers import AnswerCounts
 from pytest_agentbench.metrics.drafts import DraftCounts
@@ -365,10 +366,7 @@ def redacted(run: Run, redact: Callable[[str], str]) -> Run:
 def read_run(directory: Path) -> Run:
     """The run of a directory; raises ConfigError for a run.json that cannot be read, with what is wrong and where."""
     path = directory / FILE
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    data = read_json_file(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ConfigError(_of_another_schema(path, data if isinstance(data, dict) else {}))
     try:

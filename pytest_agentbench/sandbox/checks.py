@@ -16,7 +16,7 @@ _ERROR = re.compile(r"^(?:ERROR (?P<pytest>\S*\.py\S*)(?: - .*)?|ERROR: (?P<unit
 _SKIPPED = re.compile(
     r"^(?:=+ )?(?:\d+ \w+, )*(?P<pytest>[1-9]\d*) skipped\b.* in [\d.]+s|^(?:OK|FAILED) \(.*skipped=(?P<unittest>[1-9]\d*)", re.MULTILINE
 )
-_SKIPPED_NAME = re.compile(r"^SKIPPED \[\d+\] (?P<reason>.+)$|^(?P<name>\S+::\S+) SKIPPED\b", re.MULTILINE)
+_SKIPPED_NAME = re.compile(r"^SKIPPED \[\d+\] (?P<reason>.+)$|^(?=\S+?::\S)(?P<name>\S+) SKIPPED\b", re.MULTILINE)
 
 NOT_MADE = frozenset({"skipped", "pending"})  # statuses of CTRF
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.lib.tags import tagged
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
@@ -65,7 +65,6 @@ _ANSWER = re.compile(
     rf"^{_INDENT}(?:(?:exact|final)\s++){{0,4}}+answer{_MARKS}+:{_MARKS}(\S.*)$",
     re.IGNORECASE | re.MULTILINE,
 )
-_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _CONFIDENCE = re.compile(
     rf"^{_INDENT}confidence{_MARKS}+:{_MARKS}+(\d{{1,3}}(?:\.\d++)?)\s*+\\?%",
     re.IGNORECASE | re.MULTILINE,
@@ -98,19 +97,8 @@ async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key
 
 def final_answer(text: str) -> str:
     """What an answer says last between `<answer>` tags, or else behind `Answer:`; all of it where it has neither."""
-    marked = [*_tagged(text)] or [*map(_without_marks, _ANSWER.findall(text))] or [text]
+    marked = tagged(text, "answer") or [*map(_without_marks, _ANSWER.findall(text))] or [text]
     return marked[-1].strip()
-
-
-def _tagged(text: str) -> Iterator[str]:
-    """Yields what stands between `<answer>` and the next `</answer>`."""
-    start: int | None = None
-    for tag in _TAG.finditer(text):
-        if not tag[1]:
-            start = tag.end() if start is None else start
-        elif start is not None:
-            yield text[start : tag.start()]
-            start = None
 
 
 def _without_marks(line: str) -> str:

@@ -13,6 +13,8 @@ from pytest_agentbench.records import Json
 
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?", re.ASCII)
 _NUMERIC = frozenset({"integer", "number"})
+_DAY_THEN_MONTH = re.compile(r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]+)\.?,? (?P<year>\d{4})", re.ASCII)
+_MONTH_THEN_DAY = re.compile(r"(?P<month>[a-z]+)\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?,? (?P<year>\d{4})", re.ASCII)
 _SAYS_DATE = re.compile(r"\bdates?\b|\bYYYY\b", re.IGNORECASE)
 _DAY_FIRST = re.compile(r"\bDD?([/.-])MM?\1YYYY\b", re.IGNORECASE)
 _MONTH_FIRST = re.compile(r"\bMM?([/.-])DD?\1YYYY\b", re.IGNORECASE)
@@ -107,12 +109,9 @@ def _moment(text: str, schema: Mapping[str, Any]) -> date | datetime | None:
 def _in_words(text: str) -> date | None:
     """`5 March 2026`, `5th of Mar. 2026`, `March 5, 2026`, `Thursday, March 5th 2026`."""
     words = re.sub(r"^[a-z]+day,? ", "", text.casefold())
-    for pattern in (
-        r"(?P<day>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<month>[a-z]+)\.?,? (?P<year>\d{4})",
-        r"(?P<month>[a-z]+)\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?,? (?P<year>\d{4})",
-    ):
-        if (match := re.fullmatch(pattern, words, re.ASCII)) and match["month"] in _MONTH:
-            return _day(int(match["year"]), _MONTH[match["month"]], int(match["day"]))
+    match = _DAY_THEN_MONTH.fullmatch(words) or _MONTH_THEN_DAY.fullmatch(words)
+    if match and match["month"] in _MONTH:
+        return _day(int(match["year"]), _MONTH[match["month"]], int(match["day"]))
     return None
 
 

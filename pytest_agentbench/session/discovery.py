@@ -130,7 +130,7 @@ class SuiteHead:
 
 def is_left_out(name: str, marks: str, suites: Collection[str]) -> bool:
     """Whether the expression of -m names other suites and nothing else, so that no test of this one runs."""
-    words = re.split(r"\s+or\s+", marks.strip())
+    words = re.split(r"(?<!\s)\s+or\s+", marks.strip())
     return name not in words and all(word in suites for word in words)
 
 

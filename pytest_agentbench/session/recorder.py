@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
 from pytest_agentbench.runs.journal import Journal
@@ -108,17 +110,17 @@ class Ledger:
 def known_durations(reports: Path, backend: str) -> dict[str, float]:
     """Seconds that each rollout took the last time on this backend; empty when nothing is known."""
     try:
-        known = json.loads((reports / DURATIONS).read_text())[backend]
+        known = read_json_file(reports / DURATIONS)[backend]
         return {str(name): float(seconds) for name, seconds in known.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (ConfigError, ValueError, LookupError, TypeError, AttributeError):
         return {}  # only a help for the order of rollouts
 
 
 def remember_durations(reports: Path, backend: str, durations: dict[str, float]) -> None:
     """Keeps the durations of this run for the next one."""
     try:
-        known = dict(json.loads((reports / DURATIONS).read_text()))
-    except (OSError, ValueError, TypeError):
+        known = dict(read_json_file(reports / DURATIONS))
+    except (ConfigError, ValueError, TypeError):
         known = {}
     known[backend] = {**known_durations(reports, backend), **{name: round(seconds, 4) for name, seconds in durations.items()}}
     write_whole(reports / DURATIONS, json.dumps(known))

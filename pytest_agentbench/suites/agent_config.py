@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import read_text
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import SAMPLING, Json
 
 KIND, KEY = "terminal", "config"
@@ -27,10 +26,7 @@ def with_config(agent: Json, folder: Path) -> Json:
 
 
 def _read(file: Path) -> Json:
-    try:
-        data = json.loads(read_text(file))
-    except ValueError as error:
-        raise ConfigError(f"{file}: not valid JSON: {error}") from error
+    data = read_json_file(file)
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: is {type(data).__name__}, should be an object of settings")
     known = (*SAMPLING, *OPTIONS, *OF_THE_ENDPOINT)

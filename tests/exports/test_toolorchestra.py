@@ -123,7 +123,7 @@ def test_what_is_no_run(results: Path) -> None:
     with pytest.raises(ConfigError, match="2 directories have results of tasks, and one is a run"):
         read(results)
     (results / "other" / "a.json").write_text('{"id": "a", ')
-    with pytest.raises(ConfigError, match=r"other/a\.json: no JSON"):
+    with pytest.raises(ConfigError, match=r"other/a\.json: not valid JSON"):
         read(results / "other")
     assert [] == [*(results.parent / "reports").glob("tool*")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from pytest_agentbench.backends.doctor.check import Check, missing, ok, unknown
 from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import Json
 
 SPARE_GB = 1.0  # that stay free beside the weights
@@ -82,7 +82,7 @@ def _snapshot(model: str, cache: Path) -> Path | None:
 def _index(snapshot: Path) -> Json:
     """Of sharded weights: which file has what, and how large they are together; empty where there is none."""
     file = snapshot / "model.safetensors.index.json"
-    index: Json = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    index: Json = read_json_file(file) if file.is_file() else {}
     return index
 
 

@@ -121,13 +121,17 @@ HINTS: Sequence[tuple[str, str]] = (
     ),
     (
         (
-            r"permission denied while trying to connect to the Docker|docker\.sock.*[Pp]ermission denied|Permission denied.*docker\.sock"
-            r"|Error while fetching server API version.*PermissionError"
+            r"permission denied while trying to connect to the Docker|docker\.sock.{0,400}[Pp]ermission denied"
+            r"|Permission denied.{0,400}docker\.sock"
+            r"|Error while fetching server API version.{0,400}PermissionError"
         ),
         docker_engine.ALLOW,
     ),
     (
-        r"Error while fetching server API version|Cannot connect to the Docker daemon|docker\.sock.*(?:No such file|[Cc]onnection refused)",
+        (
+            r"Error while fetching server API version|Cannot connect to the Docker daemon"
+            r"|docker\.sock.{0,400}(?:No such file|[Cc]onnection refused)"
+        ),
         docker_engine.START,
     ),
     (
@@ -139,7 +143,7 @@ HINTS: Sequence[tuple[str, str]] = (
         "the interpreter has no module {1}: point `python` of the service to an environment where it is installed",
     ),
     (
-        r"(\S+): command not found|exec: \"?([^\s\":]+)\"?: executable file not found|No such file or directory: '([^'/]+)'",
+        r"(?<!\S)(\S+): command not found|exec: \"?([^\s\":]+)\"?: executable file not found|No such file or directory: '([^'/]+)'",
         "the command {1} is not on the PATH: install it, or point `python` of the service to the environment that has it",
     ),
 )

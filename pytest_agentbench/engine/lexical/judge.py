@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from pytest_agentbench.engine.lexical.words import stems
+from pytest_agentbench.lib.tags import tagged
 from pytest_agentbench.records import Json
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -110,5 +111,5 @@ def _done(prompt: str) -> set[str]:
 
 
 def _section(prompt: str, name: str) -> str:
-    match = re.search(rf"<{name}>(.*?)</{name}>", prompt, re.DOTALL)
-    return match[1].strip() if match else ""
+    sections = tagged(prompt, name)
+    return sections[0].strip() if sections else ""

@@ -17,7 +17,7 @@ CONTRACT = ("Thought:", "Action:", "Action Input:", "Observation:", "Final Answe
 LABELS = frozenset({"Thought", "Action", "Observation", "Question", "Note"})
 #: Name, description and, behind a sentence such as `Arguments must fit this JSON schema:`, the parameters.
 TOOL_LINE = re.compile(r"^(?:[-*] )?([\w.-]+): (.*?)(?: ?Arguments\b[^.:{\n]*: (\{.*\}))?$", re.MULTILINE)
-CALLED = re.compile(r"^Action: *(.+?) *$", re.MULTILINE)
+CALLED = re.compile(r"^Action: *([^ \n](?:.*[^ \n])?) *$", re.MULTILINE)
 
 
 def as_native(request: Mapping[str, Any]) -> Json | None:

@@ -36,7 +36,7 @@ CURRENCIES = {
 }  # fmt: skip
 CODES = "USD|EUR|GBP|JPY|CHF|CAD|AUD|NZD|MXN|INR|CNY|KRW|SEK|NOK|DKK|BRL|ZAR|SGD|HKD|PLN|CZK|TRY|THB"
 
-_DIGITS = r"(?<!\d)(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
+_DIGITS = r"(?<!\d)(?:\d{1,3}(?:,\d{3}){1,9}|\d+)(?:\.\d+)?"
 _AMOUNT = rf"(?P<digits>{_DIGITS})(?:\s?(?P<scale>k|m|thousand|million)\b)?"
 _MONTH = rf"(?P<month>{'|'.join(MONTHS)}|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
@@ -222,9 +222,14 @@ def names(text: str) -> Iterator[PlacedValue]:
     """Capitalised words, but for the first of a sentence and those that are always capitalised."""
     for match in NAME.finditer(text):
         name = re.sub(r"['’]s$", "", match["name"])
-        opens = not match["before"] and re.search(r"(?:^|[.!?:\n])\s*$", text[: match.start("name")][-4:])
-        if name.lower() not in _NO_NAMES and not opens:
+        if name.lower() not in _NO_NAMES and (match["before"] or not _opens_sentence(text[: match.start("name")][-4:])):
             yield PlacedValue(name, *match.span("name"), before=(match["before"] or "").lower())
+
+
+def _opens_sentence(before: str) -> bool:
+    """Whether a word begins a sentence, by the few characters before it."""
+    spoken = before.rstrip()
+    return not spoken or spoken[-1] in ".!?:" or "\n" in before[len(spoken) :]
 
 
 @_finder

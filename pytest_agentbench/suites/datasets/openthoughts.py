@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib.hub_client import one_line_errors, optional
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.suites.datasets import harbor
 from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.suites.task import TASK_FILE
@@ -77,7 +78,7 @@ def _is_new(folder: Path, snapshot: OpenThoughtsSnapshot) -> bool:
     if not folder.exists():
         return True
     record = folder / RECORD
-    known: Any = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    known: Any = read_json_file(record) if record.is_file() else {}
     if known == _record(snapshot):
         return False
     what = f"{known['repository']} at {known['commit']}" if known else "something else"

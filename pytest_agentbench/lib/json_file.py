@@ -1,0 +1,55 @@
+"""Files and lines of JSON, read with limits: a damaged or hostile file ends in one sentence, not in a traceback or without memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import read_text
+
+MOST_DEPTH = 200  # objects and arrays inside each other: the standard library's parser and our own walks are recursive
+MOST_SIZE = 1 << 30  # bytes of a file that is read as a whole
+
+
+def read_json_file(file: Path, most: int = MOST_SIZE) -> Any:
+    """Returns the value of a JSON file of at most `most` bytes.
+
+    Raises ConfigError that names the file if it cannot be read, is larger, is nested too deeply or is not JSON.
+    """
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from error
+    if size > most:
+        raise ConfigError(f"{file}: has {size:,} bytes, and at most {most:,} are read")
+    try:
+        return bounded_json(read_text(file))
+    except ValueError as error:
+        raise ConfigError(f"{file}: not valid JSON: {error}") from error
+
+
+def bounded_json(text: str | bytes) -> Any:
+    """Returns the value of a JSON text; raises ValueError if it is not JSON, or has more than MOST_DEPTH levels."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if _is_deeper(value, MOST_DEPTH):
+        raise ValueError(_TOO_DEEP)
+    return value
+
+
+_TOO_DEEP = f"it is nested more than {MOST_DEPTH} levels deep"
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether objects and arrays stand in each other on more than `most` levels. Goes level by level, without recursion."""
+    level = [value]
+    for _ in range(most):
+        level = [part for each in level if isinstance(each, dict | list) for part in (each.values() if isinstance(each, dict) else each)]
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,259 @@
+"""Finds every regular expression of the package, and measures each one on texts that are hard for it.
+
+It runs as a program, in a process of its own.
+
+Prints one line of JSON: `patterns`, how many there are; `slow`, descriptions of those that need too long; `unknown`, places where the
+pattern cannot be read from the code and stands in no table either.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import itertools
+import json
+import math
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+
+import pytest_agentbench
+from pytest_agentbench.errors import ConfigError
+
+PACKAGE = Path(pytest_agentbench.__file__).parent
+METHODS = ("search", "match", "fullmatch", "findall", "finditer", "sub", "split")
+GLANCE, LENGTH = 1_000, 40_000  # characters of a text: of one with which every pattern is tried, and of one for patterns that may be slow
+QUICK = 0.0005  # seconds for the shorter text, in which a pattern of linear time is done; of quadratic time it needs this or more
+BUDGET = 0.2  # seconds of CPU for the longer text; a pattern of linear time needs a few milliseconds, one of quadratic time a second
+
+REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
+SETS = (_constants.IN, _constants.ANY, _constants.NOT_LITERAL, _constants.CATEGORY)
+COMMON = ["a", "A", "0", " ", "\n", ".", "-", "_", "*", "`", '"', "'", "\\", ",", ":", "(", "{", "[", "<", "#", "é", "\t"]
+
+#: Tables whose texts are patterns, by the module that searches for them.
+TABLES = {
+    "pytest_agentbench.backends.stack.docker_engine": lambda module: module.HINTS,
+    "pytest_agentbench.backends.stack.log_hints": lambda module: [hint[0] for hint in module.HINTS],
+}
+
+#: Modules that search for a pattern which a suite, a backend or a test project brings.
+OF_USERS = frozenset(
+    ["suites.argument_modes", "suites.datasets.hub", "scorers.regex", "scorers.arguments", "backends.stack.spec", "backends.stack.autopsy"]
+)
+
+
+class Use(NamedTuple):
+    """One pattern and how it is applied."""
+
+    place: str
+    pattern: re.Pattern[Any]
+    methods: frozenset[str]
+
+
+class TooSlow(Exception):
+    """Raised in the middle of a match that has used up its budget."""
+
+
+def modules() -> Iterator[tuple[str, ast.Module, ModuleType | None]]:
+    """All modules of the package: name, tree, and the module itself if it can be imported."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        module = None
+        if parts[-1] != "__main__":
+            with suppress(ImportError, ConfigError):
+                module = importlib.import_module(name)
+        yield name, ast.parse(file.read_text(encoding="utf-8")), module
+
+
+def used_methods(trees: Sequence[ast.Module]) -> dict[str, set[str]]:
+    """How each name is used that a method of patterns is called on: name -> methods."""
+    used: dict[str, set[str]] = {}
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name | ast.Attribute):
+            name = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+            used.setdefault(name, set()).add(node.attr)
+    return used
+
+
+def compiled(value: object) -> Iterator[re.Pattern[Any]]:
+    """The patterns in a value of a module, those in its collections too."""
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, dict):
+        for each in [*value, *value.values()]:
+            yield from compiled(each)
+    elif isinstance(value, tuple | list | set | frozenset):
+        for each in value:
+            yield from compiled(each)
+
+
+def literal(node: ast.expr, module: ModuleType | None) -> str | bytes | None:
+    """The pattern that an expression makes, with `x` for what is only known when it runs; None if the code does not show it."""
+    with suppress(Exception):
+        value = eval(compile(ast.Expression(node), "<pattern>", "eval"), {**vars(module or ast)})
+        return value if isinstance(value, str | bytes) else None
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.FormattedValue(value=inner):
+            return literal(inner, module) or "x"
+        case ast.JoinedStr(values=values):
+            return "".join(map(str, (literal(value, module) for value in values)))
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return str(literal(left, module) or "x") + str(literal(right, module) or "x")
+    return None
+
+
+def flags(call: ast.Call) -> int:
+    """The flags that a call names."""
+    words = [*call.args, *(keyword.value for keyword in call.keywords)]
+    names = {node.attr for word in words for node in ast.walk(word) if isinstance(node, ast.Attribute) and hasattr(re, node.attr)}
+    return sum(int(getattr(re, name)) for name in names if name.isupper())
+
+
+def calls(tree: ast.Module, *, compiles: bool) -> Iterator[tuple[str, ast.Call]]:
+    """Calls such as `re.search(...)`, with the name of the function; `compiles`: those of re.compile in functions too."""
+    in_functions = {call for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for call in ast.walk(each)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=name), args=[_, *_]):
+                if name in METHODS or (name == "compile" and (compiles or node in in_functions)):
+                    yield name, node
+
+
+def of_module(name: str, module: ModuleType, methods: Mapping[str, set[str]]) -> Iterator[Use]:
+    """The patterns that a module holds."""
+    for attribute, value in vars(module).items():
+        for pattern in compiled(value):
+            yield Use(f"{name}.{attribute}", pattern, frozenset(methods.get(attribute) or ["search", "finditer"]))
+    if name in TABLES:
+        for text in TABLES[name](module):  # type: ignore[no-untyped-call]
+            yield Use(name, re.compile(text), frozenset(["search"]))
+
+
+def uses(unknown: list[str]) -> Iterator[Use]:
+    """Every pattern of the package; `unknown` gets the places of those that cannot be read."""
+    every = [*modules()]
+    methods = used_methods([tree for _, tree, _ in every])
+    for name, tree, module in every:
+        if module is not None:
+            yield from of_module(name, module, methods)
+        for method, call in calls(tree, compiles=module is None):
+            text = literal(call.args[0], module)
+            if text is not None:
+                yield Use(f"{name}:{call.lineno}", re.compile(text, flags(call)), frozenset(["search" if method == "compile" else method]))
+            elif name not in TABLES and name.partition(".")[2] not in OF_USERS:
+                unknown.append(f"{name}:{call.lineno}")
+
+
+def chosen(element: tuple[Any, Any]) -> list[str]:
+    """Characters that a single-character element of a parsed pattern matches; empty for an element of another kind."""
+    operator, argument = element
+    if operator is _constants.LITERAL:
+        return [chr(argument)]
+    if operator in SETS:
+        one = _compiler.compile(_parser.SubPattern(_parser.State(), [element]))
+        return [each for each in COMMON if one.fullmatch(each)]
+    return []
+
+
+def sample(elements: Iterable[tuple[Any, Any]]) -> str:
+    """A short text that elements of a parsed pattern match, as far as one can be made without trying."""
+    words = []
+    for operator, argument in elements:
+        match operator:
+            case _ if characters := chosen((operator, argument)):
+                words.append(characters[0])
+            case _constants.SUBPATTERN:
+                words.append(sample(argument[-1]))
+            case _constants.BRANCH:
+                words.append(sample(argument[1][0]))
+            case _constants.ATOMIC_GROUP:
+                words.append(sample(argument))
+            case _ if operator in REPEATS:
+                words.append(sample(argument[2]) * argument[0])
+    return "".join(words)
+
+
+def attacks(elements: Sequence[tuple[Any, Any]], before: str = "") -> Iterator[tuple[str, str]]:
+    """(beginning, unit): texts after which a repeat of a parsed pattern can go on for ever, if the unit is repeated."""
+    for place, (operator, argument) in enumerate(elements):
+        head = before + sample(elements[:place])
+        match operator:
+            case _constants.SUBPATTERN:
+                yield from attacks(argument[-1], head)
+            case _constants.ATOMIC_GROUP:
+                yield from attacks(argument, head)
+            case _constants.BRANCH:
+                for each in argument[1]:
+                    yield from attacks(each, head)
+            case _ if operator in REPEATS:
+                body = argument[2]
+                units = chosen(body[0]) if len(body) == 1 else [sample(body)]
+                yield from ((head, unit) for unit in units if unit and argument[1] > 1000)
+                yield from attacks(body, head)
+
+
+def units(pattern: re.Pattern[Any]) -> list[tuple[str, str]]:
+    """(beginning, unit) of texts that are hard for a pattern: repeats of what its own repeats match, and of the beginning itself."""
+    source = pattern.pattern.decode("latin-1") if isinstance(pattern.pattern, bytes) else pattern.pattern
+    found = dict.fromkeys(attacks([*_parser.parse(source, pattern.flags & ~re.UNICODE)]))
+    return [*found, *((head, head) for head in dict.fromkeys(head for head, _ in found) if head), *(("", each) for each in COMMON)]
+
+
+def consume(pattern: re.Pattern[Any], method: str, text: str | bytes) -> None:
+    run: Callable[..., object] = getattr(pattern, method)
+    if method == "sub":
+        run("" if isinstance(text, str) else b"", text)
+    elif method == "finditer":
+        for _ in run(text):  # type: ignore[attr-defined]
+            pass
+    else:
+        run(text)
+
+
+def too_slow(number: int, frame: FrameType | None) -> None:
+    raise TooSlow
+
+
+def seconds(pattern: re.Pattern[Any], method: str, text: str) -> float:
+    """Seconds of CPU that a method needs for a text, with an end that fits nothing; infinite beyond the budget."""
+    subject = f"{text}\x00".encode() if isinstance(pattern.pattern, bytes) else f"{text}\x00"
+    began = time.process_time()
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, BUDGET)
+        consume(pattern, method, subject)
+    except TooSlow:
+        return math.inf
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return time.process_time() - began
+
+
+def slow(use: Use) -> str:
+    """Describes the first text on which a pattern needs more than its budget; empty if there is none."""
+    for (head, unit), method in itertools.product(units(use.pattern), sorted(use.methods)):
+        short, long = (head + unit * (length // len(unit)) for length in (GLANCE, LENGTH))
+        if seconds(use.pattern, method, short) > QUICK and math.isinf(seconds(use.pattern, method, long)):
+            return f"{use.place}: {method} of {use.pattern.pattern!r} on {long[:24]!r}..."
+    return ""
+
+
+def main() -> None:
+    signal.signal(signal.SIGVTALRM, too_slow)
+    unknown: list[str] = []
+    every = {(use.pattern, use.methods): use for use in uses(unknown)}
+    found = [*filter(None, map(slow, every.values()))]
+    print(json.dumps({"patterns": len(every), "slow": found, "unknown": unknown, "seconds": time.process_time()}), file=sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
