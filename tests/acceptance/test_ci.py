@@ -100,7 +100,7 @@ def test_gitlab(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     assert text.endswith("# EOF\n")
     samples = {(sample.name, *sorted(sample.labels.values())): sample.value for family in parsed(text) for sample in family.samples}
     suite, performance = project.run_json["suites"]["shop"], project.run_json["performance"]
-    assert suite["scores"]["tsq"]["mean"]["value"] == samples["agentbench_score_mean", "shop", "tsq"]
+    assert suite["scores"]["tsq"]["mean"]["value"] == samples["agentbench_score_mean", "", "higher", "shop", "tsq"]
     assert (3, 2) == (samples["agentbench_rollouts", "ok", "shop"], samples["agentbench_rollouts", "infra_error", "shop"])
     assert (1, 0) == (samples["agentbench_verdict", "FAIL"], samples["agentbench_verdict", "PASS"])
     assert performance["ttft_ms"]["p50"] / 1e3 == pytest.approx(samples["agentbench_ttft_seconds", "p50"])

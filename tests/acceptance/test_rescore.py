@@ -295,9 +295,13 @@ def test_what_cannot_be_scored(shop: Project) -> None:
 def fussy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project with a run, `old`, in which a scorer of the suite's own was content with all; now it is not."""
     project.suite(scenarios=12, scorers=["tsq", "./scorer.py:fussy"], gate=["fussy.mean >= 0.5"])
-    project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout): return 1.0")
+    project.write(
+        "scenarios/shop/scorer.py", "from pytest_agentbench import scorer\n@scorer(range=(0, 1))\ndef fussy(scenario, rollout): return 1.0"
+    )
     project.good_run("old")
-    project.write("scenarios/shop/scorer.py", "def fussy(scenario, rollout): return 0.0")
+    project.write(
+        "scenarios/shop/scorer.py", "from pytest_agentbench import scorer\n@scorer(range=(0, 1))\ndef fussy(scenario, rollout): return 0.0"
+    )
     monkeypatch.chdir(project.root)
     return project
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.gate.exit_status import VERDICTS
 from pytest_agentbench.lib.foreign import block, one_line
+from pytest_agentbench.records import Scale
 from pytest_agentbench.reports import comment, openmetrics
 from pytest_agentbench.reports.annotations import MOST, command, commands
 from pytest_agentbench.reports.ci import system
@@ -172,7 +173,7 @@ def test_metrics_are_open_metrics(suite: str, score: str, kind: str) -> None:
     part = base.suites["shop"]
     run = replace(
         base,
-        suites={suite: replace(part, scores={score: part.scores["tsq"]})},
+        suites={suite: replace(part, scores={score: part.scores["tsq"]}, scales={score: Scale("lower", unit=kind)})},
         performance=replace(base.performance, failed_calls={kind: 3}),
     )
 
@@ -181,7 +182,7 @@ def test_metrics_are_open_metrics(suite: str, score: str, kind: str) -> None:
     assert text.endswith("\n# EOF\n")
     families = {family.name: family for family in parsed(text)}
     (mean,) = families["agentbench_score_mean"].samples
-    assert ({"suite": suite, "score": score}, 0.5) == (mean.labels, mean.value)
+    assert ({"suite": suite, "score": score, "better": "lower", "unit": kind}, 0.5) == (mean.labels, mean.value)
     assert [{"kind": kind}] == [sample.labels for sample in families["agentbench_failed_calls"].samples]
 
 

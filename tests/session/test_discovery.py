@@ -226,6 +226,7 @@ def test_what_a_worker_gets() -> None:
         "trials": 2,
         "thresholds": {},
         "scorers": ["tsq"],
+        "scales": {"tsq": "higher is better, between 0 and 1"},
         "label_source": "hand",
         "quarantined": {},
         "unsupported": {},
