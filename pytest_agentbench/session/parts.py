@@ -255,6 +255,7 @@ class SessionParts:
             child.process.wait()
             if self._over:
                 return
+            child.close_pipes()
             if not self.away(name, {name}):
                 self._owner.fail(f"the tap is gone: {child.obituary(DIED_AGAIN)}")
                 return

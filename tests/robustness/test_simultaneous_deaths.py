@@ -51,16 +51,28 @@ def session(project: Project, start: Start, scenarios: int = 12) -> Background:
     project.suite(scenarios=scenarios, agent={"kind": "./agent.py:Own"}, isolation="process")
     project.write("scenarios/shop/agent.py", AGENT)
     project.backend([{"ttft_ms": 250, **rule} for rule in FIND_THEN_ANSWER])
-    background = start("--agentbench-concurrency=3", "--agentbench-retries=0", "scenarios/shop")
+    background = start("-W", "error", "--agentbench-concurrency=3", "--agentbench-retries=0", "scenarios/shop")
     background.in_the_middle(finished=2)
     return background
 
 
 def pid_of(background: Background, part: str) -> int:
     """The process of a part. The processes that a template has forked have its command line as well, and are its children."""
-    pids = wait_for(lambda: background.children(MODULES[part]), f"the {part}")
-    (pid,) = [pid for pid in pids if psutil.Process(pid).ppid() not in pids]
-    return pid
+
+    def only() -> list[int]:
+        parents = {pid: parent_of(pid) for pid in background.children(MODULES[part])}
+        pids = [pid for pid, parent in parents.items() if parent not in parents]
+        return pids if len(pids) == 1 else []
+
+    return wait_for(only, f"the {part}")[0]
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 if the process has ended."""
+    try:
+        return psutil.Process(pid).ppid()
+    except psutil.NoSuchProcess:
+        return 0
 
 
 def whole(background: Background, scenarios: int) -> Json:
@@ -89,3 +101,17 @@ def test_killed_at_once(project: Project, start: Start, parts: tuple[str, ...]) 
     if "pool" in parts:  # the template ends with the pool, whether or not it was killed as well
         killed, deaths = killed - {"template of shop"}, {name: count for name, count in deaths.items() if name != "template of shop"}
     assert dict.fromkeys(killed, 1) == deaths
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["tap", "engine", "template"])
+def test_killed_while_it_starts_again(project: Project, start: Start, part: str) -> None:
+    """A part that is killed a second time while it is started again is started once more, and the session continues."""
+    background = session(project, start)
+    first = pid_of(background, part)
+
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: [pid for pid in background.children(MODULES[part]) if pid > first], f"the next {part}")
+    os.kill(pid_of(background, part), signal.SIGKILL)
+
+    whole(background, 12)
