@@ -96,6 +96,12 @@ class SessionParts:
         for name in self._taps.children:
             daemon(self._watch_tap, name, name=f"watch-{name}")
 
+    def move(self, endpoint: Endpoint) -> None:
+        """Has calls go to a backend that was booted again, which may answer elsewhere."""
+        with self._changed:
+            self._endpoint = endpoint
+            self.send({"op": "moved", "endpoint": asdict(endpoint)})
+
     def send(self, message: Json, body: bytes = b"") -> bool:
         """Whether the pool could be told; one that died is noticed by those who watch it."""
         pool = self._pool
@@ -149,12 +155,13 @@ class SessionParts:
 
     def away(self, source: str, names: Collection[str]) -> bool:
         """Somebody says which of his parts are away, so that no attempt begins; whether they may be started again."""
-        if names:
-            self._catch_up()
         with self._changed:
             new = frozenset(names) - self._away.get(source, frozenset())
+            self._set_away(source, names)  # first, because a pool that starts meanwhile has to know it
+        if new:
+            self._catch_up()
+        with self._changed:
             again = [self._follow(name, self.deaths.add(name, self.handover.in_flight)) for name in sorted(new)]
-            self._set_away(source, names)
             return all(again) and not self._over
 
     def _set_away(self, source: str, names: Collection[str]) -> None:

@@ -148,6 +148,8 @@ class Pool:
                 self.inheritance.ends[RolloutKey(*message["key"])] = message["end"]
             case "taps":
                 await self._reconnect(message["taps"])
+            case "moved":
+                await self._connect(None, Endpoint(**message["endpoint"]))
 
     async def _drain(self) -> None:
         await self.scheduler.drained()
@@ -171,10 +173,12 @@ class Pool:
                 asyncio.get_running_loop().call_later(self.time_limit - elapsed_s, self.scheduler.stop, *over)
         self.scheduler.start()
 
-    async def _connect(self, taps: Json, endpoint: Endpoint) -> None:
+    async def _connect(self, taps: Json | None, endpoint: Endpoint) -> None:
+        """Points the taps at the backend; `taps` are the new ones, None if the present ones stay."""
         self.addresses.endpoint = endpoint  # known even if the tap is away as well, so that `_reconnect` can finish this
         try:
-            await self.addresses.connect(taps)
+            if taps is not None:
+                await self.addresses.connect(taps)
             await self.addresses.point_at(endpoint, anew=True)
         except ConfigError as error:
             self.scheduler.stop(str(error), "infra_error")
