@@ -17,7 +17,7 @@ from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
 from pytest_agentbench.suites.suite import Suite
 
 
-class Host(Protocol):
+class SetupHost(Protocol):
     """The parts of the pool that setups use."""
 
     scheduler: Scheduler
@@ -33,7 +33,7 @@ class Setups:
     The code of a suite with `isolation: process` runs in a template process, which this class keeps running until `close`.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: SetupHost) -> None:
         self._host = host
         self._prepared: dict[tuple[str, str], asyncio.Task[RolloutSetup]] = {}
         self._keepers: list[TemplateKeeper] = []
@@ -69,7 +69,7 @@ class TemplateKeeper:
     suite and variant are given up. The other suites continue.
     """
 
-    def __init__(self, suite: Suite, variant: str, host: Host) -> None:
+    def __init__(self, suite: Suite, variant: str, host: SetupHost) -> None:
         self._suite, self._variant, self._host = suite, variant, host
         self._group = suite.name if variant == "default" else f"{suite.name}-{variant}"
         self._name = f"template of {self._group}"
