@@ -94,5 +94,13 @@ class Backend(Sides, Protocol):
         there again. It returns whether a part may be started again, as far as the session is concerned.
         """
 
+    def boot_again(self, tell: Tell) -> Endpoint | None:
+        """Boots once more what `watch` has returned as dead; returns where it answers, or None if that cannot help.
+
+        Raises BackendError if the boot fails. `tell` is the one of `watch`; the caller tells that nothing is away any more.
+        """
+        del tell
+        return None
+
     def stop(self) -> None:
         """Tears the stack down; may be called at any moment, also twice."""

@@ -19,7 +19,7 @@ from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.engine import POLICIES
 from pytest_agentbench.engine.config import EngineSettings
 from pytest_agentbench.errors import BackendError, ConfigError, unknown_name
-from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.process import Child, start_again
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import file_digest
 
@@ -115,20 +115,21 @@ class Embedded(Backend):
     def watch(self, tell: Tell) -> str | None:
         """Starts it again on the same port."""
         assert self.child is not None
-        child: Child | None = self.child
-        while child is not None:
+        while True:
+            child = self.child
             child.process.wait()
             if self._stopped:
                 break
             died = child.obituary("died in the middle of the run")
+            child.close_pipes()
             if not tell([ENGINE]):
                 return died
-            if (child := self._started()) is not None:
-                try:
-                    child.ready()
-                except BackendError as error:
-                    return None if self._stopped else f"{died}\nand was not started again: {error}"
-                tell([])
+            try:
+                if start_again(self._started) is None:
+                    break
+            except BackendError as error:
+                return None if self._stopped else f"{died}\nand was not started again: {error}"
+            tell([])
         return None
 
     def stop(self) -> None:

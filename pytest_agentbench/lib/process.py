@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.supervisor import signal_group
 
 PROC = Path("/proc")
+
+STARTS = 3  # processes that are started in the place of one, if each of them dies before it serves
 
 _SCRUBBED = ("COV_", "COVERAGE_", "PYTEST_")  # a child must not think that it is the test run
 _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)  # of a process, and of one behind a shell or in a container
@@ -102,12 +105,36 @@ class Child:
                 break
         self.process.stdout.close()
 
-    def leave_alone(self) -> None:
-        """It outlives this process: nothing is to be waited for, and nothing to be warned of."""
+    def close_pipes(self) -> None:
+        """Closes this side of the pipes to a process that has ended, or that is left alone."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # it ended before its config was read
+                pipe.close()
+
+    def leave_alone(self) -> None:
+        """It outlives this process: nothing is to be waited for, and nothing to be warned of."""
+        self.close_pipes()
         self.process.returncode = 0
+
+
+def start_again(start: Callable[[], Child | None], seconds: float = 60.0) -> dict[str, Any] | None:
+    """Starts a process in the place of one that died, and another one if it dies before it serves.
+
+    Returns what the process said when it served, or None if `start` returns None because the session ends. Raises BackendError if
+    STARTS processes died in a row, or if one did not serve within `seconds`.
+    """
+    for left in reversed(range(STARTS)):
+        began = time.monotonic()
+        if (child := start()) is None:
+            return None
+        try:
+            return child.ready(seconds)
+        except BackendError:
+            child.close_pipes()
+            if not left or time.monotonic() >= began + seconds:
+                raise
+    raise AssertionError("STARTS is not positive")
 
 
 def child_environment() -> dict[str, str]:

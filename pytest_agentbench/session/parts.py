@@ -71,6 +71,7 @@ class SessionParts:
         self._alone: set[RolloutKey] = set()
         self._ends: dict[RolloutKey, Json] = {}  # rollouts that are not run again -> how they end
         self._away: dict[str, frozenset[str]] = {}  # who says so -> parts that are away
+        self._templates: dict[str, str] = {}  # names of template processes that have died -> suite and variant
         self._over = False  # nothing is started again
         self._asked = self._echoed = 0  # questions to the pool whether it has said all, and answers
         self._changed = threading.Condition()  # guards all of this
@@ -95,6 +96,12 @@ class SessionParts:
         assert self._taps is not None
         for name in self._taps.children:
             daemon(self._watch_tap, name, name=f"watch-{name}")
+
+    def move(self, endpoint: Endpoint) -> None:
+        """Has calls go to a backend that was booted again, which may answer elsewhere."""
+        with self._changed:
+            self._endpoint = endpoint
+            self.send({"op": "moved", "endpoint": asdict(endpoint)})
 
     def send(self, message: Json, body: bytes = b"") -> bool:
         """Whether the pool could be told; one that died is noticed by those who watch it."""
@@ -149,15 +156,29 @@ class SessionParts:
 
     def away(self, source: str, names: Collection[str]) -> bool:
         """Somebody says which of his parts are away, so that no attempt begins; whether they may be started again."""
-        if names:
-            self._catch_up()
         with self._changed:
             new = frozenset(names) - self._away.get(source, frozenset())
-            self._away[source] = frozenset(names)
+            self._set_away(source, names)  # first, because a pool that starts meanwhile has to know it
+        if new:
+            self._catch_up()
+        with self._changed:
             again = [self._follow(name, self.deaths.add(name, self.handover.in_flight)) for name in sorted(new)]
+            return all(again) and not self._over
+
+    def _set_away(self, source: str, names: Collection[str]) -> None:
+        with self._changed:
+            self._away[source] = frozenset(names)
             self._tell_away()
             self._changed.notify_all()
-            return all(again) and not self._over
+
+    def _template_died(self, name: str, group: str) -> bool:
+        """Counts the death of a template process of the pool; returns whether it may be started again."""
+        with self._changed:
+            self._templates[name] = group
+            in_flight = [key for key in self.handover.in_flight if key.group == group]
+            again = self._follow(name, self.deaths.add(name, in_flight)) and not self._over
+            self._set_away(name, {name})
+            return again
 
     def _catch_up(self) -> None:
         """Waits until all is heard that the pool has said, which attempts it has begun among that; for a while at most."""
@@ -194,6 +215,7 @@ class SessionParts:
         self._pool = PoolProcess(config, self.listener, self._logs / "pool.log", self.mark)
         self.children["pool"] = self._pool.child
         self._pool.begin(self._hear, self._pool_died)
+        self._changed.notify_all()
 
     def _pool_died(self, pool: PoolProcess, has_served: bool) -> None:
         with self._changed:
@@ -211,6 +233,8 @@ class SessionParts:
     def _replace(self, pool: PoolProcess) -> None:
         """With one that knows of all that this one has told."""
         words = pool.last_words
+        for name in self._templates:  # these processes ended with the pool
+            self._away.pop(name, None)
         death = self.deaths.add("pool", self.handover.in_flight, culprit=words.key if words else None)
         why = f"the pool died (exit code {pool.child.process.returncode})"
         self._alone |= death.alone
@@ -239,6 +263,7 @@ class SessionParts:
             child.process.wait()
             if self._over:
                 return
+            child.close_pipes()
             if not self.away(name, {name}):
                 self._owner.fail(f"the tap is gone: {child.obituary(DIED_AGAIN)}")
                 return
@@ -256,6 +281,10 @@ class SessionParts:
     def _hear(self, pool: PoolProcess, message: Json, body: bytes) -> None:
         if message["op"] == "look":
             daemon(self._look, pool, name="look")
+        elif message["op"] == "template":
+            pool.send({"op": "reply", "error": ""}, b"again" if self._template_died(message["name"], message["group"]) else b"")
+        elif message["op"] == "template_serves":
+            self._set_away(message["name"], ())
         elif message["op"] == "echo":
             with self._changed:
                 self._echoed = message["number"]
@@ -280,4 +309,5 @@ class SessionParts:
         """A rollout is in the journal, with so many LLM calls."""
         self.handover.ended(key, calls)
         if kind == "scenario":
-            self.deaths.ended(key, self._owner.unused(key))
+            others = (name for name, group in self._templates.items() if group != key.group)
+            self.deaths.ended(key, {*self._owner.unused(key), *others})

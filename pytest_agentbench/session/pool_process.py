@@ -89,6 +89,7 @@ class PoolProcess:
         self._reading.join(HELD_OPEN)
         died(self, has_served)
         self._line.close()
+        self.child.close_pipes()
 
     def _read_words(self, hear: Hear) -> None:
         """What it says while its event loop stands still."""

@@ -290,8 +290,21 @@ class Services:
 
     @_refuses_waiting
     def _watch_backend(self) -> None:
-        if died := self.backend.watch(functools.partial(self._parts.away, "backend")):
-            self.fail(f"the backend {self.backend.name!r} is gone: {died}")
+        tell = functools.partial(self._parts.away, "backend")
+        while died := self.backend.watch(tell):
+            try:
+                endpoint = self.backend.boot_again(tell)
+            except AgentbenchError as error:
+                died, endpoint = f"{died}\n{error}", None
+            if endpoint is None:
+                self.fail(f"the backend {self.backend.name!r} is gone: {died}")
+                return
+            self.endpoint = endpoint
+            if self.sampler is not None:
+                self.sampler.stop()
+            self._start_sampler()
+            self._parts.move(endpoint)
+            tell(())
 
     def _gone(self, arm: str, why: str) -> None:
         self._parts.send({"op": "gone", "arm": arm, "reason": self._redactor.plain(why)})

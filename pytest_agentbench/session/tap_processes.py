@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from pytest_agentbench.backends.machine.ports import shared_port
-from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.process import Child, start_again
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.clock import stamps_wanted
 
@@ -42,12 +42,18 @@ class TapProcesses:
         }
 
     def start_again(self, name: str) -> bool:
-        """In the place of a dead one. Raises BackendError when it does not serve; False when the session ends."""
-        with self._starting:
-            if self._stopped:
-                return False
-            child = self.children[name] = self._start(name)
-        self._ports[name] = child.ready()
+        """Starts a tap in the place of a dead one; returns False if the session ends. Raises BackendError if it does not serve."""
+
+        def start() -> Child | None:
+            with self._starting:
+                if self._stopped:
+                    return None
+                child = self.children[name] = self._start(name)
+                return child
+
+        if (facts := start_again(start)) is None:
+            return False
+        self._ports[name] = facts
         return True
 
     def stop(self) -> list[Child]:

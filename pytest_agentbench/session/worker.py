@@ -244,6 +244,7 @@ class Worker:
                 wire.send(self._line, question, body)
                 return wire.receive(self._line)
             except OSError as error:
+                self._line.close()
                 self._line, last = None, error
         return self._gone(last)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -133,17 +134,29 @@ def test_a_worker_is_killed(project: Project, start: Start, stacks: Path) -> Non
     assert {"ok"} == {rollout.status for rollout in background.rollouts}
 
 
-@WAYS
-def test_the_guardian_is_killed(running: Start, stacks: Path, way: tuple[str, ...]) -> None:
-    """An ERROR says so, and the session itself removes what its guardian has left."""
-    background = running(*way)
+STACK_PARTS = {"pool": "pytest_agentbench.rollouts.pool", "tap": "pytest_agentbench.tap"}
 
-    os.kill(guardian(stacks), signal.SIGKILL)
 
-    assert 6 == background.ended()
+@pytest.mark.parametrize("parts", [each for size in (1, 2, 3) for each in combinations(("guardian", "pool", "tap"), size)], ids="+".join)
+def test_parts_are_killed(project: Project, start: Start, stacks: Path, parts: tuple[str, ...]) -> None:
+    """Any of guardian, pool and tap die at once: a guardian's stack is booted once more, and every rollout is ok and has one record."""
+    stack(project, "--think", "0.5")
+    project.suite(scenarios=10, test=PASSES)
+    background = start("--agentbench-backend=small", "--agentbench-concurrency=2", "--agentbench-retries=0", "scenarios/shop")
+    background.in_the_middle(finished=2)
+    pids = [guardian(stacks) if part == "guardian" else background.child(STACK_PARTS[part]) for part in parts]
+
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+    assert 0 == background.ended(90), background.output
     assert [] == left(stacks)
-    assert "the backend 'small' is gone: its guardian is gone; see guardian.log" in background.output
-    assert " saved in " in background.output
+    assert {f"shop-{number}": ["ok"] for number in range(10)} == {
+        name: [each.status for each in background.rollouts if each.scenario == name]
+        for name in {each.scenario for each in background.rollouts}
+    }
+    deaths = json.loads((background.directory / "run.json").read_text())["interruptions"]["deaths"]
+    assert dict.fromkeys(parts, 1) == deaths
 
 
 @WAYS

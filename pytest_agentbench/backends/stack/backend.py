@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,10 @@ from pytest_agentbench.backends.stack import registry
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import expand
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
+
+GUARDIAN = "guardian"  # what a session calls the process that keeps a stack
 
 
 class Stacked(Backend):
@@ -33,6 +37,7 @@ class Stacked(Backend):
         self._held: registry.HeldStack | None = None
         self._stays = False  # when this session lets it go
         self._stopped = threading.Event()
+        self._directory = Path()  # of logs
 
     @property
     def identity(self) -> Json:
@@ -52,6 +57,7 @@ class Stacked(Backend):
 
         What dead guardians have left is ended first: it may have the GPUs and ports that this one needs.
         """
+        self._directory = directory
         self.description["reaped"] = registry.reap_orphans()
         kept = registry.find_kept(self.spec)
         self.description["passed_over"] = registry.passed_over(self.spec) if kept is None else ""
@@ -93,6 +99,19 @@ class Stacked(Backend):
             tell(message["services"])
 
         return self._held.death(on_restart) or None
+
+    def boot_again(self, tell: Tell) -> Endpoint | None:
+        """Boots the stack once more if its guardian has died. The ports may be others."""
+        assert self._held is not None
+        if not self._held.is_orphaned or self._stopped.is_set() or not tell([GUARDIAN]):
+            return None
+        self._held.stop()  # ends the services that the guardian has left
+        began = time.monotonic()
+        try:
+            return self.start(self._directory)
+        except BackendError as error:
+            seconds = f"{time.monotonic() - began:.0f} s (ready.timeout: {self.spec.ready.timeout:g} s)"
+            raise BackendError(f"the stack was booted once more, and did not serve after {seconds}: {error}") from error
 
     def stop(self) -> None:
         """A kept one is let go and stays."""

@@ -57,6 +57,7 @@ class HeldStack:
     def __init__(self, home: Path, connection: socket.socket, child: Child | None) -> None:
         self.home, self._connection, self._child = home, connection, child
         self._leaving = False
+        self.is_orphaned = False  # its guardian died while the stack served
         self.boot: Json = {}  # facts of the boot
         self.metrics: list[Json] = []
 
@@ -90,6 +91,8 @@ class HeldStack:
                 if message["op"] == "restarting":
                     on_restart(message)
             why = message["reason"]
+            return "" if self._leaving else str(why)
+        self.is_orphaned = not self._leaving
         return "" if self._leaving else why
 
     def stop(self) -> None:

@@ -14,7 +14,7 @@ from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import JUDGE, Answer, Draft, Rollout, Score, ToolCall
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any
-from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template
+from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Forking
 from pytest_agentbench.rollouts.rollout import RolloutSetup
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.suites.suite import Scenario, Suite, score_name
@@ -33,7 +33,7 @@ def wants_isolation(suite: Suite, variant: str) -> bool:
     return suite.isolation == "process" and brings_any(suite, [variant])
 
 
-def isolated(suite: Suite, variant: str, template: Template) -> RolloutSetup:
+def isolated(suite: Suite, variant: str, template: Forking) -> RolloutSetup:
     """What `prepare` makes of a suite, with its own code on the other side."""
     settings, folder = suite.agent_of(variant), suite.folder
     own = brings_code(settings, folder) or tool_factory.brings_code(suite.tools_of(variant))  # an agent runs where its tools do
@@ -50,7 +50,7 @@ def isolated(suite: Suite, variant: str, template: Template) -> RolloutSetup:
 class IsolatedAgent:
     """An agent whose work is done in a process of its own, all turns of a scenario in the same one."""
 
-    template: Template
+    template: Forking
 
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         return await self.work(scenario, llm, tools)
@@ -99,7 +99,7 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> tuple
                 return done["status"], done["reason"], done["answer"]
 
 
-def isolated_scorer(template: Template, name: str) -> Scorer:
+def isolated_scorer(template: Forking, name: str) -> Scorer:
     """A scorer whose work is done in a process of its own; it has the signature of one."""
 
     async def judged(scenario: Scenario, rollout: Rollout, judge: LLM) -> Score:
@@ -111,7 +111,7 @@ def isolated_scorer(template: Template, name: str) -> Scorer:
     return judged if name in template.judging else alone  # type: ignore[return-value]  # a scorer may be a coroutine function
 
 
-async def _scored_elsewhere(template: Template, name: str, scenario: Scenario, rollout: Rollout, judge: LLM | None) -> Score:
+async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, rollout: Rollout, judge: LLM | None) -> Score:
     job = {"op": "score", "name": name, "base_url": judge.base_url if judge else "", "model": judge.model if judge else ""}
     async with template.process(job, {"scenario": scenario.to_wire(), "rollout": rollout.to_dict()}) as process:
         try:

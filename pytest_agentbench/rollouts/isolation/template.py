@@ -9,10 +9,10 @@ import logging
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
@@ -32,11 +32,28 @@ class ForkEnd(NamedTuple):
     printed: str  # all the time
 
 
+class TemplateDied(ConfigError):
+    """The process ended before it had imported the suite's code."""
+
+
+class Forking(Protocol):
+    """A source of processes that have imported the code of a suite."""
+
+    judging: list[str]  # scorers that ask a model
+    settings: Json  # the agent's, with its defaults
+
+    def process(self, job: Json, facts: Json) -> AbstractAsyncContextManager[ForkedProcess]:
+        """Yields a process for a job. It ends with the context."""
+
+
 class Template:
     """The process that has imported the code of a suite, and forks one for each job."""
 
-    def __init__(self, control: socket.socket, process: asyncio.subprocess.Process) -> None:
-        self._control, self._process = control, process
+    def __init__(
+        self, control: socket.socket, process: asyncio.subprocess.Process, died: Callable[[Template], None] = lambda _: None
+    ) -> None:
+        """`died` is called once, when the process can fork no more, before any job learns of it; `close` counts as well."""
+        self._control, self._process, self._died = control, process, died
         self._numbers = itertools.count(1)
         self._ends: dict[int, asyncio.Future[ForkEnd]] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -44,12 +61,12 @@ class Template:
         self.settings: Json = {}  # the agent's, with its defaults
 
     @classmethod
-    async def start(cls, suite: Suite, variant: str) -> Template:
-        """Raises ConfigError when the code cannot be loaded, or ends the process that loads it."""
+    async def start(cls, suite: Suite, variant: str, died: Callable[[Template], None] = lambda _: None) -> Template:
+        """Raises ConfigError when the code cannot be loaded, TemplateDied when the process that loads it ends."""
         control, its = socket.socketpair()
         command = (sys.executable, "-u", "-m", "pytest_agentbench.rollouts.isolation")  # -u: what a process prints before it dies is there
         with its:
-            template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=its.fileno()))
+            template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=its.fileno()), died)
         control.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=control.dup())
         level = logging.getLogger().level  # the pool's
@@ -58,8 +75,11 @@ class Template:
             writer.write(wire.pack(json.loads(json.dumps(config, default=str))))
             facts, settings = await wire.read(reader)
         except (EOFError, ConnectionError):
-            end = end_text(await template._process.wait())
-            facts = {"error": f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end}"}
+            writer.close()
+            await template.close()
+            raise TemplateDied(
+                f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end_text(template._process.returncode or 0)}"
+            ) from None
         if "error" in facts:
             writer.close()
             await template.close()
@@ -111,6 +131,7 @@ class Template:
                     return
                 await asyncio.sleep(0.01)
         except OSError as error:
+            self._lose()
             raise InfraError(f"the process that runs the suite's code is gone: {error}") from error
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,10 +141,20 @@ class Template:
                 if (ended := self._ends.get(message["job"])) is not None and not ended.done():
                     ended.set_result(ForkEnd(message["how"], printed.decode()))
         writer.close()
+        self._lose()
+        how = await self.end()
         for ended in self._ends.values():
             if not ended.done():
-                ended.set_exception(InfraError(f"the process that runs the suite's code {end_text(await self._process.wait())}"))
+                ended.set_exception(InfraError(how))
                 ended.exception()  # not everybody asks
+
+    def _lose(self) -> None:
+        died, self._died = self._died, lambda _: None
+        died(self)
+
+    async def end(self) -> str:
+        """Waits for the end of the process; returns how it ended."""
+        return f"the process that runs the suite's code {end_text(await self._process.wait())}"
 
 
 @dataclass(frozen=True)

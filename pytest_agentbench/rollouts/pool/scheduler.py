@@ -150,8 +150,8 @@ class Scheduler:
         """An arm is gone: none of its rollouts is started any more, and those that wait for them are told."""
         self._refuse(Outcome("infra_error", reason), {arm}, waiting=self._arm == arm)
 
-    def _give_up(self, group: str, reason: str) -> None:
-        """The server takes no call of a group: those of its rollouts that wait are told."""
+    def give_up(self, group: str, reason: str) -> None:
+        """Refuses the waiting rollouts of a suite and variant, and all later ones, with a reason."""
         self._given_up[group] = reason
         keys = [key for key in (*self._waiting, *(key for block in self._blocks for key in block.keys)) if key.group == group]
         self._waiting = deque(key for key in self._waiting if key.group != group)
@@ -311,7 +311,7 @@ class Scheduler:
         planned = (key for key in self._outcomes if key.group == group)
         running = (key for key in self._running if key.group == group and key not in self._recording)
         if why := self._refusals.after(rollout, planned, running):
-            self._give_up(group, why)
+            self.give_up(group, why)
 
     def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome | None]) -> None:
         """A callback, because a task that is cancelled before its first step runs no line of its own."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import dataclasses
 import socket
 from collections import Counter, deque
@@ -18,15 +17,14 @@ from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
-from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
-from pytest_agentbench.rollouts.isolation.template import Template
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
 from pytest_agentbench.rollouts.pool.health_query import HealthQuery, unanswered
 from pytest_agentbench.rollouts.pool.inheritance import Inheritance
 from pytest_agentbench.rollouts.pool.reporter import Reporter
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
-from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare, run_rollout
+from pytest_agentbench.rollouts.pool.templates import Setups
+from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.sandbox.factory import Sandboxes
@@ -43,8 +41,7 @@ class Pool:
         self.introductions = Introductions(config["token"])
         self.suites = {name: Suite.from_wire(suite) for name, suite in config["suites"].items()}
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
-        self.setups: dict[tuple[str, str], asyncio.Task[RolloutSetup]] = {}
-        self.templates: list[Template] = []
+        self.setups = Setups(self)
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
         self.reporter = Reporter(self.tell)
@@ -82,7 +79,7 @@ class Pool:
             server = await asyncio.start_server(self._connected, sock=listener)
             await self.finished.wait()
             server.close()
-            await asyncio.gather(*(template.close() for template in self.templates))
+            await self.setups.close()
             if self.draining is None:  # the controller is gone, and with it the taps
                 self.scheduler.cancel(GONE)  # sandboxes and programs of agents end with their rollouts
                 await asyncio.gather(self.addresses.farewell(), self.scheduler.drained())
@@ -151,6 +148,8 @@ class Pool:
                 self.inheritance.ends[RolloutKey(*message["key"])] = message["end"]
             case "taps":
                 await self._reconnect(message["taps"])
+            case "moved":
+                await self._connect(None, Endpoint(**message["endpoint"]))
 
     async def _drain(self) -> None:
         await self.scheduler.drained()
@@ -174,9 +173,12 @@ class Pool:
                 asyncio.get_running_loop().call_later(self.time_limit - elapsed_s, self.scheduler.stop, *over)
         self.scheduler.start()
 
-    async def _connect(self, taps: Json, endpoint: Endpoint) -> None:
+    async def _connect(self, taps: Json | None, endpoint: Endpoint) -> None:
+        """Points the taps at the backend; `taps` are the new ones, None if the present ones stay."""
+        self.addresses.endpoint = endpoint  # known even if the tap is away as well, so that `_reconnect` can finish this
         try:
-            await self.addresses.connect(taps)
+            if taps is not None:
+                await self.addresses.connect(taps)
             await self.addresses.point_at(endpoint, anew=True)
         except ConfigError as error:
             self.scheduler.stop(str(error), "infra_error")
@@ -346,29 +348,12 @@ class Pool:
         return await run_rollout(key, scenario, setup, self.addresses, self.session, budget, self.sandboxes)
 
     async def setup_of(self, key: RolloutKey) -> tuple[Scenario, RolloutSetup, float]:
-        """Raises InfraError as `_setup` does."""
+        """Raises InfraError as `Setups.of` does."""
         suite = self.suites[key.suite]
-        return self._scenario(key), await self._setup(suite, key.variant), self.budget or suite.timeout
+        return self._scenario(key), await self.setups.of(suite, key.variant), self.budget or suite.timeout
 
     def _scenario(self, key: RolloutKey) -> Scenario:
         return self.scenarios[key.suite, key.scenario]
-
-    async def _setup(self, suite: Suite, variant: str) -> RolloutSetup:
-        """Raises InfraError when the suite's own code cannot be loaded; it is tried once."""
-        at = suite.name, variant
-        if at not in self.setups:
-            self.setups[at] = asyncio.create_task(self._prepared(suite, variant), context=contextvars.Context())  # not into a rollout's log
-        try:
-            return await asyncio.shield(self.setups[at])
-        except ConfigError as error:
-            raise InfraError(str(error)) from error
-
-    async def _prepared(self, suite: Suite, variant: str) -> RolloutSetup:
-        if not wants_isolation(suite, variant):
-            return prepare(suite, variant)
-        template = await Template.start(suite, variant)
-        self.templates.append(template)
-        return isolated(suite, variant, template)
 
 
 def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "") -> None:

@@ -1,0 +1,154 @@
+"""Setups of suites, and the processes that run the code of those with `isolation: process`; a process that dies is started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
+from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template, TemplateDied
+from pytest_agentbench.rollouts.pool.scheduler import Scheduler
+from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
+from pytest_agentbench.suites.suite import Suite
+
+
+class SetupHost(Protocol):
+    """The parts of the pool that setups use."""
+
+    scheduler: Scheduler
+
+    def tell(self, message: Json) -> None: ...
+
+    async def ask(self, question: Json) -> bytes: ...
+
+
+class Setups:
+    """The setup of each suite and variant, prepared when its first rollout runs.
+
+    The code of a suite with `isolation: process` runs in a template process, which this class keeps running until `close`.
+    """
+
+    def __init__(self, host: SetupHost) -> None:
+        self._host = host
+        self._prepared: dict[tuple[str, str], asyncio.Task[RolloutSetup]] = {}
+        self._keepers: list[TemplateKeeper] = []
+
+    async def of(self, suite: Suite, variant: str) -> RolloutSetup:
+        """Returns the setup of a suite and variant; raises InfraError if the suite's own code cannot be loaded, which is tried once."""
+        at = suite.name, variant
+        if at not in self._prepared:  # in a context of its own: nothing that it prints belongs into a rollout's log
+            self._prepared[at] = asyncio.create_task(self._prepare(suite, variant), context=contextvars.Context())
+        try:
+            return await asyncio.shield(self._prepared[at])
+        except ConfigError as error:
+            raise InfraError(str(error)) from error
+
+    async def _prepare(self, suite: Suite, variant: str) -> RolloutSetup:
+        if not wants_isolation(suite, variant):
+            return prepare(suite, variant)
+        keeper = TemplateKeeper(suite, variant, self._host)
+        await keeper.start()
+        self._keepers.append(keeper)
+        return isolated(suite, variant, keeper)
+
+    async def close(self) -> None:
+        """Ends all template processes."""
+        await asyncio.gather(*(keeper.close() for keeper in self._keepers))
+
+
+class TemplateKeeper:
+    """Keeps the template process of one suite and variant running.
+
+    When the process dies, no attempt begins until another one has imported the suite's code. The controller counts the deaths as it
+    counts those of other parts of the session, and decides whether the process is started again. If it is not, the rollouts of this
+    suite and variant are given up. The other suites continue.
+    """
+
+    def __init__(self, suite: Suite, variant: str, host: SetupHost) -> None:
+        self._suite, self._variant, self._host = suite, variant, host
+        self._group = suite.name if variant == "default" else f"{suite.name}-{variant}"
+        self._name = f"template of {self._group}"
+        self.judging: list[str] = []  # scorers that ask a model
+        self.settings: Json = {}  # the agent's, with its defaults
+        self._template: Template | None = None  # None while no process serves
+        self._serves = asyncio.Event()  # a process serves, or none ever will
+        self._gone = ""  # why no process is started any more
+        self._restart: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Starts the process for the first time; raises ConfigError if the suite's code cannot be loaded."""
+        try:
+            await self._start()
+        except TemplateDied as death:
+            self._lose(_known(str(death)))
+            await self._serves.wait()
+            if self._gone:
+                raise ConfigError(self._gone) from death
+
+    @asynccontextmanager
+    async def process(self, job: Json, facts: Json) -> AsyncIterator[ForkedProcess]:
+        """Yields a process for a job, which ends with the context; raises InfraError if the template process has been given up."""
+        await self._serves.wait()
+        if self._template is None:
+            raise InfraError(self._gone)
+        async with self._template.process(job, facts) as process:
+            yield process
+
+    async def close(self) -> None:
+        """Ends the process and all that it forked."""
+        template, self._template = self._template, None  # so that its end is not taken for a death
+        if self._restart is not None:
+            self._restart.cancel()
+            await asyncio.wait([self._restart])
+        if template is not None:
+            await template.close()
+
+    async def _start(self) -> None:
+        self._template = template = await Template.start(self._suite, self._variant, self._died)
+        self.judging, self.settings = template.judging, template.settings
+        self._serves.set()
+
+    def _died(self, template: Template) -> None:
+        if template is self._template:
+            self._template = None
+            self._lose(template.end())
+
+    def _lose(self, end: Awaitable[str]) -> None:
+        """Holds the queue at once, so that the attempts which fail with the process count as interrupted. `end` says how it died."""
+        self._serves.clear()
+        self._host.scheduler.hold(f"{self._name}: started again")
+        self._restart = asyncio.create_task(self._start_again(end), context=contextvars.Context())
+
+    async def _start_again(self, end: Awaitable[str]) -> None:
+        how = await end
+        try:
+            while not self._gone and self._template is None:
+                if await self._host.ask({"op": "template", "name": self._name, "group": self._group}):
+                    how = await self._again() or how
+                else:
+                    self._give_up(f"{how}, again and again, and no rollout finished in between")
+        except (ConfigError, InfraError, OSError) as error:
+            self._give_up(f"{how}, and could not be started again: {error}")
+        self._host.tell({"op": "template_serves", "name": self._name})
+
+    async def _again(self) -> str:
+        """Starts another process; returns how it died if it did so before it served, else an empty string."""
+        try:
+            await self._start()
+        except TemplateDied as death:
+            return str(death)
+        return ""
+
+    def _give_up(self, why: str) -> None:
+        self._gone = why
+        self._serves.set()
+        self._host.scheduler.give_up(self._group, why)
+
+
+async def _known(how: str) -> str:
+    return how
