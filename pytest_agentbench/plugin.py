@@ -42,12 +42,14 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Chooses the roles of this process, once."""
     from pytest_agentbench.session.asyncio_scope import take_back
+    from pytest_agentbench.session.short_memory import explained
 
     take_back(config)
-    if hasattr(config, "workerinput"):
-        register_worker(config, json.loads(config.workerinput.get("agentbench", "{}")))
-    else:
-        register_controller(config)
+    with explained():
+        if hasattr(config, "workerinput"):
+            register_worker(config, json.loads(config.workerinput.get("agentbench", "{}")))
+        else:
+            register_controller(config)
 
 
 def register_controller(config: pytest.Config) -> None:

@@ -10,6 +10,7 @@ from pytest_agentbench.backends.common_spec import BackendSpec
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml, override, validate
 from pytest_agentbench.lib.import_path import load_object
+from pytest_agentbench.lib.login_url import LoginUrl
 from pytest_agentbench.lib.shipped import shipped
 
 #: What a YAML may say is its `kind`: keys and all else that a kind says of itself.
@@ -22,9 +23,10 @@ KINDS: Mapping[str, str] = {
 
 def load_backend(name: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> BackendSpec:
     """The backend that a name, a YAML file or a URL stands for; raises ConfigError with what is known."""
+    data: dict[str, Any]
     if name.startswith(("http://", "https://")):
-        where, file = name, root
-        data: dict[str, Any] = {"kind": "url", "name": "url", "url": name}
+        url, file = LoginUrl(name), root
+        where, data = str(url), {"kind": "url", "name": "url", "url": url}
     else:
         file = find_backend(name, root)
         where, data = str(file), {"name": file.stem, **load_yaml(file)}

@@ -20,9 +20,12 @@ from pytest_agentbench.backends.stack.spec import LabelsField, LabelsSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.config import Spec, base_url
+from pytest_agentbench.lib.login_url import LoginUrl
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.heads import FRAMING, written
+
+AUTHORIZATION = "authorization"
 
 
 class RateLimit(Spec):
@@ -35,13 +38,26 @@ class UrlSpec(BackendSpec):
     """Anything that already runs and speaks the OpenAI API."""
 
     kind: Literal["url"]
-    url: str  # base URL as OPENAI_BASE_URL has it, usually ending in /v1
+    url: str  # base URL as OPENAI_BASE_URL has it, usually ending in /v1; USER:PASSWORD@ before the host is sent as a header
     api_key_env: str | None = None  # name of the environment variable that holds the key
     ca_file: str | None = None  # certificate authority of an https URL, PEM
     headers: dict[str, str] = {}  # sent with every call; for secrets there is api_key_env
     metrics: list[str] = []  # URLs of metrics in Prometheus text; a YAML may give one as a text
     rate_limit: RateLimit = RateLimit()
     labels: LabelsField = LabelsSpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _login_as_header(cls, data: Any) -> Any:
+        """Moves user and password of the URL to a header, as curl does."""
+        if not isinstance(data, dict) or not isinstance(data.get("url"), str):
+            return data
+        url, headers = LoginUrl(data["url"]), data.get("headers") or {}
+        if not url.authorization or not isinstance(headers, dict):
+            return {**data, "url": url}
+        if data.get("api_key_env") or any(str(name).lower() == AUTHORIZATION for name in headers):
+            raise ValueError("`url` contains a user or password, and api_key_env or a header `authorization` is set as well; leave one out")
+        return {**data, "url": url, "headers": {**headers, AUTHORIZATION: url.authorization}}
 
     @field_validator("headers")
     @classmethod
@@ -53,7 +69,7 @@ class UrlSpec(BackendSpec):
 
     @model_validator(mode="after")
     def _has_one_key(self) -> Self:
-        if self.api_key_env and any(name.lower() == "authorization" for name in self.headers):
+        if self.api_key_env and any(name.lower() == AUTHORIZATION for name in self.headers):
             raise ValueError("api_key_env and a header `authorization` are two keys; leave one out")
         return self
 

@@ -28,11 +28,12 @@ def add(commands: Any) -> None:
 def run_doctor(options: argparse.Namespace) -> None:
     """One line for each check; a backend that was named and lacks something is an error."""
     from pytest_agentbench.backends.spec import load_backend
+    from pytest_agentbench.lib.login_url import LoginUrl
 
     if not options.backends:
         examine_project()
         return
-    specs = {name: load_backend(name, Path.cwd()) for name in options.backends}
+    specs = {name: load_backend(name, Path.cwd()) for name in map(LoginUrl, options.backends)}
     if lacking := [name for name, spec in specs.items() if _examine(name, spec, reach=True)]:
         raise MissingError(f"this machine lacks something that {', '.join(lacking)} need{'s' * (len(lacking) == 1)}")
     print(f"nothing is missing for: {', '.join(specs)}")

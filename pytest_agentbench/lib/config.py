@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.login_url import LoginUrl
 
 if TYPE_CHECKING:
     import yaml
@@ -82,6 +83,8 @@ def base_url(text: str) -> str:
     """An address of a server, without a slash at its end; raises ValueError for what is none."""
     if not text.startswith(("http://", "https://")):
         raise ValueError("should start with http:// or https://")
+    if LoginUrl(text) != text:
+        raise ValueError("should not contain a user or password, which are only read from the `url` of a backend of kind url")
     return text.rstrip("/")
 
 
@@ -94,7 +97,7 @@ def override(data: dict[str, Any], changes: Sequence[tuple[str, Any]], where: st
 
 def _replaced(data: Any, path: list[str], value: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise ConfigError(f"{where}: {path[0]!r} cannot be set inside {data!r}")
+        raise ConfigError(f"{where}: {path[0]!r} cannot be set inside {_shown(data)!r}")
     name, *rest = path
     return {**data, name: _replaced(data.get(name) or {}, rest, value, where) if rest else value}
 
@@ -114,8 +117,14 @@ def validate(model: type[Model], data: Any, where: str) -> Model:
         if first["type"] == "missing":
             raise ConfigError(f"{where}: the key {key!r} is missing") from error
         message = first["msg"].removeprefix("Value error, ")
-        given = "" if isinstance(first["input"], dict) and first["type"] == "value_error" else f", not {first['input']!r}"  # a whole model
+        value = _shown(first["input"])
+        given = "" if isinstance(value, dict) and first["type"] == "value_error" else f", not {value!r}"  # a whole model
         raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{_uncapitalised(message)}{given}") from error
+
+
+def _shown(value: Any) -> Any:
+    """Returns a value as an error may show it: a URL has no user and no password."""
+    return LoginUrl(value) if isinstance(value, str) else value
 
 
 def _uncapitalised(message: str) -> str:

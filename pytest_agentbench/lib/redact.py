@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is written: known shapes of keys, and the values of environment variables whose names look secret.
+"""Keeps secrets out of what is written: keys of known shapes, passwords of URLs, and values of variables whose names look secret.
 
 Of a record only free text is searched for values of variables. What names something, and what a scenario expects, stays as it is.
 """
@@ -40,6 +40,20 @@ _FOREIGN = frozenset({"arguments", "env", "headers", "options", "facts", "server
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*+")(\s*+:)?|[\[\]{}]', re.DOTALL)
 
 
+#: Secrets that are in no environment variable, such as the password of a URL of the command line.
+_kept: set[str] = set()
+
+
+def keep_secret(*values: str) -> None:
+    """Has every later Redactor of this process replace these values."""
+    _kept.update(values)
+
+
+def is_telling(value: str) -> bool:
+    """Returns whether a value is long enough to be replaced wherever it is: a shorter one may be part of ordinary text."""
+    return len(value.strip()) >= _SHORTEST
+
+
 class _Kind(Enum):
     """What a place in a record is."""
 
@@ -66,14 +80,14 @@ class Redactor:
         A value that stands in the suites is no secret, and records keep it; so they do with a key that is expected of agents.
         """
         values = {name: value for name, value in os.environ.items() if name in named or SECRET_NAME.search(name)}
-        values = {name: value for name, value in values.items() if len(value.strip()) >= _SHORTEST}
+        values = {name: value for name, value in values.items() if is_telling(value)}
         self._words = sorted(name for name, value in values.items() if name not in named and _is_word(value))
         searched = {name: value for name, value in values.items() if name not in self._words}
         self._public = sorted(
             name for name, value in searched.items() if json.dumps(value.strip(), ensure_ascii=False)[1:-1] in public.texts
         )
-        self._in_texts = _all_forms(searched.values())
-        self._in_records = _all_forms(value for name, value in searched.items() if name not in self._public)
+        self._in_texts = _all_forms([*searched.values(), *_kept])
+        self._in_records = _all_forms([*(value for name, value in searched.items() if name not in self._public), *_kept])
         self._as_bytes = [form.encode(errors="surrogateescape").decode("latin-1") for form in self._in_texts]
         self._labels = {public.labels[start:end] for start, end in places_of_keys(public.labels)}
 

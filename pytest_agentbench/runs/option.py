@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_agentbench.lib.login_url import without_logins
+
 PREFIX = "agentbench"
 READ = object()  # in place of a value for an empty text: it is read like any other
 
@@ -43,7 +45,7 @@ class Option:
             return self.read(text)
         except ValueError as error:
             works = str(error)
-            raise ValueError(f"{self.flag} {text}: {works if self.many else f'should be {works}'}") from error
+            raise ValueError(f"{self.flag} {without_logins(text)}: {works if self.many else f'should be {works}'}") from error
 
 
 def option(help: str, metavar: str | None = None, default: str = "", *, name: str = "", absent: Any = None, **how: Any) -> Any:

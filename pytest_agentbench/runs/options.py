@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_agentbench.lib.login_url import LoginUrl
 from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.runs.option import READ, Option, again, option, required, several
 from pytest_agentbench.runs.option_values import (
@@ -40,8 +41,11 @@ RERUN = ("infra_error", "cancelled")  # statuses of rollouts that a resumed run 
 class RunOptions:
     """The options in force. Where another tool ran the rollouts, only backend and concurrency are known, and nothing else was asked for."""
 
-    backend: str = required(  # as asked for
-        "the stack under test: a name in backends/, a YAML file, or the base URL of a running server", "NAME", "embedded"
+    backend: str = required(  # as asked for, without the user and password of a URL
+        "the stack under test: a name in backends/, a YAML file, or the base URL of a running server",
+        "NAME",
+        "embedded",
+        read=LoginUrl,
     )
     ab: tuple[Arm, ...] = option(  # the [arms](ab.md), two or more, or none
         "compare backends in one session, in interleaved blocks; or agents (agent:KIND), variants (variant:NAME), models (model:NAME), or "

@@ -24,6 +24,7 @@ from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.refusals import refuse_distant, refuse_misspelt_hooks
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_READ, Settings, advise, reruns_asked_for
 from pytest_agentbench.session.setup import Setup, find_suites, settle
+from pytest_agentbench.session.short_memory import explained, refuse_short_memory
 from pytest_agentbench.session.worker_count import readers
 from pytest_agentbench.suites.arms import concurrencies
 
@@ -53,6 +54,10 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
+        with explained():
+            self._start()
+
+    def _start(self) -> None:
         discovered = find_suites(self.config, self.settings)
         if not discovered:
             return
@@ -79,6 +84,7 @@ class Controller:
         return spec.make(SessionTerms(settings.keep_backend, settings.gpu_wait, self.concurrency))
 
     def _open(self, setup: Setup) -> None:
+        refuse_short_memory()
         from pytest_agentbench.session.start import open_session
 
         try:

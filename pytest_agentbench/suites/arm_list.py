@@ -8,6 +8,7 @@ from pathlib import PurePath
 from urllib.parse import urlsplit
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.login_url import LoginUrl
 from pytest_agentbench.suites.arms import AGENT, BACKEND, CONCURRENCY, DEFAULT, KINDS, MODEL, OF_AGENT, OF_BACKEND, SETTING, VARIANT, Arm
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
@@ -41,6 +42,7 @@ def _arms(entry: str) -> Iterator[Arm]:
     if kind == SETTING:
         yield from _of_setting(name, value)
     else:
+        value = LoginUrl(value)
         yield _arm(name or _default_name(kind, value), kind, value)
 
 
@@ -54,7 +56,7 @@ def _of_setting(name: str, text: str) -> Iterator[Arm]:
     if name and len(values) > 1:
         raise ValueError(f"arms that are named one by one, such as {name}=set:{path}={values[0]}")
     for value in values:
-        arm = _arm(name or _value_name(path, value), SETTING, f"{path}={value}")
+        arm = _arm(name or _value_name(path, LoginUrl(value)), SETTING, f"{path}={value}")
         _check_setting(arm, value)
         yield arm
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -159,16 +160,41 @@ def test_each_kind_has_its_backend() -> None:
         ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' is no header"),
         ({"headers": {"Host": "other"}}, "headers: 'host' cannot be set: the tap writes what belongs to a connection or a single request"),
         ({"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "api_key_env and a header `authorization` are two keys; leave one out"),
+        ({"url": "http://u:password-0815@x", "api_key_env": "KEY"}, "`url` contains a user or password, and api_key_env or a header"),
+        ({"url": "http://u:password-0815@x", "headers": {"Authorization": "x"}}, "is set as well; leave one out"),
+        ({"url": "ftp://u:password-0815@x"}, "url: should start with http:// or https://, not 'ftp://x'"),
+        ({"metrics": "http://u:password-0815@x"}, "metrics: should not contain a user or password"),
         ({"rate_limit": {"requests_per_minute": 0}}, "rate_limit.requests_per_minute: input should be greater than 0, not 0"),
         ({"labels": "dynamic"}, "labels.kind: input should be 'none', 'thunderagent' or 'dynamo', not 'dynamic'"),
     ],
 )
 def test_faulty_urls(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
     """Headers that cannot be sent, rates that are none and labels that nobody knows are found before anything boots."""
-    file = write(tmp_path, "mine.yaml", kind="url", url="http://x", **keys)
+    file = write(tmp_path, "mine.yaml", kind="url", **{"url": "http://x", **keys})
 
-    with pytest.raises(ConfigError, match=re.escape(sentence)):
+    with pytest.raises(ConfigError, match=re.escape(sentence)) as raised:
         load_backend(str(file), tmp_path)
+
+    assert "password-0815" not in str(raised.value)
+
+
+@pytest.mark.parametrize("in_yaml", [False, True], ids=["name", "yaml"])
+def test_user_and_password_of_a_url(tmp_path: Path, in_yaml: bool) -> None:
+    """User and password of a URL become a header, as with curl. They are in no description, and in no error."""
+    given = "http://bob:pass%40word-0815@127.0.0.1:8000/v1"
+    name = str(write(tmp_path, "mine.yaml", kind="url", url=given)) if in_yaml else given
+
+    backend = load_backend(name, tmp_path)
+
+    endpoint = backend.standing()
+    assert endpoint is not None
+    assert "http://127.0.0.1:8000/v1" == endpoint.url
+    assert {"authorization": f"Basic {base64.b64encode(b'bob:pass@word-0815').decode()}"} == endpoint.headers
+    made = backend.make(SessionTerms())
+    assert "word-0815" not in repr((made.description, made.identity))
+    with pytest.raises(ConfigError) as raised:
+        load_backend(name, tmp_path, [("url.part", 1)])
+    assert "word-0815" not in str(raised.value)
 
 
 def test_labels_may_be_a_word(tmp_path: Path) -> None:
