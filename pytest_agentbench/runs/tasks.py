@@ -91,11 +91,7 @@ class Tasks:
             work.tampered += bool(verification.tampered)
             work.verifier_s.append((verification.ended_ns - verification.started_ns) / 1e9)
         if verification is None or verification.reward < SOLVED:
-            self._fail(
-                _end(rollout),
-                (verification.first_failure or (TAMPERED if verification.tampered else "")) if verification else "",
-                rollout.key.id,
-            )
+            self._fail(_end(rollout), _check(verification) if verification else "", rollout.key.id)
 
     def _fail(self, end: str, check: str, id: str) -> None:
         """The examples are those with the lowest ids: the order in which rollouts end is chance."""

@@ -16,12 +16,12 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.archive import first_file, packed, packed_tests
-from pytest_agentbench.sandbox.changes import Change, names_in, of_the_verifier
+from pytest_agentbench.sandbox.changes import DELETED, Change, names_in, of_the_verifier
 from pytest_agentbench.sandbox.command import Execution
 from pytest_agentbench.sandbox.engine import beside, client, remove
 from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.limits import KIND, create, kept_up
-from pytest_agentbench.sandbox.own_programs import OwnPrograms, empty_preload, programs_of
+from pytest_agentbench.sandbox.own_programs import PRELOAD, OwnPrograms, empty_preload, programs_of
 from pytest_agentbench.sandbox.ownership import labels
 from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File
 from pytest_agentbench.suites.task import Task
@@ -134,7 +134,8 @@ class DockerSandbox:
         container.stop(timeout=60)  # so long the engine waits for the death of all that runs in there
         self._changes = [Change(each["Path"], each["Kind"]) for each in container.diff() or ()]
         self._programs.put(container)
-        empty_preload(container)
+        if any(each.path == PRELOAD and each.kind != DELETED for each in self._changes):
+            empty_preload(container)
         container.start()
 
     async def halt(self) -> None:

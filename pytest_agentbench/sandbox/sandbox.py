@@ -68,7 +68,7 @@ class Sandbox(CommandRunner, Protocol):
         """Kills everything that runs inside. Files can be read afterwards; it may take no more commands."""
 
     async def changed(self, tests: Path) -> tuple[str, ...] | None:
-        """Returns the files that these tests may use and that differed from the image when `end_processes` was called; None where that cannot be told."""
+        """Returns the files these tests may use that an agent had changed at `end_processes`; None where that cannot be told."""
 
     async def bring_tests(self, tests: Path, user: str | None) -> int:
         """Puts `tests` to TESTS and makes LOGS, in place of all that is there, and returns the number of the user, who owns LOGS.
