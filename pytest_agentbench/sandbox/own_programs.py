@@ -82,7 +82,7 @@ def _collected(engine: Any, image: Any) -> OwnPrograms:
         code = container.wait(timeout=COLLECTING)["StatusCode"]
         if code != 0:
             raise InfraError(
-                f"the image {image.tags or image.id} has no bash, sleep or cp that runs (exit code {code}): "
+                f"the image {image.tags or image.id} has no bash, sleep or cp that runs (exit code {code}); "
                 "install bash and coreutils in it"
             )
         pieces, _ = container.get_archive(PLACE)

@@ -1,4 +1,4 @@
-"""Eight ways to buy a reward, or to leave the mean, on a real Docker Engine: each gets 0, or is marked."""
+"""Ways to buy a reward, or to leave the mean, on a real Docker Engine: each gets 0, and what was changed is named."""
 
 from __future__ import annotations
 
