@@ -137,7 +137,7 @@ def run_apart(work: Callable[[], Awaitable[T]]) -> T:
 
     from pytest_agentbench.lib.bounded import end_of
 
-    over = threading.Event()
+    over, interrupted = threading.Event(), threading.Event()
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
     ends: list[End[T]] = []
 
@@ -145,13 +145,16 @@ def run_apart(work: Callable[[], Awaitable[T]]) -> T:
         task = asyncio.current_task()
         assert task is not None
         running.append((asyncio.get_running_loop(), task))
+        if interrupted.is_set():
+            task.cancel()
         ends.append(await end_of(work))
         over.set()
 
-    daemon(asyncio.run, main(), name="apart")
     try:
+        daemon(asyncio.run, main(), name="apart")  # Starting a thread waits too, so Ctrl-C may come here.
         over.wait()
     except KeyboardInterrupt:
+        interrupted.set()
         for loop, task in running:
             loop.call_soon_threadsafe(task.cancel)
         over.wait()

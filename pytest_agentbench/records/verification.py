@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Verification:
-    """One verification, made after the agent was done. A task that could not be verified has none: it ends as `infra_error`."""
+    """One verification, made after the agent was done. A task whose verifier could not be started has none: it ends as `infra_error`."""
 
     reward: float  # the task's main reward; 0 where nothing was done
     rewards: Mapping[str, float] = field(default_factory=dict)  # all that the verifier wrote, by name
@@ -19,7 +19,12 @@ class Verification:
     started_ns: int = 0  # monotonic nanoseconds
     ended_ns: int = 0
     sandbox: str = ""  # which kind ran it, and which of its limits could not be kept: `docker`, or `docker, where ...`
+    skipped: str = ""  # name of the first check that was skipped, or how many were, where the verifier says it
+    mode: str = "shared"  # `separate`: the verifier ran in a sandbox in which the agent never was; `shared`: it ran in the agent's
+    tampered: str = ""  # how the verification was sabotaged, one sentence; the reward is 0 then. Empty: it was not
+    changed: tuple[str, ...] | None = ()  # files that a shared verifier may use and the agent changed, 50 at most; null: not compared
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Verification:
-        return cls(**data)
+        changed = data.get("changed", ())
+        return cls(**{**data, "changed": None if changed is None else tuple(changed)})

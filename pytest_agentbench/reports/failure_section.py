@@ -108,7 +108,17 @@ def verifier_lines(verification: Verification) -> list[str]:
     ended = "was killed" if verification.exit_code is None else f"exit code {verification.exit_code}"
     rewards = ", ".join(f"{name} {value:g}" for name, value in verification.rewards.items())
     first = f"; the first check that failed: {verification.first_failure}" if verification.first_failure else ""
-    return [f"the verifier: {rewards}; {ended}{first}", "the end of its output:", *verification.output.rstrip().split("\n")[-OUTPUT:]]
+    tampered = [f"the verification was tampered with: {verification.tampered}"] if verification.tampered else []
+    changed = [f"changed files that the verifier may use: {', '.join(verification.changed)}"] if verification.changed else []
+    skipped = f"; skipped: {verification.skipped}" if verification.skipped else ""
+    mode = f"{verification.mode} sandbox"
+    return [
+        f"the verifier ({mode}): {rewards or 'no reward'}; {ended}{first}{skipped}",
+        *tampered,
+        *changed,
+        "the end of its output:",
+        *verification.output.rstrip().split("\n")[-OUTPUT:],
+    ]
 
 
 def message_line(message: Json) -> str:

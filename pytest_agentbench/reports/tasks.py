@@ -17,7 +17,19 @@ def markdown(summary: TasksSummary | None) -> Iterator[str]:
     if summary is None:
         return
     yield f"\n### Tasks\n\n{tasks_text(summary)}.\n"
-    head = ["task", "solved", "mean reward", "commands", "tokens", "seconds", "in the sandbox", "verifier, s"]
+    head = [
+        "task",
+        "solved",
+        "mean reward",
+        "commands",
+        "tokens",
+        "seconds",
+        "in the sandbox",
+        "verifier, s",
+        "verifier runs",
+        "changed its files",
+        "tampered",
+    ]
     yield from table(head, [_row(each) for each in _lowest_first(summary.tasks)[:MOST]])
     more = f"; {len(summary.tasks) - MOST} more tasks are in run.json" if len(summary.tasks) > MOST else ""
     yield f"\nThe lowest rewards first{more}. Commands, tokens and seconds are means of the agent's trials."
@@ -45,6 +57,8 @@ def _row(each: TaskResult) -> list[str]:
         f"{each.solved} of {each.trials}",
         number(each.reward, 3),
         *("-" if value is None else number(value) for value in took),
+        each.verifier,
+        *(str(count) if count else "-" for count in (each.changed, each.tampered)),
     ]
 
 

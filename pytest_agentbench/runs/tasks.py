@@ -8,8 +8,10 @@ from statistics import fmean
 
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.records import Rollout
+from pytest_agentbench.records.verification import Verification
 
 EXAMPLES = 3  # of a way to fail
+TAMPERED = "(the verification was tampered with)"
 SOLVED = 1.0  # reward
 
 
@@ -26,6 +28,9 @@ class TaskResult:
     seconds: float  # mean, of the agent
     sandbox_s: float  # mean, of them those in which a command ran
     verifier_s: float  # mean, seconds of the verifier
+    verifier: str = "shared"  # the [mode](terminal-agent.md#the-verifier) of it: `shared` or `separate`
+    changed: int = 0  # trials whose agent changed files that a shared verifier may use
+    tampered: int = 0  # trials whose verification was sabotaged, which have a reward of 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,9 @@ class _Work:
     seconds: list[float] = field(default_factory=list)
     sandbox_s: list[float] = field(default_factory=list)
     verifier_s: list[float] = field(default_factory=list)
+    modes: set[str] = field(default_factory=set)
+    changed: int = 0
+    tampered: int = 0
 
 
 @dataclass
@@ -78,9 +86,12 @@ class Tasks:
             work.tokens.append(_tokens(rollout))
             work.seconds.append(rollout.duration_s)
             work.sandbox_s.append(sum((call.ended_ns or 0) - (call.started_ns or 0) for call in rollout.tool_calls) / 1e9)
+            work.modes.add(verification.mode)
+            work.changed += bool(verification.changed)
+            work.tampered += bool(verification.tampered)
             work.verifier_s.append((verification.ended_ns - verification.started_ns) / 1e9)
         if verification is None or verification.reward < SOLVED:
-            self._fail(_end(rollout), verification.first_failure if verification else "", rollout.key.id)
+            self._fail(_end(rollout), _check(verification) if verification else "", rollout.key.id)
 
     def _fail(self, end: str, check: str, id: str) -> None:
         """The examples are those with the lowest ids: the order in which rollouts end is chance."""
@@ -99,6 +110,10 @@ class Tasks:
         )
 
 
+def _check(verification: Verification) -> str:
+    return TAMPERED if verification.tampered else verification.first_failure
+
+
 def _result(scenario: str, work: _Work) -> TaskResult:
     tokens = [each for each in work.tokens if each is not None]
     return TaskResult(
@@ -111,6 +126,9 @@ def _result(scenario: str, work: _Work) -> TaskResult:
         seconds=fmean(work.seconds),
         sandbox_s=fmean(work.sandbox_s),
         verifier_s=fmean(work.verifier_s),
+        verifier=", ".join(sorted(work.modes)),
+        changed=work.changed,
+        tampered=work.tampered,
     )
 
 

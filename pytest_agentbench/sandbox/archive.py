@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from pytest_agentbench.sandbox.sandbox import File
+from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, TESTS, File
 
 _FRAME = 1 << 16  # bytes of a tar that are not its file's
 _IN_MEMORY = 8 << 20  # bytes of a tar; a larger one is a file
@@ -28,6 +28,35 @@ def packed(source: Path, target: str) -> IO[bytes]:
 def _of_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"
+    return entry
+
+
+def packed_tests(tests: Path, user: int) -> IO[bytes]:
+    """Returns a tar that makes LOGS, for this user and root alone, and TESTS, which all users may read, in place of what is there.
+
+    Where a folder may be, a file comes first: an engine removes a folder for a file, with all that is in it.
+    """
+    tar = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it is the caller's
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        archive.addfile(_folder("logs", 0o755))
+        archive.addfile(tarfile.TarInfo(LOGS.strip("/")))
+        archive.addfile(_folder(LOGS, 0o700, user))
+        archive.addfile(tarfile.TarInfo(TESTS.strip("/")))
+        archive.add(tests, TESTS.strip("/"), filter=_readable)
+    tar.seek(0)
+    return tar
+
+
+def _folder(path: str, mode: int, user: int = 0) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(path.strip("/"))
+    entry.type, entry.mode, entry.uid = tarfile.DIRTYPE, mode, user
+    return entry
+
+
+def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry = _of_root(entry)
+    runs = entry.isdir() or entry.mode & 0o111 or f"/{entry.name}" == SCRIPT
+    entry.mode |= 0o555 if runs else 0o444
     return entry
 
 

@@ -6,7 +6,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
@@ -28,7 +28,7 @@ _SETTLED = 5.0  # seconds between the end of a command's output and its exit cod
 KILL_ALL = "SECONDS=0; while ((SECONDS < 6)); do kill -9 -1 2>/dev/null; set -- /proc/[0-9]*; (($# <= 2)) && exit 0; done; exit 1"
 
 #: stdout and stderr come through one pipe, so that they stay in order.
-IN_ORDER = 'exec bash -c "$1" 2>&1'
+IN_ORDER = 'exec "$0" "$@" 2>&1'
 
 #: Kills what carries the mark, and all that descends from it or is of its sessions; ends here where nothing more turns up.
 KILL_MARKED = r"""
@@ -63,7 +63,11 @@ def unusable(command: str) -> CommandResult | None:
 class Execution:
     """Of one command. Everything blocks, but `abandon`, which may be called from another thread."""
 
-    def __init__(self, api: Any, container: str, *, user: str, workdir: str | None, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, api: Any, container: str, *, user: str, workdir: str | None, env: Mapping[str, str], shell: Sequence[str] = ("bash",)
+    ) -> None:
+        """`shell` is how bash is started in there."""
+        self._shell = list(shell)
         self._api, self._container, self._user, self._workdir, self._env = api, container, user, workdir, dict(env)
         self._mark = secrets.token_hex(8)
         self._socket: socket.socket | None = None
@@ -74,7 +78,9 @@ class Execution:
         if why := unusable(command):
             return why
         clip, began = Clip(), time.monotonic()
-        execution = self._create(["bash", "-c", IN_ORDER, "bash", command], self._user, {**self._env, VARIABLE: self._mark})
+        execution = self._create(
+            [*self._shell, "-c", IN_ORDER, *self._shell, "-c", command], self._user, {**self._env, VARIABLE: self._mark}
+        )
         ended = self._read(execution, clip, began + seconds)
         code = self._exit_code(execution) if ended else None
         if not ended:
@@ -128,7 +134,7 @@ class Execution:
 
     def _run(self, script: str, *arguments: str) -> int | None:
         """The exit code of a script of ours, which runs as the same user: of the processes of others nobody sees the environment."""
-        execution = self._create(["bash", "-c", script, "bash", *arguments], self._user, {})
+        execution = self._create([*self._shell, "-c", script, "bash", *arguments], self._user, {})
         self._read(execution, Clip(), time.monotonic() + KILL)
         return self._exit_code(execution)
 

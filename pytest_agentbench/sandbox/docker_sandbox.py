@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,15 +14,20 @@ from typing import Any
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
+from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.sandbox.archive import first_file, packed
-from pytest_agentbench.sandbox.command import KILL, KILL_ALL, Execution
+from pytest_agentbench.sandbox.archive import first_file, packed, packed_tests
+from pytest_agentbench.sandbox.changes import DELETED, Change, names_in, of_the_verifier
+from pytest_agentbench.sandbox.command import Execution
 from pytest_agentbench.sandbox.engine import beside, client, remove
 from pytest_agentbench.sandbox.images import image_of, make_image
-from pytest_agentbench.sandbox.limits import KIND, create
+from pytest_agentbench.sandbox.limits import KIND, create, kept_up
+from pytest_agentbench.sandbox.own_programs import PRELOAD, OwnPrograms, empty_preload, programs_of
 from pytest_agentbench.sandbox.ownership import labels
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File
 from pytest_agentbench.suites.task import Task
+
+_FOLDER = 1 << 31  # the bit of a folder in a file mode of Go
 
 
 def _nothing() -> None:
@@ -36,7 +44,12 @@ class DockerSandbox:
         self.kind = KIND
         self._engine: Any = None
         self._container: Any = None
-        self._user = "root"  # the image's own
+        self._user = "0"  # the image's own
+        self._workdir = "/"  # the image's own
+        self._users: Mapping[str, int] = {}  # name -> number, as the image has them
+        self._programs: OwnPrograms | None = None
+        self._changes: list[Change] = []  # what differed from the image when `end_processes` had stopped all
+        self._trusted = False  # whether nothing of an agent's has run since its own programs were put in
 
     async def start(self) -> None:
         """Returns when it takes commands; raises InfraError."""
@@ -53,10 +66,21 @@ class DockerSandbox:
         self._engine = client()
         make_image(self._task, lambda _line: None)
         image = self._engine.images.get(image_of(self._task))
-        self._user = image.attrs["Config"].get("User") or "root"
+        self._user = image.attrs["Config"].get("User") or "0"
+        self._workdir = image.attrs["Config"].get("WorkingDir") or "/"
+        self._programs = programs_of(self._engine, image)
         marks = labels(self._run, self._key, time.time() + self._seconds)
-        self._container, self.kind = create(self._engine, image, self._task, marks, self._seconds)
+        first = kept_up(self._programs, self._seconds)
+        self._container, self.kind = create(self._engine, image, self._task, marks, first)
+        self._users = self._listed_users()
+        self._programs.put(self._container)
         self._container.start()
+
+    def _listed_users(self) -> dict[str, int]:
+        file = self._get("/etc/passwd", LARGEST_FILE)
+        lines = file.content.decode(errors="replace").splitlines() if isinstance(file, File) else []
+        fields = (line.split(":") for line in lines)
+        return {"root": 0, **{each[0]: int(each[2]) for each in fields if len(each) > 2 and each[2].isdecimal()}}
 
     async def exec(
         self,
@@ -68,8 +92,9 @@ class DockerSandbox:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         await refuse_abandoned()
-        container, workdir = self._there(), workdir or self._task.workdir
-        execution = Execution(self._engine.api, container.id, user=user or self._user, workdir=workdir, env=env or {})
+        container, workdir = self._there(), workdir or self._task.workdir or self._workdir
+        shell = self._programs.words("bash") if self._trusted and self._programs else ["bash"]
+        execution = Execution(self._engine.api, container.id, user=user or self._user, workdir=workdir, env=env or {}, shell=shell)
         try:
             done: CommandResult = await beside(self._what, execution.run, command, seconds)
             return done
@@ -101,13 +126,55 @@ class DockerSandbox:
         return first_file(pieces, most)
 
     async def end_processes(self) -> None:
-        try:
-            if (await self.exec(KILL_ALL, seconds=KILL, user="root", workdir="/")).exit_code == 0:
-                return
-        except InfraError:  # nothing can be started in there, for too much runs or too little is left
-            pass
-        # So long the engine waits for the death of all that runs in there. When it sees it later, it removes the container.
-        await beside(f"{self._what} cannot be started again", self._there().restart, timeout=60)
+        await beside(f"{self._what} cannot be started again", self._start_again)
+        self._trusted = True
+
+    def _start_again(self) -> None:
+        """With what is put in from outside while nothing runs inside, so that no process of an agent can be in the way."""
+        assert self._programs is not None
+        container = self._there()
+        container.stop(timeout=60)  # so long the engine waits for the death of all that runs in there
+        self._changes = [Change(each["Path"], each["Kind"]) for each in container.diff() or ()]
+        self._programs.put(container)
+        if any(each.path == PRELOAD and each.kind != DELETED for each in self._changes):
+            empty_preload(container)
+        container.start()
+
+    async def halt(self) -> None:
+        await beside(f"{self._what} cannot be stopped", self._there().stop, timeout=60)
+
+    async def changed(self, tests: Path) -> tuple[str, ...]:
+        names = await in_thread(names_in, tests)
+        return await beside(self._what, self._changed, names)
+
+    def _changed(self, names: frozenset[str]) -> tuple[str, ...]:
+        return of_the_verifier(self._changes, names, self._is_folder)
+
+    def _is_folder(self, path: str) -> bool:
+        """Of a path that is there; the engine says so in a header, without its content."""
+        api = self._engine.api
+        answer = api.head(f"{api.base_url}/v{api.api_version}/containers/{self._there().id}/archive", params={"path": path})
+        facts = json.loads(base64.b64decode(answer.headers.get("X-Docker-Container-Path-Stat", "e30=")))
+        return bool(facts.get("mode", 0) & _FOLDER)
+
+    async def bring_tests(self, tests: Path, user: str | None) -> int:
+        number = self._number_of(user or self._user)
+        with packed_tests(tests, number) as tar:
+            await beside(f"{self._what}: {TESTS}", self._there().put_archive, "/", tar)
+        return number
+
+    def _number_of(self, user: str) -> int:
+        name = user.partition(":")[0]
+        if name.isdecimal():
+            return int(name)
+        if name not in self._users:
+            raise InfraError(
+                f"{self._what}: its image has no user {name!r}, which the task names for its verifier; name one of its /etc/passwd"
+            )
+        return self._users[name]
+
+    def interpreter(self, name: str) -> str:
+        return shlex.join(self._programs.words(name)) if self._programs and self._trusted else name
 
     async def fresh(self) -> DockerSandbox:
         other = DockerSandbox(self._run, self._key, self._task, self._seconds)

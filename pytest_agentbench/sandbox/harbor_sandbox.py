@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.sandbox.archive import packed
+from pytest_agentbench.sandbox.bring_tests import bring_tests
 from pytest_agentbench.sandbox.clip import Clip
 from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, unusable
 from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File
@@ -115,7 +116,7 @@ class HarborSandbox:
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
         await refuse_abandoned()
-        words = shlex.join(("timeout", "-s", "KILL", f"{seconds:.3f}", "bash", "-c", IN_ORDER, "bash", command))
+        words = shlex.join(("timeout", "-s", "KILL", f"{seconds:.3f}", "bash", "-c", IN_ORDER, "bash", "-c", command))
         if why := unusable(words):
             return why
         mark, began = secrets.token_hex(8), time.monotonic()
@@ -166,6 +167,18 @@ class HarborSandbox:
         code, output = await self._run(_KILL_OTHERS, self._kept)
         if code != 0:
             raise InfraError(f"{self._what}: what runs in it cannot be ended: {output.strip()[-300:]}")
+
+    async def halt(self) -> None:
+        await self.end_processes()
+
+    async def changed(self, tests: Path) -> None:  # noqa: ARG002 - no environment of Harbor's lists what differs from an image
+        return None
+
+    async def bring_tests(self, tests: Path, user: str | None) -> int:
+        return await bring_tests(self, tests, user)
+
+    def interpreter(self, name: str) -> str:
+        return name
 
     async def fresh(self) -> HarborSandbox:
         if self._another is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytest_agentbench.sandbox.own_programs import OwnPrograms
 from pytest_agentbench.suites.task import Task
 
 PIDS = 512  # processes and threads at once
@@ -21,25 +23,25 @@ QUOTAS = (BTRFS, "overlay2", "zfs")
 KIND, UNLIMITED_KIND = "docker", "docker, where Docker's storage driver has no quotas"
 
 
-def kept_up(seconds: float) -> list[str]:
-    """The first process. The kernel reaps for it, no signal from inside reaches it, and with its end everything inside ends."""
-    return ["bash", "-c", f"trap '' CHLD; exec sleep {max(seconds, 1):.0f}"]
+def kept_up(programs: OwnPrograms, seconds: float) -> list[str]:
+    """Returns the first process. The kernel reaps for it, no signal from inside reaches it, and with its end everything inside ends."""
+    return [*programs.words("bash"), "-c", f"trap '' CHLD; exec {shlex.join(programs.words('sleep'))} {max(seconds, 1):.0f}"]
 
 
-def options(task: Task, labels: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    """For `containers.create`; the container ends after so many seconds by itself, and is removed when it ends."""
+def options(task: Task, labels: Mapping[str, str], first: Sequence[str]) -> dict[str, Any]:
+    """Returns what `containers.create` takes; `first` is the process with whose end the container ends."""
     from docker.types import LogConfig, Ulimit
 
     memory, storage = task.memory_mb << 20, task.storage_mb << 20
     return {
-        "entrypoint": kept_up(seconds),
+        "entrypoint": list(first),
         "command": [],
         "user": "root",
         "hostname": "sandbox",
+        "working_dir": "/",  # the image's own may be gone when it starts again
         "environment": dict(task.env),
         "use_config_proxy": False,  # it is this user's
         "labels": dict(labels),
-        "auto_remove": True,
         "stop_signal": "SIGKILL",  # nobody in there is to be asked
         "nano_cpus": int(task.cpus * 1e9),
         "mem_limit": memory,
@@ -55,11 +57,11 @@ def options(task: Task, labels: Mapping[str, str], seconds: float) -> dict[str, 
     }
 
 
-def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], seconds: float) -> tuple[Any, str]:
+def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first: Sequence[str]) -> tuple[Any, str]:
     """A container that is not started yet, and the kind of sandbox that it is: whether there are quotas is told by trying."""
     from docker.errors import APIError
 
-    settings = options(task, labels, seconds)
+    settings = options(task, labels, first)
     driver = engine.info()["Driver"]
     if driver in QUOTAS:
         size = task.storage_mb + (_size_mb(image) if driver == BTRFS else 0)  # whose quota counts what the image has, too

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+TESTS, LOGS = "/tests", "/logs/verifier"  # what a verifier is given, and where it writes
+SCRIPT = f"{TESTS}/test.sh"
 LARGEST_FILE = 2**20  # bytes that are read of a file inside
 
 
@@ -60,7 +62,22 @@ class Sandbox(CommandRunner, Protocol):
         """
 
     async def end_processes(self) -> None:
-        """Kills everything that runs inside, but for what keeps the sandbox up."""
+        """Kills everything that runs inside, but for what keeps the sandbox up; it takes commands afterwards."""
+
+    async def halt(self) -> None:
+        """Kills everything that runs inside. Files can be read afterwards; it may take no more commands."""
+
+    async def changed(self, tests: Path) -> tuple[str, ...] | None:
+        """Returns the files these tests may use that an agent had changed at `end_processes`; None where that cannot be told."""
+
+    async def bring_tests(self, tests: Path, user: str | None) -> int:
+        """Puts `tests` to TESTS and makes LOGS, in place of all that is there, and returns the number of the user, who owns LOGS.
+
+        None is the image's own user. To be called after `end_processes`.
+        """
+
+    def interpreter(self, name: str) -> str:
+        """Returns the words that start `bash` or `sh` here, which after `end_processes` are not the agent's where that is possible."""
 
     async def fresh(self) -> Sandbox:
         """Another one for the same task, as this one was before anybody used it; to be ended by whoever asked for it."""

@@ -6,67 +6,91 @@ writes is removed. What counts is read from outside.
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import shlex
 import time
 from pathlib import Path
 
-from pytest_agentbench.errors import AgentError, InfraError
+from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.middle import without_middle
 from pytest_agentbench.records.verification import Verification
 from pytest_agentbench.sandbox.artifacts import handed_over
+from pytest_agentbench.sandbox.changes import CACHE
 from pytest_agentbench.sandbox.checks import read_checks
 from pytest_agentbench.sandbox.rewards import JSON, TEXT, main_reward, read_rewards
-from pytest_agentbench.sandbox.sandbox import CommandResult, Sandbox
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox
+from pytest_agentbench.suites.task import SKIPPED_FAIL, Task
 
-TESTS, LOGS = "/tests", "/logs/verifier"
-SCRIPT = f"{TESTS}/test.sh"
 CTRF = "ctrf.json"
 READY = 60.0  # seconds for what is done before the tests
 TAIL = 300  # characters of the output of one that gave no reward
 OUTPUT = 16_000  # characters of the verifier's output that are kept
+MOST_CHANGED = 50  # changed files that are kept
+SEPARATE = "separate"
+SIGNAL = 128  # exit codes above it are of a program that a signal ended
 
-#: As root, with nothing of the agent running. A link or a file where a folder should be is replaced.
-_CLEARED = f"""set -e
-rm -rf {TESTS} {LOGS}
-if [ -L /logs ] || [ ! -d /logs ]; then rm -rf /logs; mkdir /logs; fi
-chown 0:0 /logs
-chmod 755 /logs
-mkdir -m 700 {LOGS}"""
-
-#: As root, when the tests have arrived. {user} is the number of whom they run as.
-_READY = f"chmod -R a+rX {TESTS} && chmod a+x {SCRIPT} && chown {{user}} {LOGS}"
+_SHELL = re.compile(rb"#! *(?:/usr)?/bin/(?:env +)?(bash|sh)\b")
 
 
-class Unusable(AgentError):
-    """A sandbox in which the verifier cannot be started. It could before the agent came."""
+class Sabotaged(InfraError):
+    """A verification that an agent has made impossible after the verifier was started."""
 
 
 async def verify(sandbox: Sandbox, task: Task) -> Verification:
-    """What the verifier of a task says of what is in a sandbox.
+    """Returns what the verifier of a task says of what is in a sandbox; its reward is 0 where it was sabotaged.
 
-    Raises InfraError where it says nothing that counts, and AgentError where an agent left a sandbox in which nothing can run.
+    Raises InfraError where it says nothing that counts and the agent cannot be blamed, and AgentError for artifacts that cannot be copied.
     """
-    await sandbox.end_processes()
-    if not task.separate_verifier:
-        return await _verified(sandbox, task)
-    fresh = await sandbox.fresh()
+    if task.separate_verifier:
+        await sandbox.end_processes()
+        fresh = await sandbox.fresh()
+        try:
+            await handed_over(sandbox, fresh, task.artifacts)
+            return dataclasses.replace(await _verified(fresh, task, ()), mode=SEPARATE)
+        finally:
+            await fresh.end()
     try:
-        await handed_over(sandbox, fresh, task.artifacts)
-        return await _verified(fresh, task)
-    except Unusable as error:
-        raise InfraError(str(error)) from error  # the agent was never in there
-    finally:
-        await fresh.end()
+        await sandbox.end_processes()
+    except InfraError as error:
+        return await _blamed(sandbox, error)
+    return await _verified(sandbox, task, await sandbox.changed(_tests(task)))
 
 
-async def _verified(sandbox: Sandbox, task: Task) -> Verification:
+async def _blamed(sandbox: Sandbox, error: InfraError) -> Verification:
+    """Returns a reward of 0 for a sandbox that does not start again if a new one for the same task does; else raises InfraError."""
+    began = time.monotonic_ns()
+    try:
+        other = await sandbox.fresh()
+    except InfraError:
+        raise error from None
+    await other.end()
+    why = f"the agent left a sandbox that does not start again, and a new one does: {error}"
+    return Verification(0.0, {}, None, tampered=why, started_ns=began, ended_ns=time.monotonic_ns(), sandbox=sandbox.kind)
+
+
+async def _verified(sandbox: Sandbox, task: Task, changed: tuple[str, ...] | None) -> Verification:
     started = time.monotonic_ns()
-    user, workdir = await _make_ready(sandbox, task)
+    user = await sandbox.bring_tests(_tests(task), task.verifier_user)
+    workdir = await _workdir(sandbox, task)
+    env = {**_ENV, **task.verifier_env}
     command = await sandbox.exec(
-        shlex.quote(SCRIPT), seconds=task.verifier_timeout_s, user=task.verifier_user, workdir=workdir, env=task.verifier_env
+        _script(sandbox, task),
+        seconds=task.verifier_timeout_s,
+        user=task.verifier_user,
+        workdir=workdir,
+        env=env,
     )
-    await sandbox.end_processes()  # nobody writes any more
+    await sandbox.halt()  # no program writes any more
+    found = Verification(
+        reward=0.0,
+        exit_code=command.exit_code,
+        output=without_middle(command.output, OUTPUT),
+        started_ns=started,
+        ended_ns=time.monotonic_ns(),
+        sandbox=sandbox.kind,
+        changed=None if changed is None else changed[:MOST_CHANGED],
+    )
     try:
         if command.exit_code is None:
             raise InfraError(f"the verifier took longer than its {task.verifier_timeout_s:g} s and was killed, so nothing was measured")
@@ -74,55 +98,62 @@ async def _verified(sandbox: Sandbox, task: Task) -> Verification:
         rewards = read_rewards(files)
         reward = main_reward(rewards)
     except InfraError as error:
-        raise InfraError(f"{error}; its output ends with: {command.output.strip()[-TAIL:] or '(it printed nothing)'}") from error
+        why = f"{error}; its output ends with: {command.output.strip()[-TAIL:] or '(it printed nothing)'}"
+        if sabotage := _sabotage(error, command, changed):
+            return dataclasses.replace(found, tampered=f"{sabotage}: {why}")
+        raise InfraError(why) from error
     checks = read_checks(files.get(CTRF), command.output)
-    return Verification(
-        reward=0.0 if checks.skipped else reward,
+    fails = bool(checks.skipped) and task.skipped == SKIPPED_FAIL
+    return dataclasses.replace(
+        found,
+        reward=0.0 if fails else reward,
         rewards=rewards,
-        exit_code=command.exit_code,
-        output=without_middle(command.output, OUTPUT),
-        first_failure=checks.failed or (f"skipped: {checks.skipped}" if checks.skipped else ""),
-        started_ns=started,
-        ended_ns=time.monotonic_ns(),
-        sandbox=sandbox.kind,
+        first_failure=checks.failed or (f"skipped: {checks.skipped}" if fails else ""),
+        skipped=checks.skipped,
     )
 
 
-async def _make_ready(sandbox: Sandbox, task: Task) -> tuple[int, str | None]:
-    """Puts the tests where nothing of the agent's is; the number of the user whom they run as, and the folder, which may be gone."""
-    await _done(sandbox, _CLEARED)
-    await sandbox.put(Path(task.folder) / "tests", TESTS)
-    workdir = task.workdir
-    answer = await sandbox.exec("id -u", seconds=READY, user=task.verifier_user, workdir=workdir)
-    if answer.exit_code != 0:
-        workdir = "/"
-        answer = await sandbox.exec("id -u", seconds=READY, user=task.verifier_user, workdir=workdir)
-    if not answer.output.strip().isdecimal():
-        raise _unusable(answer)
-    user = int(answer.output)
-    await _done(sandbox, _READY.format(user=user))
-    return user, workdir
+def _sabotage(error: InfraError, command: CommandResult, changed: tuple[str, ...] | None) -> str:
+    """Returns by what a verifier that was started gave no reward, if the agent is to blame for it; else nothing."""
+    if isinstance(error, Sabotaged):
+        return "something else stands where the verifier writes its reward"
+    if command.exit_code is not None and command.exit_code > SIGNAL:
+        return f"the verifier was killed (exit code {command.exit_code})"
+    used = [each for each in changed or () if each != CACHE]
+    return f"the agent changed what the verifier uses ({', '.join(used[:3])}), and it gave no reward" if used else ""
 
 
-async def _done(sandbox: Sandbox, command: str) -> None:
-    done = await sandbox.exec(command, seconds=READY, user="root", workdir="/")
-    if done.exit_code != 0:
-        raise _unusable(done)
+#: Python looks for compiled modules here and not beside its modules, where an agent may have put its own.
+_ENV = {"PYTHONPYCACHEPREFIX": f"{LOGS}/.pycache"}
 
 
-def _unusable(command: CommandResult) -> Unusable:
-    why = command.output.strip()[-300:] or f"exit code {command.exit_code}"
-    return Unusable(f"the sandbox is left in a state in which the verifier cannot be started: {why}")
+def _tests(task: Task) -> Path:
+    return Path(task.folder) / "tests"
+
+
+def _script(sandbox: Sandbox, task: Task) -> str:
+    """Returns the command that runs the script; one for a shell has that of the harness, whatever the agent did to those of the image."""
+    beginning = (_tests(task) / "test.sh").read_bytes()[:100]
+    shell = _SHELL.match(beginning)
+    if shell is None and beginning.startswith(b"#!"):
+        return shlex.quote(SCRIPT)
+    return f"{sandbox.interpreter(shell[1].decode() if shell else 'bash')} {SCRIPT}"
+
+
+async def _workdir(sandbox: Sandbox, task: Task) -> str | None:
+    """Returns the folder in which the verifier starts: that of the task, or `/` where the agent has removed it."""
+    answer = await sandbox.exec(":", seconds=READY, user=task.verifier_user, workdir=task.workdir)
+    return task.workdir if answer.exit_code == 0 else "/"
 
 
 async def _written(sandbox: Sandbox, name: str, user: int) -> bytes | None:
-    """A file of the verifier's; None where there is none. Raises InfraError for what is no file, too large, or somebody else's."""
+    """Returns a file of the verifier's; None where there is none. Raises Sabotaged for what is no file, too large, or another user's."""
     try:
         file = await sandbox.get(f"{LOGS}/{name}")
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InfraError(f"the verifier's {name} is not read: {error}") from error
+        raise Sabotaged(f"the verifier's {name} is not read: {error}") from error
     if file.owner not in (0, user):
-        raise InfraError(f"the verifier's {name} is not read: it belongs to user {file.owner}, not to the verifier's")
+        raise Sabotaged(f"the verifier's {name} is not read: it belongs to user {file.owner}, not to the verifier's")
     return file.content

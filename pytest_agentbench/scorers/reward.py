@@ -19,5 +19,7 @@ def reward(scenario: Scenario, rollout: Rollout) -> Score:
         raise ValueError("the rollout was not verified; this scorer is for tasks that are carried out in a sandbox")
     if not 0 <= verification.reward <= 1:
         raise ValueError(f"the reward is {verification.reward:g}, and this scorer takes rewards from 0 to 1")
+    if verification.tampered:
+        return Score(0.0, {}, f"the verification was tampered with: {verification.tampered}")
     failed = verification.first_failure
     return Score(verification.reward, verification.rewards, f"the first check that failed: {failed}" if failed else "")

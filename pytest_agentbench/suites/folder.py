@@ -49,7 +49,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
     return Suite(
         folder=file.parent,
-        scenarios=tuple(_in_sandbox(each, spec.sandbox) for each in scenarios),
+        scenarios=tuple(_in_sandbox(each, spec) for each in scenarios),
         dataset=dataset,
         thresholds=spec.thresholds,
         agent=with_config(spec.agent, file.parent),
@@ -71,9 +71,11 @@ def _written(answers: Answers) -> Json:
     return {tool: each.model_dump(exclude_defaults=True) for tool, each in answers.items()}
 
 
-def _in_sandbox(scenario: Scenario, sandbox: str) -> Scenario:
-    """A task knows where it is carried out; another scenario is carried out nowhere."""
-    return replace(scenario, task=replace(scenario.task, sandbox=sandbox)) if scenario.task else scenario
+def _in_sandbox(scenario: Scenario, spec: SuiteSpec) -> Scenario:
+    """Returns a task with what its suite says of sandbox and verifier; another scenario as it is."""
+    if scenario.task is None:
+        return scenario
+    return replace(scenario, task=replace(scenario.task, sandbox=spec.sandbox, skipped=spec.verifier.skipped))
 
 
 def _variant(spec: SuiteSpec, name: str, folder: Path) -> Json:

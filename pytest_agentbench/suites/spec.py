@@ -75,6 +75,12 @@ class QuarantineSpec(Spec):
     expires: date  # the last day on which it holds
 
 
+class VerifierSpec(Spec):
+    """How what a verifier says of a task becomes its reward."""
+
+    skipped: Literal["allow", "fail"] = "allow"  # fail: a check that was skipped makes the reward 0
+
+
 class SuiteSpec(Spec):
     """The keys of a suite.yaml."""
 
@@ -96,6 +102,7 @@ class SuiteSpec(Spec):
     deterministic: bool = False  # trials of a scenario never differ, so differences of scores are facts
     quarantine: list[QuarantineSpec] = []
     sandbox: str = DOCKER  # where its tasks are carried out: docker, or harbor:NAME
+    verifier: VerifierSpec = VerifierSpec()  # of its tasks
     trials: int = Field(default=1, ge=1, le=MOST_TRIALS)
     timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
     only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker

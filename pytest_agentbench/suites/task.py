@@ -10,6 +10,7 @@ from typing import Any
 TASK_FILE = "task.toml"
 
 DOCKER = "docker"  # a sandbox of our own
+SKIPPED_ALLOW, SKIPPED_FAIL = "allow", "fail"
 HARBOR = "harbor:"  # before the name of an environment of Harbor's
 
 
@@ -37,6 +38,7 @@ class Task:
     artifacts: tuple[str, ...] = ()  # paths that a separate verifier is given
     solution_env: Mapping[str, str] = field(default_factory=dict)
     sandbox: str = DOCKER  # what its suite says; or harbor:NAME
+    skipped: str = SKIPPED_ALLOW  # what its suite says of checks that the verifier skips: `allow`, or `fail` for a reward of 0
     unsupported: str = ""  # what it asks that is not supported, one sentence; such a scenario is skipped with it
 
     @classmethod

@@ -74,7 +74,7 @@ def test_the_richest_report(project: Project) -> None:
         "2 sessions",
         "## Gate: ",
         "In quarantine: 1 of 8",
-        "Scorers failed: fussy",
+        "### Scorers that failed",
         "### Not measured",
         "Goodput: ",
         "as never",

@@ -16,7 +16,8 @@ def test_a_task() -> None:
     text = rollout_section(Rollout("bench", "a", "default", 1, "ok", tool_calls=calls, verification=verification))
 
     assert (
-        "the verifier: reward 0.5, speed 2; exit code 1; the first check that failed: test_port\nthe end of its output:\nline 10\n" in text
+        "the verifier (shared sandbox): reward 0.5, speed 2; exit code 1; the first check that failed: test_port\n"
+        "the end of its output:\nline 10\n" in text
     )
     assert text.endswith("line 29")
     assert "unexpected" not in text

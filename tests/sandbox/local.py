@@ -68,6 +68,18 @@ class LocalSandbox:
     async def end_processes(self) -> None:
         pass
 
+    async def halt(self) -> None:
+        pass
+
+    async def changed(self, tests: Path) -> tuple[str, ...]:  # noqa: ARG002 - it has no image
+        return ()
+
+    async def bring_tests(self, tests: Path, user: str | None) -> int:  # noqa: ARG002 - it has one user
+        raise AssertionError("a verifier needs walls: its tests take a real engine (tests/sandbox/test_verifier.py)")
+
+    def interpreter(self, name: str) -> str:
+        return name
+
     async def fresh(self) -> LocalSandbox:
         raise AssertionError("a separate verifier needs walls: its tests take a real engine (tests/sandbox/test_verifier.py)")
 

@@ -106,32 +106,28 @@ async def test_the_end_of_processes(opened: Open) -> None:
     async with opened() as sandbox:
         await sandbox.exec("echo kept > /app/file; (setsid sleep 999 &)", seconds=10, user="worker")
         await sandbox.end_processes()
-        calm = await sandbox.exec("ps -eo args --no-headers | grep -v -e '^ps' -e '^grep' -e '^bash'; cat /app/file", seconds=10)
+        calm = await sandbox.exec("ps -eo args --no-headers | grep -v -e '^ps' -e '^grep' -e bash; cat /app/file", seconds=10)
         await sandbox.exec("f() { f | f & }; f; sleep 1", seconds=2)
         await sandbox.end_processes()
-        bombed = await sandbox.exec("ps -eo args --no-headers | grep -v -e '^ps' -e '^grep' -e '^bash'; cat /app/file", seconds=10)
+        bombed = await sandbox.exec("ps -eo args --no-headers | grep -v -e '^ps' -e '^grep' -e bash; cat /app/file", seconds=10)
 
     assert [2, "kept"] == [len(calm.output.splitlines()), calm.output.splitlines()[-1]]
     assert calm.output == bombed.output
 
 
-async def test_a_crowd_of_processes(engine: Any, opened: Open) -> None:
-    """Processes of several sandboxes at once are killed in there: starting a sandbox again may fail on a busy machine."""
+async def test_a_crowd_of_processes(opened: Open) -> None:
+    """Processes of several sandboxes at once are ended, again and again, and each sandbox goes on."""
 
-    async def one() -> None:
+    async def one() -> list[str]:
         async with opened() as sandbox:
-            began.append(listed(engine))
+            left = []
             for _ in range(3):
                 await sandbox.exec("for i in {1..40}; do (setsid sleep 999 &); done; (setsid yes >/dev/null &)", seconds=20)
                 await sandbox.end_processes()
-            ended.append(listed(engine))
+                left.append((await sandbox.exec("ps -eo args --no-headers | grep -e 'sleep 999$' -e '^yes'; echo up", seconds=20)).output)
+            return left
 
-    began: list[list[Any]] = []
-    ended: list[list[Any]] = []
-    await asyncio.gather(*(one() for _ in range(6)))
-
-    starts = {each.id: each.attrs["State"]["StartedAt"] for each in began[-1]}
-    assert starts.items() >= {(each.id, each.attrs["State"]["StartedAt"]) for each in ended[0]}
+    assert [["up\n"] * 3] * 6 == await asyncio.gather(*(one() for _ in range(6)))
 
 
 async def test_who_kills_all(opened: Open) -> None:

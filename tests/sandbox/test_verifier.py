@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.errors import AgentError, InfraError
+from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.limits import KIND, UNLIMITED_KIND
 from pytest_agentbench.sandbox.verifier import verify
 from pytest_agentbench.suites.task import Task
@@ -67,7 +67,6 @@ async def test_what_was_solved(opened: Open, tests: Callable[[str], int], tmp_pa
     async with opened() as sandbox:
         before = await sandbox.exec("ls -d /tests /logs; touch /app/solved", seconds=10)
         mine = await verify(sandbox, task(tmp_path, verifier_env={"WORD": "secret"}))
-        running = await sandbox.exec("ps -A -o args=", seconds=10)
         others = await verify(sandbox, task(tmp_path, verifier_user="worker"))
 
     assert 2 == before.output.count("No such file")
@@ -75,7 +74,6 @@ async def test_what_was_solved(opened: Open, tests: Callable[[str], int], tmp_pa
     assert mine.sandbox in (KIND, UNLIMITED_KIND)
     assert "700 0\n0\nsecret\n" == mine.output
     assert mine.started_ns < mine.ended_ns
-    assert "sleep 900" not in running.output
     assert (1.0, "700 1000\n1000\n\n") == (others.reward, others.output)
 
 
@@ -83,12 +81,6 @@ async def test_what_measures_nothing(opened: Open, tests: Callable[[str], int], 
     """A verifier that says no reward is an infra error with the reason and the end of what it printed, and the next one starts afresh."""
     silent = {
         "echo hello": "neither reward.json nor reward.txt.*; its output ends with: hello",
-        f"ln -s /etc/passwd {REWARD}": "reward.txt is not read: .*link",
-        f"mkfifo {REWARD}": "reward.txt is not read",
-        f"mkdir {REWARD}": "reward.txt is not read",
-        f"ln -s /etc/passwd {JSON}; echo 1 > {REWARD}": "reward.json is not read",
-        f"yes | head -c 2000000 > {REWARD}": "reward.txt is not read: .*1048576",
-        f"echo 1 > {REWARD}; chown 1000 {REWARD}": "belongs to user 1000",
         f"echo nan > {REWARD}": "should be between",
         f"printf '' > {REWARD}": "is empty",
         f"echo 1 > {REWARD}; echo '[]' > {JSON}": "should be names with numbers",
@@ -106,24 +98,27 @@ async def test_what_measures_nothing(opened: Open, tests: Callable[[str], int], 
 
 
 async def test_skipped_checks(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """A check that was skipped is no pass, whatever reward was written."""
+    """A check that was skipped is shown beside the reward that was written; where the suite says `fail` the reward is 0."""
     report = '{"results": {"tests": [{"name": "test_a", "status": "passed"}, {"name": "test_b", "status": "skipped"}]}}'
     tests(f"echo 1 > {REWARD}; echo '{report}' > /logs/verifier/ctrf.json\n")
     async with opened() as sandbox:
-        reported = await verify(sandbox, task(tmp_path))
+        allowed = await verify(sandbox, task(tmp_path))
+        reported = await verify(sandbox, task(tmp_path, skipped="fail"))
         tests(f"echo 1 > {REWARD}; echo '=== 2 skipped in 0.01s ==='\n")
-        printed = await verify(sandbox, task(tmp_path))
+        printed = await verify(sandbox, task(tmp_path, skipped="fail"))
 
+    assert (1.0, "", "test_b") == (allowed.reward, allowed.first_failure, allowed.skipped)
     assert (0.0, {"reward": 1.0}, "skipped: test_b") == (reported.reward, reported.rewards, reported.first_failure)
     assert (0.0, "skipped: 2 checks") == (printed.reward, printed.first_failure)
 
 
-async def test_a_sandbox_that_is_broken(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
-    """Who removes what the verifier needs is at fault, and does not get away without a result."""
+async def test_a_sandbox_that_does_not_start_again(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+    """An agent that leaves a sandbox that does not start again gets 0, and the reason."""
     async with opened() as sandbox:
-        await sandbox.exec("rm -f /bin/mkdir", seconds=10)
-        with pytest.raises(AgentError, match=r"cannot be started: .*mkdir"):
-            await verify(sandbox, task(tmp_path))
+        await sandbox.exec("rm -rf /dev /sys /etc /bin 2>/dev/null; ln -s /nowhere /sys", seconds=10)
+        found = await verify(sandbox, task(tmp_path))
+
+    assert 0.0 == found.reward
 
 
 async def test_a_separate_verifier(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:

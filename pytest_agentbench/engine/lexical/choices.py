@@ -53,7 +53,7 @@ def _match(text_stems: Sequence[str], choice: str, glossed: int) -> _Match:
 @lru_cache(maxsize=4096)
 def _glosses(choices: tuple[str, ...], description: str) -> list[frozenset[str]]:
     """The words of each choice's explanation that tell it apart: not in another's, nor in what the description says of them all."""
-    matches = [re.search(rf"(?<!\w){re.escape(choice)}\s*\(([^)]{0, 1000})\)", description) for choice in choices]
+    matches = [re.search(rf"(?<!\w){re.escape(choice)}\s*\(([^)]{{0,1000}})\)", description) for choice in choices]
     glosses = [frozenset(stems(match[1])) if match else frozenset[str]() for match in matches]
     uses = Counter(word for gloss in glosses for word in gloss)
     uses.update(stems(re.sub(r"\([^)]{0,1000}\)", "", description)))

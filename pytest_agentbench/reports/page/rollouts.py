@@ -114,7 +114,10 @@ def _verification(rollout: Rollout) -> Json | None:
     found = rollout.verification
     if found is None:
         return None
-    return {name: getattr(found, name) for name in ("reward", "rewards", "exit_code", "output", "first_failure", "sandbox")}
+    return {
+        name: getattr(found, name)
+        for name in ("reward", "rewards", "exit_code", "output", "first_failure", "sandbox", "mode", "tampered", "changed")
+    }
 
 
 def _attempt(attempt: Attempt, rollout: Rollout) -> Json:
