@@ -73,10 +73,12 @@ class UnlimitedSandboxes:
 
 @asynccontextmanager
 async def sandbox_for(key: RolloutKey, task: Task | None, seconds: float | None, opening: SandboxFactory) -> AsyncIterator[Sandbox | None]:
-    """The sandbox of a task, which ends with the block; None where a scenario is none."""
+    """Opens the sandbox of a task, which ends with the block; None for a scenario that is not a task. A broken task is an InfraError."""
     if task is None:
         yield None
         return
+    if task.broken:
+        raise InfraError(task.broken)
     async with _ended(await opening.task(key, task, seconds)) as sandbox:
         yield sandbox
 

@@ -29,7 +29,7 @@ class TaskImages:
     def make(self) -> None:
         """Returns when each planned task of a sandbox of ours has an image, or `unbuilt` says why it has none."""
         tasks = [self.tasks[place] for key in self.planned if (place := (key.suite, key.scenario)) in self.tasks]
-        images = {image_of(task): task for task in tasks if task.sandbox == DOCKER and not task.unsupported}
+        images = {image_of(task): task for task in tasks if task.sandbox == DOCKER and not (task.unsupported or task.broken)}
         began = time.monotonic()
         with ThreadPoolExecutor(AT_ONCE, "agentbench-image") as threads:
             made = sum(threads.map(self._make, images.values()))

@@ -39,6 +39,7 @@ class Task:
     solution_env: Mapping[str, str] = field(default_factory=dict)
     sandbox: str = DOCKER  # what its suite says; or harbor:NAME
     skipped: str = SKIPPED_ALLOW  # what its suite says of checks that the verifier skips: `allow`, or `fail` for a reward of 0
+    broken: str = ""  # what is wrong with its directory, one sentence; such a scenario cannot run, and its tests are errors
     unsupported: str = ""  # what it asks that is not supported, one sentence; such a scenario is skipped with it
 
     @classmethod

@@ -14,16 +14,16 @@ def test_task(rollout):
     assert rollout.status == "ok"
 
 def test_scenario(scenario):
-    assert (type(scenario.task).__name__, scenario.task.folder.rpartition("/")[2]) == ("Task", "hello")
+    assert (type(scenario.task).__name__, scenario.task.folder.rpartition("/")[2]) == ("Task", scenario.id)
 """
 VERIFIER = "def test_outputs():\n    raise AssertionError('this is for the sandbox')\n"
 
 
 def tasks(project: Project) -> None:
-    """Two tasks, of which one asks for a GPU; both have test files of pytest for their verifiers."""
+    """Three tasks: one asks for a GPU, and one is broken. All have test files of pytest for their verifiers."""
     project.suite("shop", test=TESTS)
     folder = project.root / "scenarios/shop"
-    for name, text in {"hello": "", "train": "[environment]\ngpus = 1\n"}.items():
+    for name, text in {"broken": "[agent]\ntimeout_sec = 'long'\n", "hello": "", "train": "[environment]\ngpus = 1\n"}.items():
         write_task(folder / "tasks", name, files={"task.toml": text, "tests/test_outputs.py": VERIFIER})
     (folder / "suite.yaml").write_text(json.dumps({"name": "shop", "dataset": {"format": "harbor", "file": "tasks"}}))
 
@@ -32,16 +32,17 @@ def tasks(project: Project) -> None:
 def test_a_task_that_asks_for_too_much_is_skipped(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
     """One test a task, named after it; the skip says what is asked for; a task's own tests are none of pytest's, and need no workers.
 
-    A task whose sandbox cannot be had is an error. `scenario.task` of a test is a Task.
+    A task whose sandbox cannot be had is an error, and so is a broken one, with what is wrong with it. `scenario.task` of a test is a Task.
     """
     monkeypatch.setenv("DOCKER_HOST", f"unix://{project.root}/nobody")
     tasks(project)
     result = project.run("-rs", "-v", "--agentbench-retries=0", *way)
 
-    result.assert_outcomes(passed=1, errors=1, skipped=2)
+    result.assert_outcomes(passed=2, errors=2, skipped=2)
+    result.stdout.fnmatch_lines(["*broken/task.toml: agent.timeout_sec: input should be a valid number*"])
     result.stdout.fnmatch_lines(["*test_task?hello?*ERROR*" if not way else "*ERROR*test_task?hello?*"])
     result.stdout.fnmatch_lines(["SKIPPED*the task train asks for GPUs (environment.gpus): not supported"])
-    result.stdout.fnmatch_lines(["unsupported 1 of 2 tasks*"])
+    result.stdout.fnmatch_lines(["unsupported 1 of 3 tasks*"])
     assert ["train"] == [*project.run_json["suites"]["shop"]["unsupported"]]
     report = (project.directory / "report.md").read_text()
     assert "| `train` | the task train asks for GPUs (environment.gpus): not supported |" in report
@@ -59,7 +60,7 @@ def test_an_agent_for_tasks_beside_other_suites(project: Project, monkeypatch: p
     project.suite("bank", scenarios=1)
 
     named = project.run("-m", "shop", "scenarios", "--agentbench-agent=oracle", "--agentbench-retries=0")
-    named.assert_outcomes(passed=1, errors=1, skipped=2, deselected=1)
+    named.assert_outcomes(passed=2, errors=2, skipped=2, deselected=1)
 
     of_tasks = ("--agentbench-set=agent.style=text", "--agentbench-threshold=reward=0.5", "--agentbench-ab=set:agent.style=tool|text")
     for option in of_tasks:

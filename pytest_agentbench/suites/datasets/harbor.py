@@ -31,16 +31,28 @@ _CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 
 
 def load(folder: Path) -> Iterator[Scenario]:
-    """A scenario of each task directory, by name; other folders and files are passed over. Raises ConfigError that names what is wrong."""
+    """Yields a scenario for each task directory, by name. Other folders and files are passed over.
+
+    A broken task directory is a scenario too: its rollouts end as `infra_error` with what is wrong, and the other tasks run. Raises
+    ConfigError for a folder that has an instruction and no task.toml.
+    """
     for directory in sorted(each for each in folder.iterdir() if each.is_dir()):
         if is_task_directory(directory):
-            yield scenario(directory)
+            yield _scenario_or_fault(directory)
         elif (directory / INSTRUCTION).is_file():
             raise ConfigError(f"{directory}: has an {INSTRUCTION} and no {TASK_FILE}, so it is no task yet, and no other folder either")
 
 
+def _scenario_or_fault(directory: Path) -> Scenario:
+    try:
+        return scenario(directory)
+    except ConfigError as error:
+        task = Task(str(directory.absolute()), digest=_digest(directory), broken=str(error))
+        return Scenario(directory.name, ({"role": "user", "content": task.broken},), metadata={"label_source": "verifier"}, task=task)
+
+
 def scenario(directory: Path) -> Scenario:
-    """A task directory; raises ConfigError for a broken one."""
+    """Returns the scenario of a task directory; raises ConfigError for a broken one."""
     toml = read_task_toml(directory / TASK_FILE)
     task = _task(directory, toml)
     if not task.unsupported:
@@ -60,7 +72,7 @@ def _task(directory: Path, toml: TaskToml) -> Task:
     limits = {"cpus": environment.cpus, "memory_mb": environment.memory_mb, "storage_mb": environment.storage_mb}
     return Task(
         folder=str(directory.absolute()),
-        digest=folder_sha256([directory / name for name in PARTS], directory)[:16],
+        digest=_digest(directory),
         image=image,
         image_digest="" if image else folder_sha256([folder], directory, EVERY_BIT)[:16],
         build_timeout_s=environment.build_timeout_sec,
@@ -78,6 +90,10 @@ def _task(directory: Path, toml: TaskToml) -> Task:
         solution_env=without_host(toml.solution.env),
         unsupported=f"the task {directory.name} asks for {', '.join(asks)}: not supported" if asks else "",
     )
+
+
+def _digest(directory: Path) -> str:
+    return folder_sha256([directory / name for name in PARTS], directory)[:16]
 
 
 def _asks_of_files(directory: Path) -> Iterator[str]:
