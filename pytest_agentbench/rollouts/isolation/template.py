@@ -11,12 +11,13 @@ import struct
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.process import end_text
+from pytest_agentbench.lib.sizes import USUAL, Sizes
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
@@ -44,7 +45,7 @@ class Template:
         self.settings: Json = {}  # the agent's, with its defaults
 
     @classmethod
-    async def start(cls, suite: Suite, variant: str) -> Template:
+    async def start(cls, suite: Suite, variant: str, sizes: Sizes = USUAL) -> Template:
         """Raises ConfigError when the code cannot be loaded, or ends the process that loads it."""
         control, its = socket.socketpair()
         command = (sys.executable, "-u", "-m", "pytest_agentbench.rollouts.isolation")  # -u: what a process prints before it dies is there
@@ -54,6 +55,7 @@ class Template:
         reader, writer = await asyncio.open_connection(sock=control.dup())
         level = logging.getLogger().level  # the pool's
         config = {"suite": replace(suite, scenarios=()).to_wire(), "variant": variant, "sys_path": sys.path, "log_level": level}
+        config["sizes"] = asdict(sizes)
         try:
             writer.write(wire.pack(json.loads(json.dumps(config, default=str))))
             facts, settings = await wire.read(reader)

@@ -17,6 +17,7 @@ import orjson
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.introductions import Introductions
+from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.template import Template
@@ -27,8 +28,8 @@ from pytest_agentbench.rollouts.pool.inheritance import Inheritance
 from pytest_agentbench.rollouts.pool.reporter import Reporter
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare, run_rollout
-from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
+from pytest_agentbench.runs.record_size import sized
 from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.suites.suite import Scenario, Suite
@@ -43,6 +44,7 @@ class Pool:
         self.introductions = Introductions(config["token"])
         self.suites = {name: Suite.from_wire(suite) for name, suite in config["suites"].items()}
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
+        self.sizes = Sizes(**config["sizes"])
         self.setups: dict[tuple[str, str], asyncio.Task[RolloutSetup]] = {}
         self.templates: list[Template] = []
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
@@ -212,6 +214,7 @@ class Pool:
         earlier = tuple(dataclasses.replace(attempt, session=self.number) for attempt in rollout.earlier_attempts)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
+        rollout, line = sized(rollout, self.sizes)
         summary = {
             "op": "finished",
             "key": rollout.key,
@@ -222,7 +225,6 @@ class Pool:
             "calls": sum(len(attempt.calls) + len(attempt.other_calls) for attempt in rollout.attempts),
             "duration_s": rollout.duration_s,
         }
-        line = record_line(rollout)
         return await self.ask(summary, line) or line
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -365,10 +367,10 @@ class Pool:
 
     async def _prepared(self, suite: Suite, variant: str) -> RolloutSetup:
         if not wants_isolation(suite, variant):
-            return prepare(suite, variant)
-        template = await Template.start(suite, variant)
+            return prepare(suite, variant, self.sizes)
+        template = await Template.start(suite, variant, self.sizes)
         self.templates.append(template)
-        return isolated(suite, variant, template)
+        return isolated(suite, variant, template, self.sizes)
 
 
 def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "") -> None:
