@@ -55,6 +55,7 @@ class RolloutError(AgentbenchError):
     """Raised inside a rollout; decides its status."""
 
     status = "agent_error"
+    answer = ""  # the agent's answer so far, if it is to be kept
 
 
 class InfraError(RolloutError):

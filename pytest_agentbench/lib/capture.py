@@ -6,10 +6,13 @@ import io
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
+
+from pytest_agentbench.lib.sizes import cut
 
 LOG_LIMIT = 64 * 1024  # characters of one rollout's log that are kept, half of them of its beginning
 FORMAT = "%(levelname)s %(name)s: %(message)s"  # of what is logged
@@ -29,7 +32,7 @@ class Log:
         with self._one_at_a_time:
             room = self._half - self._head.tell()
             self._head.write(text[:room])
-            self._tail.write(text[room:][-self._half :])
+            self._tail.write(text[max(room, len(text) - self._half) :])
             if self._tail.tell() > 2 * self._half:
                 self._shorten()
             self._written += len(text)
@@ -61,6 +64,15 @@ def capture() -> Iterator[Log]:
         yield log
     finally:
         _current.reset(token)
+
+
+def print_exception(error: BaseException) -> None:
+    """Prints a traceback into the rollout's log. A text of the exception that no log holds is cut first, because printing copies it."""
+    if len(text := str(error)) <= LOG_LIMIT:
+        traceback.print_exception(error)
+        return
+    traceback.print_tb(error.__traceback__)
+    sys.stderr.write(f"{type(error).__name__}: {cut(text, LOG_LIMIT)}\n")
 
 
 class _Handler(logging.Handler):

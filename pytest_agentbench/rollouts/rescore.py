@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.records import EVALUABLE, Rollout, Scale, scale_in, suite_of
 from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants_judge
@@ -22,6 +23,7 @@ from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import Rescored, Run, SessionFacts
 from pytest_agentbench.runs.directory import PRIVATE, discard
 from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, record_line, sealed
+from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.tally import redacted, write_run
@@ -147,7 +149,7 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
                 group = groups.get(old.key.group) if old.kind == "scenario" else None
-                new = await _again(old, group, run.settings.budgets.get("rollout")) if group else old
+                new = await _again(old, group, run.settings) if group else old
                 lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
                 if group:
                     group.add(old, new)
@@ -177,12 +179,13 @@ def _beside(source: Path) -> Path:
     raise ConfigError(f"{source} was scored again 999 times; remove some of the results")
 
 
-async def _again(old: Rollout, group: RescoredSuite, seconds: float | None) -> Rollout:
-    """Scores a rollout again. Each scorer has as long as in the session: `seconds`, or else the suite's `timeout`."""
+async def _again(old: Rollout, group: RescoredSuite, settings: RunOptions) -> Rollout:
+    """Scores a rollout again, with the time for each scorer and the sizes of texts that the session had."""
     if old.scenario not in group.scenarios:
         raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
     with redirect_stderr(StringIO()):  # tracebacks of scorers; their last lines are in the record
-        new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge, seconds or group.suite.timeout)
+        seconds = settings.budgets.get("rollout") or group.suite.timeout
+        new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge, seconds, Sizes(**settings.sizes))
     content = {**old.content, "scorers": {**old.content.get("scorers", {}), **group.hashes}}
     if not old.evaluable:
         return dataclasses.replace(old, content=content)

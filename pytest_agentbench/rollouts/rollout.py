@@ -18,7 +18,8 @@ from pytest_agentbench.agents.run import work
 from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lib.bounded import GRACE, run_bounded
-from pytest_agentbench.lib.capture import capture
+from pytest_agentbench.lib.capture import capture, print_exception
+from pytest_agentbench.lib.sizes import USUAL, Sizes, cut, size_of, too_large
 from pytest_agentbench.llm.access import Lines, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import judged
@@ -53,10 +54,11 @@ class RolloutSetup:
     limits: Json = field(default_factory=dict)  # of `calls`, `tokens` and `cost`, for the agent and its roles together
     tools: Tools = field(default_factory=DecisionOnly)  # where they are carried out
     answers: Mapping[str, CannedAnswer] = field(default_factory=dict)  # tool -> what answers it before `tools` do
+    sizes: Sizes = USUAL  # of texts
     unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
 
 
-def prepare(suite: Suite, variant: str) -> RolloutSetup:
+def prepare(suite: Suite, variant: str, sizes: Sizes = USUAL) -> RolloutSetup:
     """Resolves the names of a suite; raises ConfigError that names its suite.yaml."""
     settings = suite.agent_of(variant)
     with _names_its_file(suite):
@@ -68,7 +70,7 @@ def prepare(suite: Suite, variant: str) -> RolloutSetup:
             check_answers(answers, map(tools.for_scenario, suite.scenarios))
         _check_agents_calls(suite, variant, agent)
     shared = suite.roles, suite.limits, tools, answers
-    return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared)
+    return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared, sizes=sizes)
 
 
 def preflight(suite: Suite, variants: Iterable[str]) -> Suite:
@@ -163,7 +165,7 @@ async def run_rollout(
         code_place_for(key, code_place(setup.agent), budget, opening) as code,
         setup.tools.opened(scenario, budget) as source,
     ):
-        tools = Toolbox(scenario.tools, sandbox, answered(source, setup.answers, scenario, key.trial), code)
+        tools = Toolbox(scenario.tools, sandbox, answered(source, setup.answers, scenario, key.trial), code, setup.sizes)
         return await _run(key, scenario, setup, lines, tools, budget)
 
 
@@ -174,7 +176,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
     with capture() as log, current_attempt(key, log) as mark:
         mark.begin(AGENT, agents)
         try:
-            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, agents)
+            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, agents, setup.sizes)
             ended = time.monotonic_ns()
             status, reason, calls = await _whose_fault(status, reason, lines, None if agents is None else started + int(agents * 1e9))
             rollout = Rollout(
@@ -199,7 +201,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
             )
             mark.begin(VERIFIER, None)
             rollout = await verified(rollout, scenario.task, tools.sandbox)
-            rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.role(JUDGE), budget)
+            rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
             with suppress(InfraError):  # the judgements are there
                 rollout = dataclasses.replace(rollout, other_calls=(*rollout.other_calls, *await lines.judges_are_done()))
         finally:
@@ -217,32 +219,37 @@ async def _whose_fault(status: str, reason: str, lines: Lines, time_up: int | No
 
 
 async def outcome(
-    agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, *, grace: float = GRACE
+    agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, sizes: Sizes = USUAL, *, grace: float = GRACE
 ) -> tuple[str, str, str]:
-    """Returns (status, reason, answer) of one run of the agent, or the failure of its tools, which is not the agent's fault.
+    """Returns (status, reason, answer) of one run of the agent, or the failure of its tools. Reason and answer are no larger than `sizes`.
 
     An agent that is cancelled has `grace` seconds to end, and is left running after that.
     """
-    ended = await _worked(agent, scenario, llm, tools, seconds, grace)
+    status, reason, answer = await _worked(agent, scenario, llm, tools, seconds, grace, sizes)
     try:
         tools.settle()
-    except InfraError as error:
-        return error.status, str(error), ""
-    return ended
+    except RolloutError as error:
+        status, reason, answer = error.status, str(error), error.answer
+    return status, cut(reason, sizes.reason), cut(answer, sizes.answer)
 
 
-async def _worked(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, grace: float) -> tuple[str, str, str]:
+async def _worked(
+    agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, grace: float, sizes: Sizes
+) -> tuple[str, str, str]:
     end = await run_bounded(functools.partial(work, agent, scenario, llm, tools), seconds, grace=grace)
     if end.took_too_long:
         return "limit", f"time: the rollout took longer than {seconds:g} s{end.left}", ""
     if isinstance(end.error, RolloutError):
-        return end.error.status, str(end.error), ""
+        return end.error.status, str(end.error), end.error.answer
     if end.error is not None:  # whatever else an agent raises is its own fault, and is shown as such
-        return _agents_fault(end.error)
-    return "ok", "", end.result().text
+        return _agents_fault(end.error, sizes)
+    answer = end.result().text
+    if (size := size_of(answer)) > sizes.answer:
+        return "limit", too_large("answer", size, sizes.answer, "answer"), answer
+    return "ok", "", answer
 
 
-def _agents_fault(error: BaseException) -> tuple[str, str, str]:
-    traceback.print_exception(error)  # into the rollout's log
+def _agents_fault(error: BaseException, sizes: Sizes) -> tuple[str, str, str]:
+    print_exception(error)  # into the rollout's log
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return "agent_error", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})", ""
+    return "agent_error", f"{type(error).__name__}: {cut(str(error), sizes.reason)} ({Path(frame.filename).name}:{frame.lineno})", ""

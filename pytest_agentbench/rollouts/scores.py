@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import InfraError, RolloutError
 from pytest_agentbench.lib.bounded import run_bounded
+from pytest_agentbench.lib.capture import print_exception
 from pytest_agentbench.lib.import_path import is_import_path
+from pytest_agentbench.lib.sizes import USUAL, Sizes, cut
 from pytest_agentbench.lib.threads import is_async, off_the_loop
 from pytest_agentbench.lib.user_frames import with_place
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Scale, Score
@@ -37,7 +38,12 @@ def scorer_of(name: str, folder: Path, options: Json | None) -> Scorer:
 
 
 async def scored(
-    rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], judge: MakeJudge, seconds: float | None = None
+    rollout: Rollout,
+    scenario: Scenario,
+    scorers: Mapping[str, Scorer],
+    judge: MakeJudge,
+    seconds: float | None = None,
+    sizes: Sizes = USUAL,
 ) -> Rollout:
     """The rollout with its scores, those of its drafts, and why any of them is missing. What cannot be evaluated has none.
 
@@ -50,12 +56,15 @@ async def scored(
     with_scores = dataclasses.replace(rollout, scores=scores, score_errors=errors)
     if (mark := current()) is not None:
         mark.rollout = with_scores
-    await _score_all(scores, errors, rollout, scenario, scorers, judge, seconds)
-    drafts = await _scored_drafts(rollout, scenario, {name: each for name, each in scorers.items() if not wants_judge(each)}, seconds)
+    await _score_all(scores, errors, rollout, scenario, scorers, judge, seconds, sizes)
+    without_judge = {name: each for name, each in scorers.items() if not wants_judge(each)}
+    drafts = await _scored_drafts(rollout, scenario, without_judge, seconds, sizes)
     return dataclasses.replace(with_scores, drafts=drafts)
 
 
-async def _scored_drafts(rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], seconds: float | None) -> tuple[Draft, ...]:
+async def _scored_drafts(
+    rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], seconds: float | None, sizes: Sizes
+) -> tuple[Draft, ...]:
     """The drafts with their scores. Labels are of all that the user says, so a draft of one message among several has none."""
     drafts = []
     for draft in rollout.drafts:
@@ -63,7 +72,9 @@ async def _scored_drafts(rollout: Rollout, scenario: Scenario, scorers: Mapping[
         if draft.status in EVALUABLE and not scenario.turns:
             done: Json = {name: getattr(draft, name) for name in ("status", "reason", "answer", "tool_calls", "final_state")}
             as_if = dataclasses.replace(rollout, **done)
-            await _score_all(scores, {}, as_if, scenario, scorers, no_judge, seconds)  # of the chosen one the rollout itself has the errors
+            await _score_all(
+                scores, {}, as_if, scenario, scorers, no_judge, seconds, sizes
+            )  # of the chosen one the rollout itself has the errors
         drafts.append(dataclasses.replace(draft, scores=scores))
     return tuple(drafts)
 
@@ -76,17 +87,18 @@ async def _score_all(
     scorers: Mapping[str, Scorer],
     judge: MakeJudge,
     seconds: float | None,
+    sizes: Sizes,
 ) -> None:
     """Fills in the scores, and why others are missing, one after the other."""
     for name, scorer in scorers.items():
         if (mark := current()) is not None:
             mark.begin_score(name, seconds)
-        end = await run_bounded(functools.partial(score, scorer, scenario, rollout, judge), seconds)
+        end = await run_bounded(functools.partial(score, scorer, scenario, rollout, judge, sizes), seconds)
         if end.took_too_long:
             errors[name] = f"it took longer than {seconds:g} s{end.left}"
         elif end.error is not None:  # a scorer may be the user's code
-            traceback.print_exception(end.error)
-            errors[name] = with_place(f"{_blamed(end.error, scorer)}: {end.error}", end.error)
+            print_exception(end.error)
+            errors[name] = with_place(f"{_blamed(end.error, scorer)}: {cut(str(end.error), sizes.reason)}", end.error)
         else:
             scores[name] = end.result()
 
@@ -95,13 +107,16 @@ def _blamed(error: BaseException, scorer: Scorer) -> str:
     return "judge_error" if isinstance(error, RolloutError) and wants_judge(scorer) else type(error).__name__
 
 
-async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge) -> Score:
-    """What a scorer says; raises whatever it raises."""
+async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge, sizes: Sizes = USUAL) -> Score:
+    """Returns the score that a scorer gives, with its explanation cut to its size. Raises whatever the scorer raises."""
     if wants_judge(scorer):
         value: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
         value = scorer(scenario, rollout)
-    return _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
+    found = _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
+    if (explanation := cut(found.explanation, sizes.reason)) is found.explanation:
+        return found
+    return Score(found, found.parts, explanation)
 
 
 def wants_judge(scorer: Scorer) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.sizes import KIB, LEAST, MIB
 from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.records import MOST_TRIALS, STATUSES
 from pytest_agentbench.runs.directory import LATEST, NAME
@@ -17,6 +19,26 @@ AUTO, USUAL_ROUNDS = "auto", 5  # of trials: as many as it takes, up to so many 
 MOST_OFTEN, MOST_SELDOM = 0.1, 3600.0  # seconds between two looks at metrics: a look costs a millisecond or two
 
 T = TypeVar("T")
+
+
+_UNITS = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB}
+_SIZE = re.compile(r"(\d{1,12})\s*(KiB|MiB|GiB|)", re.ASCII)
+LARGEST = 512 * MIB  # bytes; processes of a session exchange records in frames of twice as much
+
+
+def size(text: str) -> int:
+    """Reads a number of bytes with or without a unit."""
+    found = _SIZE.fullmatch(text.strip())
+    number_of_bytes = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not LEAST <= number_of_bytes <= LARGEST:
+        raise ValueError("a size from 1KiB to 512MiB, such as 65536, 256KiB or 4MiB")
+    return number_of_bytes
+
+
+def size_text(number_of_bytes: int) -> str:
+    """Writes a number of bytes in the largest unit that leaves no fraction, as `size` reads it."""
+    unit = next(unit for unit in ("GiB", "MiB", "KiB", "") if number_of_bytes % _UNITS[unit] == 0)
+    return f"{number_of_bytes // _UNITS[unit]}{unit}"
 
 
 def one_of(words: Sequence[str]) -> Callable[[str], str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_agentbench.lib.login_url import LoginUrl
+from pytest_agentbench.lib.sizes import USUAL
 from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.runs.option import READ, Option, again, option, required, several
 from pytest_agentbench.runs.option_values import (
@@ -23,6 +24,8 @@ from pytest_agentbench.runs.option_values import (
     objective,
     one_of,
     run_name,
+    size,
+    size_text,
     some_time,
     statuses,
     window,
@@ -159,6 +162,28 @@ class RunOptions:
         first_token=Option("the first token of a stream has to come within this time", "TIME", "5m", read=budget),
         idle=Option("every further token has to come within this time: a stall ends the call", "TIME", "2m", read=budget),
         call=Option("a whole LLM call may take this long", "TIME", "off", read=budget),
+    )
+    # bytes that an `answer`, a `tool_result`, a `reason` and a `record` may have
+    sizes: Mapping[str, int] = several(
+        "size",
+        answer=Option(
+            "an agent's answer may be this large; a larger one is cut and the status is `limit`", "SIZE", size_text(USUAL.answer), read=size
+        ),
+        tool_result=Option(
+            "a tool's result may be this large; a larger one ends the rollout, with the status `limit`",
+            "SIZE",
+            size_text(USUAL.tool_result),
+            read=size,
+        ),
+        reason=Option(
+            "a reason, an error of a scorer and an explanation of a score are cut to this size", "SIZE", size_text(USUAL.reason), read=size
+        ),
+        record=Option(
+            "the record of a rollout may be this large; the texts of a larger one are cut, and the status is `limit`",
+            "SIZE",
+            size_text(USUAL.record),
+            read=size,
+        ),
     )
     retries: int = option(
         "how often a rollout that ended as infra_error is tried again",

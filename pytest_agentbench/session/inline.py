@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError, InfraError, MissingError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.lib.threads import no_threads
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
@@ -62,20 +63,20 @@ def answered(asker: WorkerConnection, question: Json, body: bytes = b"") -> wire
     return answer, content
 
 
-def run_inline(asker: WorkerConnection, ledger: Ledger, suites: Mapping[str, Suite], key: RolloutKey) -> Rollout:
+def run_inline(asker: WorkerConnection, ledger: Ledger, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes) -> Rollout:
     """Runs one rollout here and now, without budgets and retries, and hands it to the journal; one that ran is read from there."""
     try:
         return Rollout.from_json(ledger.recorded(key))
     except KeyError:
-        return submitted(asker, _run(asker, suites[key.suite], key))
+        return submitted(asker, _run(asker, suites[key.suite], key, sizes))
 
 
-def _run(asker: WorkerConnection, suite: Suite, key: RolloutKey) -> Rollout:
+def _run(asker: WorkerConnection, suite: Suite, key: RolloutKey, sizes: Sizes) -> Rollout:
     scenario = next(each for each in suite.scenarios if each.id == key.scenario)
     started_at, started = time.time(), time.monotonic_ns()
     try:
         with no_threads():
-            return asyncio.run(run_rollout(key, scenario, prepare(suite, key.variant), PooledTap(asker), None, budget=None))
+            return asyncio.run(run_rollout(key, scenario, prepare(suite, key.variant, sizes), PooledTap(asker), None, budget=None))
     except (InfraError, ConfigError) as error:
         ended = time.monotonic_ns()
         return Rollout(*key, status="infra_error", reason=str(error), started_at=started_at, started_ns=started, ended_ns=ended)

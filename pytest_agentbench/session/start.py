@@ -149,6 +149,7 @@ def _pool_config(setup: Setup, directory: Path, session: int) -> Json:
         "sandboxes": settings.sandboxes or default_count(),
         "time_limit": settings.time_limit,
         "budget": settings.budgets["rollout"],
+        "sizes": settings.sizes,
         "patience": settings.budgets["connect"],
         "scheduling": {
             "concurrency": setup.concurrency,

@@ -17,6 +17,7 @@ import pytest
 from pytest_agentbench.errors import InfraError, MissingError, ScorerFailed
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.reports.failure_section import brief, properties, rollout_section
 from pytest_agentbench.session.marks import APPLIED, BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
@@ -198,7 +199,7 @@ class Worker:
 
             opened = self._opened_here()
             try:
-                rollout = run_inline(self, opened.ledger, opened.setup.suites, rollout_key(item))
+                rollout = run_inline(self, opened.ledger, opened.setup.suites, rollout_key(item), Sizes(**opened.setup.settings.sizes))
                 self._keep(item, rollout, rollout.reason)
             except MissingError as error:
                 item.stash[TROUBLE] = str(error), "missing"

@@ -17,7 +17,9 @@ import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError, ToolError
 from pytest_agentbench.lib.bounded import run_bounded
+from pytest_agentbench.lib.capture import LOG_LIMIT, print_exception
 from pytest_agentbench.lib.import_path import is_import_path, load_object
+from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
@@ -137,7 +139,7 @@ def _told(tool: Tool, result: Any) -> str:
 
 def _broken(what: str, error: BaseException) -> InfraError:
     """A fault of the suite's code, with its place; the whole traceback goes into the rollout's log."""
-    traceback.print_exception(error)
+    print_exception(error)
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename != __file__]
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return InfraError(f"tools: {what}: {type(error).__name__}: {' '.join(str(error).split())}{place}")
+    return InfraError(f"tools: {what}: {type(error).__name__}: {' '.join(cut(str(error), LOG_LIMIT).split())}{place}")

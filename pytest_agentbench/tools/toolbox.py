@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import fastjsonschema
 import orjson
 
-from pytest_agentbench.errors import InfraError, InjectedError, ToolError
+from pytest_agentbench.errors import InfraError, InjectedError, LimitReached, RolloutError, ToolError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.almost_json import repaired
 from pytest_agentbench.lib.json_schema import validator
+from pytest_agentbench.lib.sizes import USUAL, Sizes, cut, size_of, too_large
 from pytest_agentbench.lib.threads import blocking
 from pytest_agentbench.records import Draft, Json, Program, ToolCall
 from pytest_agentbench.sandbox.sandbox import CommandRunner, Sandbox
@@ -25,7 +26,12 @@ class Toolbox:
     """The tools of one rollout and the calls it made."""
 
     def __init__(
-        self, tools: Sequence[Tool], sandbox: Sandbox | None = None, source: ToolSource | None = None, code: CommandRunner | None = None
+        self,
+        tools: Sequence[Tool],
+        sandbox: Sandbox | None = None,
+        source: ToolSource | None = None,
+        code: CommandRunner | None = None,
+        sizes: Sizes = USUAL,
     ) -> None:
         self.sandbox = sandbox  # of a scenario that is a task
         self.code = code or sandbox  # where programs run that a model writes
@@ -34,7 +40,8 @@ class Toolbox:
         self.calls: list[ToolCall] = []
         self.drafts: list[Draft] = []  # of an agent that tries more than once
         self.programs: list[Program] = []  # that an agent ran which is a program
-        self.failures: list[InfraError] = []  # of the source: nobody else's fault
+        self.sizes = sizes
+        self.failures: list[RolloutError] = []  # InfraError if the source failed, LimitReached for a result that is too large
         self.final_state: Json | None = None  # of the tools, once the agent is done
         self._wire = wire_names(self.tools)
         self._own = {wire: name for name, wire in self._wire.items()}
@@ -43,7 +50,7 @@ class Toolbox:
 
     def fresh(self, *, mirrored: bool = False) -> Toolbox:
         """The same tools in the same state, with no call made yet; `mirrored`: its calls are recorded here as well, as they are made."""
-        other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy(), self.code)
+        other = Toolbox([*self.tools.values()], self.sandbox, self.source.copy(), self.code, self.sizes)
         other._mirror = (self, len(self.calls)) if mirrored else None
         other.user_turn, other.programs, other.failures = self.user_turn, self.programs, self.failures
         return other
@@ -68,15 +75,22 @@ class Toolbox:
         try:
             if call.problem:
                 return f"Error: {call.detail}"
-            return await self.source.call(self.tools[call.name], call.arguments)
+            return self._accepted(call.name, await self.source.call(self.tools[call.name], call.arguments))
         except ToolError as error:
-            call = dataclasses.replace(call, refusal=str(error), injected=isinstance(error, InjectedError))
-            return f"Error: {error}"
-        except InfraError as error:
+            refusal = cut(str(error), self.sizes.reason)
+            call = dataclasses.replace(call, refusal=refusal, injected=isinstance(error, InjectedError))
+            return f"Error: {refusal}"
+        except (InfraError, LimitReached) as error:
             self.failures.append(error)  # an agent may keep it for itself
             raise
         finally:
             self.keep(place, dataclasses.replace(call, ended_ns=time.monotonic_ns()))
+
+    def _accepted(self, name: str, result: str) -> str:
+        """Returns the result of a tool. Raises LimitReached if it is too large, because the agent must not be given half of it."""
+        if (size := size_of(result)) > self.sizes.tool_result:
+            raise LimitReached(too_large(f"result of the tool {name!r}", size, self.sizes.tool_result, "tool_result"))
+        return result
 
     def record(self, name: str, arguments: str, turn: int) -> str:
         """Records a call that was carried out elsewhere, nobody knows when; returns what stands for its answer."""
@@ -85,11 +99,13 @@ class Toolbox:
         return f"Error: {call.detail}" if call.problem else sample_response(self.tools[call.name])
 
     def settle(self) -> None:
-        """Takes down what has become of the tools' state; raises InfraError where they have failed."""
-        if self.failures:
-            raise self.failures[0]
+        """Records the state of the tools. Raises InfraError if they failed, and otherwise LimitReached if a result was too large."""
+        if failure := next((each for each in self.failures if isinstance(each, InfraError)), None):
+            raise failure
         state = self.source.state()
         self.final_state = self.final_state if state is None else state
+        if self.failures:
+            raise self.failures[0]
 
     def keep(self, place: int, call: ToolCall) -> None:
         """Puts a call at its place in the record. All calls come here, or to `settle_on`."""

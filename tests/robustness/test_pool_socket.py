@@ -36,7 +36,7 @@ class PoolProcess:
         with socket.create_server(("127.0.0.1", 0)) as listener, Path(os.devnull).open("wb") as pipe:
             self.port: int = listener.getsockname()[1]
             code = {"suites": suites, "sys_path": sys.path, "log_level": "info"}
-            config = {**code, "run": "test", "sandboxes": 2, "time_limit": None, "budget": None, "scheduling": scheduling}
+            config = {**code, "run": "test", "sandboxes": 2, "time_limit": None, "budget": None, "sizes": {}, "scheduling": scheduling}
             line = {**NEW_RUN, **config, "token": TOKEN, "listener": listener.fileno(), "controller_pipe": pipe.fileno()}
             self.child = Child("pytest_agentbench.rollouts.pool", line, log, pass_fds=(listener.fileno(), pipe.fileno()))
         self.lines: list[socket.socket] = []

@@ -41,6 +41,10 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "budget-first-token": ("500ms", "10m", 0.5, 600.0),
     "budget-idle": ("20s", "off", 20.0, None),
     "budget-call": ("90", "1h", 90.0, 3600.0),
+    "size-answer": ("4MiB", "2048", 4_194_304, 2048),
+    "size-tool-result": ("512 KiB", "1KiB", 524_288, 1024),
+    "size-reason": ("1KiB", "512MiB", 1024, 536_870_912),
+    "size-record": ("1MiB", "4096KiB", 1_048_576, 4_194_304),
     "taps": ("2", "3", 2, 3),
     "retries": ("0", "5", 0, 5),
     "name": ("banking-kv", "b2", "banking-kv", "b2"),
@@ -53,9 +57,11 @@ VALUES: dict[str, tuple[str, str, Any, Any]] = {
     "reports": ("out", "/tmp/reports", Path("out"), Path("/tmp/reports")),
     "inline": ("", "true", True, True),
 }
-FIELDS = {"set": "changes", "threshold": "thresholds", "reports": "reports_directory"} | {
-    name: "budgets" for name in VALUES if name.startswith("budget-")
-}
+FIELDS = (
+    {"set": "changes", "threshold": "thresholds", "reports": "reports_directory"}
+    | {name: "budgets" for name in VALUES if name.startswith("budget-")}
+    | {name: "sizes" for name in VALUES if name.startswith("size-")}
+)
 
 
 def read(pytester: pytest.Pytester, *arguments: str, **ini: str) -> Settings:
@@ -67,6 +73,8 @@ def read(pytester: pytest.Pytester, *arguments: str, **ini: str) -> Settings:
 def value_of(settings: Settings, option: str, root: Path) -> Any:
     if option.startswith("budget-"):
         return settings.budgets[option.removeprefix("budget-").replace("-", "_")]
+    if option.startswith("size-"):
+        return settings.sizes[option.removeprefix("size-").replace("-", "_")]
     value = getattr(settings, FIELDS.get(option, option.replace("-", "_")))
     return value.relative_to(root) if isinstance(value, Path) and value.is_relative_to(root) else value
 
@@ -107,6 +115,7 @@ def test_defaults(pytester: pytest.Pytester) -> None:
         verdict="gate",
         time_limit=None,
         budgets={"rollout": None, "connect": 10, "first_token": 300, "idle": 120, "call": None},
+        sizes={"answer": 1_048_576, "tool_result": 1_048_576, "reason": 65_536, "record": 16_777_216},
         taps=1,
         retries=2,
         name=None,
@@ -233,6 +242,11 @@ def test_pdb_runs_inline(pytester: pytest.Pytester) -> None:
             (f"budget-{name}={value}", f"budget-{name} {value}: should be a time such as 500ms, 90s or 10m, or `off`")
             for name in ("connect", "first-token", "idle", "call")
             for value in ("0", "-1", "nan")
+        ),
+        *(
+            (f"size-{name}={value}", f"size-{name} {value}: should be a size from 1KiB to 512MiB, such as 65536, 256KiB or 4MiB")
+            for name in ("answer", "tool-result", "reason", "record")
+            for value in ("0", "-1", "1MB", "1023", "1GiB", "off", "1.5MiB", "\u00b2KiB")
         ),
         ("time-limit=nan", "time-limit nan: should be a time such as 90s, 150m or 2h"),
         ("budget-rollout=off", "budget-rollout off: should be a time such as 90s, 150m or 2h"),

@@ -26,6 +26,7 @@ from pytest_agentbench.lib.capture import FORMAT
 from pytest_agentbench.lib.child import end_with_parent
 from pytest_agentbench.lib.leftovers import ROLLOUT, end_marked
 from pytest_agentbench.lib.process import end_text
+from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.lib.supervisor import signal_group
 from pytest_agentbench.rollouts.isolation import inside
 from pytest_agentbench.rollouts.isolation.printed import PrintedOutput
@@ -49,7 +50,7 @@ def main() -> None:
     import openai  # noqa: F401
 
     try:
-        setup = prepare(Suite.from_wire(config["suite"]), config["variant"])
+        setup = prepare(Suite.from_wire(config["suite"]), config["variant"], Sizes(**config["sizes"]))
     except ConfigError as error:
         wire.send(control, {"error": str(error)})
         return

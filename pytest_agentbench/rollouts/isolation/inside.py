@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -16,6 +15,8 @@ import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.capture import print_exception
+from pytest_agentbench.lib.sizes import Sizes, cut
 from pytest_agentbench.lib.user_frames import with_place
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Draft, Json, Rollout, ToolCall
@@ -56,9 +57,9 @@ async def _agent(setup: RolloutSetup, scenario: Scenario, job: Json, line: PoolL
     llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.role)
     scenario = setup.tools.for_scenario(scenario)
     async with setup.tools.opened(scenario) as source:
-        tools = ReportedToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job["trial"]))
+        tools = ReportedToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job["trial"]), setup.sizes)
         try:
-            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None, grace=GRACE)
+            status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None, setup.sizes, grace=GRACE)
         except asyncio.CancelledError:
             status, reason, answer = "cancelled", "", ""
             with suppress(InfraError):  # what they made of their state up to here
@@ -77,10 +78,12 @@ async def _score(setup: RolloutSetup, scenario: Scenario, job: Json, facts: Json
         return LLM(job["base_url"], job["model"], session=session) if job["base_url"] else await no_judge()
 
     try:
-        return {"score": (await score(setup.scorers[job["name"]], scenario, Rollout.from_dict(facts["rollout"]), judge)).to_dict()}
+        return {
+            "score": (await score(setup.scorers[job["name"]], scenario, Rollout.from_dict(facts["rollout"]), judge, setup.sizes)).to_dict()
+        }
     except (Exception, SystemExit) as error:  # the scorer is the user's code
-        traceback.print_exception(error)  # The other side gets the last of its frames only.
-        return {"error": with_place(f"{type(error).__name__}: {error}", error)}
+        print_exception(error)  # The other side gets the last of its frames only.
+        return {"error": with_place(f"{type(error).__name__}: {cut(str(error), setup.sizes.reason)}", error)}
 
 
 class PoolLine:
@@ -124,8 +127,8 @@ class PoolLine:
 class ReportedToolbox(Toolbox):
     """Tells of each call as it is made: an agent that is killed has made it all the same."""
 
-    def __init__(self, tools: Sequence[Tool], line: PoolLine, source: ToolSource) -> None:
-        super().__init__(tools, source=source)
+    def __init__(self, tools: Sequence[Tool], line: PoolLine, source: ToolSource, sizes: Sizes) -> None:
+        super().__init__(tools, source=source, sizes=sizes)
         self._line = line
 
     def keep(self, place: int, call: ToolCall) -> None:

@@ -10,6 +10,7 @@ from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent
 from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
 from pytest_agentbench.lib.import_path import is_import_path
+from pytest_agentbench.lib.sizes import USUAL, Sizes
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import JUDGE, Answer, Draft, Rollout, Score, ToolCall
 from pytest_agentbench.rollouts.attempt_context import current
@@ -33,7 +34,7 @@ def wants_isolation(suite: Suite, variant: str) -> bool:
     return suite.isolation == "process" and brings_any(suite, [variant])
 
 
-def isolated(suite: Suite, variant: str, template: Forking) -> RolloutSetup:
+def isolated(suite: Suite, variant: str, template: Forking, sizes: Sizes = USUAL) -> RolloutSetup:
     """What `prepare` makes of a suite, with its own code on the other side."""
     settings, folder = suite.agent_of(variant), suite.folder
     own = brings_code(settings, folder) or tool_factory.brings_code(suite.tools_of(variant))  # an agent runs where its tools do
@@ -43,7 +44,7 @@ def isolated(suite: Suite, variant: str, template: Forking) -> RolloutSetup:
         for name, options in suite.scorers.items()
     }
     shared = suite.roles, suite.limits, DecisionOnly(), {} if own else answers_from(suite.answers_of(variant))
-    return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, *shared)
+    return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), template.settings, *shared, sizes=sizes)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ class IsolatedAgent:
             except ChildProcessError as error:
                 raise AgentError(f"the agent's process {error}") from None
         if status in _ERRORS:
-            raise _ERRORS[status](reason)
+            ended = _ERRORS[status](reason)
+            ended.answer = answer
+            raise ended
         return Answer(answer)
 
 

@@ -16,6 +16,7 @@ import orjson
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.introductions import Introductions
+from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
@@ -25,8 +26,8 @@ from pytest_agentbench.rollouts.pool.reporter import Reporter
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.rollouts.pool.templates import Setups
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
-from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
+from pytest_agentbench.runs.record_size import sized
 from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.suites.suite import Scenario, Suite
@@ -41,6 +42,7 @@ class Pool:
         self.introductions = Introductions(config["token"])
         self.suites = {name: Suite.from_wire(suite) for name, suite in config["suites"].items()}
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
+        self.sizes = Sizes(**config["sizes"])
         self.setups = Setups(self)
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
@@ -214,6 +216,7 @@ class Pool:
         earlier = tuple(dataclasses.replace(attempt, session=self.number) for attempt in rollout.earlier_attempts)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
+        rollout, line = sized(rollout, self.sizes)
         summary = {
             "op": "finished",
             "key": rollout.key,
@@ -224,7 +227,6 @@ class Pool:
             "calls": sum(len(attempt.calls) + len(attempt.other_calls) for attempt in rollout.attempts),
             "duration_s": rollout.duration_s,
         }
-        line = record_line(rollout)
         return await self.ask(summary, line) or line
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError, InfraError
+from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template, TemplateDied
@@ -21,6 +22,7 @@ class SetupHost(Protocol):
     """The parts of the pool that setups use."""
 
     scheduler: Scheduler
+    sizes: Sizes
 
     def tell(self, message: Json) -> None: ...
 
@@ -50,11 +52,11 @@ class Setups:
 
     async def _prepare(self, suite: Suite, variant: str) -> RolloutSetup:
         if not wants_isolation(suite, variant):
-            return prepare(suite, variant)
+            return prepare(suite, variant, self._host.sizes)
         keeper = TemplateKeeper(suite, variant, self._host)
-        await keeper.start()
         self._keepers.append(keeper)
-        return isolated(suite, variant, keeper)
+        await keeper.start()
+        return isolated(suite, variant, keeper, self._host.sizes)
 
     async def close(self) -> None:
         """Ends all template processes."""
@@ -109,7 +111,7 @@ class TemplateKeeper:
             await template.close()
 
     async def _start(self) -> None:
-        self._template = template = await Template.start(self._suite, self._variant, self._died)
+        self._template = template = await Template.start(self._suite, self._variant, self._died, self._host.sizes)
         self.judging, self.settings = template.judging, template.settings
         self._serves.set()
 

@@ -102,6 +102,7 @@ async def session(**config: Any) -> AsyncIterator[Session]:
             "scheduling": scheduling,
             "time_limit": None,
             "budget": None,
+            "sizes": {},
             "run": "r",
             "sandboxes": 2,
             **NEW_RUN,
