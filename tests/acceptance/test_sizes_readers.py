@@ -13,7 +13,7 @@ from pytest_agentbench.records import Score
 from pytest_agentbench.runs.journal import FILE, read_journal, record_line, sealed
 from tests.project import Project
 
-SPACE = 600 << 20  # bytes of address space
+SPACE = 450 << 20  # bytes of address space
 
 #: Imports what every command needs, limits the address space, and runs the command.
 LIMITED = f"""
@@ -38,9 +38,9 @@ COMMANDS = (
 
 @pytest.mark.slow
 def test_readers_of_large_reasons(project: Project) -> None:
-    """Every command ends with a status of its own in 600 MB of address space, with no traceback; all reasons together have 160 MB."""
-    project.suite(scenarios=40)
-    project.run("scenarios/shop").assert_outcomes(passed=40)
+    """Every command ends with a status of its own in 450 MB of address space, with no traceback; all reasons together have 80 MB."""
+    project.suite(scenarios=20)
+    project.run("scenarios/shop").assert_outcomes(passed=20)
     first = project.directory.rename(project.root / "reports" / "first")
     shutil.copytree(first, first.with_name("second"))
     rollouts = [*read_journal(first)]
