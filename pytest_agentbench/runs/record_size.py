@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_agentbench.lib.sizes import KIB, Sizes, cut, size_of, too_large
-from pytest_agentbench.records import Rollout
+from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.runs.journal import record_line
 
 #: Fields with texts of agents, models and tools. LLM calls are not among them, because timings are computed from them.
@@ -35,6 +35,19 @@ def sized(rollout: Rollout, sizes: Sizes) -> tuple[Rollout, bytes]:
     reason = f"{rollout.reason}; {why}" if rollout.reason else why
     small = dataclasses.replace(Rollout.from_dict(record), status=status, reason=reason)
     return small, record_line(small)
+
+
+def with_cut_reasons(rollout: Rollout, most: int) -> Rollout:
+    """Returns a rollout whose reason, explanations and errors of scorers have `most` bytes at most, as in a session.
+
+    Readers that keep many rollouts in memory need it, because earlier versions wrote these texts at any size.
+    """
+    return dataclasses.replace(
+        rollout,
+        reason=cut(rollout.reason, most),
+        scores={name: Score(score, score.parts, cut(score.explanation, most)) for name, score in rollout.scores.items()},
+        score_errors={name: cut(error, most) for name, error in rollout.score_errors.items()},
+    )
 
 
 def _smaller(record: dict[str, Any], most: int) -> tuple[dict[str, Any], list[str]]:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from pytest_agentbench.lib.characters import whole_characters
+from pytest_agentbench.lib.sizes import USUAL
 from pytest_agentbench.records import Json, Rollout, Scale
 from pytest_agentbench.reports.page.distributions import BINS, Distributions
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
@@ -20,6 +21,7 @@ from pytest_agentbench.reports.page.server import server_series
 from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, read_journal
+from pytest_agentbench.runs.record_size import with_cut_reasons
 from pytest_agentbench.runs.tally import bar_of
 from pytest_agentbench.stats.pass_rates import Bar
 
@@ -95,7 +97,7 @@ class PackedRollouts:
         if rollout.kind != "scenario":
             return
         self._rows.append(self.table.row(rollout))
-        self._open.append(detail(rollout))
+        self._open.append(detail(with_cut_reasons(rollout, USUAL.reason)))
         if len(self._open) == BLOCK:
             self._blocks.append(packed(self._open))
             self._open = []
