@@ -201,6 +201,21 @@ def test_the_guardian_is_suspended_while_it_boots(booting: Start, stacks: Path) 
     assert f"its guardian, process {suspended}, was suspended by SIGSTOP for 5 s, and the stack did not start" in background.output
 
 
+def test_another_session_ends_what_is_left(project: Project, running: Start, stacks: Path) -> None:
+    """A session on the embedded engine ends what a killed session and its guardian have left, and says so."""
+    background = running()
+    os.kill(guardian(stacks), signal.SIGKILL)
+    os.kill(background.process.pid, signal.SIGKILL)
+    background.ended()
+    ((orphan, _),) = marked(stacks)
+
+    result = project.run("--agentbench-backend=embedded", "scenarios/shop", "-k", "shop-1]")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"agentbench: ended what a guardian that was killed had left of small (process {orphan})"])
+    assert [] == left(stacks)
+
+
 def test_the_guardian_of_a_kept_stack_is_killed(project: Project, stacks: Path) -> None:
     """The next session on a stack ends what is left of it, says so in one line, and boots its own; nobody has to reap by hand."""
     stack(project)
