@@ -53,6 +53,10 @@ class Arms(Backend):
         return "; ".join(f"{name}: {each.status}" for name, each in self.backends.items() if each.status)
 
     @property
+    def stop_note(self) -> str:  # type: ignore[override]
+        return "; ".join(each.stop_note for each in self.backends.values() if each.stop_note)
+
+    @property
     def identity(self) -> Json:
         return {name: each.identity for name, each in self.backends.items()}
 

@@ -63,6 +63,7 @@ class Backend(Sides, Protocol):
     description: Json  # what run.json says about the stack; no secrets
     waits: bool = False  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
     status: str = ""  # what its boot waits for, for whoever looks on
+    stop_note: str = ""  # a sentence for the user about a stop that was not in order
     models: Sequence[str] = ()  # that it lists, once it has started; none where nobody has asked it
 
     @property

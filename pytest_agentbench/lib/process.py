@@ -240,6 +240,16 @@ def lives(pid: int) -> bool:
         return False
 
 
+def is_suspended(pid: int) -> bool:
+    """Returns whether a process was suspended by SIGSTOP, or by a debugger."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:
+        return False
+
+
 def listener(port: int) -> int:
     """Process id of who listens on a port of this machine; 0 where nobody does, or nobody who can be seen."""
     import psutil

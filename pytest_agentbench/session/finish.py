@@ -77,7 +77,9 @@ class Finish:
             if self.run is not None:
                 self._publish(session)
             self._count_losses(session)
-        say(self._opened.setup.config, [f"agentbench: {sentence}" for sentence in (*losses.sentences, *self._last_word())])
+        stop_note = self._opened.setup.backend.stop_note
+        sentences = (*filter(None, [stop_note]), *losses.sentences, *self._last_word())
+        say(self._opened.setup.config, [f"agentbench: {sentence}" for sentence in sentences])
 
     def _last_word(self) -> Iterator[str]:
         """The verdict, where pytest's own last line has only tests that passed, and the exit status is none of a success."""

@@ -24,6 +24,7 @@ from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.session.block_turns import BlockTurns
+from pytest_agentbench.session.orphans import end_orphans
 from pytest_agentbench.session.parts import SessionParts
 from pytest_agentbench.session.pool_process import PoolProcess
 from pytest_agentbench.session.task_images import TaskImages
@@ -269,7 +270,9 @@ class Services:
         logs.mkdir(exist_ok=True)
         try:
             if self.backend.waits:
-                self.ledger.wanted.wait()
+                self.ledger.wanted.wait()  # a stack ends what is left of others itself, before it boots
+            else:
+                end_orphans(self.sayings.put)
             if not self._finishing:
                 self.boot_began = time.monotonic()
                 endpoint = self.backend.start(logs)

@@ -175,6 +175,47 @@ def test_controller_and_guardian_are_killed(project: Project, running: Start, st
     assert home not in agentbench(project, "reap").stdout
 
 
+def test_the_guardian_is_suspended(running: Start, stacks: Path) -> None:
+    """A session whose guardian was suspended by SIGSTOP ends it and the services, and says so in one sentence."""
+    background = running()
+    suspended = guardian(stacks)
+
+    os.kill(suspended, signal.SIGSTOP)
+    os.kill(background.process.pid, signal.SIGINT)
+
+    assert 2 == background.ended(60)
+    assert [] == left(stacks)
+    assert 1 == background.output.count(f"process {suspended}, was suspended by SIGSTOP for 5 s, so it was ended by SIGKILL")
+    assert "INTERNALERROR" not in background.output
+
+
+def test_the_guardian_is_suspended_while_it_boots(booting: Start, stacks: Path) -> None:
+    """The boot is given up with a reason that names the guardian, and nothing of the stack is left."""
+    background = booting()
+    suspended = guardian(stacks)
+
+    os.kill(suspended, signal.SIGSTOP)
+
+    assert 6 == background.ended(60)
+    assert [] == left(stacks)
+    assert f"its guardian, process {suspended}, was suspended by SIGSTOP for 5 s, and the stack did not start" in background.output
+
+
+def test_another_session_ends_what_is_left(project: Project, running: Start, stacks: Path) -> None:
+    """A session on the embedded engine ends what a killed session and its guardian have left, and says so."""
+    background = running()
+    os.kill(guardian(stacks), signal.SIGKILL)
+    os.kill(background.process.pid, signal.SIGKILL)
+    background.ended()
+    ((orphan, _),) = marked(stacks)
+
+    result = project.run("--agentbench-backend=embedded", "scenarios/shop", "-k", "shop-1]")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"agentbench: ended what a guardian that was killed had left of small (process {orphan})"])
+    assert [] == left(stacks)
+
+
 def test_the_guardian_of_a_kept_stack_is_killed(project: Project, stacks: Path) -> None:
     """The next session on a stack ends what is left of it, says so in one line, and boots its own; nobody has to reap by hand."""
     stack(project)

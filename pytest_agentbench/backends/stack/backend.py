@@ -121,7 +121,7 @@ class Stacked(Backend):
         if self._stays:
             self._held.let_go()
         else:
-            self._held.stop()
+            self.stop_note = self._held.stop() or self.stop_note
 
     def _progress(self, text: str) -> None:
         self.status = text

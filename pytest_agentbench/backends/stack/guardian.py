@@ -147,7 +147,7 @@ class Guardian:
 
     def _serve(self, connection: socket.socket) -> None:
         """Obeys one holder until it is gone."""
-        who = _peer(connection)
+        who = peer(connection)
         try:
             with connection, suppress(OSError, ValueError):
                 while _speaks(connection, who):
@@ -245,8 +245,8 @@ def _speaks(connection: socket.socket, pid: int) -> bool:
             os.close(process)
 
 
-def _peer(connection: socket.socket) -> int:
-    """Process id of the other side; 0 where the system does not tell."""
+def peer(connection: socket.socket) -> int:
+    """Returns the process id of the other side of a connection, or 0 if the system does not tell it."""
     if not hasattr(socket, "SO_PEERCRED") or not hasattr(os, "pidfd_open"):
         return 0
     pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))

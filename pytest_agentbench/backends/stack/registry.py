@@ -7,7 +7,9 @@ import json
 import os
 import re
 import secrets
+import select
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -16,18 +18,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_agentbench.backends.stack.guardian import FACTS, GUARDIAN_LOG, SOCKET
+from pytest_agentbench.backends.stack.guardian import FACTS, GUARDIAN_LOG, SOCKET, peer
 from pytest_agentbench.backends.stack.inherited import inherited
 from pytest_agentbench.backends.stack.leftovers import leftovers, remove
 from pytest_agentbench.backends.stack.ownership import is_alive, kill_marked, lock, processes
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.process import Child, is_suspended
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import differences
 
 STOPPED = 180.0  # seconds that a stack gets to stop, before its guardian and all that is left are killed
+SUSPENDED = 5.0  # seconds that a guardian may be suspended by SIGSTOP while a session waits for it
+LOOK = 0.5  # seconds between two looks at whether a guardian is suspended
 LONGEST = 107 if sys.platform == "linux" else 103  # bytes of a socket's path
 ANSWER = 20.0  # seconds that a guardian gets to say whether it can be held
 
@@ -56,6 +60,8 @@ class HeldStack:
 
     def __init__(self, home: Path, connection: socket.socket, child: Child | None) -> None:
         self.home, self._connection, self._child = home, connection, child
+        self._guardian = peer(connection)
+        self._suspended_since: float | None = None  # seconds, time.monotonic()
         self._leaving = False
         self.is_orphaned = False  # its guardian died while the stack served
         self.boot: Json = {}  # facts of the boot
@@ -65,8 +71,11 @@ class HeldStack:
         """Waits until it serves; raises BackendError with why it does not, MissingError for what this machine lacks."""
         while True:
             try:
+                while not select.select([self._connection], [], [], LOOK)[0]:
+                    if self._is_suspended():
+                        raise BackendError(f"its guardian, {self._suspended}, and the stack did not start; see {GUARDIAN_LOG}")
                 message = self._next()
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: another thread has closed the connection
                 why = "it was stopped while it started" if self._leaving else f"its guardian is gone; see {GUARDIAN_LOG}"
                 raise BackendError(why) from error
             match message["op"]:
@@ -95,19 +104,41 @@ class HeldStack:
         self.is_orphaned = not self._leaving
         return "" if self._leaving else why
 
-    def stop(self) -> None:
-        """Tears it down; what a guardian that died left behind is killed from here."""
+    def stop(self) -> str:
+        """Tears the stack down. Ends a guardian that is suspended, and kills what it, or a guardian that died, has left.
+
+        Returns a sentence about a guardian that was suspended, and an empty text if there was none.
+        """
+        said = ""
         self._leaving = True
         with suppress(OSError):
             wire.send(self._connection, {"op": "stop"})
         end = time.monotonic() + STOPPED
         while is_alive(str(self.home)) and time.monotonic() < end:
+            if not said and self._is_suspended():
+                said = f"the guardian of the stack in {self.home}, {self._suspended}, so it was ended by SIGKILL, and its services with it"
+                with suppress(ProcessLookupError):
+                    os.kill(self._guardian, signal.SIGKILL)
             time.sleep(0.02)
         self.let_go()
         if self._child is not None:
             self._child.stop()
         if not is_alive(str(self.home)):
             reap_one(self.home)
+        return said
+
+    def _is_suspended(self) -> bool:
+        """Returns whether the guardian has been suspended for SUSPENDED seconds, as far as the calls of this method show."""
+        if not self._guardian or not is_suspended(self._guardian):
+            self._suspended_since = None
+            return False
+        now = time.monotonic()
+        self._suspended_since = self._suspended_since or now
+        return now - self._suspended_since >= SUSPENDED
+
+    @property
+    def _suspended(self) -> str:
+        return f"process {self._guardian}, was suspended by SIGSTOP for {SUSPENDED:g} s"
 
     def keep(self, seconds: float) -> None:
         """It stays when it is let go, for so long."""

@@ -1,0 +1,21 @@
+"""Stacks whose session and guardian were both killed, which the next session ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_agentbench.backends.stack.registry import reap_orphans
+from pytest_agentbench.errors import AgentbenchError
+
+
+def end_orphans(say: Callable[[str], None]) -> None:
+    """Ends the stacks of this user that have no guardian, and says what was ended in one sentence.
+
+    Ignores a folder of stacks that cannot be used, because this session may need no stack.
+    """
+    try:
+        ended = reap_orphans()
+    except (AgentbenchError, OSError):
+        return
+    if ended:
+        say(ended)
