@@ -15,6 +15,7 @@ from typing import Concatenate, ParamSpec, Protocol
 
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.machine.cpu import CpuWatch
+from pytest_agentbench.backends.orphans import end_orphans
 from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.errors import AgentbenchError, MissingError
@@ -24,7 +25,6 @@ from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.session.block_turns import BlockTurns
-from pytest_agentbench.session.orphans import end_orphans
 from pytest_agentbench.session.parts import SessionParts
 from pytest_agentbench.session.pool_process import PoolProcess
 from pytest_agentbench.session.task_images import TaskImages
