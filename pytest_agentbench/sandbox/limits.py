@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_agentbench.sandbox.own_programs import OwnPrograms
@@ -71,6 +71,22 @@ def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first
             if "storage-opt" not in str(error) and "quota" not in str(error).lower():
                 raise
     return engine.containers.create(image.id, **settings), UNLIMITED_KIND
+
+
+def unenforced(engine: Any, image: Any, tasks: Sequence[Task]) -> Iterator[str]:
+    """Yields a sentence for each limit of these tasks that this engine does not keep; a container that is not started tries it."""
+    container, kind = create(engine, image, tasks[0], {}, ["true"])
+    container.remove(force=True, v=True)
+    if kind == UNLIMITED_KIND:
+        yield (
+            "Docker's storage driver has no quotas, so storage_mb limits each file of a sandbox and not all files together; "
+            "btrfs, zfs, and overlay2 on XFS with pquota have quotas"
+        )
+    if public := sum(task.network == "public" for task in tasks):
+        yield (
+            f"{public} task{'s have' if public > 1 else ' has'} the network `public`: programs in a sandbox reach private and link-local "
+            "addresses too, such as 169.254.169.254 of a cloud; network_mode = 'no-network' in task.toml closes them"
+        )
 
 
 def _size_mb(image: Any) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.sandbox.engine import client, infra
 from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.leftovers import end_run
+from pytest_agentbench.sandbox.limits import unenforced
 from pytest_agentbench.suites.task import DOCKER, Task
 
 AT_ONCE = 2  # images that are built
@@ -36,6 +38,15 @@ class TaskImages:
         self.status = ""
         if made:
             self._say(f"made the image{'s' * (made > 1)} of {made} task{'s' * (made > 1)} in {time.monotonic() - began:.0f} s")
+        self._warn([task for name, task in images.items() if name not in self.unbuilt])
+
+    def _warn(self, tasks: Sequence[Task]) -> None:
+        """Names the limits that the engine does not keep, before any task is carried out."""
+        if not tasks:
+            return
+        with suppress(InfraError), closing(client()) as engine, infra():  # If the engine fails, the sandboxes say so.
+            for sentence in unenforced(engine, engine.images.get(image_of(tasks[0])), tasks):
+                self._say(sentence)
 
     def _make(self, task: Task) -> bool:
         """Whether there was none, and is one now."""

@@ -11,6 +11,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.sandbox.limits import UNLIMITED_KIND
 from pytest_agentbench.sandbox.ownership import OWNER
 from tests.project import Project
 from tests.sandbox.conftest import IMAGE
@@ -110,6 +111,9 @@ def test_a_terminal_agent(bench: Project) -> None:
     assert ("bash", SOLVE) == (command.name, command.arguments["command"])
     assert rollouts["solved"].started_ns < (command.started_ns or 0) < (command.ended_ns or 0) < rollouts["solved"].ended_ns
     result.stdout.fnmatch_lines(["tasks * 3 of 5 tasks solved in all verified trials, 2 in none"])
+    is_unlimited = [UNLIMITED_KIND] == bench.run_json["suites"]["bench"]["tasks"]["sandboxes"]
+    assert is_unlimited == ("storage driver has no quotas" in result.stdout.str())
+    assert "the network `public`" not in result.stdout.str()
     report = (bench.directory / "report.md").read_text()
     assert "| `solved` | 1 of 1 | 1.000 | 1.0 |" in report
     assert "### How trials ended that did not solve their task" in report
