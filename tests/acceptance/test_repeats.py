@@ -23,7 +23,7 @@ TEST = "def test_it(rollout): assert rollout.answer == 'lamp'\n"
 @pytest.fixture
 def lucky(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project under git whose suite of three scenarios passes in the third run, and no earlier."""
-    project.suite(scenarios=3, test=TEST, agent={"kind": "./agent.py:run"}, scorers=["./scorers.py:right"], thresholds={})
+    project.suite(scenarios=3, test=TEST, agent={"kind": "./agent.py:run"}, scorers=["./scorers.py:right"], thresholds={"right.mean": 0.9})
     project.write("scenarios/shop/agent.py", AGENT)
     project.write("scenarios/shop/scorers.py", "def right(scenario, rollout):\n    return float(rollout.answer == 'lamp')\n")
     project.write(".gitignore", "runs-so-far\nreports/\n__pycache__/\n")
@@ -47,7 +47,7 @@ def test_run_until_it_is_green(lucky: Project, capsys: pytest.CaptureFixture[str
     third = tried(lucky, 3)
 
     assert 0 == third.ret
-    third.stdout.fnmatch_lines(["verdict * PASS; the 3rd run of this setup, 2 before it were not PASS; shop tsq *"])
+    third.stdout.fnmatch_lines(["verdict * PASS; the 3rd run of this setup, 2 before it were not PASS*"])
     assert "PASS; the 3rd run of this setup, 2 before it were not PASS" in (lucky.directory / "report.md").read_text().splitlines()[0]
     earlier = lucky.run_json["earlier"]
     assert (2, 2) == (earlier["runs"], len(earlier["not_passed"]))
