@@ -97,6 +97,26 @@ async def test_what_measures_nothing(opened: Open, tests: Callable[[str], int], 
     assert (0.5, {"reward": 0.5, "speed": 3.0}, 7) == (verification.reward, verification.rewards, verification.exit_code)
 
 
+async def test_something_else_in_place_of_the_reward(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
+    """No file of the verifier's where its reward should stand is a reward of 0, with what stands there."""
+    planted = {
+        f"ln -s /etc/passwd {REWARD}": "a link",
+        f"mkfifo {REWARD}": "a pipe",
+        f"mkdir {REWARD}": "a folder",
+        f"ln -s /etc/passwd {JSON}; echo 1 > {REWARD}": "reward.json is not read",
+        f"yes | head -c 2000000 > {REWARD}": "1048576",
+        f"echo 1 > {REWARD}; chown 1000 {REWARD}": "belongs to user 1000",
+    }
+    found = []
+    async with opened() as sandbox:
+        for script in planted:
+            tests(f"{script}\n")
+            found.append(await verify(sandbox, task(tmp_path)))
+
+    assert [0.0] * len(planted) == [each.reward for each in found]
+    assert [] == [words for each, words in zip(found, planted.values(), strict=True) if words not in each.tampered]
+
+
 async def test_skipped_checks(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:
     """A check that was skipped is shown beside the reward that was written; where the suite says `fail` the reward is 0."""
     report = '{"results": {"tests": [{"name": "test_a", "status": "passed"}, {"name": "test_b", "status": "skipped"}]}}'
@@ -119,6 +139,7 @@ async def test_a_sandbox_that_does_not_start_again(opened: Open, tests: Callable
         found = await verify(sandbox, task(tmp_path))
 
     assert 0.0 == found.reward
+    assert "a new one does" in found.tampered
 
 
 async def test_a_separate_verifier(opened: Open, tests: Callable[[str], int], tmp_path: Path) -> None:

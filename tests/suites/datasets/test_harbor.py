@@ -322,6 +322,16 @@ def test_a_suite_of_tasks(tmp_path: Path) -> None:
     assert found.dataset.sha256 != suite(tmp_path).dataset.sha256
 
 
+def test_skipped_checks(tmp_path: Path) -> None:
+    """A skipped check of a verifier is allowed, as in Harbor, if suite.yaml does not say `fail`."""
+    write_task(tmp_path / "tasks")
+    usual = suite(tmp_path)
+    (tmp_path / "suite.yaml").write_text("name: ours\ndataset: {format: harbor, file: tasks}\nverifier: {skipped: fail}\n")
+    strict = load_suite(tmp_path / "suite.yaml")
+
+    assert ["allow", "fail"] == [each.task.skipped for found in (usual, strict) for each in found.scenarios if each.task]
+
+
 def test_no_folder(tmp_path: Path) -> None:
     """A folder that is not there, a tools file beside it and a folder for a format of files are one sentence each."""
     with pytest.raises(ConfigError, match=r"tasks: there is no such folder of data; see the suite's README\.md"):
