@@ -101,7 +101,7 @@ def test_other_scorers_and_options(shop: Project, capsys: Capture) -> None:
     assert [
         "shop tsq_multiset: mean none, now 0.889; 3 of 3 rollouts changed",
         "shop fussy: mean none, now 0.500; 2 of 3 rollouts changed",
-        "shop fussy: the scorer failed on 1 of them: ZeroDivisionError: float division by zero (scorer.py:6)",
+        "shop fussy: the scorer failed on 1 of them: ZeroDivisionError: float division by zero (scorer.py:3)",
         "shop tsq: mean 0.889, now 0.889; 0 of 3 rollouts changed",
     ] == capsys.readouterr().out.splitlines()[:4]
     suite = read_run(rescored(shop)).suites["shop"]
