@@ -34,7 +34,7 @@ def main() -> None:
     gc.freeze()  # what is imported stays: no collection looks at it again
     is_orphan = asyncio.run(_serve(config, socket.socket(fileno=config["listener"])))
     if is_orphan:
-        end_marked(SESSION, os.environ[SESSION])
+        _end_leftovers()
     gc.freeze()  # nor do those at the interpreter's end look at what agents and scorers have imported
 
 
@@ -60,8 +60,14 @@ def _leave_with_stdin(controller: int) -> None:
         pass
     time.sleep(GRACE)
     if os.getppid() != controller:  # A living controller ends the leftovers itself, after the pool's end, and counts them.
-        end_marked(SESSION, os.environ[SESSION])
+        _end_leftovers()
     os._exit(0)
+
+
+def _end_leftovers() -> None:
+    """Ends the processes that agents and scorers left running, if the pool was started with a session's mark."""
+    if mark := os.environ.get(SESSION):
+        end_marked(SESSION, mark)
 
 
 def _leave_behind(is_orphan: bool) -> None:
@@ -71,7 +77,7 @@ def _leave_behind(is_orphan: bool) -> None:
     """
     time.sleep(LEFT)
     if is_orphan:
-        end_marked(SESSION, os.environ[SESSION])
+        _end_leftovers()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
