@@ -179,7 +179,7 @@ def fussy(scenario, rollout):
     lines = result.stdout.str()
     assert "ScorerFailed: shop[shop-1]: no fussy, the scorer failed: KeyError: 'colour' (scorer.py:" in lines
     assert re.search(
-        r"^no score    1 rollout: scorer fussy failed: KeyError: 'colour' \(scorer\.py:\d+\), first in shop-1$", lines, re.MULTILINE
+        r"^no score    1 rollout: scorer fussy failed: KeyError: 'colour' \(scorer\.py:\d+\),\s+first in shop-1$", lines, re.MULTILINE
     )
     assert 'errors="4" failures="2"' in (project.root / "junit.xml").read_text()
     assert "shop[shop-2]: infra_error: " in lines
