@@ -30,8 +30,9 @@ class Interrupts:
         self._handle(signal.SIGTERM, _break_off)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_keyboard_interrupt(self) -> None:
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         self._shorten()
+        leave_out_steps_without_a_line(excinfo)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None]:
@@ -70,6 +71,14 @@ class Interrupts:
             rollouts = f"rollout{'s' * (recorded > 1)} recorded, no test was over"
             terminalreporter._add_stats(rollouts, [None] * recorded)
         return result
+
+
+def leave_out_steps_without_a_line(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+    """Removes entries from a traceback that have no line number, with which pytest raises a TypeError in place of its report.
+
+    Python raises KeyboardInterrupt between any two instructions of a function, and some of them belong to no line.
+    """
+    excinfo.traceback = excinfo.traceback.filter(lambda entry: entry._rawentry.tb_lineno is not None)
 
 
 def _break_off(_number: int, _frame: FrameType | None) -> None:

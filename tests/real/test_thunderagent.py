@@ -16,6 +16,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
+from pytest_agentbench.backends.machine.environments import home_of, is_whole
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack import ownership
 from pytest_agentbench.backends.stack.spec import StackSpec
@@ -28,7 +29,10 @@ from pytest_agentbench.tap.routing_hints import make_labels
 from tests.real.booted_stack import ROOT, Booted, booted, run
 from tests.waits import wait_for
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not is_whole(home_of("thunderagent")), reason="NOT TESTED with ThunderAgent: agentbench env create thunderagent"),
+]
 
 LONG = "A lamp that stands on a table. " * 50  # some 350 tokens
 WAITS = 2.0  # seconds after which a call that the router holds is taken to be held

@@ -79,17 +79,18 @@ def it_starts() -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + START
+    deadline, pid_file = time.monotonic() + START, FOLDER / "nginx.pid"
     while time.monotonic() < deadline:
         if server.poll() is not None:
             assert server.stderr is not None
             raise AssertionError(f"nginx ended with {server.returncode}: {server.stderr.read()[-300:]}")
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", 8080)) == 0:
-                break
+            listens = probe.connect_ex(("127.0.0.1", 8080)) == 0
+        if listens and pid_file.is_file() and pid_file.stat().st_size:  # nginx writes it after it has begun to listen
+            break
         time.sleep(0.05)
     else:
-        raise AssertionError("nothing listens on 127.0.0.1:8080")
+        raise AssertionError("nothing listens on 127.0.0.1:8080, or there is no /run/site/nginx.pid")
     pid = small_text("/run/site/nginx.pid").strip()
     assert pid == str(server.pid), f"nginx.pid has {pid}, nginx is {server.pid}"
 
