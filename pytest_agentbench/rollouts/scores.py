@@ -72,9 +72,8 @@ async def _scored_drafts(
         if draft.status in EVALUABLE and not scenario.turns:
             done: Json = {name: getattr(draft, name) for name in ("status", "reason", "answer", "tool_calls", "final_state")}
             as_if = dataclasses.replace(rollout, **done)
-            await _score_all(
-                scores, {}, as_if, scenario, scorers, no_judge, seconds, sizes
-            )  # of the chosen one the rollout itself has the errors
+            errors: dict[str, str] = {}  # not kept: those of the chosen draft are the rollout's
+            await _score_all(scores, errors, as_if, scenario, scorers, no_judge, seconds, sizes)
         drafts.append(dataclasses.replace(draft, scores=scores))
     return tuple(drafts)
 
