@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "scrub": "pytest_agentbench.cli.scrub:add",
     "import": "pytest_agentbench.cli.imports:add",
     "export": "pytest_agentbench.cli.export:add",
+    "share": "pytest_agentbench.cli.share:add",
     "plot": "pytest_agentbench.cli.plot:add",
     "sweep": "pytest_agentbench.cli.sweep:add",
     "what-if": "pytest_agentbench.cli.what_if:add",
