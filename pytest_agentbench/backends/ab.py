@@ -141,6 +141,10 @@ class Arms(Backend):
         self._over.wait()
         return None if self._stopped else "; ".join(self.failures.values())
 
+    def look(self) -> str:
+        found = ((name, self.backends[name].look()) for name in [*self._endpoints])
+        return "; ".join(f"arm {name}: {said}" for name, said in found if said)
+
     def stop(self) -> None:
         self._stopped = True
         self._over.set()
@@ -176,8 +180,8 @@ class Arms(Backend):
         died = backend.watch(functools.partial(self._tells, name))
         if died and not self._stopped and self.backends[name] is backend and self._endpoints.pop(name, None):
             self._failed(name, f"is gone: {died}")
+            self._gone(name, self.failures[name])  # first, so that none of its rollouts begins when the others go on
             self._tells(name, ())
-            self._gone(name, self.failures[name])
 
     def _tells(self, arm: str, names: Collection[str]) -> bool:
         """Of all arms together."""

@@ -95,6 +95,13 @@ class Backend(Sides, Protocol):
         there again. It returns whether a part may be started again, as far as the session is concerned.
         """
 
+    def look(self) -> str:
+        """Finds out whether the stack still answers, when calls have failed as those to a dead one do; `watch` tells what is away.
+
+        Returns a sentence for the user if something of it is away that was not before. A stack whose processes are watched needs no look.
+        """
+        return ""
+
     def boot_again(self, tell: Tell) -> Endpoint | None:
         """Boots once more what `watch` has returned as dead; returns where it answers, or None if that cannot help.
 

@@ -27,6 +27,7 @@ class SessionTerms:
     keep: float | None = None  # seconds that it is left running after the session; None: it ends with it
     gpu_wait: float = 0.0  # seconds to wait for GPUs that others have
     warm_up: int = 0  # requests before anything is measured, where the YAML does not say how many
+    patience: float | None = None  # seconds that a server which nobody watches may be away; None: the usual ones
 
 
 class BackendKeys(Spec):

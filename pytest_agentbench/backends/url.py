@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
+from pytest_agentbench.backends.absence import Absence
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.common_spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.doctor.check import Check, unknown
@@ -89,8 +90,7 @@ class UrlSpec(BackendSpec):
         return base_url(url)
 
     def make(self, terms: SessionTerms) -> Url:
-        del terms  # nothing is booted
-        return Url(self)
+        return Url(self, terms.patience)
 
     def checks(self, *, reach: bool) -> Iterator[Check]:
         yield from key_checks(self.api_key_env)
@@ -113,7 +113,8 @@ class UrlSpec(BackendSpec):
 class Url(Backend):
     """Something that already runs: nothing to start or stop, but it has to answer."""
 
-    def __init__(self, spec: UrlSpec) -> None:
+    def __init__(self, spec: UrlSpec, patience: float | None = None) -> None:
+        """`patience`: seconds that it may be away in the middle of a session; None: the usual ones."""
         self.spec = spec
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
@@ -121,6 +122,8 @@ class Url(Backend):
         if spec.headers:
             self.description["headers"] = sorted(spec.headers)  # their values may be secrets after all
         self._told: Json = {}  # what the server tells of itself, once it has
+        self._absence = Absence(patience)
+        self._endpoint: Endpoint | None = None  # once it has answered
 
     @property
     def identity(self) -> Json:
@@ -138,6 +141,7 @@ class Url(Backend):
         if self.spec.model and self.spec.model not in self.models:
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")
         endpoint = replace(endpoint, model=self.spec.model or self.models[0])
+        self._endpoint = endpoint
         daemon(self._ask, endpoint, name="versions")  # nobody waits for it
         return endpoint
 
@@ -147,9 +151,14 @@ class Url(Backend):
     def metrics(self) -> Sources:
         return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))
 
+    def look(self) -> str:
+        return self._absence.look(self._endpoint) if self._endpoint else ""
+
     def watch(self, tell: Tell) -> str | None:
-        del tell
-        return None
+        """Waits for a server that `look` has missed."""
+        assert self._endpoint is not None
+        return self._absence.wait(self._endpoint, tell)
 
     def stop(self) -> None:
         """Nothing was started."""
+        self._absence.stop()

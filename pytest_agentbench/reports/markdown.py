@@ -123,7 +123,7 @@ def _progress(run: Run) -> Iterator[str]:
     counts = f"Planned {plan.rollouts} rollouts, {plan.finished} finished, {plan.not_run} not run"
     yield f"\n{counts}." + ("" if run.exit_status is None else f" pytest's exit status: {run.exit_status}.")
     if interruptions := interruptions_text(run):
-        yield f"\nParts of the session died and were started again: {prose(interruptions)}."
+        yield f"\nParts of the session died, or did not answer for a while: {prose(interruptions)}."
     if unknown := unknown_text(run):
         yield f"\n**Not known**: {prose(unknown)}."
     if sessions := sessions_text(run):

@@ -115,9 +115,9 @@ class BackendUse:
 
 @dataclass(frozen=True)
 class Interruptions:
-    """Parts of this session that [died and were started again](resume.md#what-dies-is-started-again)."""
+    """Parts of this session that [died and were started again](resume.md#what-dies-is-started-again), or did not answer for a while."""
 
-    deaths: Mapping[str, int] = field(default_factory=dict)  # part (`pool`, `tap`, `engine`, a service) -> how often it died
+    deaths: Mapping[str, int] = field(default_factory=dict)  # part (`pool`, `tap`, `engine`, a service, `server`) -> how often
     attempts: int = 0  # that were under way then, and were run again; they cost their rollouts no retry
 
 

@@ -81,7 +81,7 @@ class Controller:
 
         settings = self.settings
         spec = load_backend(name, self.config.rootpath, changes)
-        return spec.make(SessionTerms(settings.keep_backend, settings.gpu_wait, self.concurrency))
+        return spec.make(SessionTerms(settings.keep_backend, settings.gpu_wait, self.concurrency, settings.budgets["connect"]))
 
     def _open(self, setup: Setup) -> None:
         refuse_short_memory()

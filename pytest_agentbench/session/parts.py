@@ -38,6 +38,9 @@ class Owner(Protocol):
     def lost(self, reason: str) -> None:
         """There is no pool any more, and none to come: whoever asks for it is refused. `reason` is empty when the session ends."""
 
+    def look(self) -> None:
+        """Asks the backend whether it still answers."""
+
     def paused(self) -> None:
         """The rollouts that ran are over: the pool has died."""
 
@@ -293,7 +296,8 @@ class SessionParts:
             self._owner.heard(pool, message, body)
 
     def _look(self, pool: PoolProcess) -> None:
-        """Answers when everything that has died is known to have."""
+        """Answers when everything that has died or does not answer is known."""
+        self._owner.look()
         with self._changed:
             self._changed.wait_for(self._is_settled, NOTICE)
             pool.send({"op": "looked"})

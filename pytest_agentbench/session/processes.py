@@ -150,9 +150,7 @@ class Services:
     @property
     def boot_status(self) -> str:
         """What the backend's boot waits for, or what image is made; empty when nothing has to be waited for, or it is quick."""
-        if self.failure:
-            return ""
-        return self.images.status or ("" if self.endpoint else self.backend.status)
+        return "" if self.failure else self.images.status or ("" if self.endpoint else self.backend.status)
 
     def fail(self, reason: str) -> None:
         """Nothing can run any more: every test that waits is told why. The first reason counts."""
@@ -173,6 +171,11 @@ class Services:
     def break_down(self, error: BaseException) -> None:
         """A thread of ours has failed: whoever waits for what it did would wait for ever."""
         self._parts.break_down(error)
+
+    def look(self) -> None:
+        """Has the backend find out whether it still answers, and tells the user if it does not."""
+        if said := self.backend.look():
+            self.sayings.put(self._redactor.plain(f"the backend {self.backend.name!r} is away: {said}"))
 
     def paused(self) -> None:
         """What was measured of a block of rollouts ends where the pool has died."""
@@ -356,9 +359,6 @@ class Services:
             return
         if message["op"] == "say":
             self.sayings.put(self._redactor.plain(message["sentence"]))
-            return
-        if message["op"] == "gone":
-            self.fail(f"the backend {self.backend.name!r} is gone: {message['reason']}")
             return
         if message["op"] in self._told:
             self.labels = message.get("labels", self.labels)

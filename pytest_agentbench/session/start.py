@@ -150,7 +150,6 @@ def _pool_config(setup: Setup, directory: Path, session: int) -> Json:
         "time_limit": settings.time_limit,
         "budget": settings.budgets["rollout"],
         "sizes": settings.sizes,
-        "patience": settings.budgets["connect"],
         "scheduling": {
             "concurrency": setup.concurrency,
             "retries": settings.retries,

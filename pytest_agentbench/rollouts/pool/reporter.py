@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from pytest_agentbench.records import Attempt, Json, Rollout, RolloutKey
-from pytest_agentbench.rollouts.pool.health_query import UNANSWERED
 
+#: How calls end that nobody answers.
+UNANSWERED = ("connect", "timeout_connect", "timeout_first_token", "timeout_idle", "cut")
 GRACE = 0.05  # seconds between the last bytes of a process that was killed and the moment at which anybody can know it
 
 

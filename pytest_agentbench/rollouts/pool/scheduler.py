@@ -21,7 +21,6 @@ from pytest_agentbench.rollouts.pool.refusals import Refusals
 
 RunRollout = Callable[[RolloutKey], Awaitable[Rollout]]
 WriteRecord = Callable[[Rollout], Awaitable[bytes]]
-Doubt = Callable[[Rollout], Awaitable[None]]
 
 KEPT = 512  # bodies of finished rollouts kept in memory; older ones are read again from the journal
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
@@ -89,9 +88,9 @@ class Scheduler:
         self.earlier: dict[RolloutKey, tuple[Attempt, ...]] = {}  # attempts of rollouts that have not ended
         self.tries: Counter[RolloutKey] = Counter()  # how many of them count against the retries
         self._outages = 0  # times that a part of the session went away
-        self.doubt: Doubt | None = None  # asked of a rollout that has failed for good; returns when it is known whether others may run
         self._refusals = Refusals()
         self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
+        self._dropped: set[str] = set()  # arms that are gone
         self.there = asyncio.Event()  # no part of the backend is away
         self.there.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
@@ -148,6 +147,7 @@ class Scheduler:
 
     def drop(self, arm: str, reason: str) -> None:
         """An arm is gone: none of its rollouts is started any more, and those that wait for them are told."""
+        self._dropped.add(arm)
         self._refuse(Outcome("infra_error", reason), {arm}, waiting=self._arm == arm)
 
     def give_up(self, group: str, reason: str) -> None:
@@ -338,19 +338,21 @@ class Scheduler:
             if await self._is_interrupted(rollout, outages):
                 self._note(rollout, interrupted=True)
                 await self.there.wait()
-                return rollout if self.broken else None
+                return rollout if self._is_over() else None
             self.tries[key] += 1
             tries = self.tries[key]
-            if rollout.status == "infra_error" and tries > self.retries and self.doubt is not None:
-                await self.doubt(rollout)
             if rollout.status != "infra_error" or tries > self.retries or refusal((*rollout.calls, *rollout.other_calls)):
                 return rollout
             if not self.broken:
                 await asyncio.sleep(pause(rollout, tries))
                 await self.there.wait()
-            if self.broken:
+            if self._is_over():
                 return rollout
             self._note(rollout, interrupted=False)
+
+    def _is_over(self) -> bool:
+        """Whether no rollout of the block that is under way is tried again: nothing runs any more, or its arm is gone."""
+        return bool(self.broken) or self._arm in self._dropped
 
     async def _is_interrupted(self, rollout: Rollout, outages: int) -> bool:
         """Whether a part of the session went away while it ran, and has failed it; before that there were so many `outages`."""

@@ -20,7 +20,6 @@ from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
-from pytest_agentbench.rollouts.pool.health_query import HealthQuery, unanswered
 from pytest_agentbench.rollouts.pool.inheritance import Inheritance
 from pytest_agentbench.rollouts.pool.reporter import Reporter
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
@@ -47,12 +46,11 @@ class Pool:
         self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
         self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
         self.reporter = Reporter(self.tell)
-        self.scheduler.doubt, self.scheduler.reporter = self._doubt, self.reporter
+        self.scheduler.reporter = self.reporter
         self.addresses = Addresses(config["run"], self.tell, lambda: self.scheduler.broken)
         self.inheritance = Inheritance(config["inherited"], config["session"])
         self.inheritance.hand_to(self.scheduler, self.addresses)
         self.sandboxes = Sandboxes(config["run"], config["sandboxes"], self.tell)
-        self.pulse = HealthQuery(config["patience"])
         self.turning = BlockTransition(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
         self.scheduler.turns = self.turning
         self.number: int = config["session"]  # of the session within its run
@@ -306,21 +304,6 @@ class Pool:
             await self.scheduler.drained()  # what runs may yet have a record
         left = [key for key, tests in self.unread.items() if tests > 0]
         return bool(left) and not any(map(self.scheduler.is_judgeable, left))
-
-    async def _doubt(self, rollout: Rollout) -> None:
-        """A backend that does not answer is given up, and with it the session; of an A/B session or one in blocks, nothing is."""
-        if self.turning is not None or self.addresses.endpoint is None or not unanswered(rollout):
-            return
-        stopped = asyncio.create_task(self.scheduler.stopped.wait())
-        look = asyncio.create_task(self.pulse.why_gone(self.addresses.endpoint))
-        try:
-            await asyncio.wait([stopped, look], return_when=asyncio.FIRST_COMPLETED)
-            if look.done() and (why := look.result()) and not stopped.done():
-                self.tell({"op": "gone", "reason": why})
-                await stopped
-        finally:
-            stopped.cancel()
-            look.cancel()
 
     async def _backend_there(self) -> None:
         """Waits until it answers, or never will; one that is booted on demand is demanded."""

@@ -1,0 +1,191 @@
+"""A server that is none of the session's and stops answering: the queue waits for it, and the plan is not used up on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.backends.machine.ports import is_free
+from pytest_agentbench.lib.process import Child, lives
+from pytest_agentbench.records import Json
+from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from tests.robustness.processes import Background
+from tests.waits import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+Start = Callable[..., Background]
+
+#: Seconds that the queue waits in these tests for a server that comes back.
+LONG = "--agentbench-budget-connect=60s"
+
+
+class Server:
+    """An engine whose port stays the same when it is started again."""
+
+    def __init__(self, folder: Path, model: str) -> None:
+        script = folder / f"{model}.script.json"
+        script.write_text(json.dumps([{"ttft_ms": 100, **rule} for rule in FIND_THEN_ANSWER]))
+        self._config: Json = {"policy": "script", "script": str(script), "model": model}
+        self._log = folder / f"{model}.log"
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._config['port']}/v1"
+
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
+    def start(self) -> None:
+        self._child = Child("pytest_agentbench.engine", self._config, self._log)
+        self._config["port"] = self._child.ready()["port"]
+
+    def kill(self) -> None:
+        """By SIGKILL; returns when another one can have its port."""
+        pid = self.pid
+        os.kill(pid, signal.SIGKILL)
+        self._child.process.wait()
+        self._child.close_pipes()
+        wait_for(lambda: not lives(pid) and is_free(self._config["port"]), "the end of the server")
+
+    def stop(self) -> None:
+        self._child.stop()
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
+    """Starts servers, and ends them with the test."""
+    started: list[Server] = []
+
+    def start(model: str) -> Server:
+        started.append(Server(tmp_path, model))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def is_waited_for(background: Background) -> None:
+    """Returns when the session has said that it waits."""
+    wait_for(lambda: "no rollout begins until it answers" in background.output, "the sentence about the pause")
+
+
+def all_once(background: Background, rollouts: int) -> Json:
+    """What run.json says of a session in which every rollout is ok and none has cost a retry."""
+    assert 0 == background.ended(120), background.output
+    run: Json = json.loads((background.directory / "run.json").read_text())
+    assert {"ok": rollouts} == Counter(each.status for each in background.rollouts)
+    assert run["interruptions"]["attempts"] == sum(len(each.earlier_attempts) for each in background.rollouts)
+    return run
+
+
+@WAYS
+def test_a_server_that_is_started_again(project: Project, start: Start, servers: Callable[[str], Server], way: tuple[str, ...]) -> None:
+    """The attempts that it has failed run again and cost no retry; while it is away no further one begins."""
+    project.suite(scenarios=16)
+    server = servers("m")
+    background = start(
+        *way, LONG, f"--agentbench-backend={server.url}", "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop"
+    )
+    background.in_the_middle(finished=3)
+
+    server.kill()
+    is_waited_for(background)
+    server.start()
+
+    run = all_once(background, 16)
+    assert {"server": 1} == run["interruptions"]["deaths"]
+    assert 1 <= run["interruptions"]["attempts"] <= 4
+    assert "16 passed" in background.output
+
+
+def test_a_server_that_is_suspended(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
+    """It takes connections and says nothing: the calls end by their budget, and the queue waits until it goes on."""
+    project.suite(scenarios=12)
+    server = servers("m")
+    background = start(
+        "--agentbench-budget-connect=20s",
+        "--agentbench-budget-first-token=1s",
+        f"--agentbench-backend={server.url}",
+        "--agentbench-concurrency=4",
+        "--agentbench-retries=0",
+        "scenarios/shop",
+    )
+    background.in_the_middle(finished=3)
+
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        is_waited_for(background)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+    assert {"server": 1} == all_once(background, 12)["interruptions"]["deaths"]
+
+
+def test_an_arm_that_comes_back(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
+    """In a session of two servers nothing begins while one of them is away, and both arms are whole in the end."""
+    project.suite(scenarios=12)
+    old, new = servers("old"), servers("new")
+    background = start(
+        LONG, f"--agentbench-ab=old={old.url},new={new.url}", "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop"
+    )
+    background.in_the_middle(finished=5)
+
+    new.kill()
+    is_waited_for(background)
+    new.start()
+
+    run = all_once(background, 24)
+    assert {"new.server": 1} == run["interruptions"]["deaths"]
+    assert [12, 12] == [arm["rollouts"]["ok"] for arm in run["ab"]["arms"]]
+
+
+def test_an_arm_that_stays_away(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
+    """It is given up with its seconds; the rollouts of the other arm all run, and few attempts are used up on the one that is gone."""
+    project.suite(scenarios=24)
+    old, new = servers("old"), servers("new")
+    background = start(
+        "--agentbench-budget-connect=1s",
+        f"--agentbench-ab=old={old.url},new={new.url}",
+        "--agentbench-concurrency=3",
+        "--agentbench-retries=0",
+        "scenarios/shop",
+    )
+    background.in_the_middle(finished=8)
+
+    new.kill()
+
+    assert background.ended(120) in (1, 4, 6), background.output
+    run = json.loads((background.directory / "run.json").read_text())
+    by_arm = {arm: Counter(each.status for each in background.rollouts if each.variant == arm) for arm in ("old", "new")}
+    assert {"ok": 24} == by_arm["old"]
+    assert by_arm["new"]["infra_error"] <= 3
+    assert run["plan"]["not_run"] == 24 - by_arm["new"].total()
+    assert "is gone: for 1 s GET " in run["ab"]["arms"][1]["failure"]
+    assert "is gone: for 1 s GET " in background.output
+
+
+def test_ctrl_c_while_it_is_away(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
+    """The session ends at once, with all that was finished."""
+    project.suite(scenarios=16)
+    server = servers("m")
+    background = start(LONG, f"--agentbench-backend={server.url}", "--agentbench-concurrency=4", "scenarios/shop")
+    background.in_the_middle(finished=3)
+    server.kill()
+    is_waited_for(background)
+
+    os.kill(background.process.pid, signal.SIGINT)
+
+    assert 2 == background.ended(30), background.output
+    run = json.loads((background.directory / "run.json").read_text())
+    assert run["plan"]["finished"] >= 3
+    assert run["plan"]["finished"] + run["plan"]["not_run"] == 16
