@@ -61,13 +61,22 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
     rows: defaultdict[str, list[tuple[int | None, Throughput]]] = defaultdict(list)
     for origin in chosen.origins:
         run = chosen.run_of(origin)
+        in_turns = chosen.in_turns(origin, run, lambda key: key.group)
         for group, positions in _positions(chosen, origin).items():
+            own_origin, turns = in_turns.get(group, (origin, None))
             job = NatJob(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
             job.folder.mkdir(parents=True)
-            throughput = _write_job(job, origin, run)
-            rows[group].append((run.settings.concurrency, throughput))
+            throughput = _write_job(job, own_origin, run)
+            throughput.wall_s = turns.busy_s if turns else None
+            rows[_benchmark(run, group)].append((run.concurrency_of(group), throughput))
     for group, measured in rows.items():
         write_benchmark(measured, directory / "benchmarks" / group)
+
+
+def _benchmark(run: Run, group: str) -> str:
+    """What a job is a row of: arms that differ in concurrency are rows of one benchmark, as runs are that do."""
+    arm = run.arm_of(group)
+    return group.removesuffix(f"-{arm.name}") if arm and arm.concurrency is not None else group
 
 
 def _experiment(run: Run, group: str) -> str:
@@ -189,12 +198,13 @@ def _write_configuration(job: NatJob, run: Run) -> None:
 
 def _configuration(job: NatJob, run: Run, suite: SuiteResult | None) -> Json:
     """As much of a configuration as a run knows."""
+    backend = run.backend.described(suite.variant if suite else "")
     dataset = {"_type": "json", "file_path": suite.dataset.file if suite else ""}
     return {
-        "llms": {"llm": {"_type": run.backend.kind, "model_name": run.backend.served_model}},
+        "llms": {"llm": {"_type": backend.get("kind"), "model_name": run.model_of(job.group)}},
         "workflow": {"_type": suite.agent.get("kind", "unknown") if suite else "unknown", "llm_name": "llm"},
         "eval": {
-            "general": {"max_concurrency": run.settings.concurrency, "dataset": dataset},
+            "general": {"max_concurrency": run.concurrency_of(job.group), "dataset": dataset},
             "evaluators": {name: {"_type": name} for name in job.items},
         },
     }
