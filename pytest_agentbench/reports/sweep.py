@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_agentbench.exports.csv_files import write_rows
-from pytest_agentbench.exports.nat_job import write_benchmark
+from pytest_agentbench.exports.nat_benchmark import Heading, write_benchmark
 from pytest_agentbench.gate.ab import mean_of
 from pytest_agentbench.gate.values import samples
 from pytest_agentbench.records import EVALUABLE, Json
@@ -27,7 +27,8 @@ WORDS: Mapping[str, str] = {PASS: "good enough", FAIL: "not good enough", INCONC
 
 def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
     """Writes all files of a sweep into a directory, which is made: those of the original's benchmark script, and our own."""
-    write_benchmark([(level.concurrency, level.throughput) for level in sweep.levels], directory)
+    heading = Heading.of(sweep.suite, sweep.run, next(iter(sweep.run.suites)))
+    write_benchmark(heading, [(level.concurrency, level.throughput) for level in sweep.levels], directory)
     judged = judgements(sweep, terms)
     rows = [row(sweep, level, each) for level, each in zip(sweep.levels, judged, strict=True)]
     write_rows(directory / LEVELS, [*rows[0]], ([*each.values()] for each in rows))
