@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from pytest_agentbench.metrics.turns import Turns
+from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.runs.calendar import TurnCalendar
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.tally import read_run
-from pytest_agentbench.tables import Tables, origins, read_tables
+from pytest_agentbench.tables import Tables, origins, places, read_tables
 from pytest_agentbench.tables.places import Origin
 
 
@@ -27,3 +31,12 @@ class ChosenRuns:
     def run_of(origin: Origin) -> Run:
         """What run.json says; raises ConfigError."""
         return read_run(origin.directory)
+
+    @staticmethod
+    def in_turns(origin: Origin, run: Run, of: Callable[[RolloutKey], str]) -> dict[str, tuple[Origin, Turns]]:
+        """What `of` calls the rollouts of a run with arms -> the run by a calendar of their own turns, and these; nothing of others."""
+        turns: defaultdict[str, Turns] = defaultdict(Turns)
+        for place in places(origin) if run.ab else ():
+            if place.rollout.kind == "scenario":
+                turns[of(place.rollout.key)].add(place.rollout)
+        return {name: (origin._replace(calendar=TurnCalendar(origin.calendar, own)), own) for name, own in turns.items()}

@@ -61,7 +61,7 @@ def _agent(run: Run, group: str) -> Json:
     agent = {
         "name": str(kind),
         "version": run.environment.packages.get("pytest-agentbench", "unknown"),
-        "model_name": run.backend.served_model,
+        "model_name": run.model_of(group),
     }
     return known(agent)
 
@@ -158,7 +158,7 @@ def _configuration(job: HarborJob, run: Run, group: str) -> Json:
     """As much of a job's configuration as a run knows."""
     return {
         "job_name": job.folder.name,
-        "n_concurrent_trials": run.settings.concurrency or 1,
+        "n_concurrent_trials": run.concurrency_of(group) or 1,
         "agents": [_asked(job)],
         "datasets": [{"name": group}],
     }

@@ -10,37 +10,26 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.exports.csv_files import write_rows
+from pytest_agentbench.exports.nat_benchmark import Heading, write_benchmark
+from pytest_agentbench.exports.nat_config import write_configuration
 from pytest_agentbench.exports.nat_optimization import Optimization
 from pytest_agentbench.exports.nat_profile import write_profile
 from pytest_agentbench.exports.nat_report import NatReport
-from pytest_agentbench.exports.nat_schema import (
-    ANSWERS,
-    BENCHMARK_COLUMNS,
-    CONFIG,
-    CONFIG_GIVEN,
-    EVALUATOR_ENDING,
-    MAIN,
-    METADATA,
-    OPTIMIZATION,
-    REPORT,
-)
-from pytest_agentbench.exports.nat_throughput import Throughput, analysis, rounded
+from pytest_agentbench.exports.nat_schema import ANSWERS, EVALUATOR_ENDING, MAIN, OPTIMIZATION, REPORT
+from pytest_agentbench.exports.nat_throughput import Throughput
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.results import SuiteResult
+from pytest_agentbench.scorers.nat_compat import nat_calls, nat_score
 from pytest_agentbench.tables import places
 from pytest_agentbench.tables.places import Origin, RolloutPlace
 
 #: Our scores of tools -> what the toolkit calls that evaluator; others keep their names.
 EVALUATORS = {"tsq": MAIN}
-WHOLE_NUMBERS = ("concurrency", "total_llm_calls", "total_tokens")
 
 
 @dataclass
@@ -59,15 +48,27 @@ class NatJob:
 def write(chosen: ChosenRuns, directory: Path) -> None:
     """All jobs, and a benchmark for each suite."""
     rows: defaultdict[str, list[tuple[int | None, Throughput]]] = defaultdict(list)
+    headings: dict[str, Heading] = {}
     for origin in chosen.origins:
         run = chosen.run_of(origin)
+        in_turns = chosen.in_turns(origin, run, lambda key: key.group)
         for group, positions in _positions(chosen, origin).items():
+            own_origin, turns = in_turns.get(group, (origin, None))
             job = NatJob(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
             job.folder.mkdir(parents=True)
-            throughput = _write_job(job, origin, run)
-            rows[group].append((run.settings.concurrency, throughput))
-    for group, measured in rows.items():
-        write_benchmark(measured, directory / "benchmarks" / group)
+            throughput = _write_job(job, own_origin, run)
+            throughput.wall_s = turns.busy_s if turns else None
+            name = _benchmark(run, group)
+            headings.setdefault(name, Heading.of(name, run, group))
+            rows[name].append((run.concurrency_of(group), throughput))
+    for name, measured in rows.items():
+        write_benchmark(headings[name], measured, directory / "benchmarks" / name)
+
+
+def _benchmark(run: Run, group: str) -> str:
+    """What a job is a row of: arms that differ in concurrency are rows of one benchmark, as runs are that do."""
+    arm = run.arm_of(group)
+    return group.removesuffix(f"-{arm.name}") if arm and arm.concurrency is not None else group
 
 
 def _experiment(run: Run, group: str) -> str:
@@ -109,7 +110,7 @@ def _write_job(job: NatJob, origin: Origin, run: Run) -> Throughput:
             "eval_output_items": [item for _, item in sorted(items.items())],
         }
         _write_json(job.folder / f"{name}{EVALUATOR_ENDING}", whole)
-    _write_configuration(job, run)
+    write_configuration(job.folder, run, job.group, job.items, max((key.trial for key in job.positions), default=1))
     return throughput
 
 
@@ -150,88 +151,21 @@ def _items(id: str, place: RolloutPlace) -> Iterator[tuple[str, Json]]:
     for name, score in rollout.scores.items():
         called: Json = {"actual_tool_calls": len(rollout.tool_calls), "expected_tool_calls": len(rollout.expected)}
         details = {"actual_tools": rollout.tools, "expected_tools": rollout.expected_tools}
-        yield _evaluator(name), {"id": id, "score": float(score), "reasoning": {**score.parts, **called, "details": details}, "error": None}
+        reasoning = {**score.parts, **(_accuracies(rollout) if _evaluator(name) == MAIN else {}), **called, "details": details}
+        yield _evaluator(name), {"id": id, "score": float(score), "reasoning": reasoning, "error": None}
     for name, error in rollout.score_errors.items():
         scale = place.origin.scale(rollout.key.group, name)
         yield _evaluator(name), {"id": id, "score": scale.worst if scale.falling else 0.0, "reasoning": {"error": error}, "error": error}
 
 
+def _accuracies(rollout: Rollout) -> Json:
+    """The two parts of the toolkit's evaluator of tools, by its own arithmetic; `tsq` is its score with all weight on the first."""
+    parts = nat_score(nat_calls(rollout), rollout.expected).parts
+    return {"tool_selection_accuracy": parts["tool_accuracy"], "parameter_usage_accuracy": parts["parameter_accuracy"]}
+
+
 def _evaluator(score: str) -> str:
     return EVALUATORS.get(score, score.removeprefix("nat_"))
-
-
-def _write_configuration(job: NatJob, run: Run) -> None:
-    """The configurations, and what is known of the call."""
-    suite = run.suites.get(job.group)
-    settings = json.dumps(_configuration(job, run, suite), indent=2) + "\n"  # JSON is YAML
-    for name in (CONFIG, CONFIG_GIVEN):
-        (job.folder / name).write_text(settings, encoding="utf-8")
-    trials = {key.trial for key in job.positions}
-    metadata: Json = {
-        "config_file": CONFIG_GIVEN,
-        "config_file_type": "str",
-        "overrides": [],
-        "dataset": suite.dataset.file if suite else None,
-        "result_json_path": "$",
-        "skip_workflow": False,
-        "skip_completed_entries": False,
-        "reps": max(trials, default=1),
-        "endpoint": None,
-        "endpoint_timeout": 300,
-        "adjust_dataset_size": False,
-        "num_passes": 0,
-        "export_timeout": 60.0,
-        "user_id": None,
-        "timestamp": run.started_at,
-    }
-    _write_json(job.folder / METADATA, metadata)
-
-
-def _configuration(job: NatJob, run: Run, suite: SuiteResult | None) -> Json:
-    """As much of a configuration as a run knows."""
-    dataset = {"_type": "json", "file_path": suite.dataset.file if suite else ""}
-    return {
-        "llms": {"llm": {"_type": run.backend.kind, "model_name": run.backend.served_model}},
-        "workflow": {"_type": suite.agent.get("kind", "unknown") if suite else "unknown", "llm_name": "llm"},
-        "eval": {
-            "general": {"max_concurrency": run.settings.concurrency, "dataset": dataset},
-            "evaluators": {name: {"_type": name} for name in job.items},
-        },
-    }
-
-
-def write_benchmark(measured: Sequence[tuple[int | None, Throughput]], folder: Path) -> None:
-    """A row, and an analysis, for each run."""
-    folder.mkdir(parents=True)
-    rows: list[Json] = []
-    used: set[str] = set()
-    for concurrency, throughput in sorted(measured, key=lambda each: each[0] or 0):
-        rows.append({"concurrency": concurrency, **throughput.figures()})
-        name = next(name for name in _names(f"analysis_{concurrency}") if name not in used)
-        used.add(name)
-        (folder / f"{name}.txt").write_text(analysis(throughput), encoding="utf-8")
-    (folder / "benchmark_report.md").write_text("\n".join(_report(folder.name, rows)) + "\n", encoding="utf-8")
-    write_rows(
-        folder / "benchmark_results.csv", BENCHMARK_COLUMNS, ([_cell(name, row[name]) for name in BENCHMARK_COLUMNS] for row in rows)
-    )
-
-
-def _report(name: str, rows: Sequence[Json]) -> Iterator[str]:
-    """benchmark_report.md: a section for each row."""
-    yield f"# Concurrency benchmark: {name}"
-    for row in rows:
-        yield from ("", f"## Concurrency {row['concurrency']}", "", "| | |", "|---|---|")
-        yield from (f"| {column} | {_cell(column, row[column])} |" for column in BENCHMARK_COLUMNS[1:])
-
-
-def _names(name: str) -> Iterator[str]:
-    """A name, and those for others of it."""
-    yield name
-    yield from (f"{name}_{number}" for number in range(2, 10_000))
-
-
-def _cell(name: str, value: Any) -> object:
-    return value if name in WHOLE_NUMBERS else rounded(value)
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from pytest_agentbench.exports.csv_files import CsvFile
 from pytest_agentbench.exports.nat_schema import EVENT_COLUMNS, EVENTS, FRAMEWORK, TRACES
@@ -33,18 +34,31 @@ class ProfilerEvent(NamedTuple):
 
 
 def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path) -> Iterator[tuple[int, list[ProfilerEvent]]]:
-    """Writes EVENTS and TRACES of rollouts, each with its position in the data set; gives the events of each, by time."""
-    with (job / TRACES).open("w", encoding="utf-8") as traces, CsvFile(job / EVENTS, EVENT_COLUMNS) as table:
-        separator = "[\n"
-        for number, place in examples:
-            events = sorted(events_of(place), key=lambda event: event.at)
-            for event in events:
-                table.write(_row(event, number))
-            request = {"request_number": number, "intermediate_steps": [*map(_step, events)]}
-            traces.write(separator + json.dumps(request, ensure_ascii=False, default=str))
-            separator = ",\n"
-            yield number, events
-        traces.write("[]\n" if separator == "[\n" else "\n]\n")
+    """Writes EVENTS and TRACES of rollouts, each with its position in the data set; gives the events of each, by time.
+
+    TRACES has them in the order of their positions, as the toolkit has it. They end in another one, so a file holds what is to be ordered.
+    """
+    places: dict[int, tuple[int, int]] = {}  # position -> where its trace begins and how long it is
+    with tempfile.TemporaryFile() as unordered:
+        with CsvFile(job / EVENTS, EVENT_COLUMNS) as table:
+            for number, place in examples:
+                events = sorted(events_of(place), key=lambda event: event.at)
+                for event in events:
+                    table.write(_row(event, number))
+                request = {"request_number": number, "intermediate_steps": [*map(_step, events)]}
+                places[number] = unordered.tell(), unordered.write(json.dumps(request, ensure_ascii=False, default=str).encode())
+                yield number, events
+        _write_traces(unordered, [place for _, place in sorted(places.items())], job / TRACES)
+
+
+def _write_traces(unordered: IO[bytes], places: Sequence[tuple[int, int]], file: Path) -> None:
+    """A JSON array of the parts of a file."""
+    with file.open("wb") as traces:
+        traces.write(b"[")
+        for number, (start, length) in enumerate(places):
+            unordered.seek(start)
+            traces.write((b",\n" if number else b"\n") + unordered.read(length))
+        traces.write(b"\n]\n")
 
 
 def events_of(place: RolloutPlace) -> Iterator[ProfilerEvent]:

@@ -43,7 +43,9 @@ class Throughput:
 
     calls: list[TimedCall] = field(default_factory=list)
     gaps: array[float] = field(default_factory=lambda: array("d"))  # seconds
-    wall_s: float | None = None  # seconds in which they were made, where others were made between; None: from first start to last end
+    wall_s: float | None = (
+        None  # seconds of the turns in which they were made, where others had turns between; None: from first start to last end
+    )
 
     def add(self, example: int, events: Iterable[ProfilerEvent]) -> None:
         """Takes the events of an example, in the order of time."""

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pytest_agentbench.exports.atif_steps import iso
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
@@ -21,11 +19,12 @@ from pytest_agentbench.exports.file_names import FileNames
 from pytest_agentbench.exports.toolorchestra import USAGE
 from pytest_agentbench.exports.toolorchestra_series import CACHE, CACHE_COLUMNS, GPU, GPU_COLUMNS, cache_rows, gpu_rows, window_metrics
 from pytest_agentbench.metrics.chosen_window import Offsets
+from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import UNDECLARED, Json, Rollout, ToolCall
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.stats.pass_rates import Bar
-from pytest_agentbench.tables import places
-from pytest_agentbench.tables.columns import Table
+from pytest_agentbench.suites.arms import arm_of
+from pytest_agentbench.tables import calls, places
 from pytest_agentbench.tables.places import Origin, RolloutPlace
 
 WINDOW: Offsets = (600, 7800)  # the evaluation's own, for runs that have none
@@ -33,19 +32,27 @@ ANSWER = "answer"  # the tool that ends a task
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
-    """A directory for each run; tasks of later trials have directories of their own within it."""
+    """A directory for each run, or for each of its arms; tasks of later trials have directories of their own within it."""
     for origin in chosen.origins:
-        folder = directory / origin.run
-        folder.mkdir()
         run = chosen.run_of(origin)
-        steps, ends = _write_tasks(origin, run, folder)
-        usage = [*_usage(chosen.tables.calls, origin.run)]
-        (folder / USAGE).write_text("".join(json.dumps(each) + "\n" for each in usage), encoding="utf-8")
-        samples = [*cache_rows(origin)]
-        write_rows(folder / CACHE, CACHE_COLUMNS, ([_cell(row.get(name)) for name in CACHE_COLUMNS] for row in samples))
-        write_rows(folder / GPU, GPU_COLUMNS, ([_cell(row.get(name)) for name in GPU_COLUMNS] for row in gpu_rows(origin)))
-        for name, summary in _summaries(run.settings.window or WINDOW, usage, samples, steps, ends).items():
-            (folder / name).write_text(json.dumps(summary, indent=2, allow_nan=False), encoding="utf-8")
+        arms = chosen.in_turns(origin, run, lambda key: arm_of(key.variant))
+        for arm, (own, _) in arms.items():
+            _write_run(directory / f"{origin.run}-{arm}", own, run, arm)
+        if not arms:
+            _write_run(directory / origin.run, origin, run)
+
+
+def _write_run(folder: Path, origin: Origin, run: Run, arm: str = "") -> None:
+    """All files of a run, or of one of its arms, by the calendar of the origin."""
+    folder.mkdir()
+    own = (place for place in places(origin) if not arm or arm_of(place.rollout.variant) == arm)
+    steps, ends, usage = _write_tasks(own, run, folder)
+    (folder / USAGE).write_text("".join(json.dumps(each) + "\n" for each in usage), encoding="utf-8")
+    samples = [*cache_rows(origin)]
+    write_rows(folder / CACHE, CACHE_COLUMNS, ([_cell(row.get(name)) for name in CACHE_COLUMNS] for row in samples))
+    write_rows(folder / GPU, GPU_COLUMNS, ([_cell(row.get(name)) for name in GPU_COLUMNS] for row in gpu_rows(origin)))
+    for name, summary in _summaries(run.settings.window or WINDOW, usage, samples, steps, ends).items():
+        (folder / name).write_text(json.dumps(summary, indent=2, allow_nan=False), encoding="utf-8")
 
 
 def _cell(value: object) -> object:
@@ -53,21 +60,23 @@ def _cell(value: object) -> object:
     return "nan" if value is None else value
 
 
-def _write_tasks(origin: Origin, run: Run, folder: Path) -> tuple[list[float], list[float]]:
-    """Writes a file for each rollout of a scenario; gives when rounds with a tool ended, and when tasks did."""
-    names, steps, ends = FileNames(), list[float](), list[float]()
-    for place in places(origin):
+def _write_tasks(rollouts: Iterable[RolloutPlace], run: Run, folder: Path) -> tuple[list[float], list[float], list[Json]]:
+    """Writes a file for each rollout of a scenario; gives when rounds with a tool ended, when tasks did, and the usage of their calls."""
+    names, steps, ends, usage = FileNames(), list[float](), list[float](), list[Json]()
+    for place in rollouts:
         rollout = place.rollout
+        if rollout.kind == "scenario":
+            usage += _usage(place)
         if rollout.kind == "scenario" and rollout.status != "cancelled":
             steps += _rounds(place)
-            ends += [end / 1e9 for end in [origin.calendar.epoch_ns(rollout.session, rollout.ended_ns)] if end is not None]
+            ends += [end / 1e9 for end in [place.origin.calendar.epoch_ns(rollout.session, rollout.ended_ns)] if end is not None]
             inside = folder / rollout.key.group if len(run.suites) > 1 else folder
             inside = inside if rollout.trial == 1 else inside / f"trial_{rollout.trial}"
             inside.mkdir(parents=True, exist_ok=True)
             (inside / f"{names.of(rollout.scenario)}.json").write_text(
                 json.dumps(_task(rollout, run), ensure_ascii=False, default=str), encoding="utf-8"
             )
-    return sorted(steps), sorted(ends)
+    return sorted(steps), sorted(ends), sorted(usage, key=lambda each: float(each["ts_unix"]))
 
 
 def _rounds(place: RolloutPlace) -> Iterator[float]:
@@ -84,14 +93,14 @@ def _task(rollout: Rollout, run: Run) -> Json:
     """A task's file. The text that ends a rollout is the prediction of the tool `answer`, which ends a task."""
     questions = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
     broken = rollout.status in ("infra_error", "agent_error")
-    calls = [*_rounds_of(rollout.tool_calls)]
+    rounds = [*_rounds_of(rollout.tool_calls)]
     if rollout.status == "ok" and ANSWER not in rollout.tools:
-        calls.append([[{"name": ANSWER, "arguments": {}}]])
+        rounds.append([[{"name": ANSWER, "arguments": {}}]])
     responses = {"0": [{"tool": ANSWER, "pred": rollout.answer}]} if rollout.answer and not broken else {}
     task = {
         "id": rollout.scenario,
         "problem": questions[0] if questions else "",
-        "all_tool_calls": calls,
+        "all_tool_calls": rounds,
         "all_tool_responses": responses,
         "answer": [*rollout.expected],
         "all_message_responses": {},
@@ -119,26 +128,26 @@ def _is_correct(rollout: Rollout, run: Run) -> bool:
     return main in rollout.scores and bar.reached(float(rollout.scores[main]))
 
 
-def _usage(calls: Table, run: str) -> Iterator[Json]:
-    """A record for each good call of an agent whose tokens and time are known, by when it ended."""
-    own = calls.where((calls["run"] == run) & calls["measured"] & (calls["kind"] == "scenario"))
-    well = np.array([kind is None for kind in own["error_kind"]], np.bool_)
-    good = own.where(well & ~np.isnan(own["prompt_tokens"]) & ~np.isnan(own["ended_s"]))
-    names = [head.name for head in good.heads]
-    for row in sorted((dict(zip(names, row, strict=True)) for row in good.rows()), key=lambda row: row["ended_s"]):
-        prompt, cached = int(row["prompt_tokens"]), int(row["cached_tokens"] or 0)
+def _usage(place: RolloutPlace) -> Iterator[Json]:
+    """A record for each good call of an agent whose tokens and time are known."""
+    rollout = place.rollout
+    for row in calls.rows(place):
+        call, ended, prompt = row.call, row.epoch_s(row.call.ended_ns), row.call.prompt_tokens
+        if not call.measured or call.error_kind is not None or ended is None or prompt is None:
+            continue
+        cached = call.cached_tokens or 0
         yield {
-            "ts_unix": row["ended_s"],
-            "ts_iso": iso(round(row["ended_s"] * 1e9)),
-            "req_id": f"{row['scenario']}-{row['trial']}-{row['attempt']}-{row['number']}",
+            "ts_unix": ended,
+            "ts_iso": iso(round(ended * 1e9)),
+            "req_id": f"{rollout.scenario}-{rollout.trial}-{row.attempt.attempt}-{row.number}",
             "base_url": None,
-            "model": row["answered_by"] or row["model"],
+            "model": call.answered_by or call.model,
             "prompt_tokens": prompt,
-            "completion_tokens": row["output_tokens"],
-            "total_tokens": prompt + row["output_tokens"],
+            "completion_tokens": output_tokens(call),
+            "total_tokens": prompt + output_tokens(call),
             "cached_tokens": cached,
             "cached_tokens_ratio": cached / prompt if prompt else None,
-            "cached_tokens_inferred": row["cached_tokens"] is None,
+            "cached_tokens_inferred": call.cached_tokens is None,
         }
 
 

@@ -50,9 +50,11 @@ def cache_rows(origin: Origin) -> Iterator[Json]:
     columns = {series: column for column, series in SERIES.items()}
     last_values: dict[tuple[str, int, str, str], float] = {}
     before: Json = {}
-    for _, rows in groupby(samples.rows(origin.run, origin.directory), key=lambda row: row.round):
-        at = 0.0
-        for row in rows:
+    last_turn = 0
+    for (_, turn), rows in groupby(_in_turns(origin), key=lambda looked: (looked[1].round, looked[0])):
+        before = before if turn == last_turn else {}
+        at, last_turn = 0.0, turn
+        for _, row in rows:
             if row.series in columns and row.value is not None:
                 last_values[row.service, row.replica, row.series, row.labels] = row.value
             at = max(at, row.at)
@@ -60,6 +62,13 @@ def cache_rows(origin: Origin) -> Iterator[Json]:
             row_now = _row(at, _totals(last_values, columns), before)
             before = row_now
             yield row_now
+
+
+def _in_turns(origin: Origin) -> Iterator[tuple[int, SampleRow]]:
+    """(turn, what was told in it): between two turns others asked the servers, and what they had is in no difference."""
+    for row in samples.rows(origin.run, origin.directory):
+        if (time := origin.calendar.in_turn(row.at)) is not None:
+            yield time.turn, row._replace(at=time.at)
 
 
 def _totals(last_values: Mapping[tuple[str, int, str, str], float], columns: Mapping[str, str]) -> dict[str, float]:
@@ -86,7 +95,7 @@ def _row(at: float, totals: Mapping[str, float], before: Json) -> Json:
 
 def gpu_rows(origin: Origin) -> Iterator[Json]:
     """A row for each look at a GPU."""
-    gpus = (row for row in samples.rows(origin.run, origin.directory) if row.service == "gpu")
+    gpus = (row for _, row in _in_turns(origin) if row.service == "gpu")
     for (_, labels), rows in groupby(gpus, key=lambda row: (row.round, row.labels)):
         yield _gpu_row(labels, [*rows])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,11 +14,10 @@ from pytest_agentbench.backends.cache_state import CacheBlock, together
 from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.values import latencies, samples, score_limits
-from pytest_agentbench.metrics import registry, windows
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.goodput import Goodput
 from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
-from pytest_agentbench.metrics.timings import output_tokens
-from pytest_agentbench.metrics.windows import Span
+from pytest_agentbench.metrics.turns import Work
 from pytest_agentbench.records import STATUSES, Rollout, RolloutKey, Scale
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
@@ -42,47 +41,36 @@ class Totals:
     """Of all suites under one arm."""
 
     goodput: Goodput
-    statuses: Counter[str] = field(default_factory=Counter)
-    spans: defaultdict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))  # session -> rollouts
-    evaluable: int = 0
-    calls: int = 0
-    failed_calls: int = 0
-    output_tokens: int = 0
+    work: Work = field(default_factory=Work)
     cached_tokens: int = 0
     cached_of: int = 0  # prompt tokens of calls whose usage says how many were cached
     models: Models = field(default_factory=Models)
 
     def add(self, rollout: Rollout) -> None:
-        self.statuses[rollout.status] += 1
-        for attempt in rollout.attempts:
-            self.spans[attempt.session].append((attempt.started_ns, attempt.ended_ns))
-        self.evaluable += rollout.evaluable
+        self.work.add(rollout)
         self.models.add(rollout.all_calls)
         for call in rollout.all_calls:
-            self.calls += 1
             self.goodput.add(call)
-            self.failed_calls += call.error_kind is not None
-            self.output_tokens += 0 if call.error_kind else output_tokens(call)
             if call.cached_tokens is not None and call.prompt_tokens:
                 self.cached_tokens += call.cached_tokens
                 self.cached_of += call.prompt_tokens
 
     def result(self, arm: Arm, facts: ArmFacts, blocks: Sequence[CacheBlock]) -> ArmResult:
         """Rates are over the time in which any rollout of the arm ran."""
-        busy_s = sum(windows.total_ns(windows.at_least(spans, 1)) for spans in self.spans.values()) / 1e9
+        work, busy_s = self.work, self.work.turns.busy_s
         return ArmResult(
             **vars(arm),
             model=names(self.models.summary()),
             load_s=facts.load_s.get(arm.name),
             failure=facts.failures.get(arm.name, ""),
             blocks=len(blocks),
-            rollouts={status: self.statuses[status] for status in STATUSES},
-            calls=self.calls,
-            failed_calls=self.failed_calls,
+            rollouts={status: work.statuses[status] for status in STATUSES},
+            calls=work.calls,
+            failed_calls=work.failed_calls,
             busy_s=busy_s,
-            rollouts_per_hour=self.evaluable * 3600 / busy_s if busy_s else None,
+            rollouts_per_hour=work.rollouts_per_hour,
             goodput=self.goodput.summary(busy_s),
-            output_tokens_per_s=self.output_tokens / busy_s if busy_s else None,
+            output_tokens_per_s=work.output_tokens_per_s,
             cached_share=self.cached_tokens / self.cached_of if self.cached_of else None,
             prefix_cache=together(block.prefix_cache for block in blocks if block.prefix_cache),
         )

@@ -13,6 +13,7 @@ from pytest_agentbench.runs.contents import Run
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+ARM = ("calls", "failed_calls", "busy_s", "rollouts_per_hour", "output_tokens_per_s", "cached_share")  # numbers of an arm
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 Samples = Iterable[tuple[Mapping[str, str], float | None]]
@@ -62,6 +63,9 @@ class _Run:
             "Rollouts by status.",
             (({"suite": name, "status": status}, count) for name, suite in run.suites.items() for status, count in suite.rollouts.items()),
         )
+        for name in ARM:
+            of_arms = (({"arm": arm.name}, getattr(arm, name)) for arm in (run.ab.arms if run.ab else ()))
+            yield _gauge(f"arm_{name}", f"ab.arms.{name} of run.json.", of_arms)
         for latency in registry.latencies(compared=True):
             found = performance.latency(latency)
             seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(found, name, None)) is not None)

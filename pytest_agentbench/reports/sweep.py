@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_agentbench.exports.csv_files import write_rows
-from pytest_agentbench.exports.nat_job import write_benchmark
+from pytest_agentbench.exports.nat_benchmark import Heading, write_benchmark
 from pytest_agentbench.gate.ab import mean_of
 from pytest_agentbench.gate.values import samples
 from pytest_agentbench.records import EVALUABLE, Json
@@ -27,7 +27,8 @@ WORDS: Mapping[str, str] = {PASS: "good enough", FAIL: "not good enough", INCONC
 
 def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
     """Writes all files of a sweep into a directory, which is made: those of the original's benchmark script, and our own."""
-    write_benchmark([(level.concurrency, level.throughput) for level in sweep.levels], directory)
+    heading = Heading.of(sweep.suite, sweep.run, next(iter(sweep.run.suites)))
+    write_benchmark(heading, [(level.concurrency, level.throughput) for level in sweep.levels], directory)
     judged = judgements(sweep, terms)
     rows = [row(sweep, level, each) for level, each in zip(sweep.levels, judged, strict=True)]
     write_rows(directory / LEVELS, [*rows[0]], ([*each.values()] for each in rows))
@@ -46,11 +47,11 @@ def row(sweep: Sweep, level: Level, judged: LevelVerdict) -> Json:
     return {
         "concurrency": level.concurrency,
         "rollouts": level.rollouts,
-        **{status: level.statuses[status] for status in ("agent_error", "infra_error")},
-        "calls": level.calls,
-        "failed_calls": level.failed_calls,
-        "rollouts_per_hour": level.rollouts_per_hour,
-        "output_tokens_per_s": level.output_tokens_per_s,
+        **{status: level.work.statuses[status] for status in ("agent_error", "infra_error")},
+        "calls": level.work.calls,
+        "failed_calls": level.work.failed_calls,
+        "rollouts_per_hour": level.work.rollouts_per_hour,
+        "output_tokens_per_s": level.work.output_tokens_per_s,
         **{f"{metric}_p{q}_ms": percentile(level.milliseconds(metric), q) for metric in ("ttft", "tpot", "e2e") for q in (50, 95)},
         "good_share": share.mean if share else None,
         "good_share_low": share.low if share else None,
@@ -65,7 +66,7 @@ def row(sweep: Sweep, level: Level, judged: LevelVerdict) -> Json:
 
 def operations(sweep: Sweep) -> list[Operation]:
     """Throughput and latency of the levels that have both."""
-    measured = [(each, percentile(each.milliseconds("e2e"), 50), each.output_tokens_per_s) for each in sweep.levels]
+    measured = [(each, percentile(each.milliseconds("e2e"), 50), each.work.output_tokens_per_s) for each in sweep.levels]
     return [Operation(level.concurrency, rate, latency) for level, latency, rate in measured if latency and rate]
 
 
@@ -95,8 +96,8 @@ def cells(sweep: Sweep, judged: Sequence[LevelVerdict]) -> tuple[list[str], list
             [
                 str(level.concurrency),
                 str(level.rollouts),
-                str(level.failed_calls),
-                *(number(value) for value in (level.rollouts_per_hour, level.output_tokens_per_s)),
+                str(level.work.failed_calls),
+                *(number(value) for value in (level.work.rollouts_per_hour, level.work.output_tokens_per_s)),
                 *(number(percentile(level.milliseconds(metric), q)) for metric in ("ttft", "e2e") for q in (50, 95)),
                 number(_quality(sweep, level), 3),
                 good,
@@ -111,7 +112,7 @@ def conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) -
     yield from knee_text(operations(sweep))
     yield greatest_text(greatest(verdicts(judged)), terms)
     for level in sweep.levels:
-        if lost := {status: count for status, count in level.statuses.items() if status not in EVALUABLE}:
+        if lost := {status: count for status, count in level.work.statuses.items() if status not in EVALUABLE}:
             yield f"concurrency {level.concurrency}: {', '.join(f'{count} {status}' for status, count in lost.items())}"
     if sweep.run.plan.not_run:
         yield f"{sweep.run.plan.not_run} of {sweep.run.plan.rollouts} planned rollouts were not run"

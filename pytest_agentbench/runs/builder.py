@@ -11,10 +11,9 @@ from pytest_agentbench.lib.config import validate
 from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.prices import Prices
-from pytest_agentbench.records import Json, Rollout, Scale
+from pytest_agentbench.records import Rollout, Scale
 from pytest_agentbench.runs.contents import BackendUse, Run, SessionFacts
 from pytest_agentbench.runs.tally import SuiteTally, build_suite
-from pytest_agentbench.suites.arms import arm_of
 from pytest_agentbench.suites.suite import Suite
 
 
@@ -66,19 +65,13 @@ def build_run(facts: SessionFacts, groups: Sequence[PlannedSuite], tallies: Tall
 
 def prices_of(backend: BackendUse, variant: str) -> Prices | None:
     """Those of the backend that served a variant."""
-    prices = _described(backend, variant).get("prices")
+    prices = backend.described(variant).get("prices")
     return validate(Prices, prices, f"backend {backend.name}: prices") if prices else None
 
 
 def _with_roles(planned: PlannedSuite, backend: BackendUse) -> Suite:
     """The suite with the roles that the backend's YAML names in the place of its own."""
-    return replace(planned.suite, roles={**planned.suite.roles, **_described(backend, planned.variant).get("roles", {})})
-
-
-def _described(backend: BackendUse, variant: str) -> Json:
-    """What the YAML says of the backend that served a variant: in a session with two of them, the one of its arm."""
-    described: Json = backend.more.get("arms", {}).get(arm_of(variant), {}) if backend.kind == "ab" else backend.more
-    return described
+    return replace(planned.suite, roles={**planned.suite.roles, **backend.described(planned.variant).get("roles", {})})
 
 
 def total_costs(suites: Iterable[Efficiency]) -> dict[str, float | None]:

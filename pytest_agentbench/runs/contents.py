@@ -10,11 +10,12 @@ from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import OPEN, Json
-from pytest_agentbench.runs.arm_results import ArmsCompared, Cache
+from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, Cache
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import Git, RunIdentity
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.verdicts import EarlierRuns, GateResult, RoundsResult
+from pytest_agentbench.suites.arms import arm_of
 from pytest_agentbench.suites.models import ModelUse
 
 SCHEMA = "agentbench-run/5"  # docs/run-json.md describes it
@@ -111,6 +112,10 @@ class BackendUse:
     boot: Boot | None = None  # of a stack
     restarts: Mapping[str, int] | None = None  # of a stack: service -> how often it died and was started again in the middle of the run
     more: Json = field(default_factory=dict, metadata=OPEN)  # the other [keys of backend.yaml](backends.md) that have a value
+
+    def described(self, variant: str) -> Json:
+        """What the YAML says of the backend that served a variant: in a session with several of them, the one of its arm."""
+        return self.more.get("arms", {}).get(arm_of(variant), {}) if self.kind == "ab" else {"kind": self.kind, **self.more}
 
 
 @dataclass(frozen=True)
@@ -233,3 +238,18 @@ class Run(SessionFacts):
     def unknown_suites(self) -> tuple[str, ...]:
         """Those with thresholds, none of which is known to hold, for nothing was measured."""
         return tuple(name for name, suite in self.suites.items() if suite.is_unknown)
+
+    def arm_of(self, suite: str) -> ArmResult | None:
+        """The arm under which a suite ran, by its name in `suites`; None without arms."""
+        variant = self.suites[suite].variant if suite in self.suites else ""
+        return next((arm for arm in (self.ab.arms if self.ab else ()) if arm.name == arm_of(variant)), None)
+
+    def concurrency_of(self, suite: str) -> int | None:
+        """Rollouts in flight, as they were asked for where the suite ran; None where nobody knows."""
+        arm = self.arm_of(suite)
+        return self.settings.concurrency if arm is None or arm.concurrency is None else arm.concurrency
+
+    def model_of(self, suite: str) -> str | None:
+        """The model that calls of the suite were answered by, as `backend.served_model` says it."""
+        arm = self.arm_of(suite)
+        return arm.model if arm else self.backend.served_model

@@ -28,13 +28,14 @@ def _range(*, tool_weight: float, parameter_weight: float, **_: Any) -> tuple[fl
 def nat_compat(
     scenario: Scenario, rollout: Rollout, *, tool_weight: float = 1.0, parameter_weight: float = 0.0, strict_mode: bool = False
 ) -> Score:
-    """The score under the options of the toolkit's evaluator, by the names and with the defaults that they have there.
+    """The score under the options of the toolkit's evaluator, by the names and with the defaults that they have there."""
+    return nat_score(nat_calls(rollout), scenario.expected, tool_weight, parameter_weight, strict_mode)
 
-    A call of a tool that does not exist leaves no trace in the toolkit's trajectory, so here it does not count either.
-    """
+
+def nat_calls(rollout: Rollout) -> list[Json]:
+    """The calls that count, as `{tool, parameters}`: one of a tool that does not exist leaves no trace in the toolkit's trajectory."""
     called = [call for call in rollout.tool_calls if call.name and call.problem != "unknown_tool"]
-    actual = [{"tool": call.name, "parameters": call.arguments} for call in called]
-    return nat_score(actual, scenario.expected, tool_weight, parameter_weight, strict_mode)
+    return [{"tool": call.name, "parameters": call.arguments} for call in called]
 
 
 def nat_score(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -13,9 +13,7 @@ from pytest_agentbench.exports.nat_profile import events_of
 from pytest_agentbench.exports.nat_throughput import Throughput
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.values import LOST
-from pytest_agentbench.metrics import windows
-from pytest_agentbench.metrics.timings import output_tokens
-from pytest_agentbench.metrics.windows import Span
+from pytest_agentbench.metrics.turns import Work
 from pytest_agentbench.records import Rollout, RolloutKey, Scale
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.tally import read_run
@@ -29,42 +27,18 @@ class Level:
     """The rollouts of one concurrency, but for those of its first block."""
 
     concurrency: int  # rollouts in flight
-    statuses: Counter[str] = field(default_factory=Counter)
+    work: Work = field(default_factory=Work)
     trials: list[Trial] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)  # of rollouts, nanoseconds
-    calls: int = 0
-    failed_calls: int = 0
-    output_tokens: int = 0
     throughput: Throughput = field(default_factory=Throughput)
 
     def add(self, place: RolloutPlace) -> None:
-        rollout = place.rollout
-        self.statuses[rollout.status] += 1
-        self.trials.append(trial_of(rollout))
-        self.spans.append((rollout.started_ns, rollout.ended_ns))
-        for call in rollout.all_calls:
-            self.calls += 1
-            self.failed_calls += call.error_kind is not None
-            self.output_tokens += 0 if call.error_kind else output_tokens(call)
+        self.work.add(place.rollout)
+        self.trials.append(trial_of(place.rollout))
         self.throughput.add(len(self.trials) - 1, sorted(events_of(place), key=lambda event: event.at))
 
     @property
     def rollouts(self) -> int:
-        return self.statuses.total()
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds in which any of its rollouts ran; those of other levels ran between."""
-        return windows.total_ns(windows.at_least(self.spans, 1)) / 1e9
-
-    @property
-    def output_tokens_per_s(self) -> float | None:
-        return self.output_tokens / self.busy_s if self.busy_s else None
-
-    @property
-    def rollouts_per_hour(self) -> float | None:
-        evaluable = sum(trial.status in ("ok", "limit") for trial in self.trials)
-        return evaluable * 3600 / self.busy_s if self.busy_s else None
+        return self.work.statuses.total()
 
     def milliseconds(self, metric: str) -> list[float]:
         """A latency of each call that has it."""
@@ -108,7 +82,7 @@ def read_sweep(directory: Path) -> Sweep:
             levels[arm_of(key.variant)].add(place)
             suites.add(key.suite)
     for level in levels.values():
-        level.throughput.wall_s = level.busy_s
+        level.throughput.wall_s = level.work.turns.busy_s
     if len(suites) > 1:
         raise ConfigError(f"{directory}: a sweep is of one suite, and this run has {', '.join(sorted(suites))}")
     result = next(iter(run.suites.values()))

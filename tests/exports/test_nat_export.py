@@ -129,7 +129,10 @@ def test_evaluators(tmp_path: Path) -> None:
 
     assert (0.5, 0.0) == (tsq["average_score"], exact["average_score"])
     assert [("shop-0", 1.0), ("shop-1", 0.0)] == [(each["id"], each["score"]) for each in tsq["eval_output_items"]]
-    assert {"actual_tools": ["find_item"], "expected_tools": ["find_item"]} == tsq["eval_output_items"][0]["reasoning"]["details"]
+    reasoning = tsq["eval_output_items"][0]["reasoning"]
+    assert {"actual_tools": ["find_item"], "expected_tools": ["find_item"]} == reasoning["details"]
+    assert (1.0, 1.0) == (reasoning["tool_selection_accuracy"], reasoning["parameter_usage_accuracy"])
+    assert "tool_selection_accuracy" not in exact["eval_output_items"][0]["reasoning"]
     assert "ValueError: no label" == exact["eval_output_items"][0]["error"]
 
 
@@ -140,6 +143,8 @@ def test_positions_are_those_of_ids(tmp_path: Path) -> None:
     job = out / "dynamo_evals/shop/jobs/job_run"
 
     assert [f"shop-{number}" for number in range(11)] == [entry["id"] for entry in json.loads((job / "workflow_output.json").read_text())]
+    traces = json.loads((job / "all_requests_profiler_traces.json").read_text(encoding="utf-8"))
+    assert [*range(11)] == [request["request_number"] for request in traces]
     places = {row["example_number"]: float(row["event_timestamp"]) for row in rows(job / "standardized_data_all.csv")}
     assert {str(number): pytest.approx(NOON + (number + 1) / 1e3, abs=1e-5) for number in range(11)} == places
 

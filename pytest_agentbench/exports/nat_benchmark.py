@@ -1,0 +1,113 @@
+"""What run_concurrency_benchmark.sh of the NeMo Agent Toolkit's example makes of several jobs: a CSV, a report, and their analyses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_agentbench.exports.csv_files import write_rows
+from pytest_agentbench.exports.nat_schema import BENCHMARK_COLUMNS, WHOLE
+from pytest_agentbench.exports.nat_throughput import Throughput, analysis, rounded
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.contents import Run
+
+WHOLE_NUMBERS = ("concurrency", "total_llm_calls", "total_tokens")
+
+#: Sections of a level in the report: title, then lines of (label, column, unit).
+SECTIONS: Sequence[tuple[str, Sequence[tuple[str, str, str]]]] = (
+    (
+        "Dataset Overview",
+        (
+            ("Total LLM Calls", "total_llm_calls", ""),
+            ("Total Tokens Generated", "total_tokens", ""),
+            ("Sum of LLM Durations", "sum_of_durations_sec", " s"),
+            ("Wall-Clock Time", "wall_clock_time_sec", " s"),
+        ),
+    ),
+    ("Time To First Token (TTFT)", [(name.title(), f"ttft_{name}_ms", " ms") for name in WHOLE[:5]]),
+    (
+        "Inter-Token Latency (ITL)",
+        [
+            *((f"Global {name.title()}", f"itl_{name}_ms", " ms") for name in WHOLE[:2]),
+            *((f"Per-Call {name.title()}", f"itl_percall_{name}_ms", " ms") for name in WHOLE[:2]),
+        ],
+    ),
+    ("Per-Request Throughput", [(name.title(), f"per_request_throughput_{name}_toks", " tok/s") for name in WHOLE[:4]]),
+    ("Aggregate Throughput", (("Aggregate", "aggregate_throughput_toks", " tok/s"), ("Speedup", "aggregate_speedup", "x"))),
+)
+
+#: Columns of the table at the end: title, column and unit.
+SUMMARY = (
+    ("Per-Req (mean)", "per_request_throughput_mean_toks", " tok/s"),
+    ("Aggregate", "aggregate_throughput_toks", " tok/s"),
+    ("Speedup", "aggregate_speedup", "x"),
+    ("TTFT (mean)", "ttft_mean_ms", " ms"),
+    ("ITL (mean)", "itl_mean_ms", " ms"),
+)
+
+
+class Heading(NamedTuple):
+    """What a benchmark is of."""
+
+    name: str
+    date: str  # ISO 8601, when it began
+    configuration: str  # the file with its settings
+
+    @classmethod
+    def of(cls, name: str, run: Run, group: str) -> Heading:
+        """That of a suite of a run."""
+        suite = run.suites.get(group)
+        return cls(name, run.started_at, f"{suite.folder}/suite.yaml" if suite and suite.folder else "unknown")
+
+
+def write_benchmark(heading: Heading, measured: Sequence[tuple[int | None, Throughput]], folder: Path) -> None:
+    """A row, and an analysis, for each concurrency and what was measured with it."""
+    folder.mkdir(parents=True)
+    rows: list[Json] = []
+    used: set[str] = set()
+    for concurrency, throughput in sorted(measured, key=lambda each: each[0] or 0):
+        rows.append({"concurrency": concurrency, **throughput.figures()})
+        name = next(name for name in _names(f"analysis_{concurrency}") if name not in used)
+        used.add(name)
+        (folder / f"{name}.txt").write_text(analysis(throughput), encoding="utf-8")
+    (folder / "benchmark_report.md").write_text("\n".join(_report(heading, rows)) + "\n", encoding="utf-8")
+    write_rows(
+        folder / "benchmark_results.csv", BENCHMARK_COLUMNS, ([_cell(name, row[name]) for name in BENCHMARK_COLUMNS] for row in rows)
+    )
+
+
+def _report(heading: Heading, rows: Sequence[Json]) -> Iterator[str]:
+    """benchmark_report.md: what it is of, a section for each row, and a table of all."""
+    yield "# Concurrency Benchmark Report"
+    yield ""
+    yield f"**Benchmark Name:** {heading.name}  "
+    yield f"**Date:** {heading.date}  "
+    yield f"**Configuration:** {heading.configuration}  "
+    yield f"**Concurrency Levels:** {', '.join(str(row['concurrency']) for row in rows)}"
+    for row in rows:
+        yield from ("", f"## Concurrency Level: {row['concurrency']}")
+        for title, figures in SECTIONS:
+            yield from ("", f"### {title}", "")
+            yield from (f"- **{label}:** {_shown(row, column, unit)}" for label, column, unit in figures)
+    yield from ("", "## Summary", "")
+    yield f"| Concurrency | {' | '.join(title for title, _, _ in SUMMARY)} |"
+    yield f"|---|{'---|' * len(SUMMARY)}"
+    for row in rows:
+        yield f"| {row['concurrency']} | {' | '.join(_shown(row, column, unit) for _, column, unit in SUMMARY)} |"
+
+
+def _shown(row: Json, column: str, unit: str) -> str:
+    """A figure as the CSV has it, with its unit; `N/A` where there is none."""
+    value = _cell(column, row[column])
+    return "N/A" if value in ("", None) else f"{value}{unit}"
+
+
+def _names(name: str) -> Iterator[str]:
+    """A name, and those for others of it."""
+    yield name
+    yield from (f"{name}_{number}" for number in range(2, 10_000))
+
+
+def _cell(name: str, value: Any) -> object:
+    return value if name in WHOLE_NUMBERS else rounded(value)
