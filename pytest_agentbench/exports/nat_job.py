@@ -64,7 +64,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
         for group, positions in _positions(chosen, origin).items():
             job = NatJob(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
             job.folder.mkdir(parents=True)
-            throughput = _write_job(job, origin, run)
+            throughput = _write_job(job, origin, run, exact=chosen.exact)
             rows[group].append((run.settings.concurrency, throughput))
     for group, measured in rows.items():
         write_benchmark(measured, directory / "benchmarks" / group)
@@ -92,13 +92,13 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def _write_job(job: NatJob, origin: Origin, run: Run) -> Throughput:
+def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> Throughput:
     throughput = Throughput()
-    for number, events in write_profile(_examples(job, origin), job.folder):
+    for number, events in write_profile(_examples(job, origin), job.folder, exact=exact):
         throughput.add(number, events)
         job.optimization.add_events(events)
         job.report.add(number, events)
-    throughput.write(job.folder)
+    throughput.write(job.folder, exact=exact)
     _write_json(job.folder / OPTIMIZATION, job.optimization.data())
     (job.folder / REPORT).write_text(job.report.text(), encoding="utf-8")
     _write_json(job.folder / ANSWERS, [entry for _, entry in sorted(job.entries.items())])

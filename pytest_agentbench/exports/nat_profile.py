@@ -32,9 +32,12 @@ class ProfilerEvent(NamedTuple):
     chunk: str | None = None
 
 
-def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path) -> Iterator[tuple[int, list[ProfilerEvent]]]:
-    """Writes EVENTS and TRACES of rollouts, each with its position in the data set; gives the events of each, by time."""
-    with (job / TRACES).open("w", encoding="utf-8") as traces, CsvFile(job / EVENTS, EVENT_COLUMNS) as table:
+def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path, *, exact: bool) -> Iterator[tuple[int, list[ProfilerEvent]]]:
+    """Writes EVENTS and TRACES of rollouts, each with its position in the data set; gives the events of each, by time.
+
+    `exact` is that of the CsvFile.
+    """
+    with (job / TRACES).open("w", encoding="utf-8") as traces, CsvFile(job / EVENTS, EVENT_COLUMNS, exact=exact) as table:
         separator = "[\n"
         for number, place in examples:
             events = sorted(events_of(place), key=lambda event: event.at)

@@ -42,8 +42,10 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
         usage = [*_usage(chosen.tables.calls, origin.run)]
         (folder / USAGE).write_text("".join(json.dumps(each) + "\n" for each in usage), encoding="utf-8")
         samples = [*cache_rows(origin)]
-        write_rows(folder / CACHE, CACHE_COLUMNS, ([_cell(row.get(name)) for name in CACHE_COLUMNS] for row in samples))
-        write_rows(folder / GPU, GPU_COLUMNS, ([_cell(row.get(name)) for name in GPU_COLUMNS] for row in gpu_rows(origin)))
+        write_rows(folder / CACHE, CACHE_COLUMNS, ([_cell(row.get(name)) for name in CACHE_COLUMNS] for row in samples), exact=chosen.exact)
+        write_rows(
+            folder / GPU, GPU_COLUMNS, ([_cell(row.get(name)) for name in GPU_COLUMNS] for row in gpu_rows(origin)), exact=chosen.exact
+        )
         for name, summary in _summaries(run.settings.window or WINDOW, usage, samples, steps, ends).items():
             (folder / name).write_text(json.dumps(summary, indent=2, allow_nan=False), encoding="utf-8")
 
