@@ -27,6 +27,9 @@ def add(commands: Any) -> None:
         "--as", dest="tool", required=True, metavar="FORMAT", help=f"one of: {' '.join(EXPORTS)}, or the import path of a writer"
     )
     export.add_argument("--output", type=Path, metavar="DIR", help="a new directory for the files (default, of one run: RUN/FORMAT)")
+    export.add_argument(
+        "--exact", action="store_true", help="write texts of CSV files as they are, also those that a spreadsheet takes for formulas"
+    )
     export.takes_reports()
     export.set_defaults(run=run_export)
 
@@ -37,7 +40,7 @@ def run_export(options: argparse.Namespace) -> None:
     from pytest_agentbench.runs.tally import find_run
 
     writer = load_writer(options.tool)
-    chosen = ChosenRuns([find_run(name, options.reports) for name in options.names])
+    chosen = ChosenRuns([find_run(name, options.reports) for name in options.names], exact=options.exact)
     folder = re.sub(r"[^\w-]", "_", options.tool)
     for file in written(writer, chosen, options.output or in_run(chosen, folder, "files")):
         print(f"wrote {file}")

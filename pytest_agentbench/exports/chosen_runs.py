@@ -19,8 +19,9 @@ from pytest_agentbench.tables.places import Origin
 class ChosenRuns:
     """The runs that are to be written for another tool."""
 
-    def __init__(self, directories: Sequence[Path]) -> None:
-        """Raises ConfigError as `origins` does."""
+    def __init__(self, directories: Sequence[Path], *, exact: bool = False) -> None:
+        """`exact`: no text of a CSV file is changed so that spreadsheets take it for text. Raises ConfigError as `origins` does."""
+        self.exact = exact
         self.origins: Sequence[Origin] = origins(directories)
 
     @cached_property

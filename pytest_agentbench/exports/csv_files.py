@@ -1,8 +1,12 @@
-"""CSV: a file for each table, and `columns.csv`, which says what every column is."""
+"""CSV as RFC 4180 has it: a file for each table, and `columns.csv`, which says what every column is.
+
+Texts come from servers and data sets, and a spreadsheet takes some for formulas: these get an apostrophe, unless a file is to be exact.
+"""
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,18 +17,31 @@ from pytest_agentbench.tables.columns import Table
 
 COLUMNS = ("table", "column", "unit", "is")
 
+#: How texts begin that spreadsheets take for formulas, by OWASP's page on CSV injection.
+_FORMULA = re.compile("[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]")
+_NUMBER = re.compile(r"[+-](?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
+
+
+def inert(value: Any) -> Any:
+    """Returns a cell that is no formula: a text that begins like one gets an apostrophe. Numbers stay, also those written as texts."""
+    if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
+
 
 class CsvFile:
-    """A CSV file that is being written, row by row."""
+    """A CSV file that is being written, row by row. The halves of a character, which are in no file, become escapes."""
 
-    def __init__(self, path: Path, header: Sequence[str]) -> None:
-        self._stream = path.open("w", encoding="utf-8", newline="")
-        self._writer = csv.writer(self._stream, lineterminator="\n")
+    def __init__(self, path: Path, header: Sequence[str], *, exact: bool = False) -> None:
+        """`exact`: texts that spreadsheets take for formulas are written as they are."""
+        self._exact = exact
+        self._stream = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        self._writer = csv.writer(self._stream, lineterminator="\r\n")  # a cell with either of the two is quoted only if this has both
         self.write(header)
 
     def write(self, row: Sequence[Any]) -> None:
         """A row; a value that is None is empty."""
-        self._writer.writerow(row)
+        self._writer.writerow(row if self._exact else [*map(inert, row)])
 
     def __enter__(self) -> Self:
         return self
@@ -36,13 +53,13 @@ class CsvFile:
 def write(chosen: ChosenRuns, directory: Path) -> None:
     """A value that is not known is empty; a text that is empty looks the same."""
     for table in chosen.tables.all:
-        write_rows(directory / f"{table.name}.csv", [head.name for head in table.heads], table.rows())
-    write_rows(directory / "columns.csv", COLUMNS, (row for table in chosen.tables.all for row in _about(table)))
+        write_rows(directory / f"{table.name}.csv", [head.name for head in table.heads], table.rows(), exact=chosen.exact)
+    write_rows(directory / "columns.csv", COLUMNS, (row for table in chosen.tables.all for row in _about(table)), exact=chosen.exact)
 
 
-def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A whole CSV file."""
-    with CsvFile(path, header) as file:
+def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], *, exact: bool = False) -> None:
+    """Writes a whole CSV file; `exact` as CsvFile has it."""
+    with CsvFile(path, header, exact=exact) as file:
         for row in rows:
             file.write(row)
 

@@ -56,7 +56,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
             own_origin, turns = in_turns.get(group, (origin, None))
             job = NatJob(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
             job.folder.mkdir(parents=True)
-            throughput = _write_job(job, own_origin, run)
+            throughput = _write_job(job, own_origin, run, exact=chosen.exact)
             throughput.wall_s = turns.busy_s if turns else None
             name = _benchmark(run, group)
             headings.setdefault(name, Heading.of(name, run, group))
@@ -93,13 +93,13 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def _write_job(job: NatJob, origin: Origin, run: Run) -> Throughput:
+def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> Throughput:
     throughput = Throughput()
-    for number, events in write_profile(_examples(job, origin), job.folder):
+    for number, events in write_profile(_examples(job, origin), job.folder, exact=exact):
         throughput.add(number, events)
         job.optimization.add_events(events)
         job.report.add(number, events)
-    throughput.write(job.folder)
+    throughput.write(job.folder, exact=exact)
     _write_json(job.folder / OPTIMIZATION, job.optimization.data())
     (job.folder / REPORT).write_text(job.report.text(), encoding="utf-8")
     _write_json(job.folder / ANSWERS, [entry for _, entry in sorted(job.entries.items())])

@@ -33,14 +33,15 @@ class ProfilerEvent(NamedTuple):
     chunk: str | None = None
 
 
-def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path) -> Iterator[tuple[int, list[ProfilerEvent]]]:
+def write_profile(examples: Iterator[tuple[int, RolloutPlace]], job: Path, *, exact: bool) -> Iterator[tuple[int, list[ProfilerEvent]]]:
     """Writes EVENTS and TRACES of rollouts, each with its position in the data set; gives the events of each, by time.
 
     TRACES has them in the order of their positions, as the toolkit has it. They end in another one, so a file holds what is to be ordered.
+    `exact` is that of the CsvFile.
     """
     places: dict[int, tuple[int, int]] = {}  # position -> where its trace begins and how long it is
     with tempfile.TemporaryFile() as unordered:
-        with CsvFile(job / EVENTS, EVENT_COLUMNS) as table:
+        with CsvFile(job / EVENTS, EVENT_COLUMNS, exact=exact) as table:
             for number, place in examples:
                 events = sorted(events_of(place), key=lambda event: event.at)
                 for event in events:

@@ -69,9 +69,9 @@ class Throughput:
         rate = len(tokens) / (end - start)
         self.calls.append(TimedCall(example, number, model, start, end, end - start, len(tokens), rate, tokens[0] - start, *middle))
 
-    def write(self, job: Path) -> None:
-        """CALLS and GAPS."""
-        write_rows(job / CALLS, CALL_COLUMNS, self.calls)
+    def write(self, job: Path, *, exact: bool) -> None:
+        """Writes CALLS, `exact` as CsvFile has it, and GAPS."""
+        write_rows(job / CALLS, CALL_COLUMNS, self.calls, exact=exact)
         write_rows(job / GAPS, GAP_COLUMNS, ((gap,) for gap in self.gaps))
 
     def figures(self) -> dict[str, float | int | None]:

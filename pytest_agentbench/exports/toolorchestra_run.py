@@ -37,20 +37,20 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
         run = chosen.run_of(origin)
         arms = chosen.in_turns(origin, run, lambda key: arm_of(key.variant))
         for arm, (own, _) in arms.items():
-            _write_run(directory / f"{origin.run}-{arm}", own, run, arm)
+            _write_run(directory / f"{origin.run}-{arm}", own, run, arm, exact=chosen.exact)
         if not arms:
-            _write_run(directory / origin.run, origin, run)
+            _write_run(directory / origin.run, origin, run, exact=chosen.exact)
 
 
-def _write_run(folder: Path, origin: Origin, run: Run, arm: str = "") -> None:
-    """All files of a run, or of one of its arms, by the calendar of the origin."""
+def _write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: bool) -> None:
+    """All files of a run, or of one of its arms, by the calendar of the origin; `exact` is that of the CSV files."""
     folder.mkdir()
     own = (place for place in places(origin) if not arm or arm_of(place.rollout.variant) == arm)
     steps, ends, usage = _write_tasks(own, run, folder)
     (folder / USAGE).write_text("".join(json.dumps(each) + "\n" for each in usage), encoding="utf-8")
     samples = [*cache_rows(origin)]
-    write_rows(folder / CACHE, CACHE_COLUMNS, ([_cell(row.get(name)) for name in CACHE_COLUMNS] for row in samples))
-    write_rows(folder / GPU, GPU_COLUMNS, ([_cell(row.get(name)) for name in GPU_COLUMNS] for row in gpu_rows(origin)))
+    write_rows(folder / CACHE, CACHE_COLUMNS, ([_cell(row.get(name)) for name in CACHE_COLUMNS] for row in samples), exact=exact)
+    write_rows(folder / GPU, GPU_COLUMNS, ([_cell(row.get(name)) for name in GPU_COLUMNS] for row in gpu_rows(origin)), exact=exact)
     for name, summary in _summaries(run.settings.window or WINDOW, usage, samples, steps, ends).items():
         (folder / name).write_text(json.dumps(summary, indent=2, allow_nan=False), encoding="utf-8")
 

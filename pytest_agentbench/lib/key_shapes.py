@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _WORDS = "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL"
 #: Last words of a name that says where a secret is, or of which kind, and is none: SSL_KEY_FILE.
@@ -48,28 +49,83 @@ _SHAPES = [
         ("local-", rf"{_START}local-[0-9a-f]{{40}}(?![0-9a-f])"),  # a W&B server of one's own
         # 40 hexadecimal digits are a commit, unless W&B is named before them
         *((name, rf"{name}.{{1,30}}?(?<![0-9a-f])([0-9a-f]{{40}})(?![0-9a-f])") for name in ("andb", "ANDB")),
-        ("eyJ", rf"{_START}eyJ[A-Za-z0-9_-]{{8,}}\.eyJ[A-Za-z0-9_-]{{8,}}\.[A-Za-z0-9_-]{{8,}}"),  # JWT
+        ("eyJ", rf"{_START}eyJ[A-Za-z0-9_-]{{8,1024}}\.eyJ[A-Za-z0-9_-]{{8,}}\.[A-Za-z0-9_-]{{8,}}"),  # JWT
         # a word of so many letters without a digit is English
         *((word, rf"{word} {{1,4}}((?=[A-Za-z._~+/-]*\d)[A-Za-z0-9._~+/-]{{20,}}={{0,2}})") for word in ("earer", "EARER", "Basic")),
         *(
             (header, rf"{header}\W{{1,12}}((?=[A-Za-z._~+/-]*\d)[A-Za-z0-9._~+/-]{{16,}}={{0,2}})")
-            for header in ("x-api-key", "X-Api-Key", "X-API-Key", "X-API-KEY")
+            for header in ("api-key", "Api-Key", "API-Key", "API-KEY")  # Azure's, and x-api-key
+        ),
+        *((f"{mark}{name}=", rf"\{mark}{name}=([^&#\s\"'\\<>]{{4,}})") for mark in "?&" for name in ("api_key", "apikey", "api-key")),
+        *(
+            (word, pattern)
+            for word in ("password", "Password", "PASSWORD")
+            for pattern in (
+                rf"{word}[\"']\s{{0,9}}:\s{{0,9}}([\"'])((?:(?!\1)[^\\]|\\.)++)",  # of JSON, or of a dict of Python
+                rf"{word}(\\{{1,15}})\"\s{{0,9}}:\s{{0,9}}\1\"((?:[^\"\\]|(?!\1\")\\++\"?)++)",  # of JSON within JSON
+            )
         ),
         *((name, rf"{name}=([A-Za-z0-9+/]{{20,}}={{0,2}})") for name in ("AccountKey", "SharedAccessKey")),  # Azure
         ("hooks.slack.com/services/", r"hooks\.slack\.com/services/([A-Za-z0-9/]{20,})"),
         *((name, rf"{name}\W{{1,12}}([A-Za-z0-9+/]{{40}})(?![A-Za-z0-9+/])") for name in ("ws_secret_access_key", "WS_SECRET_ACCESS_KEY")),
         ("-----BEGIN ", rf"{_PEM}(?:{_PEM_BODY}-----END [A-Z ]{{0,30}}PRIVATE KEY-----|{_PEM_LINES})"),
-        ("://", r"://[^/\s:@\"\\]{0,64}:([^@/\s\"\\]{3,})@"),  # the password of a URL
+        ("://", r"://[^/\s:@\"\\]{0,64}:([^/\s\"\\]{3,})@"),  # the password of a URL, which may have an @ of its own
+        ("://", r"://((?=[^/\s:@\"\\\d]*\d)[^/\s:@\"\\]{16,})@"),  # a token in its place
     )
 ]
 
+#: Keys of makers, wherever they begin: a key that stands directly behind another secret has no start of its own.
+_BARE = [(beginning, re.compile(shape.pattern.removeprefix(_START))) for beginning, shape in _SHAPES if shape.pattern.startswith(_START)]
+_GOES_ON = re.compile(r"[A-Za-z0-9_.-]")  # letters of such keys
+_BACK = 64  # characters of a secret in which the next one may have begun, because its first letters fit the shape of the first one
 
-def places_of_keys(text: str) -> Iterator[tuple[int, int]]:
-    """Where keys of known shapes are: start, and end."""
+_BASIC = re.compile(r"[Bb](?:asic|ASIC) {1,4}([A-Za-z0-9+/_-]{4,}+={0,2})")
+
+
+def places_of_keys(text: str, others: Iterable[tuple[int, int]] = ()) -> Iterator[tuple[int, int]]:
+    """Yields where keys of known shapes are: start, and end. `others`: places of other secrets, directly behind which a key may begin."""
+    found = [*others]
     for beginning, pattern in _SHAPES:
         at = text.find(beginning)
         while at >= 0:
             key = pattern.match(text, at)
             if key:
-                yield key.span(pattern.groups)
+                found.append(key.span(pattern.groups))
+                yield found[-1]
             at = text.find(beginning, key.end() if key else at + 1)
+    yield from _logins(text)
+    ends: set[int] = set()
+    while found:
+        place = found.pop()
+        if place[1] not in ends:
+            ends.add(place[1])
+            if (following := _behind(text, *place)) is not None:
+                yield following
+                found.append(following)
+
+
+def _behind(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """The place of a key that begins in a secret, or where it ends, and ends after it."""
+    if not _GOES_ON.match(text, end):
+        return None
+    place = end, end
+    first = max(start + 1, end - _BACK)
+    for beginning, pattern in _BARE:
+        at = text.find(beginning, first, end + len(beginning))
+        while at >= 0:
+            key = pattern.match(text, at)
+            if key and key.end() > place[1]:
+                place = key.span()
+            at = text.find(beginning, at + 1, end + len(beginning))
+    return place if place[1] > end else None
+
+
+def _logins(text: str) -> Iterator[tuple[int, int]]:
+    """Where a user and a password stand behind `Basic`, however short they are: base64 of a printable text with a colon."""
+    for found in _BASIC.finditer(text) if "asic " in text or "ASIC " in text else ():
+        try:
+            login = base64.urlsafe_b64decode(found[1].replace("+", "-").replace("/", "_")).decode()
+        except ValueError:
+            continue
+        if ":" in login and login.isprintable():
+            yield found.span(1)

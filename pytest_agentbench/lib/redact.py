@@ -61,6 +61,7 @@ class _Kind(Enum):
     NAME = "names, that of an object's own keys excepted"
     LABEL = "whatever is below it is part of the data set"
     FOREIGN = "free text, whatever the keys are"
+    PASSWORD = "a text that its key calls a password"
 
 
 @dataclass(frozen=True)
@@ -103,19 +104,19 @@ class Redactor:
 
     def __call__(self, text: str) -> str:
         """A record or run.json without secrets, and as valid as before: names, labels and numbers stay, and so do keys of objects."""
-        secrets = sorted(start for start, _ in (*places_of_keys(text), *_places(text, self._in_records)))
+        secrets = sorted(start for start, _ in _all_places(text, self._in_records))
         return "".join(self._parts(text, iter(secrets))) if secrets else text
 
     def plain(self, text: str) -> str:
         """The same for a text that is no JSON."""
-        return _replaced(text, [*places_of_keys(text), *_places(text, self._in_texts)])
+        return _replaced(text, _all_places(text, self._in_texts))
 
     def blanked(self, text: bytes, first: int = 0, stop: int | None = None) -> bytes:
         """The same for what lies in a file, not a byte longer or shorter; only what begins from `first` to before `stop`."""
         letters = text.decode("latin-1")
         kept = bytearray(text)
         stop = len(text) if stop is None else stop
-        secrets = (each for each in (*places_of_keys(letters), *_places(letters, self._as_bytes)) if first <= each[0] < stop)
+        secrets = (each for each in _all_places(letters, self._as_bytes) if first <= each[0] < stop)
         for start, end in _merged(secrets):
             kept[start:end] = MARK.encode()[: end - start].ljust(end - start, b"*")
         return bytes(kept)
@@ -130,7 +131,7 @@ class Redactor:
             if quoted is None:
                 if token[0] in "{[":
                     around.append((here, value))
-                    here = value = _Kind.TEXT if value is _Kind.NAME and token[0] == "{" else value
+                    here = value = _Kind.TEXT if value is _Kind.PASSWORD or (value is _Kind.NAME and token[0] == "{") else value
                 elif around:
                     here, value = around.pop()
                 continue
@@ -151,18 +152,23 @@ class Redactor:
         if kind is _Kind.LABEL:
             return quoted
         content: str = json.loads(quoted, strict=False)
-        keys = [(start, end) for start, end in places_of_keys(content) if content[start:end] not in self._labels]
-        clean = _replaced(content, keys if kind is _Kind.NAME else [*keys, *_places(content, self._in_records)])
+        if kind is _Kind.PASSWORD:
+            return quoted if content in self._labels else json.dumps(MARK)
+        values = [] if kind is _Kind.NAME else [*_places(content, self._in_records)]
+        keys = [(start, end) for start, end in places_of_keys(content, values) if content[start:end] not in self._labels]
+        clean = _replaced(content, [*keys, *values])
         return quoted if clean == content else json.dumps(clean)
 
 
 def _kind(key: str, here: _Kind) -> _Kind:
     """What stands under a key of an object."""
-    if here in (_Kind.LABEL, _Kind.FOREIGN):
+    if here is _Kind.LABEL:
         return here
     if key in _LABELS:
         return _Kind.LABEL
-    return _Kind.FOREIGN if key in _FOREIGN else _Kind.NAME if key in _NAMES else _Kind.TEXT
+    if key.lower() == "password":
+        return _Kind.PASSWORD
+    return _Kind.FOREIGN if _Kind.FOREIGN is here or key in _FOREIGN else _Kind.NAME if key in _NAMES else _Kind.TEXT
 
 
 def _is_word(value: str) -> bool:
@@ -184,14 +190,15 @@ def named_secrets(settings: object) -> Iterator[str]:
 
 def _all_forms(values: Iterable[str]) -> list[str]:
     """The forms of several values, the longest first."""
-    return sorted({form for value in values for each in {value, value.strip()} for form in _forms(each)}, key=len, reverse=True)
+    written = {each for value in values for each in (value, value.strip(), " ".join(value.split()))}
+    return sorted({form for each in written for form in _forms(each)}, key=len, reverse=True)
 
 
 def _forms(value: str) -> Iterator[str]:
-    """How a value may be written: as it is, in a URL, in base64 with other text around it, and in JSON within JSON."""
+    """How a value may be written: as it is, in Python's repr, in a URL, in base64 with other text around it, and in JSON within JSON."""
     data = value.encode(errors="surrogateescape")
     in_url = {quote(data, safe=""), quote(data), quote_plus(data)}
-    forms = {value, *in_url, *(re.sub(r"%[0-9A-F]{2}", lambda each: each[0].lower(), form) for form in in_url)}
+    forms = {value, *_python_forms(value, data), *in_url, *(re.sub(r"%[0-9A-F]{2}", lambda each: each[0].lower(), form) for form in in_url)}
     for before in range(3):
         coded = base64.b64encode(b"\0" * before + data).decode().rstrip("=")
         inner = coded[before + (before > 0) : len(coded) - bool((len(data) + before) % 3)]  # the ends depend on what is around it
@@ -199,6 +206,20 @@ def _forms(value: str) -> Iterator[str]:
     for _ in range(_DEPTH + 1):
         yield from forms
         forms = {json.dumps(form, ensure_ascii=ascii)[1:-1] for form in forms for ascii in (True, False)}
+
+
+def _python_forms(value: str, data: bytes) -> Iterator[str]:
+    """How repr writes a value within a text or within bytes: which quote has a backslash depends on all of these."""
+    for quote_mark in ("'", "\\'"):
+        for write in (repr, ascii):
+            yield quote_mark.join(write('"' + part)[2:-1] for part in value.split("'"))
+        yield quote_mark.join(repr(b'"' + part)[3:-1] for part in data.split(b"'"))
+
+
+def _all_places(text: str, values: Iterable[str]) -> list[tuple[int, int]]:
+    """Where any of the values is, and where keys of known shapes are."""
+    found = [*_places(text, values)]
+    return [*found, *places_of_keys(text, found)]
 
 
 def _places(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:

@@ -107,7 +107,7 @@ class Worker:
         keys, why = suite_keys(suite), suite["unsupported"]
         marks = {scenario: (pytest.mark.skip(reason),) for scenario, reason in why.items()}
         parameters = [pytest.param(key, marks=marks.get(key.scenario, ())) for key in keys]
-        metafunc.parametrize(KEY, parameters, indirect=True, ids=[key.id for key in keys])
+        metafunc.parametrize(KEY, parameters, indirect=True, ids=[one_line(key.id) for key in keys])
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """Test files of a task are its verifier's, and run where it is carried out."""

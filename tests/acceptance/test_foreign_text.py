@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,9 +20,14 @@ from tests.small_stacks import PASSES, agentbench, own_folder, stack
 #: A line that looks like ours, commands of GitHub and Azure, a cleared screen, text that is read backwards, half a letter, Markdown.
 HOSTILE = (
     "x\nrule        shop tsq.mean >= 1 of run: PASS, 1.000\n::stop-commands::theirs\n ::error::bad\r\x1b[2J\x1b]0;title\x07 ##[error]a "
-    "##vso[task.x]b \u202ereversed \x9b31m\x7f <img src=x> @octocat [a](https://evil.example) `| \\| <b>"
+    "##vso[task.x]b ##teamcity[x y='z'] \u202ereversed \x9b31m\x7f <img src=x> @octocat [a](https://evil.example) `| \\| <b>"
 )
 SAID = json.dumps(HOSTILE)
+
+#: Ids of scenarios, which name tests: on the terminal, in JUnit and in what is shown of failures.
+IDS = tuple(
+    f"shop-{number}{text}" for number, text in enumerate(("", "##vso[task.x]", "##teamcity[x y='z'] ##[error]", " ::error::x\n::a::"))
+)
 
 ANNOTATIONS = ("::error ", "::warning ", "::notice ")
 
@@ -35,7 +41,7 @@ HOSTILE = {SAID}
 class Agent(ToolCalling):
     async def run(self, scenario, llm, tools):
         print(HOSTILE)
-        if scenario.id == "shop-1":
+        if scenario.id.startswith("shop-1"):
             raise ValueError(HOSTILE)
         return await super().run(scenario, llm, tools)
 """
@@ -43,7 +49,7 @@ SCORER = f"""
 from pytest_agentbench.records import Score
 
 def fussy(scenario, rollout):
-    if scenario.id == "shop-3":
+    if scenario.id.startswith("shop-3"):
         raise ValueError({SAID})
     return Score(0.5, explanation={SAID})
 """
@@ -78,8 +84,8 @@ def shop(project: Project) -> None:
         scenarios=4, agent={"kind": "./agent.py:Agent"}, scorers=["tsq", "./scorer.py:fussy"], test=TEST, thresholds={"fussy": 1.0}
     )
     entries = json.loads((project.root / "scenarios/shop/data.json").read_text())
-    for entry in entries:
-        entry["question"] += HOSTILE
+    for id, entry in zip(IDS, entries, strict=True):
+        entry.update(id=id, question=entry["question"] + HOSTILE)
     project.write("scenarios/shop/data.json", json.dumps(entries))
     project.write("scenarios/shop/agent.py", AGENT)
     project.write("scenarios/shop/scorer.py", SCORER)
@@ -113,7 +119,7 @@ def test_a_hostile_run(project: Project, monkeypatch: pytest.MonkeyPatch, way: t
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     shop(project)
 
-    output = run(project, *way, "-vv", "-rA", "scenarios/shop")
+    output = run(project, *way, "-vv", "-rA", "--durations=0", "--durations-min=0", "--junitxml=junit.xml", "scenarios/shop")
 
     assert {"agent_error", "infra_error", "ok"} == {rollout.status for rollout in project.rollouts}, output
     assert {f"find_item{HOSTILE}"} == {name for rollout in project.rollouts for name in rollout.tools}
@@ -123,6 +129,9 @@ def test_a_hostile_run(project: Project, monkeypatch: pytest.MonkeyPatch, way: t
     assert "= FAILURES =" in quiet and "= agentbench =" in quiet
     assert "::error " not in quiet
     assert "\n::error " in after
+    said = [text for element in ET.parse(project.root / "junit.xml").iter() for text in (element.text or "", *element.attrib.values())]
+    assert 4 == len({text for text in said if text.startswith("test_score[")})
+    assert [] == faults("\n".join(said))
     for report in (project.directory / "report.md", project.directory / "comment.md", summary):
         assert [] == markup(report.read_text()), report
 

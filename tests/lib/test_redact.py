@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import itertools
 import json
 import re
 import shutil
@@ -58,10 +59,19 @@ PEM = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
         (f"Endpoint=sb://shop/;SharedAccessKey={PEM}00=", f"Endpoint=sb://shop/;SharedAccessKey={MARK}"),
         (f"-----BEGIN PRIVATE KEY-----\n{PEM}\n{PEM}\nand then it was cut", f"{MARK}\nand then it was cut"),
         (f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{PEM}", MARK),
+        (f"api-key: {HEX[:32]}, and", f"api-key: {MARK}, and"),
+        ("https://host/v1?api_key=pw-1&x=1", f"https://host/v1?api_key={MARK}&x=1"),
+        ("https://host/v1?x=1&api_key=pw-1", f"https://host/v1?x=1&api_key={MARK}"),
+        ('body {"user": "u", "password": "a b\\"c"}', f'body {{"user": "u", "password": "{MARK}"}}'),
+        ("body {'user': 'u', 'password': 'a b\"c'}", f"body {{'user': 'u', 'password': '{MARK}'}}"),
+        ("https://0123456789abcdefTOKEN@host/v1", f"https://{MARK}@host/v1"),
+        ("https://bob:sw@rd@fish@host/v1", f"https://bob:{MARK}@host/v1"),
+        ("Authorization: Basic YTpiMQ==, and", f"Authorization: Basic {MARK}, and"),
+        ("sent basic YTpiMQ==", f"sent basic {MARK}"),
     ],
 )
 def test_keys_that_their_surroundings_tell(text: str, redacted: str) -> None:
-    """Keys of W&B, of headers and of Azure's connection strings, and a private key that was cut: as they are, and in JSON."""
+    """Keys of W&B, of headers and of Azure's connection strings, a private key that was cut, and passwords: as they are, and in JSON."""
     assert redacted == Redactor().plain(text)
     assert {"a": redacted} == json.loads(Redactor()(json.dumps({"a": text})))
     assert {"a": json.dumps({"b": redacted})} == json.loads(Redactor()(json.dumps({"a": json.dumps({"b": text})})))
@@ -133,9 +143,42 @@ def test_a_key_that_is_expected() -> None:
     assert record["expected"] == redacted["expected"]
 
 
+def test_a_password_of_a_record() -> None:
+    """A text under the key `password` is replaced, however short it is, unless it is expected of agents. Anything else there stays."""
+    record = {"arguments": {"password": "pw", "Password": "of 1", "of": [{"password": {"deep": "pw"}}, {"password": 5}]}}
+
+    redacted = json.loads(Redactor(public=PublicText(labels='{"password": "of 1"}'))(json.dumps(record)))
+
+    assert {**record["arguments"], "password": MARK} == redacted["arguments"]
+
+
+def test_keys_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that begins where another secret ends, or in its last letters, is found; so is a third one, and one behind a value."""
+    monkeypatch.setenv("SHOP_KEY", "swordfish-0815x")
+    keys = ["AKIAABCDEFGHIJKLMNOP", "ghp_abcdefghijklmnopqrstuvwxyz012345", "sk-proj-abc_DEF-ghi_JKL-mno", "AIza" + "x" * 35]
+
+    for first, second in itertools.permutations([*keys, "swordfish-0815x"], 2):
+        assert "<>" == Redactor().plain(f"<{first}{second}>").replace(MARK, "")
+        assert {"a": "<>"} == json.loads(Redactor()(json.dumps({"a": f"<{first}{second}>"})).replace(MARK, ""))
+    assert "<>" == Redactor().plain(f"<{''.join(keys)}>").replace(MARK, "")
+
+
+def test_many_keys_without_a_gap() -> None:
+    """However many keys follow each other, each is read a few times."""
+    for text in ("AKIAABCDEFGHIJKLMNOP" * 2_000, "sk-" * 20_000):
+        assert "" == Redactor().plain(text).replace(MARK, "")
+
+
 def test_ordinary_words_are_no_keys() -> None:
-    """Words that contain the beginning of a key stay."""
-    text = json.dumps({"a": "a risk-assessment-of-every-customer, task-force-of-the-twentieth-century", "b": "sk-short"})
+    """Words that contain the beginning of a key stay, and so do schemas, users of URLs and English that begins as a login does."""
+    text = json.dumps(
+        {
+            "a": "a risk-assessment-of-every-customer, task-force-of-the-twentieth-century",
+            "b": "sk-short",
+            "c": "Basic training of basic care, ssh://git@github.com, https://first.last@host",
+            "d": {"password": {"type": "string"}, "required": ["password"]},
+        }
+    )
 
     assert text == Redactor()(text)
 
@@ -281,6 +324,10 @@ ENCODINGS: Mapping[str, Callable[[str], str]] = {
     "in base64": lambda value: base64.b64encode(value.encode()).decode(),
     "in base64 for URLs": lambda value: base64.urlsafe_b64encode(value.encode()).decode(),
     "as a password of basic access": lambda value: base64.b64encode(f"user:{value}".encode()).decode(),
+    "in a repr": lambda value: repr(value)[1:-1],
+    "in a repr with both quotes": lambda value: repr(f"{value}'\"")[1:-4],
+    "in the repr of bytes": lambda value: repr(value.encode())[2:-1],
+    "with its white space collapsed": lambda value: " ".join(value.split()),
     "as a password with more behind it": lambda value: base64.b64encode(f"bob:{value}:".encode()).decode(),
 }
 

@@ -160,20 +160,23 @@ def test_a_key_reaches_the_server_and_no_file(project: Project, monkeypatch: pyt
     assert "SHOP_ACCESS" == project.run_json["backend"]["api_key_env"]
 
 
+@pytest.mark.parametrize("password", ["swordfish-0817", "sword@fish-0817"])
 @pytest.mark.parametrize("reached", [True, False], ids=["reached", "refused"])
-def test_a_password_of_a_url_reaches_the_server_and_no_file(project: Project, reached: bool) -> None:
-    """User and password of a URL are sent with every request. The password and the header are in no file and in no output."""
-    password = "swordfish-0817"
+def test_a_password_of_a_url_reaches_the_server_and_no_file(project: Project, reached: bool, password: str) -> None:
+    """User and password of a URL are sent with every request. The password and the header are in no file and in no output, whether the
+    server was reached or not; the address without them is in the file of durations, which is outside of the run's directory.
+    """
     coded = base64.b64encode(f"bob:{password}".encode()).decode()
     project.suite(scenarios=2)
     with engine(project.root, FIND_THEN_ANSWER, model="by-hand") as url, recorded(url) as proxy:
         port = proxy.server_port if reached else 1
-        login = f"bob:{password}" if reached else password  # a token alone has no shape by which it is known
+        login = f"bob:{password}" if reached or "@" in password else password
         result = project.run(f"--agentbench-backend=http://{login}@127.0.0.1:{port}/v1", "-vv", "scenarios/shop")
 
     result.assert_outcomes(passed=2 * reached, errors=1 - reached)
     assert ({f"Basic {coded}"} if reached else set()) == {authorization for _, authorization in proxy.authorizations}
     assert f"http://127.0.0.1:{port}/v1" == project.run_json["settings"]["backend"] == project.run_json["backend"]["url"]
+    assert [f"http://127.0.0.1:{port}/v1"] == [*json.loads((project.root / "reports/durations.json").read_text())]
     shown = ("output", result.stdout.str() + result.stderr.str())
     assert [] == [name for name, text in (shown, *files_of(project.root / "reports")) if password in text or coded in text]
 
