@@ -38,13 +38,14 @@ class Task:
     artifacts: tuple[str, ...] = ()  # paths that a separate verifier is given
     solution_env: Mapping[str, str] = field(default_factory=dict)
     sandbox: str = DOCKER  # what its suite says; or harbor:NAME
+    private_addresses: tuple[str, ...] = ()  # ranges that its suite opens to programs in a sandbox with the network `public`
     skipped: str = SKIPPED_ALLOW  # what its suite says of checks that the verifier skips: `allow`, or `fail` for a reward of 0
     broken: str = ""  # what is wrong with its directory, one sentence; such a scenario cannot run, and its tests are errors
     unsupported: str = ""  # what it asks that is not supported, one sentence; such a scenario is skipped with it
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Task:
-        return cls(**{**data, "artifacts": tuple(data["artifacts"])})
+        return cls(**{**data, "artifacts": tuple(data["artifacts"]), "private_addresses": tuple(data["private_addresses"])})
 
 
 def is_task_directory(folder: Path) -> bool:
