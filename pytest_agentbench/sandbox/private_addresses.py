@@ -15,7 +15,7 @@ from pytest_agentbench.sandbox.images import FILTER_IMAGE, WITHOUT_A_FILTER, mak
 from pytest_agentbench.sandbox.limits import PUBLIC
 from pytest_agentbench.suites.task import Task
 
-Network = IPv4Network | IPv6Network
+AddressRange = IPv4Network | IPv6Network
 
 #: Closed, beside the subnets that the container itself is in.
 CLOSED = (
@@ -81,7 +81,7 @@ def close(engine: Any, container: Any, task: Task, servers: Sequence[str]) -> No
         ) from error
 
 
-def rules(closed: Iterable[Network], allowed: Iterable[Network], servers: Iterable[str]) -> str:
+def rules(closed: Iterable[AddressRange], allowed: Iterable[AddressRange], servers: Iterable[str]) -> str:
     """Returns what `nft` is told: which packets leave the network namespace."""
     hosts = [ip_network(ip_address(each)) for each in servers]
     lines = [
@@ -95,7 +95,7 @@ def rules(closed: Iterable[Network], allowed: Iterable[Network], servers: Iterab
     return f"table inet agentbench {{ chain output {{ {chain}; }}; }}"
 
 
-def _each_family(networks: Iterable[Network], verdict: str) -> list[str]:
+def _each_family(networks: Iterable[AddressRange], verdict: str) -> list[str]:
     """Returns a rule for the IPv4 networks and one for those of IPv6, where there are some."""
     networks = list(networks)
     found = []
@@ -105,12 +105,12 @@ def _each_family(networks: Iterable[Network], verdict: str) -> list[str]:
     return found
 
 
-def _subnets(networks: Iterable[Mapping[str, Any]]) -> list[Network]:
+def _subnets(networks: Iterable[Mapping[str, Any]]) -> list[AddressRange]:
     """Returns the subnets of a running container's addresses; none where it has loopback alone."""
     pairs = (("IPAddress", "IPPrefixLen"), ("GlobalIPv6Address", "GlobalIPv6PrefixLen"))
     found = ((each.get(address), each.get(length)) for each in networks for address, length in pairs)
     return [ip_interface(f"{address}/{length}").network for address, length in found if address]
 
 
-def _covered(network: Network, by: Iterable[Network]) -> bool:
+def _covered(network: AddressRange, by: Iterable[AddressRange]) -> bool:
     return any(each.version == network.version and network.subnet_of(each) for each in by)  # type: ignore[arg-type]

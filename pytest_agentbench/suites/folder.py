@@ -75,7 +75,8 @@ def _in_sandbox(scenario: Scenario, spec: SuiteSpec) -> Scenario:
     """Returns a task with what its suite says of sandbox and verifier; another scenario as it is."""
     if scenario.task is None:
         return scenario
-    task = replace(scenario.task, sandbox=spec.sandbox, skipped=spec.verifier.skipped, private_addresses=tuple(spec.private_addresses))
+    verifier, ranges = spec.verifier, tuple(spec.private_addresses)
+    task = replace(scenario.task, sandbox=spec.sandbox, private_addresses=ranges, skipped=verifier.skipped, changed=verifier.changed)
     return replace(scenario, task=task)
 
 

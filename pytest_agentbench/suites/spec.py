@@ -13,7 +13,7 @@ from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec, RoleSpecs
 from pytest_agentbench.suites.suite import score_name
-from pytest_agentbench.suites.task import DOCKER, HARBOR
+from pytest_agentbench.suites.task import DOCKER, FAIL, HARBOR
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -80,6 +80,7 @@ class VerifierSpec(Spec):
     """How what a verifier says of a task becomes its reward."""
 
     skipped: Literal["allow", "fail"] = "allow"  # fail: a check that was skipped makes the reward 0
+    changed: Literal["allow", "fail"] = "allow"  # fail: a file that a shared verifier uses and the agent changed makes the reward 0
 
 
 class SuiteSpec(Spec):
@@ -127,9 +128,11 @@ class SuiteSpec(Spec):
         return ranges
 
     @model_validator(mode="after")
-    def _ranges_of_our_sandboxes(self) -> SuiteSpec:
+    def _what_our_sandboxes_have(self) -> SuiteSpec:
         if self.private_addresses and self.sandbox != DOCKER:
             raise ValueError(f"private_addresses: are of the sandbox {DOCKER}; {self.sandbox} closes none; leave one of the two out")
+        if self.verifier.changed == FAIL and self.sandbox != DOCKER:
+            raise ValueError(f"verifier.changed: in {self.sandbox} no files are compared; say `allow`, or take the sandbox {DOCKER}")
         return self
 
     @field_validator("agent")

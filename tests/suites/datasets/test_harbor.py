@@ -332,6 +332,20 @@ def test_skipped_checks(tmp_path: Path) -> None:
     assert ["allow", "fail"] == [each.task.skipped for found in (usual, strict) for each in found.scenarios if each.task]
 
 
+def test_changed_files(tmp_path: Path) -> None:
+    """Files of a verifier that an agent changed are allowed if suite.yaml does not say `fail`, which takes a sandbox that compares them."""
+    write_task(tmp_path / "tasks")
+    usual = suite(tmp_path)
+    file, text = tmp_path / "suite.yaml", "name: ours\ndataset: {format: harbor, file: tasks}\nverifier: {changed: fail}\n"
+    file.write_text(text)
+    strict = load_suite(file)
+    file.write_text(f"{text}sandbox: harbor:daytona\n")
+    with pytest.raises(ConfigError, match=r"verifier\.changed: in harbor:daytona no files are compared; say `allow`"):
+        load_suite(file)
+
+    assert ["allow", "fail"] == [each.task.changed for found in (usual, strict) for each in found.scenarios if each.task]
+
+
 def test_private_addresses(tmp_path: Path) -> None:
     """Ranges that a suite opens are known to its tasks; what is no range, and one for a sandbox that closes none, is refused."""
     write_task(tmp_path / "tasks")
