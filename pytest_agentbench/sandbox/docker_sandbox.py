@@ -24,6 +24,7 @@ from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.limits import KIND, create, kept_up
 from pytest_agentbench.sandbox.own_programs import PRELOAD, OwnPrograms, empty_preload, programs_of
 from pytest_agentbench.sandbox.ownership import labels
+from pytest_agentbench.sandbox.private_addresses import close, name_servers
 from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File
 from pytest_agentbench.suites.task import Task
 
@@ -48,6 +49,7 @@ class DockerSandbox:
         self._workdir = "/"  # the image's own
         self._users: Mapping[str, int] = {}  # name -> number, as the image has them
         self._programs: OwnPrograms | None = None
+        self._name_servers: tuple[str, ...] = ()  # as the engine names them before an agent can
         self._changes: list[Change] = []  # what differed from the image when `end_processes` had stopped all
         self._trusted = False  # whether nothing of an agent's has run since its own programs were put in
 
@@ -75,12 +77,17 @@ class DockerSandbox:
         self._users = self._listed_users()
         self._programs.put(self._container)
         self._container.start()
+        self._name_servers = name_servers(self._text("/etc/resolv.conf"))
+        close(self._engine, self._container, self._task, self._name_servers)
 
     def _listed_users(self) -> dict[str, int]:
-        file = self._get("/etc/passwd", LARGEST_FILE)
-        lines = file.content.decode(errors="replace").splitlines() if isinstance(file, File) else []
-        fields = (line.split(":") for line in lines)
+        fields = (line.split(":") for line in self._text("/etc/passwd").splitlines())
         return {"root": 0, **{each[0]: int(each[2]) for each in fields if len(each) > 2 and each[2].isdecimal()}}
+
+    def _text(self, path: str) -> str:
+        """Returns a file of the image or the engine; nothing where there is none."""
+        file = self._get(path, LARGEST_FILE)
+        return file.content.decode(errors="replace") if isinstance(file, File) else ""
 
     async def exec(
         self,
@@ -139,6 +146,7 @@ class DockerSandbox:
         if any(each.path == PRELOAD and each.kind != DELETED for each in self._changes):
             empty_preload(container)
         container.start()
+        close(self._engine, container, self._task, self._name_servers)
 
     async def halt(self) -> None:
         await beside(f"{self._what} cannot be stopped", self._there().stop, timeout=60)

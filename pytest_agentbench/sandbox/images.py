@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,13 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import host_locks
 from pytest_agentbench.sandbox.engine import client, infra
 from pytest_agentbench.suites.task import Task
+
+#: The program `nft`, with which sandbox.private_addresses closes private addresses.
+FILTER_IMAGE, FILTER_DOCKERFILE = "agentbench-network-filter:1", "FROM alpine:3.20\nRUN apk add --no-cache nftables\n"
+FILTER_BUILD_S = 120.0
+WITHOUT_A_FILTER = (
+    'say network_mode = \'no-network\' in task.toml, or open all addresses with `private_addresses: ["0.0.0.0/0", "::/0"]` in suite.yaml'
+)
 
 _LOOK = 0.2  # seconds between two looks at a lock
 _LAST_LINES = 20  # of a build that failed
@@ -31,34 +39,56 @@ def make_image(task: Task, on_progress: Callable[[str], None]) -> bool:
             missing = size_of(engine, task.image) is None
             fetch(task.image, "missing", on_progress)
         return missing
-    lock = _lock(task, on_progress)
+    source = {"path": str(Path(task.folder, "environment"))}
+    return _made(image_of(task), f"the image of {Path(task.folder).name}", source, task.build_timeout_s, on_progress)
+
+
+def make_filter_image(on_progress: Callable[[str], None]) -> bool:
+    """The same for FILTER_IMAGE."""
+    source = {"fileobj": io.BytesIO(FILTER_DOCKERFILE.encode())}
     try:
-        with closing(client()) as engine, infra(f"the image of {Path(task.folder).name}"):
-            if missing := size_of(engine, image_of(task)) is None:
-                _build(engine, task, on_progress)
+        return _made(FILTER_IMAGE, f"the image {FILTER_IMAGE}", source, FILTER_BUILD_S, on_progress)
+    except InfraError as error:
+        raise InfraError(
+            f"private addresses cannot be closed to sandboxes with the network `public`: {error}; build it where there is internet "
+            f"(`printf '{FILTER_DOCKERFILE.encode('unicode_escape').decode()}' | docker build -t {FILTER_IMAGE} -`) and bring it by "
+            f"`docker save` and `docker load`, or {WITHOUT_A_FILTER}"
+        ) from error
+
+
+def _made(name: str, what: str, source: Mapping[str, Any], seconds: float, on_progress: Callable[[str], None]) -> bool:
+    """Builds an image from a `source` that the engine's client understands, unless there is one; whether there was none."""
+    from pytest_agentbench.backends.stack.docker_engine import size_of
+
+    lock = _lock(name, what, on_progress)
+    try:
+        with closing(client()) as engine, infra(what):
+            if missing := size_of(engine, name) is None:
+                engine.api.timeout = seconds  # that nothing may come for
+                _build(engine, name, what, source, on_progress)
         return missing
     finally:
         lock.release()
 
 
-def _lock(task: Task, on_progress: Callable[[str], None]) -> host_locks.Lock:
+def _lock(name: str, what: str, on_progress: Callable[[str], None]) -> host_locks.Lock:
     """Waits until nobody on this machine builds the same image."""
     with infra():
-        while isinstance(lock := host_locks.take(f"image-{task.image_digest}", "building an image"), str):
-            on_progress(f"the image of {Path(task.folder).name}: {lock}")
+        while isinstance(lock := host_locks.take(f"image-{name}", "building an image"), str):
+            on_progress(f"{what}: {lock}")
             time.sleep(_LOOK)
     return lock
 
 
-def _build(engine: Any, task: Task, on_progress: Callable[[str], None]) -> None:
-    folder, lines, fault = Path(task.folder, "environment"), list[str](), ""
-    engine.api.timeout = task.build_timeout_s  # that nothing may come for
-    for event in engine.api.build(path=str(folder), tag=image_of(task), network_mode="host", rm=True, forcerm=True, decode=True):
+def _build(engine: Any, name: str, what: str, source: Mapping[str, Any], on_progress: Callable[[str], None]) -> None:
+    lines, fault = list[str](), ""
+    for event in engine.api.build(tag=name, network_mode="host", rm=True, forcerm=True, decode=True, **source):
         if line := event.get("stream", "").strip():
             lines.append(line)
             if line.startswith("Step "):
-                on_progress(f"building the image of {Path(task.folder).name}: {line}")
+                on_progress(f"building {what}: {line}")
         fault = event.get("error", fault).strip()
     if fault:
         tail = "\n".join(lines[-_LAST_LINES:])
-        raise InfraError(f"the image of {folder} cannot be built: {fault}; the end of what the build said:\n{tail}")
+        where = source.get("path", "its Dockerfile")
+        raise InfraError(f"the image of {where} cannot be built: {fault}; the end of what the build said:\n{tail}")

@@ -10,7 +10,8 @@ from pytest_agentbench.sandbox.own_programs import OwnPrograms
 from pytest_agentbench.suites.task import Task
 
 PIDS = 512  # processes and threads at once
-NETWORKS = {"public": "bridge", "no-network": "none"}
+PUBLIC = "public"
+NETWORKS = {PUBLIC: "bridge", "no-network": "none"}
 
 #: What root may do in there: package managers and servers need it. All else that Docker gives by default is taken away.
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID", "SYS_CHROOT")
@@ -73,19 +74,14 @@ def create(engine: Any, image: Any, task: Task, labels: Mapping[str, str], first
     return engine.containers.create(image.id, **settings), UNLIMITED_KIND
 
 
-def unenforced(engine: Any, image: Any, tasks: Sequence[Task]) -> Iterator[str]:
-    """Yields a sentence for each limit of these tasks that this engine does not keep; a container that is not started tries it."""
-    container, kind = create(engine, image, tasks[0], {}, ["true"])
+def unenforced(engine: Any, image: Any, task: Task) -> Iterator[str]:
+    """Yields a sentence for each limit of a task that this engine does not keep; a container that is not started tries it."""
+    container, kind = create(engine, image, task, {}, ["true"])
     container.remove(force=True, v=True)
     if kind == UNLIMITED_KIND:
         yield (
             "Docker's storage driver has no quotas, so storage_mb limits each file of a sandbox and not all files together; "
             "btrfs, zfs, and overlay2 on XFS with pquota have quotas"
-        )
-    if public := sum(task.network == "public" for task in tasks):
-        yield (
-            f"{public} task{'s have' if public > 1 else ' has'} the network `public`: programs in a sandbox reach private and link-local "
-            "addresses too, such as 169.254.169.254 of a cloud; network_mode = 'no-network' in task.toml closes them"
         )
 
 

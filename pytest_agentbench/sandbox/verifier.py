@@ -20,7 +20,7 @@ from pytest_agentbench.sandbox.changes import CACHE
 from pytest_agentbench.sandbox.checks import read_checks
 from pytest_agentbench.sandbox.rewards import JSON, TEXT, main_reward, read_rewards
 from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox
-from pytest_agentbench.suites.task import SKIPPED_FAIL, Task
+from pytest_agentbench.suites.task import FAIL, Task
 
 CTRF = "ctrf.json"
 READY = 60.0  # seconds for what is done before the tests
@@ -103,10 +103,12 @@ async def _verified(sandbox: Sandbox, task: Task, changed: tuple[str, ...] | Non
             return dataclasses.replace(found, tampered=f"{sabotage}: {why}")
         raise InfraError(why) from error
     checks = read_checks(files.get(CTRF), command.output)
-    fails = bool(checks.skipped) and task.skipped == SKIPPED_FAIL
+    fails = bool(checks.skipped) and task.skipped == FAIL
+    forged = _changes(changed) if task.changed == FAIL else ""
     return dataclasses.replace(
         found,
-        reward=0.0 if fails else reward,
+        reward=0.0 if fails or forged else reward,
+        tampered=f"{forged}, which its suite does not allow" if forged else "",
         rewards=rewards,
         first_failure=checks.failed or (f"skipped: {checks.skipped}" if fails else ""),
         skipped=checks.skipped,
@@ -119,8 +121,14 @@ def _sabotage(error: InfraError, command: CommandResult, changed: tuple[str, ...
         return "something else stands where the verifier writes its reward"
     if command.exit_code is not None and command.exit_code > SIGNAL:
         return f"the verifier was killed (exit code {command.exit_code})"
+    changes = _changes(changed)
+    return f"{changes}, and it gave no reward" if changes else ""
+
+
+def _changes(changed: tuple[str, ...] | None) -> str:
+    """Returns that an agent changed files of the verifier, with the first ones; nothing where it changed none that count."""
     used = [each for each in changed or () if each != CACHE]
-    return f"the agent changed what the verifier uses ({', '.join(used[:3])}), and it gave no reward" if used else ""
+    return f"the agent changed what the verifier uses ({', '.join(used[:3])})" if used else ""
 
 
 #: Python looks for compiled modules here and not beside its modules, where an agent may have put its own.

@@ -10,9 +10,10 @@ from contextlib import closing, suppress
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.engine import client, infra
-from pytest_agentbench.sandbox.images import image_of, make_image
+from pytest_agentbench.sandbox.images import image_of, make_filter_image, make_image
 from pytest_agentbench.sandbox.leftovers import end_run
 from pytest_agentbench.sandbox.limits import unenforced
+from pytest_agentbench.sandbox.private_addresses import needs_filter
 from pytest_agentbench.suites.task import DOCKER, Task
 
 AT_ONCE = 2  # images that are built
@@ -38,14 +39,24 @@ class TaskImages:
         self.status = ""
         if made:
             self._say(f"made the image{'s' * (made > 1)} of {made} task{'s' * (made > 1)} in {time.monotonic() - began:.0f} s")
-        self._warn([task for name, task in images.items() if name not in self.unbuilt])
+        built = [task for name, task in images.items() if name not in self.unbuilt]
+        if any(needs_filter(task) for task in built):
+            self._make_filter()
+        self._warn(built)
+
+    def _make_filter(self) -> None:
+        try:
+            make_filter_image(self._show)
+        except InfraError as error:
+            self._say(str(error))  # Each sandbox that needs it fails with the same reason.
+        self.status = ""
 
     def _warn(self, tasks: Sequence[Task]) -> None:
         """Names the limits that the engine does not keep, before any task is carried out."""
         if not tasks:
             return
         with suppress(InfraError), closing(client()) as engine, infra():  # If the engine fails, the sandboxes say so.
-            for sentence in unenforced(engine, engine.images.get(image_of(tasks[0])), tasks):
+            for sentence in unenforced(engine, engine.images.get(image_of(tasks[0])), tasks[0]):
                 self._say(sentence)
 
     def _make(self, task: Task) -> bool:

@@ -75,7 +75,9 @@ def _in_sandbox(scenario: Scenario, spec: SuiteSpec) -> Scenario:
     """Returns a task with what its suite says of sandbox and verifier; another scenario as it is."""
     if scenario.task is None:
         return scenario
-    return replace(scenario, task=replace(scenario.task, sandbox=spec.sandbox, skipped=spec.verifier.skipped))
+    verifier, ranges = spec.verifier, tuple(spec.private_addresses)
+    task = replace(scenario.task, sandbox=spec.sandbox, private_addresses=ranges, skipped=verifier.skipped, changed=verifier.changed)
+    return replace(scenario, task=task)
 
 
 def _variant(spec: SuiteSpec, name: str, folder: Path) -> Json:

@@ -154,7 +154,7 @@ class ContentHashes:
         scenario = self._found(suite, id)
         if scenario is None:
             return ""
-        task = (scenario.task.digest, scenario.task.sandbox) if scenario.task else ()
+        task = (scenario.task.digest, scenario.task.sandbox, *scenario.task.private_addresses) if scenario.task else ()
         states = (scenario.state, scenario.final_state) if scenario.state or scenario.final_state is not None else ()
         said = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools), *task, *states
         return self._part(("scenario", suite.name, id), lambda: said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, StringConstraints, field_validator, model_validator
@@ -12,7 +13,7 @@ from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec, RoleSpecs
 from pytest_agentbench.suites.suite import score_name
-from pytest_agentbench.suites.task import DOCKER, HARBOR
+from pytest_agentbench.suites.task import DOCKER, FAIL, HARBOR
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -79,6 +80,7 @@ class VerifierSpec(Spec):
     """How what a verifier says of a task becomes its reward."""
 
     skipped: Literal["allow", "fail"] = "allow"  # fail: a check that was skipped makes the reward 0
+    changed: Literal["allow", "fail"] = "allow"  # fail: a file that a shared verifier uses and the agent changed makes the reward 0
 
 
 class SuiteSpec(Spec):
@@ -102,6 +104,7 @@ class SuiteSpec(Spec):
     deterministic: bool = False  # trials of a scenario never differ, so differences of scores are facts
     quarantine: list[QuarantineSpec] = []
     sandbox: str = DOCKER  # where its tasks are carried out: docker, or harbor:NAME
+    private_addresses: list[str] = []  # ranges that programs of its tasks reach beside public addresses
     verifier: VerifierSpec = VerifierSpec()  # of its tasks
     trials: int = Field(default=1, ge=1, le=MOST_TRIALS)
     timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
@@ -113,6 +116,24 @@ class SuiteSpec(Spec):
         if sandbox != DOCKER and not (sandbox.startswith(HARBOR) and sandbox != HARBOR):
             raise ValueError(f"should be {DOCKER}, or {HARBOR}NAME for an environment of Harbor's")
         return sandbox
+
+    @field_validator("private_addresses")
+    @classmethod
+    def _ranges(cls, ranges: list[str]) -> list[str]:
+        for each in ranges:
+            try:
+                ip_network(each)
+            except ValueError as error:
+                raise ValueError(f"{error}; should be a list of ranges of addresses such as 10.1.0.0/16 or fd12::/64") from error
+        return ranges
+
+    @model_validator(mode="after")
+    def _what_our_sandboxes_have(self) -> SuiteSpec:
+        if self.private_addresses and self.sandbox != DOCKER:
+            raise ValueError(f"private_addresses: are of the sandbox {DOCKER}; {self.sandbox} closes none; leave one of the two out")
+        if self.verifier.changed == FAIL and self.sandbox != DOCKER:
+            raise ValueError(f"verifier.changed: in {self.sandbox} no files are compared; say `allow`, or take the sandbox {DOCKER}")
+        return self
 
     @field_validator("agent")
     @classmethod

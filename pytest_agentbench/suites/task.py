@@ -10,7 +10,7 @@ from typing import Any
 TASK_FILE = "task.toml"
 
 DOCKER = "docker"  # a sandbox of our own
-SKIPPED_ALLOW, SKIPPED_FAIL = "allow", "fail"
+ALLOW, FAIL = "allow", "fail"  # what a suite says of that for which a reward may be doubted
 HARBOR = "harbor:"  # before the name of an environment of Harbor's
 
 
@@ -38,13 +38,15 @@ class Task:
     artifacts: tuple[str, ...] = ()  # paths that a separate verifier is given
     solution_env: Mapping[str, str] = field(default_factory=dict)
     sandbox: str = DOCKER  # what its suite says; or harbor:NAME
-    skipped: str = SKIPPED_ALLOW  # what its suite says of checks that the verifier skips: `allow`, or `fail` for a reward of 0
+    private_addresses: tuple[str, ...] = ()  # ranges that its suite opens to programs in a sandbox with the network `public`
+    skipped: str = ALLOW  # what its suite says of checks that the verifier skips: `allow`, or `fail` for a reward of 0
+    changed: str = ALLOW  # what its suite says of files that a verifier uses and the agent changed: `allow`, or `fail` for a reward of 0
     broken: str = ""  # what is wrong with its directory, one sentence; such a scenario cannot run, and its tests are errors
     unsupported: str = ""  # what it asks that is not supported, one sentence; such a scenario is skipped with it
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Task:
-        return cls(**{**data, "artifacts": tuple(data["artifacts"])})
+        return cls(**{**data, "artifacts": tuple(data["artifacts"]), "private_addresses": tuple(data["private_addresses"])})
 
 
 def is_task_directory(folder: Path) -> bool:

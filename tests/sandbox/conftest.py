@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import docker
@@ -21,11 +22,13 @@ from pytest_agentbench.sandbox.sandbox import Sandbox
 from pytest_agentbench.suites.task import Task
 from tests.dockerd import NoEngine, any_engine
 from tests.sandbox import image
+from tests.sandbox.bridged import bridged_engine
 
 IMAGE = f"pytest-agentbench/bash:test-{os.getpid()}"  # workers of xdist may share an engine
 KEY = RolloutKey("terminal", "copy-a-file")
 
 Open = Callable[..., AbstractAsyncContextManager[Sandbox]]
+BridgedEngine = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +54,21 @@ def engine(engine_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with Path(tempfile.gettempdir(), f"agentbench-tests-{name}.lock").open("w") as file, closing(docker.from_env()) as client:
         lock(file, wait=True)
         yield client
+
+
+@pytest.fixture
+def bridged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BridgedEngine]:
+    """Makes the package's engine in this test one of our own, with quotas and a network."""
+    with ExitStack() as stack:
+
+        def make(*addresses: str, images: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
+            try:
+                url = stack.enter_context(bridged_engine(tmp_path, images, addresses))
+            except NoEngine as why:
+                pytest.skip(f"NOT TESTED: sandboxes with quotas and the network `public`; {why}")
+            monkeypatch.setenv("DOCKER_HOST", url)
+
+        yield make
 
 
 def listed(engine: Any, **given: Any) -> list[Any]:

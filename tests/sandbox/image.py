@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import tarfile
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
 PROGRAMS = (
     *("bash", "cat", "chmod", "chown", "cp", "cut", "dd", "env", "find", "grep", "head", "id", "ln", "ls", "mkdir", "mkfifo", "mv", "ps"),
@@ -17,20 +18,26 @@ PROGRAMS = (
 USERS = "root:x:0:0:root:/root:/bin/bash\nworker:x:1000:1000::/home/worker:/bin/bash\n"
 
 
-def root() -> bytes:
+def root(names: Sequence[str] = PROGRAMS) -> bytes:
     """The tar of a file system with these programs, and what they load."""
     packed = io.BytesIO()
+    programs = {f"bin/{name}": Path(where).resolve() for name in names if (where := shutil.which(name))}
+    libraries = sorted({each for file in programs.values() for each in _libraries(file)})
+    parents = {
+        str(each) for file in (*programs, "etc/passwd", "home/worker", *libraries) for each in PurePosixPath(file.strip("/")).parents
+    }
     with tarfile.open(fileobj=packed, mode="w") as tar:
+        for folder in sorted(parents - {"."}):  # An engine gives those that it makes itself to root alone.
+            tar.addfile(_entry(folder, tarfile.DIRTYPE, 0o755))
         for folder, mode in {"tmp": 0o1777, "root": 0o700, "home/worker": 0o777, "app": 0o777, "proc": 0o755, "sys": 0o755}.items():
             tar.addfile(_entry(folder, tarfile.DIRTYPE, mode))
         for name, text in {"etc/passwd": USERS, "etc/group": "root:x:0:\nworker:x:1000:\n"}.items():
             entry = _entry(name, tarfile.REGTYPE, 0o644)
             entry.size = len(text)
             tar.addfile(entry, io.BytesIO(text.encode()))
-        programs = {name: Path(where).resolve() for name in PROGRAMS if (where := shutil.which(name))}
         for name, file in programs.items():
-            tar.add(file, f"bin/{name}", filter=_of_root)
-        for library in sorted({each for file in programs.values() for each in _libraries(file)}):
+            tar.add(file, name, filter=_of_root)
+        for library in libraries:
             tar.add(Path(library).resolve(), library, filter=_of_root)
     return packed.getvalue()
 

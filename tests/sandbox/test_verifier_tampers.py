@@ -38,6 +38,26 @@ TAMPERS = {
 }
 
 
+async def test_changed_files_that_fail(opened: Open, tmp_path: Path) -> None:
+    """A suite may say that a reward which a changed program may have forged is 0; what was written stays in `rewards`."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test.sh").write_text(f"#!/bin/bash\npython3 check.py > {REWARD}\n")
+    async with opened() as sandbox:
+        await sandbox.exec("touch /etc/ld.so.cache", seconds=10)
+        await sandbox.exec("printf '#!/bin/sh\\necho 1\\n' > /bin/python3; chmod 755 /bin/python3", seconds=10)
+        found = [await verify(sandbox, task(tmp_path, changed=says)) for says in ("allow", "fail")]
+    async with opened() as sandbox:
+        await sandbox.exec("touch /etc/ld.so.cache", seconds=10)
+        (tmp_path / "tests" / "test.sh").write_text(f"#!/bin/bash\necho 1 > {REWARD}\n")
+        honest = await verify(sandbox, task(tmp_path, changed="fail"))
+
+    assert [1.0, 0.0, 1.0] == [each.reward for each in (*found, honest)]
+    assert [{"reward": 1.0}] * 3 == [each.rewards for each in (*found, honest)]
+    assert ["", "the agent changed what the verifier uses (/bin/python3), which its suite does not allow", ""] == [
+        each.tampered for each in (*found, honest)
+    ]
+
+
 @pytest.mark.parametrize("tamper", TAMPERS)
 async def test_tampers(opened: Open, tmp_path: Path, tamper: str) -> None:
     """An agent that has solved nothing gets 0, also where the verifier is killed; what it changed of the verifier's files is named."""

@@ -332,6 +332,37 @@ def test_skipped_checks(tmp_path: Path) -> None:
     assert ["allow", "fail"] == [each.task.skipped for found in (usual, strict) for each in found.scenarios if each.task]
 
 
+def test_changed_files(tmp_path: Path) -> None:
+    """Files of a verifier that an agent changed are allowed if suite.yaml does not say `fail`, which takes a sandbox that compares them."""
+    write_task(tmp_path / "tasks")
+    usual = suite(tmp_path)
+    file, text = tmp_path / "suite.yaml", "name: ours\ndataset: {format: harbor, file: tasks}\nverifier: {changed: fail}\n"
+    file.write_text(text)
+    strict = load_suite(file)
+    file.write_text(f"{text}sandbox: harbor:daytona\n")
+    with pytest.raises(ConfigError, match=r"verifier\.changed: in harbor:daytona no files are compared; say `allow`"):
+        load_suite(file)
+
+    assert ["allow", "fail"] == [each.task.changed for found in (usual, strict) for each in found.scenarios if each.task]
+
+
+def test_private_addresses(tmp_path: Path) -> None:
+    """Ranges that a suite opens are known to its tasks; what is no range, and one for a sandbox that closes none, is refused."""
+    write_task(tmp_path / "tasks")
+    file, head = tmp_path / "suite.yaml", "name: ours\ndataset: {format: harbor, file: tasks}\n"
+    file.write_text(f"{head}private_addresses: [10.1.0.0/16, fd12::/64]\n")
+    found = load_suite(file)
+    file.write_text(f"{head}private_addresses: [10.1.0.1/16]\n")
+    with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: 10\.1\.0\.1/16 has host bits set; should be .* 10\.1\.0\.0/16"):
+        load_suite(file)
+    file.write_text(f"{head}private_addresses: [10.1.0.0/16]\nsandbox: harbor:daytona\n")
+    with pytest.raises(ConfigError, match=r"suite\.yaml: private_addresses: are of the sandbox docker; harbor:daytona closes none"):
+        load_suite(file)
+
+    assert [("10.1.0.0/16", "fd12::/64")] == [each.task.private_addresses for each in found.scenarios if each.task]
+    assert found.scenarios == Suite.from_wire(found.to_wire()).scenarios
+
+
 def test_no_folder(tmp_path: Path) -> None:
     """A folder that is not there, a tools file beside it and a folder for a format of files are one sentence each."""
     with pytest.raises(ConfigError, match=r"tasks: there is no such folder of data; see the suite's README\.md"):
