@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.tables import Tables, origins, read_tables
 from pytest_agentbench.tables.places import Origin
 

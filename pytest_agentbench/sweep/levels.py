@@ -18,7 +18,7 @@ from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import Rollout, RolloutKey, Scale
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.suites.arms import arm_of, concurrencies
 from pytest_agentbench.tables import origins, places
 from pytest_agentbench.tables.places import RolloutPlace

@@ -13,7 +13,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.reports import markdown
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.tables import COLUMNS
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, LOST
