@@ -98,11 +98,7 @@ def compare(
     if limits is None:
         differences = [each.difference for each in pairs.values()]
         return decided(blank, unbounded(differences, clusters, confidence, seed), higher_is_better=higher_is_better)
-    found, sides = _limited((new, base), of, limits, confidence, higher_is_better=higher_is_better)
-    decision = decided(blank, found, higher_is_better=higher_is_better)
-    if margin == 0:
-        decision = _permuted(decision, sides, seed)
-    return replace(decision, reason=_unchanged(decision, pairs, limits)) if decision.verdict == INCONCLUSIVE else decision
+    return _decided_by_interval(blank, (new, base), pairs, limits, seed, higher_is_better=higher_is_better)
 
 
 def _undecided(pairs: Mapping[str, Pair], missing: MissingScenarios, threshold: float, confidence: float, of: str) -> Decision:
@@ -156,6 +152,23 @@ def _limited(
         at_worst, _ = _interval(_filled(new, 0.0), _filled(base, width), of, width, confidence)
         sampled = replace(sampled, low=min(sampled.low, at_worst.low))
     return (sampled if higher_is_better else replace(sampled, low=-sampled.high, high=-sampled.low)), sides
+
+
+def _decided_by_interval(
+    blank: Decision,
+    runs: Sequence[Mapping[str, ScenarioSample]],
+    pairs: Mapping[str, Pair],
+    limits: Limits,
+    seed: int,
+    *,
+    higher_is_better: bool,
+) -> Decision:
+    """Decides by the interval of scores between limits and, if the margin is 0, by a permutation; says what equal runs prove."""
+    found, sides = _limited(runs, blank.of, limits, blank.confidence, higher_is_better=higher_is_better)
+    decision = decided(blank, found, higher_is_better=higher_is_better)
+    if blank.threshold == 0:
+        decision = _permuted(decision, sides, seed)
+    return replace(decision, reason=_unchanged(decision, pairs, limits)) if decision.verdict == INCONCLUSIVE else decision
 
 
 def _interval(
