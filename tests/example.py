@@ -16,7 +16,7 @@ from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.plots import FOLDER
 from pytest_agentbench.reports import comment, markdown, page
 from pytest_agentbench.reports.page.intervals import intervals
-from pytest_agentbench.runs.tally import FILE, read_run
+from pytest_agentbench.runs.run_file import FILE, read_run
 from tests.project import PLACE, ROOT
 from tests.report_page import data_of
 

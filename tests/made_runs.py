@@ -25,7 +25,7 @@ from pytest_agentbench.runs.provenance import (
     SuiteOptions,
 )
 from pytest_agentbench.runs.results import Mean
-from pytest_agentbench.runs.tally import write_run
+from pytest_agentbench.runs.run_file import write_run
 from pytest_agentbench.runs.verdicts import GateResult, RuleResult
 from pytest_agentbench.scorers import load_scorer
 from pytest_agentbench.scorers.declaration import scale_of

@@ -27,7 +27,7 @@ def run_promote(options: argparse.Namespace) -> None:
     from pytest_agentbench.gate.baselines import default_baseline, read_evidence
     from pytest_agentbench.gate.promotion import check_reason, doubts, luck, plan_promotion
     from pytest_agentbench.gate.repeats import beside
-    from pytest_agentbench.runs.tally import find_run, read_run
+    from pytest_agentbench.runs.run_file import find_run, read_run
 
     directory = find_run(options.name, options.reports)
     run, evidence = read_run(directory), read_evidence(directory)

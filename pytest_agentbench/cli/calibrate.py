@@ -64,7 +64,7 @@ def _runs(options: argparse.Namespace) -> Iterator[Evidence]:
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.baselines import read_evidence
     from pytest_agentbench.gate.promotion import faults
-    from pytest_agentbench.runs.tally import find_run, read_run
+    from pytest_agentbench.runs.run_file import find_run, read_run
 
     directories = [find_run(name, options.reports).resolve() for name in options.names]
     if len(set(directories)) < max(2, len(directories)):

@@ -43,7 +43,7 @@ def _read(options: argparse.Namespace) -> RunComparison:
     from pytest_agentbench.gate.diff import read
     from pytest_agentbench.gate.run_comparison import RunComparison, distinct
     from pytest_agentbench.runs.directory import name_of
-    from pytest_agentbench.runs.tally import find_run
+    from pytest_agentbench.runs.run_file import find_run
 
     named = [directory for name in options.names for directory in runs_of(name, options.reports)]
     first = [find_run(options.reference, options.reports)] if options.reference else []

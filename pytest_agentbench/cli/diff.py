@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
 def run_diff(options: argparse.Namespace) -> None:
     from pytest_agentbench.gate.diff import read
     from pytest_agentbench.reports.diff import write_diff
-    from pytest_agentbench.runs.tally import find_run
+    from pytest_agentbench.runs.run_file import find_run
 
     old, new = (read(find_run(name, options.reports)) for name in (options.old, options.new))
     write_diff(PlainOutput(), old, new)

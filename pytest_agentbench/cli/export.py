@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 def run_export(options: argparse.Namespace) -> None:
     """Each file that was written."""
     from pytest_agentbench.exports.chosen_runs import ChosenRuns
-    from pytest_agentbench.runs.tally import find_run
+    from pytest_agentbench.runs.run_file import find_run
 
     writer = load_writer(options.tool)
     chosen = ChosenRuns([find_run(name, options.reports) for name in options.names], exact=options.exact)

@@ -57,7 +57,7 @@ def run_gate(options: argparse.Namespace) -> int:
     from pytest_agentbench.cli.plain import PlainOutput
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.reports.terminal import write_gate
-    from pytest_agentbench.runs.tally import find_run, read_run
+    from pytest_agentbench.runs.run_file import find_run, read_run
     from pytest_agentbench.session.gate import judge_again
 
     directory = find_run(options.name, options.reports)

@@ -22,10 +22,11 @@ from pytest_agentbench.reports import write_reports
 from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
 from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts
 from pytest_agentbench.runs.directory import discard, named_directory
+from pytest_agentbench.runs.environment import unknown_environment
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
-from pytest_agentbench.runs.tally import redacted, unknown_environment, write_run
+from pytest_agentbench.runs.run_file import redacted, write_run
 from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.suites.suite import DatasetInfo, Suite

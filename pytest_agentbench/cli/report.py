@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 def run_report(options: argparse.Namespace) -> None:
     """Writes the page, and says where it is."""
     from pytest_agentbench.reports.page import PAGE, write_several
-    from pytest_agentbench.runs.tally import find_run
+    from pytest_agentbench.runs.run_file import find_run
 
     directories = [find_run(name, options.reports) for name in options.names]
     target = options.output or directories[-1] / (PAGE if len(directories) == 1 else f"compared-{PAGE}")

@@ -41,7 +41,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     from pytest_agentbench.reports.terminal import write_gate
     from pytest_agentbench.rollouts.rescore import floors, load_groups, refuse_empty, rescore
     from pytest_agentbench.runs.directory import discard
-    from pytest_agentbench.runs.tally import find_run, read_run, write_run
+    from pytest_agentbench.runs.run_file import find_run, read_run, write_run
     from pytest_agentbench.suites.folder import load_suite, suite_file
 
     source = find_run(options.name, options.reports)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def runs_of(name: str, reports: Path) -> Iterator[Path]:
     """The run of a name, or all finished runs of a directory that is none itself, the oldest first; raises ConfigError."""
-    from pytest_agentbench.runs.tally import FILE, find_run
+    from pytest_agentbench.runs.run_file import FILE, find_run
 
     inside: Sequence[Path] = sorted(file.parent for file in Path(name).glob(f"*/{FILE}") if not file.parent.is_symlink())
     if inside and not (Path(name) / FILE).exists():

@@ -37,7 +37,7 @@ def run_share(options: argparse.Namespace) -> None:
     """Writes the archive as a whole or not at all, and prints what is in it."""
     from pytest_agentbench.lib.redact import Redactor
     from pytest_agentbench.runs.journal import check_journal
-    from pytest_agentbench.runs.tally import find_run, read_run
+    from pytest_agentbench.runs.run_file import find_run, read_run
     from pytest_agentbench.suites.disclosure import public_of
 
     source = find_run(options.name, options.reports).resolve()
@@ -82,7 +82,7 @@ def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor) -> Non
     from pytest_agentbench.lib.scrub import scrub
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.runs import journal, sessions
-    from pytest_agentbench.runs.tally import redacted, write_run
+    from pytest_agentbench.runs.run_file import redacted, write_run
 
     with (folder / journal.FILE).open("xb") as lines:
         for rollout in journal.read_journal(source):

@@ -28,7 +28,7 @@ def run_show(options: argparse.Namespace) -> None:
     from pytest_agentbench.reports.peers import lines
     from pytest_agentbench.reports.terminal import write_whole
     from pytest_agentbench.runs.journal import check_journal, read_index, read_journal
-    from pytest_agentbench.runs.tally import find_run, read_run
+    from pytest_agentbench.runs.run_file import find_run, read_run
 
     directory = find_run(options.name, options.reports)
     run = read_run(directory)

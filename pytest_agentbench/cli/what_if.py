@@ -85,7 +85,7 @@ def facts(text: str) -> Mapping[str, int | str]:
 def run_what_if(options: argparse.Namespace) -> None:
     """How far the simulation is from the run, a row for each setting, and which of them it tells apart."""
     from pytest_agentbench.reports.what_if import WRITERS
-    from pytest_agentbench.runs.tally import find_run, read_run
+    from pytest_agentbench.runs.run_file import find_run, read_run
     from pytest_agentbench.simulation.what_if import ask
 
     directory = find_run(options.name, options.reports)

@@ -11,7 +11,7 @@ from pytest_agentbench.metrics.turns import Turns
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.calendar import TurnCalendar
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.tables import Tables, origins, places, read_tables
 from pytest_agentbench.tables.places import Origin
 

@@ -14,7 +14,7 @@ from pytest_agentbench.gate.evidence import SCHEMA, Evidence, RunFacts, trial_of
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import check_journal, read_journal
-from pytest_agentbench.runs.tally import find_run, read_run
+from pytest_agentbench.runs.run_file import find_run, read_run
 
 FOLDER = "baselines"  # beside the run directories; the only part of reports/ that is committed
 

@@ -18,7 +18,7 @@ from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.provenance import MeasuringOptions, RunIdentity
 from pytest_agentbench.runs.results import Mean
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision
 from pytest_agentbench.stats.latency import RolloutLatencies, compare_latency
 from pytest_agentbench.stats.paired import ROUNDING, compare, pair

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.exit_status import EXITS, FAILED
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.tally import FILE, read_run
+from pytest_agentbench.runs.run_file import FILE, read_run
 from pytest_agentbench.runs.verdicts import EarlierRuns
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS
 

@@ -17,7 +17,7 @@ from pytest_agentbench.gate.values import compare_with_limit, latency_percentile
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import UNDECLARED, Scale, scale_in
-from pytest_agentbench.runs.tally import FILE
+from pytest_agentbench.runs.run_file import FILE
 from pytest_agentbench.stats.decisions import FAIL, Decision
 from pytest_agentbench.stats.paired import against_limit
 from pytest_agentbench.suites.hashes import digest

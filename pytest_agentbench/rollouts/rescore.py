@@ -26,7 +26,7 @@ from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, re
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.runs.results import Mean, SuiteResult
-from pytest_agentbench.runs.tally import redacted, write_run
+from pytest_agentbench.runs.run_file import redacted, write_run
 from pytest_agentbench.scorers import Scorer, declared_scale, with_declarations
 from pytest_agentbench.stats.decisions import POPULATION
 from pytest_agentbench.stats.pass_rates import Bar, PassRate

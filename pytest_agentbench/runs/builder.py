@@ -13,7 +13,8 @@ from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Rollout, Scale
 from pytest_agentbench.runs.contents import BackendUse, Run, SessionFacts
-from pytest_agentbench.runs.tally import SuiteTally, build_suite
+from pytest_agentbench.runs.suite_result import build_suite
+from pytest_agentbench.runs.tally import SuiteTally
 from pytest_agentbench.suites.suite import Suite
 
 

@@ -39,6 +39,14 @@ CI = ("auto", "github", "gitlab", "off")
 MOST_RETRIES, MOST_TAPS = 100, 64  # more would be a slip of a finger: nobody waits for so many
 RERUN = ("infra_error", "cancelled")  # statuses of rollouts that a resumed run runs again unless the user says otherwise
 
+#: Field of lib.sizes.Sizes, which is an option and has the default -> the help of the option.
+SIZES = {
+    "answer": "an agent's answer may be this large; a larger one is cut and the status is `limit`",
+    "tool_result": "a tool's result may be this large; a larger one ends the rollout, with the status `limit`",
+    "reason": "a reason, an error of a scorer and an explanation of a score are cut to this size",
+    "record": "the record of a rollout may be this large; the texts of a larger one are cut, and the status is `limit`",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -166,24 +174,7 @@ class RunOptions:
     # bytes that an `answer`, a `tool_result`, a `reason` and a `record` may have
     sizes: Mapping[str, int] = several(
         "size",
-        answer=Option(
-            "an agent's answer may be this large; a larger one is cut and the status is `limit`", "SIZE", size_text(USUAL.answer), read=size
-        ),
-        tool_result=Option(
-            "a tool's result may be this large; a larger one ends the rollout, with the status `limit`",
-            "SIZE",
-            size_text(USUAL.tool_result),
-            read=size,
-        ),
-        reason=Option(
-            "a reason, an error of a scorer and an explanation of a score are cut to this size", "SIZE", size_text(USUAL.reason), read=size
-        ),
-        record=Option(
-            "the record of a rollout may be this large; the texts of a larger one are cut, and the status is `limit`",
-            "SIZE",
-            size_text(USUAL.record),
-            read=size,
-        ),
+        **{name: Option(words, "SIZE", size_text(getattr(USUAL, name)), read=size) for name, words in SIZES.items()},
     )
     retries: int = option(
         "how often a rollout that ended as infra_error is tried again",

@@ -137,8 +137,8 @@ class UnmeasuredRollout:
 
 
 @dataclass(frozen=True)
-class SuiteResult:
-    """A suite under one variant."""
+class SuiteFacts:
+    """What is known of a suite under one variant beside its rollouts."""
 
     dataset: DatasetInfo
     variant: str  # `default`, or the variant that this entry is about
@@ -152,6 +152,12 @@ class SuiteResult:
     deterministic: bool  # whether its `suite.yaml` says that trials of a scenario never differ
     quarantined: tuple[QuarantineResult, ...]  # also of scenarios that did not run
     unsupported: Mapping[str, str]  # task whose tests are skipped -> what it [asks for that is not supported](suites.md#harbor-tasks)
+
+
+@dataclass(frozen=True)
+class SuiteResult(SuiteFacts):
+    """A suite under one variant."""
+
     rollouts: Mapping[str, int]  # counts by [status](metrics.md#status)
     retried: int  # rollouts with more than one attempt
     retried_scores: Mapping[str, RetriedMeans]  # score -> means; empty when none was tried again

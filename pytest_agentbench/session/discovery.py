@@ -174,7 +174,7 @@ def _changed_by(changes: Sequence[tuple[str, Any]], agent: str | None) -> str:
 def check_rules(suite: Suite) -> None:
     """Raises ConfigError for a gate rule in suite.yaml that cannot be asked."""
     from pytest_agentbench.gate.rules import parse_rule
-    from pytest_agentbench.runs.tally import bar_of
+    from pytest_agentbench.runs.suite_result import bar_of
 
     passes = bar_of(suite.score_names, suite.thresholds, suite.scales) is not None
     for text in suite.gate:

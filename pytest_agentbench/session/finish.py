@@ -29,7 +29,7 @@ from pytest_agentbench.reports import REPORTS, ci, load_report
 from pytest_agentbench.reports.annotations import commands
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.directory import discard, point_latest
-from pytest_agentbench.runs.tally import FILE, redacted, write_run
+from pytest_agentbench.runs.run_file import FILE, redacted, write_run
 from pytest_agentbench.session.opened import OpenSession
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.recorder import remember_durations

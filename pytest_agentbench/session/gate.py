@@ -17,7 +17,7 @@ from pytest_agentbench.gate.values import samples
 from pytest_agentbench.gate.verdict import CONFIDENCE, RuleFinding, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.tally import bar_of
+from pytest_agentbench.runs.suite_result import bar_of
 from pytest_agentbench.runs.verdicts import BaselineRun, GateResult, InterimLook, RuleResult
 from pytest_agentbench.session.discovery import DiscoveredSuite, check_rule
 from pytest_agentbench.stats.decisions import FAIL, POPULATION, RUN, SUITE

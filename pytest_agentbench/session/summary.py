@@ -40,12 +40,12 @@ from pytest_agentbench.runs.contents import (
     SessionShare,
 )
 from pytest_agentbench.runs.directory import PRIVATE, name_of
+from pytest_agentbench.runs.environment import unknown_environment
 from pytest_agentbench.runs.identity import run_identity, suite_setup
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.sessions import append_session
-from pytest_agentbench.runs.tally import unknown_environment
 from pytest_agentbench.session.discovery import DiscoveredSuite
 from pytest_agentbench.session.opened import OpenSession
 from pytest_agentbench.session.outcomes import Outcomes

@@ -95,16 +95,10 @@ def compare(
     clusters = _clusters({scenario: each.new for scenario, each in pairs.items()}) if of == POPULATION else Clusters.of(range(len(pairs)))
     if few := too_few(clusters, limits):
         return replace(blank, reason=few)
-    differences = [each.difference for each in pairs.values()]
     if limits is None:
+        differences = [each.difference for each in pairs.values()]
         return decided(blank, unbounded(differences, clusters, confidence, seed), higher_is_better=higher_is_better)
-    found, sides = _limited((new, base), of, limits, confidence, higher_is_better=higher_is_better)
-    decision = decided(blank, found, higher_is_better=higher_is_better)
-    if margin == 0:
-        decision = _permuted(decision, sides, seed)
-    if decision.verdict != INCONCLUSIVE:
-        return decision
-    return replace(decision, reason=_unchanged(decision, differences, limits[1] - limits[0]))
+    return _decided_by_interval(blank, (new, base), pairs, limits, seed, higher_is_better=higher_is_better)
 
 
 def _undecided(pairs: Mapping[str, Pair], missing: MissingScenarios, threshold: float, confidence: float, of: str) -> Decision:
@@ -160,6 +154,23 @@ def _limited(
     return (sampled if higher_is_better else replace(sampled, low=-sampled.high, high=-sampled.low)), sides
 
 
+def _decided_by_interval(
+    blank: Decision,
+    runs: Sequence[Mapping[str, ScenarioSample]],
+    pairs: Mapping[str, Pair],
+    limits: Limits,
+    seed: int,
+    *,
+    higher_is_better: bool,
+) -> Decision:
+    """Decides by the interval of scores between limits and, if the margin is 0, by a permutation; says what equal runs prove."""
+    found, sides = _limited(runs, blank.of, limits, blank.confidence, higher_is_better=higher_is_better)
+    decision = decided(blank, found, higher_is_better=higher_is_better)
+    if blank.threshold == 0:
+        decision = _permuted(decision, sides, seed)
+    return replace(decision, reason=_unchanged(decision, pairs, limits)) if decision.verdict == INCONCLUSIVE else decision
+
+
 def _interval(
     new: Mapping[str, ScenarioSample], base: Mapping[str, ScenarioSample], of: str, width: float, confidence: float
 ) -> tuple[SampledInterval, tuple[Scores, Scores]]:
@@ -183,15 +194,15 @@ def _permuted(decision: Decision, sides: tuple[Scores, Scores], seed: int) -> De
     return replace(decision, p_worse=p, verdict=FAIL if fails else decision.verdict)
 
 
-def _unchanged(decision: Decision, differences: Sequence[float], width: float) -> str:
+def _unchanged(decision: Decision, pairs: Mapping[str, Pair], limits: Limits) -> str:
     """What two runs without any difference prove, where that is not enough."""
-    if any(differences) or decision.floor is None or decision.low is None:
+    if any(each.difference for each in pairs.values()) or decision.floor is None or decision.low is None:
         return ""
     margin, fewest = abs(decision.threshold), min(decision.trials)
     what = f"no score differs in {fewest} rollouts, which rules out a drop of {-decision.low:.3f}; the margin is {margin:g}"
     if decision.of == POPULATION:
         return what
-    takes = f"{trials_for(margin, decision.n, width)} trials, or" if margin else "no number of trials is enough for it;"
+    takes = f"{trials_for(margin, decision.n, limits[1] - limits[0])} trials, or" if margin else "no number of trials is enough for it;"
     return f"{what}: {takes} `deterministic: true` where trials never differ"
 
 

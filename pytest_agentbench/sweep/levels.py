@@ -16,7 +16,7 @@ from pytest_agentbench.gate.values import LOST
 from pytest_agentbench.metrics.turns import Work
 from pytest_agentbench.records import Rollout, RolloutKey, Scale
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.suites.arms import arm_of, concurrencies
 from pytest_agentbench.tables import origins, places
 from pytest_agentbench.tables.places import RolloutPlace

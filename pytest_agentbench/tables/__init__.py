@@ -12,8 +12,8 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.runs.journal import check_journal, read_journal
-from pytest_agentbench.runs.tally import FILE as RUN_FILE
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import FILE as RUN_FILE
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.tables import calls, rollouts, samples
 from pytest_agentbench.tables.columns import Growth, Table
 from pytest_agentbench.tables.places import Origin, RolloutPlace

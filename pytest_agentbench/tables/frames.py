@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.runs.tally import find_run
+from pytest_agentbench.runs.run_file import find_run
 from pytest_agentbench.tables import read_tables
 from pytest_agentbench.tables.columns import Table
 

@@ -11,7 +11,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.outcome import headline
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.openmetrics import parsed
 from tests.project import FIND_THEN_ANSWER, TEST_FILE, TWO_WORKERS, Project
 

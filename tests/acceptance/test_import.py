@@ -11,7 +11,7 @@ import yaml  # noqa: F401 - here, once: pytester forgets what a test imports, an
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.exports.nat_job import call, item, tool, write_job
 from tests.project import Project
 

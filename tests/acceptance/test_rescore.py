@@ -22,7 +22,7 @@ from pytest_agentbench.rollouts.rescore import load_groups, rescore
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import read_journal, record_line, sealed
 from pytest_agentbench.runs.results import ScoredBy
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.runs.triage import Triage
 from tests.project import FIND_THEN_ANSWER, Project
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.openmetrics import text
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.project import Project
 
 Capture = pytest.CaptureFixture[str]

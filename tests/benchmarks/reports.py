@@ -26,7 +26,7 @@ finish._write_files = lambda *arguments: None
 ALONE = """
 import sys, time
 from pathlib import Path
-from pytest_agentbench.runs.tally import read_run, write_run
+from pytest_agentbench.runs.run_file import read_run, write_run
 directory = Path(sys.argv[1])
 run, started = read_run(directory), time.process_time()
 from pytest_agentbench.reports import write_reports

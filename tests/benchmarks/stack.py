@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Figure, Options, Result, run_pytest, seconds
 
 ROOT = Path(__file__).parents[2]

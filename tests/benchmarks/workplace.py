@@ -12,7 +12,7 @@ from pytest_agentbench.engine.tokens import tokenise
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.benchmarks.measurement import BenchmarkError
 
 INI = "[pytest]\naddopts = -q --import-mode=importlib -p no:randomly -p no:cacheprovider\nasyncio_default_fixture_loop_scope = function\n"

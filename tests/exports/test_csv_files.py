@@ -24,7 +24,7 @@ from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import inert, write_rows
 from pytest_agentbench.records import Score
 from pytest_agentbench.reports import markdown
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.tables import COLUMNS
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, LOST, call, rollout

@@ -22,7 +22,7 @@ from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import openmetrics
 from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.openmetrics import parsed
 from tests.project import FIND_THEN_ANSWER, Project
 

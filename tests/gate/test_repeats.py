@@ -15,7 +15,7 @@ from pytest_agentbench.reports.outcome import tries_text
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import Rescored, Run
 from pytest_agentbench.runs.results import Means
-from pytest_agentbench.runs.tally import write_run
+from pytest_agentbench.runs.run_file import write_run
 from pytest_agentbench.runs.verdicts import BaselineRun, EarlierRuns
 from tests.made_runs import gate_result, identity_of, run_of
 from tests.made_runs import mean as mean_of

@@ -11,7 +11,7 @@ from pytest_agentbench.metrics.roles import Roles
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout
 from pytest_agentbench.reports import roles as report
 from pytest_agentbench.runs.results import SuiteResult
-from pytest_agentbench.runs.tally import prices_by_endpoint
+from pytest_agentbench.runs.suite_result import prices_by_endpoint
 from tests.made_runs import SHOP, run_of
 
 MS = 1_000_000

@@ -16,8 +16,11 @@ from pytest_agentbench.records import Attempt, Json, Rollout, Scale, Score, Tool
 from pytest_agentbench.reports.words import score_text
 from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import Environment
+from pytest_agentbench.runs.environment import environment
 from pytest_agentbench.runs.results import Mean
-from pytest_agentbench.runs.tally import SuiteTally, build_suite, environment, find_run, read_run, write_run
+from pytest_agentbench.runs.run_file import find_run, read_run, write_run
+from pytest_agentbench.runs.suite_result import build_suite
+from pytest_agentbench.runs.tally import SuiteTally
 from pytest_agentbench.stats.paired import ScenarioSample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from tests.made_runs import SCALES, run_of

@@ -11,7 +11,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.runs.codec import plain
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import run_of
 
 

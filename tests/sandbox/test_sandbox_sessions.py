@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.sandbox.limits import UNLIMITED_KIND
 from pytest_agentbench.sandbox.ownership import OWNER
 from tests.project import Project

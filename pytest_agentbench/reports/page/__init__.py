@@ -16,7 +16,7 @@ from pytest_agentbench.reports.page.shell import page
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import first_of
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 
 PAGE = "report.html"
 

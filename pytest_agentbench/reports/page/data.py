@@ -22,7 +22,7 @@ from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.runs.record_size import with_cut_reasons
-from pytest_agentbench.runs.tally import bar_of
+from pytest_agentbench.runs.suite_result import bar_of
 from pytest_agentbench.stats.pass_rates import Bar
 
 BLOCK = 50  # rollouts that are unpacked together

@@ -18,7 +18,7 @@ from pytest_agentbench.reports.page.intervals import intervals
 from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.reports.page.server import server_series
 from pytest_agentbench.reports.page.shell import page
-from pytest_agentbench.runs import tally
+from pytest_agentbench.runs import run_file
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, opened
 from pytest_agentbench.runs.sessions import FILE as SESSIONS
@@ -189,7 +189,7 @@ def _record(directory: Path, place: tuple[int, int]) -> Rollout:
 
 def _stamp(directory: Path) -> tuple[int, int]:
     """When a session last began, and when one last ended, nanoseconds since 1970; 0 for never."""
-    began, ended = (_changed(directory / name) for name in (SESSIONS, tally.FILE))
+    began, ended = (_changed(directory / name) for name in (SESSIONS, run_file.FILE))
     return began, ended
 
 
@@ -203,7 +203,7 @@ def _changed(path: Path) -> int:
 def _finished(directory: Path, stamp: tuple[int, int]) -> Run | None:
     """The run, where its last session has ended; raises ConfigError."""
     began, ended = stamp
-    return tally.read_run(directory) if ended > began else None
+    return run_file.read_run(directory) if ended > began else None
 
 
 def _is_held(journal: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_agentbench import load
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings, run_pytest
 from tests.benchmarks.pressure import project
 from tests.benchmarks.pressure.cells import Block, Cell, Step, block_of, cell_of

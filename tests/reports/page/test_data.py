@@ -20,7 +20,7 @@ from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.reports.page.server import MOST, thin
 from pytest_agentbench.reports.page.shell import inert
 from pytest_agentbench.runs.journal import opened, sealed
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import run_directory
 from tests.report_page import data_of
 from tests.reports.page.conftest import call, rollout

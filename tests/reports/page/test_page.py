@@ -11,7 +11,7 @@ import pytest
 from pytest_agentbench.records import Score, ToolCall
 from pytest_agentbench.reports import page as report
 from pytest_agentbench.reports.page import PAGE, write_several
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import run_directory
 from tests.reports.page.conftest import call, poll, rollout
 

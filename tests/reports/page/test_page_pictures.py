@@ -16,7 +16,7 @@ from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.records import Json, Score, Verification
 from pytest_agentbench.reports import page as report
 from pytest_agentbench.reports.page import write_several
-from pytest_agentbench.runs.tally import read_run
+from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import gate_result, rule_result, run_directory, run_of
 from tests.reports.page.conftest import BEGAN, call, poll, rollout
 from tests.reports.page.test_page import NAMES, ROWS, written

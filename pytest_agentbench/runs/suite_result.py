@@ -1,0 +1,190 @@
+"""The result of one suite under one variant, derived from what was counted of its rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
+
+from pytest_agentbench.metrics.prices import Prices
+from pytest_agentbench.records import STATUSES, Scale, scale_in
+from pytest_agentbench.runs.results import (
+    Mean,
+    Means,
+    Passes,
+    PassMean,
+    QuarantineResult,
+    RetriedMeans,
+    ScenarioPasses,
+    ScenarioScores,
+    ScoredBy,
+    SuiteFacts,
+    SuiteResult,
+)
+from pytest_agentbench.runs.tally import SuiteTally
+from pytest_agentbench.stats.binary import binomial_interval
+from pytest_agentbench.stats.decisions import POPULATION, SUITE
+from pytest_agentbench.stats.means import Interval, scenarios_interval
+from pytest_agentbench.stats.pass_rates import Bar, PassRate, pass_counts
+from pytest_agentbench.suites.quarantine import Quarantined
+from pytest_agentbench.suites.suite import Suite, question, score_name
+
+MOST_K = 10  # pass@k and pass^k are told up to this k
+
+
+def build_suite(
+    suite: Suite,
+    variant: str,
+    tally: SuiteTally,
+    thresholds: Mapping[str, float],
+    quarantined: Mapping[str, Mapping[str, int]] | None = None,
+    population: Collection[str] = (),
+    prices: Prices | None = None,
+) -> SuiteResult:
+    """What was found of one suite under one variant; `quarantined`: scenario -> its `tests`, and of them `passed`, if any ran.
+
+    `population` are the scores of which a rule asks the population, so that their intervals are of it; `prices` are the backend's.
+    """
+    counts, bar = quarantined or {}, bar_of(suite.score_names, thresholds, suite.scales)
+    passes = _pass_counts(tally, bar)
+    questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
+    retried = suite.score_names if tally.retried else ()
+    scores = {name: _score_summary(tally, name, suite.scale(name), _question(name, population)) for name in suite.score_names}
+    return SuiteResult(
+        **vars(_facts_of(suite, variant, thresholds, counts)),
+        rollouts={status: tally.statuses[status] for status in STATUSES},
+        retried=tally.retried,
+        retried_scores={name: _retried_summary(tally, name, suite.scale(name), _question(name, population)) for name in retried},
+        scores=scores,
+        passes=_passes(tally, bar, passes, population),
+        efficiency=tally.spending.efficiency(_worth(suite, scores), sum(passed for passed, _ in passes.values()), prices),
+        answers=tally.answers.summary(),
+        score_errors=dict(tally.score_errors),
+        scorer_failures=tally.scorer_failures.summary(),
+        drafts=tally.drafts.summary(),
+        roles=tally.roles.uses(prices_by_endpoint(suite, prices)),
+        worst=tally.worst_first(questions, suite.scale(suite.score_names[0])),
+        scenarios=_scenarios(tally, suite.score_names, suite.scale(suite.score_names[0])),
+        triage=tally.mistakes.triage(),
+        tasks=tally.tasks.summary(),
+        sandboxes=tuple(sorted(tally.sandboxes)),
+        errors=tuple(tally.errors),
+    )
+
+
+def _facts_of(suite: Suite, variant: str, thresholds: Mapping[str, float], quarantined: Mapping[str, Mapping[str, int]]) -> SuiteFacts:
+    """Returns the facts of a suite that its rollouts say nothing about."""
+    return SuiteFacts(
+        dataset=suite.dataset,
+        variant=variant,
+        agent=suite.agent_of(variant),
+        folder=str(suite.folder),
+        scorers=tuple(suite.score_names),
+        scored_by={score_name(name): ScoredBy(name, options) for name, options in suite.scorers.items()},
+        scales=suite.every_scale,
+        thresholds=dict(thresholds),
+        gate=suite.gate,
+        deterministic=suite.deterministic,
+        quarantined=tuple(_quarantined(each, quarantined.get(each.scenario, {})) for each in suite.quarantine),
+        unsupported=suite.unsupported,
+    )
+
+
+def prices_by_endpoint(suite: Suite, backend: Prices | None) -> dict[str, Prices]:
+    """Endpoint -> its prices; that of the backend under test is an empty text."""
+    elsewhere = (role for role in suite.roles.values() if role.get("url") and role.get("prices"))
+    roles = {str(role["url"]).rstrip("/"): Prices(**role["prices"]) for role in elsewhere}
+    return {**roles, **({"": backend} if backend else {})}
+
+
+def _quarantined(entry: Quarantined, counts: Mapping[str, int]) -> QuarantineResult:
+    facts = entry.scenario, entry.owner, entry.reason, entry.expires.isoformat()
+    return QuarantineResult(*facts, counts.get("tests", 0), counts.get("passed", 0))
+
+
+def _question(score: str, population: Collection[str]) -> str:
+    return POPULATION if score in population else SUITE
+
+
+def _score_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> Means:
+    """Returns two means: over all measured rollouts, an agent's error counting as the worst value, and over the evaluable ones.
+
+    If the scale has no worst value, both means are over the evaluable ones.
+    """
+    evaluable = tally.scores.get(name, {})
+    everything = {scenario: list(values) for scenario, values in evaluable.items()}
+    for scenario, count in tally.agent_errors.items():
+        if scale.worst is not None:
+            everything.setdefault(scenario, []).extend([scale.worst] * count)
+    return Means(*(_mean(values, tally.clusters, scale.limits, of) for values in (everything, evaluable)))
+
+
+def _retried_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> RetriedMeans:
+    """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
+    return RetriedMeans(*(_mean(tally.retried_scores[name][again], tally.clusters, scale.limits, of) for again in (True, False)))
+
+
+def _mean(
+    values: Mapping[str, Sequence[float]], clusters: Mapping[str, str | None], limits: tuple[float, float] | None, of: str
+) -> Mean | None:
+    """A mean with its interval; None of nothing."""
+    return Mean(*_facts(scenarios_interval(values, clusters, limits=limits, of=of), of)) if values else None
+
+
+def _facts(interval: Interval, of: str) -> tuple[float | None, float | None, float | None, str, int, int, str]:
+    """The fields of a `Mean` in their order."""
+    return interval.mean, interval.low, interval.high, of, interval.n, interval.clusters, interval.method
+
+
+def bar_of(scores: Sequence[str], thresholds: Mapping[str, float], scales: Mapping[str, Scale]) -> Bar | None:
+    """What a rollout has to reach to pass: the floor of the main score, the first; None where it has none."""
+    main = scores[0]
+    return Bar(main, thresholds[main], scale_in(scales, main).falling) if main in thresholds else None
+
+
+def _worth(suite: Suite, scores: Mapping[str, Means]) -> float | None:
+    """The main score's mean over all; None if there is none, or less of it is better: nothing is gained per token by that."""
+    main = suite.score_names[0]
+    return mean.value if not suite.scale(main).falling and (mean := scores[main].mean) else None
+
+
+def _pass_counts(tally: SuiteTally, bar: Bar | None) -> Mapping[str, tuple[int, int]]:
+    """Scenario -> (trials that passed, measured trials); none where nobody said what passes."""
+    return pass_counts(tally.scores.get(bar.score, {}), tally.agent_errors, bar) if bar else {}
+
+
+def _passes(tally: SuiteTally, bar: Bar | None, counts: Mapping[str, tuple[int, int]], population: Collection[str]) -> Passes | None:
+    """Which share of each scenario's trials passes, and of the scenarios; None where nobody said what passes, or nothing was measured."""
+    if bar is None or not counts:
+        return None
+    most = max(trials for _, trials in counts.values())
+
+    def rates(*, every: bool) -> tuple[PassMean, ...]:
+        asked = [(PassRate(every, k), k) for k in range(1, min(most, MOST_K) + 1)]
+        questions = [(rate, k, _question(rate.name, population)) for rate, k in asked]
+        return tuple(PassMean(*_facts(rate.interval(counts, tally.clusters, of=of), of), k=k) for rate, k, of in questions)
+
+    repeated = {scenario: each for scenario, each in counts.items() if each[1] > 1}
+    failing = sorted((passed / trials, scenario) for scenario, (passed, trials) in repeated.items() if passed < trials)
+    return Passes(
+        score=bar.score,
+        floor=bar.floor,
+        pass_at=rates(every=False),
+        pass_all=rates(every=True),
+        always=len(repeated) - len(failing),
+        scenarios=tuple(_scenario_passes(scenario, *repeated[scenario]) for _, scenario in failing),
+    )
+
+
+def _scenarios(tally: SuiteTally, scores: Sequence[str], scale: Scale) -> tuple[ScenarioScores, ...]:
+    """Every scenario that was measured, the worst first score first by its scale, equal ones by id; one that has none comes last."""
+    values = {scenario: [tally.scores[score].get(scenario, []) for score in scores] for scenario in tally.clusters}
+    found = [
+        ScenarioScores(scenario, {score: fmean(each) if each else None for score, each in zip(scores, of_scores, strict=True)})
+        for scenario, of_scores in values.items()
+    ]
+    main = scores[0]
+    return tuple(sorted(found, key=lambda each: (each.scores[main] is None, -scale.loss(each.scores[main] or 0.0), each.scenario)))
+
+
+def _scenario_passes(scenario: str, passed: int, trials: int) -> ScenarioPasses:
+    return ScenarioPasses(scenario, passed, trials, *binomial_interval(passed, trials))
