@@ -10,8 +10,8 @@ from pytest_agentbench.agents.fenced import DONE, read_speech
 from pytest_agentbench.agents.shell import BASH, Shell
 from pytest_agentbench.agents.whole_answer import ask
 from pytest_agentbench.errors import AgentError, LimitReached
-from pytest_agentbench.lib.middle import without_middle
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
+from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.llm.client import LLM, RequestedCall
 from pytest_agentbench.records import Answer, Json
 from pytest_agentbench.sandbox.sandbox import CommandResult
@@ -63,7 +63,7 @@ class Terminal:
     system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
     max_iterations: Annotated[int, whole(1)] = 10  # answers of the model
     command_timeout: Annotated[float, number(0.1)] = 120.0  # seconds
-    max_output: Annotated[int, whole(100)] = 10_000  # characters of a command's output that the model sees
+    max_output: Annotated[int, whole(100)] = 10_000  # bytes of a command's output that the model sees
 
     needs_task: ClassVar[bool] = True
 
@@ -119,7 +119,7 @@ class Terminal:
     async def _output(self, shell: Shell, command: str, turn: int) -> str:
         """What the model is told of a command."""
         done = await shell.run(command, turn, seconds=self.command_timeout)
-        return f"{self._end(done)}\n{without_middle(done.output, self.max_output) or '(no output)'}"
+        return f"{self._end(done)}\n{cut(done.output, self.max_output) or '(no output)'}"
 
     def _end(self, done: CommandResult) -> str:
         if done.exit_code is None:

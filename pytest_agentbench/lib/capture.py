@@ -68,11 +68,12 @@ def capture() -> Iterator[Log]:
 
 def print_exception(error: BaseException) -> None:
     """Prints a traceback into the rollout's log. A text of the exception that no log holds is cut first, because printing copies it."""
-    if len(text := str(error)) <= LOG_LIMIT:
+    text = str(error)
+    if (shortened := cut(text, LOG_LIMIT)) is text:
         traceback.print_exception(error)
         return
     traceback.print_tb(error.__traceback__)
-    sys.stderr.write(f"{type(error).__name__}: {cut(text, LOG_LIMIT)}\n")
+    sys.stderr.write(f"{type(error).__name__}: {shortened}\n")
 
 
 class _Handler(logging.Handler):

@@ -1,4 +1,4 @@
-"""Sizes that texts of agents, tools and scorers may have, in bytes of UTF-8, and the cut of a text that is larger."""
+"""Sizes that texts of agents, tools, scorers and programs may have, in bytes of UTF-8, and the cut of a text that is larger."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 KIB, MIB = 1 << 10, 1 << 20  # bytes
 LEAST = KIB  # bytes; the smallest size that may be set
-ROOM = 256  # bytes that a cut text stays below its size, so that a few more words around it do not have it cut again
+ROOM = 256  # bytes that a cut text stays below its size, or a quarter of a small size, so that a few more words do not have it cut again
 
 _PART = MIB  # characters that are encoded at once when the bytes of a text are counted
 _UTF8 = "utf-8", "surrogatepass"  # Texts of agents may contain halves of characters.
@@ -39,7 +39,7 @@ def cut(text: str, most: int) -> str:
     size = size_of(text)
     if size <= most:
         return text
-    end = (most - ROOM) // 2
+    end = (most - min(ROOM, most // 4)) // 2
     first = text[:end].encode(*_UTF8)[:end].decode("utf-8", "ignore")
     last = text[-end:].encode(*_UTF8)[-end:].decode("utf-8", "ignore")
     return f"{first}\n[{size - size_of(first) - size_of(last):,} bytes cut]\n{last}"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib.middle import without_middle
+from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.records.verification import Verification
 from pytest_agentbench.sandbox.artifacts import handed_over
 from pytest_agentbench.sandbox.changes import CACHE
@@ -25,7 +25,7 @@ from pytest_agentbench.suites.task import FAIL, Task
 CTRF = "ctrf.json"
 READY = 60.0  # seconds for what is done before the tests
 TAIL = 300  # characters of the output of one that gave no reward
-OUTPUT = 16_000  # characters of the verifier's output that are kept
+OUTPUT = 16_000  # bytes of the verifier's output that are kept
 MOST_CHANGED = 50  # changed files that are kept
 SEPARATE = "separate"
 SIGNAL = 128  # exit codes above it are of a program that a signal ended
@@ -85,7 +85,7 @@ async def _verified(sandbox: Sandbox, task: Task, changed: tuple[str, ...] | Non
     found = Verification(
         reward=0.0,
         exit_code=command.exit_code,
-        output=without_middle(command.output, OUTPUT),
+        output=cut(command.output, OUTPUT),
         started_ns=started,
         ended_ns=time.monotonic_ns(),
         sandbox=sandbox.kind,

@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.lib.middle import without_middle
+from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
 from pytest_agentbench.scorers.declaration import scorer
@@ -15,7 +15,7 @@ from pytest_agentbench.scorers.declaration import scorer
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
-SHOWN = 100  # characters of a number that the explanation shows
+SHOWN = 100  # bytes of a number that the explanation shows
 
 #: Groups of three digits may be set apart by commas, apostrophes and no-break spaces. A minus between two words or numbers is none.
 _NUMBER = re.compile(
@@ -58,7 +58,7 @@ def numeric(
     right = any(_near(one, other, absolute, relative) for each in expected for one, other in _readings(each, last))
     number = float(last.value)  # infinite of more than 308 digits, as models write them that go round in circles
     parts = {"number": number} if math.isfinite(number) else {}
-    return Score(float(right), parts, f"the last number of the answer is {without_middle(last.text, SHOWN)}, expected {wanted}")
+    return Score(float(right), parts, f"the last number of the answer is {cut(last.text, SHOWN)}, expected {wanted}")
 
 
 def numbers(text: str) -> list[Number]:

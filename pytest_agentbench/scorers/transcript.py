@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.lib.middle import without_middle
+from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.suites.suite import content_text, user_text
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 BEST = 10  # mark
-MESSAGE = 4_000  # characters of one message that a judge sees
+MESSAGE = 4_000  # bytes of one message that a judge sees
 CONVERSATION = 40_000  # of all of them
 
 FORM = Form(
@@ -50,14 +50,14 @@ async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, 
 def conversation_text(messages: Sequence[Json]) -> str:
     """What was said and done after the request, each message in its place; long ones, and a long conversation, lose their middles."""
     said = [_message_text(message) for message in messages if message.get("role") != "system"]
-    return without_middle("\n\n".join(said[1:]), CONVERSATION) or "(nothing was said or done)"
+    return cut("\n\n".join(said[1:]), CONVERSATION) or "(nothing was said or done)"
 
 
 def _message_text(message: Json) -> str:
     calls = [f"{call['function']['name']}({_arguments(call)})" for call in message.get("tool_calls") or ()]
-    return f"[{message.get('role')}] " + "\n".join(filter(None, [without_middle(content_text(message), MESSAGE), *calls]))
+    return f"[{message.get('role')}] " + "\n".join(filter(None, [cut(content_text(message), MESSAGE), *calls]))
 
 
 def _arguments(call: Json) -> str:
     arguments = call["function"].get("arguments") or ""
-    return without_middle(arguments if isinstance(arguments, str) else json.dumps(arguments), MESSAGE)
+    return cut(arguments if isinstance(arguments, str) else json.dumps(arguments), MESSAGE)

@@ -35,6 +35,11 @@ def test_a_large_text_has_its_beginning_and_its_end() -> None:
     assert f"{'a' * 384}\n[9,232 bytes cut]\n{'b' * 384}" == cut(text, 1024)
 
 
+def test_a_small_size_keeps_three_quarters() -> None:
+    """A text of a size below 1 KiB, such as a number in an explanation, has its beginning and its end too."""
+    assert f"{'a' * 37}\n[226 bytes cut]\n{'b' * 37}" == cut("a" * 150 + "b" * 150, 100)
+
+
 def test_no_character_is_cut_in_half() -> None:
     """A character of which only some bytes fit is left out, and counted as missing."""
     assert f"{'€' * 128}\n[29,232 bytes cut]\n{'€' * 128}" == cut("€" * 10_000, 1024)
