@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_agentbench.errors import AgentError, ConfigError
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.import_path import options_of, with_options
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.llm.client import LLM
@@ -45,7 +46,7 @@ class FunctionAgent:
             return Answer(answer or "")
         if isinstance(answer, Answer):
             return answer
-        raise AgentError(f"the agent returned {str(answer)[:80]!r} ({type(answer).__name__}), not an Answer, a text or None")
+        raise AgentError(f"the agent returned {beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer, a text or None")
 
 
 def function_agent(kind: str, function: Callable[..., object], options: Json) -> FunctionAgent:

@@ -17,6 +17,7 @@ from typing import ClassVar
 from pytest_agentbench.agents.factory import A_PATH
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
 from pytest_agentbench.lib.almost_json import object_text
+from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
 from pytest_agentbench.lib.options import check_options
 from pytest_agentbench.lib.process import end_text, foreign_environment
@@ -134,7 +135,7 @@ class Command:
         answer = answer.strip()
         llm.transcript = [*scenario.messages, *self._conversation(await llm.said(), answer, tools)]
         if program.exit_code:
-            end = report["stderr"].strip()[-TAIL:] or "it printed nothing to stderr"
+            end = ending(report["stderr"].strip(), TAIL) or "it printed nothing to stderr"
             raise AgentError(f"`{command}` {end_text(program.exit_code)}: {end}")
         return Answer(answer)
 

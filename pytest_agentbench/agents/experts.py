@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pytest_agentbench.agents.notebook import ContextBudget, Notebook
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.tags import tagged
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json
@@ -103,11 +104,11 @@ class ExpertContext:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise InfraError(f"the retriever at {url} does not answer: {error!r}") from error
         if response.status != 200:
-            raise InfraError(f"the retriever at {url} answered HTTP {response.status}: {content[:200].decode(errors='replace')}")
+            raise InfraError(f"the retriever at {url} answered HTTP {response.status}: {beginning(content, 200)}")
         try:
             return [_text(each["document"]) for each in json_text.loads(content)[0]]
         except (ValueError, LookupError, TypeError) as error:
-            raise InfraError(f"the retriever at {url} said {content[:200]!r}, which is no list of documents") from error
+            raise InfraError(f"the retriever at {url} said {beginning(content, 200)!r}, which is no list of documents") from error
 
 
 def between(text: str, tag: str) -> str:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pytest_agentbench.agents.shell import Shell
 from pytest_agentbench.errors import AgentError
+from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer
 from pytest_agentbench.suites.suite import Scenario
@@ -32,5 +33,6 @@ class Oracle:
         await shell.sandbox.put(solution, SOLUTION)
         done = await shell.run(f"bash {SOLUTION}/solve.sh", turn=1, env=shell.task.solution_env)
         if done.exit_code != 0:
-            raise AgentError(f"the solution ended with exit code {done.exit_code}: {done.output.strip()[-TAIL:] or 'it printed nothing'}")
+            said = ending(done.output.strip(), TAIL) or "it printed nothing"
+            raise AgentError(f"the solution ended with exit code {done.exit_code}: {said}")
         return Answer(done.output)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.errors import AgentError
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
@@ -45,7 +46,7 @@ async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) 
     else:
         answer = await in_thread(agent.run, scenario, llm, BlockingToolbox(tools))  # type: ignore[arg-type]  # of a user, and blocking
     if not isinstance(answer, Answer):
-        raise AgentError(f"the agent returned {str(answer)[:80]!r} ({type(answer).__name__}), not an Answer")
+        raise AgentError(f"the agent returned {beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer")
     return answer
 
 

@@ -10,6 +10,7 @@ from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.lib.folder_hash import EVERY_BIT, folder_sha256
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.artifacts import LARGEST, unpack
@@ -116,7 +117,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         pack = f"tar -cf {_DOWNLOAD} -C {shlex.quote(source_dir)} ."
         done = await sandbox.exec(pack, seconds=COPY, user="root", workdir="/")
         if done.exit_code != 0:
-            raise OSError(f"{source_dir} in the sandbox cannot be copied: {done.output.strip()[-300:]}")
+            raise OSError(f"{source_dir} in the sandbox cannot be copied: {ending(done.output.strip(), 300)}")
         tar = await sandbox.get(_DOWNLOAD, most=LARGEST)
         target = Path(target_dir)
         target.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - it waits for nothing

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
 
+from pytest_agentbench.lib.cut_marks import mark
 from pytest_agentbench.lib.sizes import cut
 
 LOG_LIMIT = 64 * 1024  # characters of one rollout's log that are kept, half of them of its beginning
@@ -49,7 +50,7 @@ class Log:
         with self._one_at_a_time:
             head, tail = self._head.getvalue(), self._tail.getvalue()[-self._half :]
             left_out = self._written - len(head) - len(tail)
-        return f"{head}\n[{left_out:,} characters left out]\n{tail}" if left_out else head + tail
+        return f"{head}\n{mark(left_out, 'characters')}\n{tail}" if left_out else head + tail
 
 
 _current: ContextVar[Log | None] = ContextVar("agentbench_log", default=None)

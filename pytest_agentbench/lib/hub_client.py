@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_agentbench.errors import AgentbenchError, ConfigError
+from pytest_agentbench.lib.cut_marks import beginning
 
 #: Base classes of what the hub's client raises when there is no network, or when it is told that there is none.
 _UNREACHABLE = {"RequestError", "ConnectionError", "Timeout", "LocalEntryNotFoundError"}
@@ -32,5 +33,5 @@ def one_line_errors(repository: str, revision: str) -> Iterator[None]:
             raise
         host = optional("huggingface_hub").constants.ENDPOINT
         what = "is unreachable, no" if names & _UNREACHABLE else "refuses"
-        reason = " ".join(str(error).split())[:300]
+        reason = beginning(" ".join(str(error).split()), 300)
         raise AgentbenchError(f"{host} {what} {repository} at revision {revision}: {type(error).__name__}: {reason}") from error

@@ -76,6 +76,8 @@ _SHAPES = [
 
 #: Keys of makers, wherever they begin: a key that stands directly behind another secret has no start of its own.
 _BARE = [(beginning, re.compile(shape.pattern.removeprefix(_START))) for beginning, shape in _SHAPES if shape.pattern.startswith(_START)]
+#: A key of a maker that a text was cut in.
+_CUT_KEY = re.compile(rf"{_START}(?:{'|'.join(re.escape(beginning) for beginning, _ in _BARE)})[A-Za-z0-9_.-]{{3,256}}\Z")
 _GOES_ON = re.compile(r"[A-Za-z0-9_.-]")  # letters of such keys
 _BACK = 64  # characters of a secret in which the next one may have begun, because its first letters fit the shape of the first one
 
@@ -102,6 +104,13 @@ def places_of_keys(text: str, others: Iterable[tuple[int, int]] = ()) -> Iterato
             if (following := _behind(text, *place)) is not None:
                 yield following
                 found.append(following)
+
+
+def place_of_cut_key(text: str, end: int) -> tuple[int, int] | None:
+    """Returns the place of the beginning of a key that the text has up to `end`, where it was cut."""
+    window = text[max(0, end - 300) : end]
+    found = _CUT_KEY.search(window)
+    return None if found is None else (end - len(window) + found.start(), end)
 
 
 def _behind(text: str, start: int, end: int) -> tuple[int, int] | None:

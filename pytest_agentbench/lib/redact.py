@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, quote_plus
 
-from pytest_agentbench.lib.key_shapes import SECRET_NAME, places_of_keys
+from pytest_agentbench.lib.cut_marks import cuts
+from pytest_agentbench.lib.key_shapes import SECRET_NAME, place_of_cut_key, places_of_keys
 
 MARK = "[redacted]"
 
 _NAMING = ("api_key_env", "api_key", "secrets", "keys")  # keys of our YAML files whose values are names of such variables
 _SHORTEST = 8  # characters; a shorter value would blank out ordinary text
+_LEAST = 6  # characters of a value that are replaced where a text was cut within it
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _LONGEST_WORD = 16  # letters
 _DEPTH = 4  # JSON within JSON: the arguments of a tool call, in a message, in a message, in a record
@@ -154,7 +156,7 @@ class Redactor:
         content: str = json.loads(quoted, strict=False)
         if kind is _Kind.PASSWORD:
             return quoted if content in self._labels else json.dumps(MARK)
-        values = [] if kind is _Kind.NAME else [*_places(content, self._in_records)]
+        values = [] if kind is _Kind.NAME else [*_places(content, self._in_records), *_halves(content, self._in_records)]
         keys = [(start, end) for start, end in places_of_keys(content, values) if content[start:end] not in self._labels]
         clean = _replaced(content, [*keys, *values])
         return quoted if clean == content else json.dumps(clean)
@@ -217,8 +219,9 @@ def _python_forms(value: str, data: bytes) -> Iterator[str]:
 
 
 def _all_places(text: str, values: Iterable[str]) -> list[tuple[int, int]]:
-    """Where any of the values is, and where keys of known shapes are."""
-    found = [*_places(text, values)]
+    """Where any of the values is, or what a cut has left of it, and where keys of known shapes are."""
+    values = [*values]
+    found = [*_places(text, values), *_halves(text, values)]
     return [*found, *places_of_keys(text, found)]
 
 
@@ -229,6 +232,26 @@ def _places(text: str, values: Iterable[str]) -> Iterator[tuple[int, int]]:
         while at >= 0:
             yield at, at + len(value)
             at = text.find(value, at + 1)
+
+
+def _halves(text: str, values: Collection[str]) -> Iterator[tuple[int, int]]:
+    """Where the beginning of a value or of a key stands before the mark of a cut, and the end of a value behind one."""
+    for mark in cuts(text):
+        if (key := place_of_cut_key(text, mark.start())) is not None:
+            yield key
+        for value in values:
+            start = max(0, mark.start() - len(value))
+            before, behind = text[start : mark.start()], text[mark.end() : mark.end() + len(value)]
+            at = before.find(value[:_LEAST])
+            while at >= 0 and not value.startswith(before[at:]):
+                at = before.find(value[:_LEAST], at + 1)
+            if at >= 0:
+                yield start + at, mark.start()
+            at = behind.rfind(value[-_LEAST:])
+            while at >= 0 and not value.endswith(behind[: at + _LEAST]):
+                at = behind.rfind(value[-_LEAST:], 0, at + _LEAST - 1)
+            if at >= 0:
+                yield mark.end(), mark.end() + at + _LEAST
 
 
 def _merged(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_agentbench.lib.cut_marks import mark
+
 KIB, MIB = 1 << 10, 1 << 20  # bytes
 LEAST = KIB  # bytes; the smallest size that may be set
 ROOM = 256  # bytes that a cut text stays below its size, or a quarter of a small size, so that a few more words do not have it cut again
@@ -42,7 +44,7 @@ def cut(text: str, most: int) -> str:
     end = (most - min(ROOM, most // 4)) // 2
     first = text[:end].encode(*_UTF8)[:end].decode("utf-8", "ignore")
     last = text[-end:].encode(*_UTF8)[-end:].decode("utf-8", "ignore")
-    return f"{first}\n[{size - size_of(first) - size_of(last):,} bytes cut]\n{last}"
+    return f"{first}\n{mark(size - size_of(first) - size_of(last))}\n{last}"
 
 
 def too_large(what: str, size: int, most: int, option: str) -> str:

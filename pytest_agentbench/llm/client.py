@@ -14,6 +14,7 @@ from pytest_agentbench.errors import AgentError, InfraError, LimitReached
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.almost_json import object_text
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.metrics.blame import LIMIT, context_is_full
 from pytest_agentbench.records import JUDGE, Json
 from pytest_agentbench.tap.heads import OURS
@@ -148,7 +149,7 @@ class LLM:
             choice = answer["choices"][0]
             message = {"role": "assistant", **{name: value for name, value in choice["message"].items() if value is not None}}
         except (LookupError, TypeError, AttributeError) as error:
-            raise InfraError(f"the answer holds no message: {str(answer)[:200]}") from error
+            raise InfraError(f"the answer holds no message: {beginning(str(answer), 200)}") from error
         message.setdefault("content", "")
         reply = Reply(message, choice.get("finish_reason"), answer.get("usage") or {})
         self.transcript = [*messages, reply.message]
@@ -189,7 +190,7 @@ class LLM:
         try:
             return json_text.readable(json_text.loads(content))
         except ValueError as error:
-            raise InfraError(f"the answer is not JSON: {content[:200]!r}") from error
+            raise InfraError(f"the answer is not JSON: {beginning(content, 200)!r}") from error
 
 
 def failure(status: int, content: bytes, request: bytes = b"") -> Exception:
@@ -201,7 +202,7 @@ def failure(status: int, content: bytes, request: bytes = b"") -> Exception:
         if error.get("type") == OURS:
             return LimitReached(message) if code == LIMIT else InfraError(message)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        message, code = text[:300], ""
+        message, code = beginning(text, 300), ""
     if context_is_full(status, f"{code} {message}"):
         return LimitReached(f"context: {message}")
     if status in REFUSALS and holds_broken_arguments(request):

@@ -14,6 +14,7 @@ import fastjsonschema
 import orjson
 
 from pytest_agentbench.errors import InfraError, JudgeError, LimitReached
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.json_schema import validator
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json, ToolCall
@@ -95,7 +96,7 @@ def read(text: str, form: Form) -> Json:
             fault = str(error.message)
         else:
             return mended
-    raise JudgeError(f"{fault}; the judge said {text[:SHOWN]!r}")
+    raise JudgeError(f"{fault}; the judge said {beginning(text, SHOWN)!r}")
 
 
 async def _answer(judge: LLM, messages: list[Json], form: Form, parameters: Mapping[str, Any]) -> Reply:

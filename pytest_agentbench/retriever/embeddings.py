@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.retriever.config import EmbeddingsSpec
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Server:
         try:
             async with session.post(self._url, json=body) as response:
                 if response.status != 200:
-                    raise BackendError(f"{self._url}: HTTP {response.status}: {(await response.text())[:300]}")
+                    raise BackendError(f"{self._url}: HTTP {response.status}: {beginning(await response.text(), 300)}")
                 data = (await response.json(content_type=None))["data"]
                 rows = [each["embedding"] for each in sorted(data, key=lambda each: each["index"])]
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -7,6 +7,7 @@ import os
 import aiohttp
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.retriever.config import TavilySpec
 
@@ -31,7 +32,7 @@ class Tavily:
         try:
             async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session, session.post(url, json=body) as response:
                 if response.status != 200:
-                    raise BackendError(f"{url}: HTTP {response.status}: {(await response.text())[:300]}")
+                    raise BackendError(f"{url}: HTTP {response.status}: {beginning(await response.text(), 300)}")
                 results = (await response.json(content_type=None))["results"]
                 texts = [str(each.get("raw_content") or each.get("content") or "") for each in results]
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_agentbench.errors import AgentError, InfraError
+from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.sandbox.sandbox import Sandbox
 
 ALWAYS = "/logs/artifacts"  # Harbor's own place for them
@@ -29,7 +30,7 @@ async def handed_over(source: Sandbox, target: Sandbox, paths: Sequence[str]) ->
     if done.exit_code == _NO_PROGRAM:
         raise InfraError("artifacts are copied with tar, which this image does not have")
     if done.exit_code != 0:
-        raise AgentError(f"the agent left artifacts that cannot be copied: {done.output.strip()[-300:] or 'it takes too long'}")
+        raise AgentError(f"the agent left artifacts that cannot be copied: {ending(done.output.strip(), 300) or 'it takes too long'}")
     try:
         tar = await source.get(PACKED, most=LARGEST)
     except FileNotFoundError:
@@ -48,7 +49,7 @@ async def _removed(sandbox: Sandbox, name: str) -> None:
     """What the image has at that path, of which the agent may have deleted something."""
     done = await sandbox.exec(f"rm -rf -- {shlex.quote(name)}", seconds=PACK, user="root", workdir="/")
     if done.exit_code != 0:
-        raise InfraError(f"/{name} cannot be replaced by the agent's: {done.output.strip()[-300:] or 'it takes too long'}")
+        raise InfraError(f"/{name} cannot be replaced by the agent's: {ending(done.output.strip(), 300) or 'it takes too long'}")
 
 
 def _pack(names: Sequence[str]) -> str:

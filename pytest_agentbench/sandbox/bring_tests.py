@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, TESTS, CommandResult, Sandbox
 
 READY = 60.0  # seconds for what is done before the tests
@@ -40,5 +41,5 @@ async def _done(sandbox: Sandbox, command: str) -> None:
 
 
 def _unusable(command: CommandResult) -> InfraError:
-    why = command.output.strip()[-300:] or f"exit code {command.exit_code}"
+    why = ending(command.output.strip(), 300) or f"exit code {command.exit_code}"
     return InfraError(f"the sandbox is left in a state in which the verifier cannot be started: {why}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_agentbench.lib.cut_marks import mark
+
 KEPT = 1 << 20  # bytes of one command's output
 
 
@@ -26,4 +28,4 @@ class Clip:
         """All of it, or both ends with a line between them that says what is not there."""
         if not self.omitted:
             return (self._head + self._tail).decode(errors="replace")
-        return f"{self._head.decode(errors='replace')}\n[... {self.omitted} bytes omitted ...]\n{self._tail.decode(errors='replace')}"
+        return f"{self._head.decode(errors='replace')}\n{mark(self.omitted)}\n{self._tail.decode(errors='replace')}"

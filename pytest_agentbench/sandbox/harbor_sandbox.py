@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
+from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.sandbox.archive import packed
 from pytest_agentbench.sandbox.bring_tests import bring_tests
 from pytest_agentbench.sandbox.clip import Clip
@@ -152,7 +153,7 @@ class HarborSandbox:
         if code == _NOTHING_THERE:
             raise FileNotFoundError(f"there is no {source} in the sandbox")
         if code != 0:
-            raise OSError(f"{source} in the sandbox: {output.strip()[-300:]}")
+            raise OSError(f"{source} in the sandbox: {ending(output.strip(), 300)}")
         mode, owner, size = output.split()
         if not stat.S_ISREG(int(mode, 16)):
             raise OSError(f"{source} in the sandbox: it is {_KINDS.get(stat.S_IFMT(int(mode, 16)), 'no file')}")
@@ -166,7 +167,7 @@ class HarborSandbox:
     async def end_processes(self) -> None:
         code, output = await self._run(_KILL_OTHERS, self._kept)
         if code != 0:
-            raise InfraError(f"{self._what}: what runs in it cannot be ended: {output.strip()[-300:]}")
+            raise InfraError(f"{self._what}: what runs in it cannot be ended: {ending(output.strip(), 300)}")
 
     async def halt(self) -> None:
         await self.end_processes()
@@ -198,7 +199,7 @@ class HarborSandbox:
         """What a script of ours prints, as root; raises InfraError where it fails."""
         code, output = await self._run(script, seconds=seconds)
         if code != 0:
-            raise InfraError(f"{self._what}: {output.strip()[-300:] or f'exit code {code}'}")
+            raise InfraError(f"{self._what}: {ending(output.strip(), 300) or f'exit code {code}'}")
         return output
 
     async def _run(self, script: str, *arguments: str, user: str | None = "root", seconds: float = KILL) -> tuple[int, str]:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records.score import LARGEST_SCORE, is_score
 
 JSON, TEXT = "reward.json", "reward.txt"
@@ -64,4 +65,4 @@ def _number(value: Any, where: str, written: Any) -> float:
 
 def _text(value: Any) -> str:
     text = repr(value.decode(errors="replace") if isinstance(value, bytes) else value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return beginning(text, _SHOWN)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.records.verification import Verification
 from pytest_agentbench.sandbox.artifacts import handed_over
@@ -98,7 +99,7 @@ async def _verified(sandbox: Sandbox, task: Task, changed: tuple[str, ...] | Non
         rewards = read_rewards(files)
         reward = main_reward(rewards)
     except InfraError as error:
-        why = f"{error}; its output ends with: {command.output.strip()[-TAIL:] or '(it printed nothing)'}"
+        why = f"{error}; its output ends with: {ending(command.output.strip(), TAIL) or '(it printed nothing)'}"
         if sabotage := _sabotage(error, command, changed):
             return dataclasses.replace(found, tampered=f"{sabotage}: {why}")
         raise InfraError(why) from error

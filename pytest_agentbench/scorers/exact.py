@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
 from pytest_agentbench.scorers.declaration import scorer
@@ -20,5 +21,5 @@ def exact(
     expected = [str(each).strip() for each in expected_answers(scenario, answer, key)]
     actual = rollout.answer.strip()
     right = actual in expected or (ignore_case and actual.casefold() in [each.casefold() for each in expected])
-    said = actual if len(actual) <= 200 else f"{actual[:200]} ..."
+    said = beginning(actual, 200)
     return Score(float(right), {}, f"the answer is {said!r}, expected {' or '.join(map(repr, expected))}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.session.marks import APPLIED, BELOW, IN_QUARANTINE, OVER, UNMEASURED
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Outcomes:
             file=str(self._root / file),
             line=(line or 0) + 1,
             outcome=outcome,
-            message=message(report)[:WIDTH],
+            message=beginning(message(report), WIDTH),
             properties={str(name): value for name, value in report.user_properties},
         )
 

@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import Protocol
 
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.metrics.blame import context_is_full
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap.answers import BackendAnswer
@@ -300,4 +301,4 @@ def _retry_after(value: bytes) -> float | None:
 
 def _said(body: bytes) -> str:
     data = json_text.json_object(body)
-    return body[:300].decode(errors="replace") if data is None else error_message(data)
+    return beginning(body, 300) if data is None else error_message(data)

@@ -10,6 +10,7 @@ import time
 import zlib
 from urllib.parse import unquote
 
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.request import Request
@@ -41,7 +42,8 @@ def refusal(method: bytes, route: str) -> tuple[int, str] | None:
         return None
     status = 405 if route in DIALECTS or route in ASIDE or _is_read(route) else 404
     known = f"POST {', '.join(DIALECTS)} are LLM calls, written exactly so; besides, GET /models and POST {', '.join(ASIDE)} pass"
-    return status, f"{method.decode()} {route[:200]} is not relayed, because it would not be measured: behind OPENAI_BASE_URL, {known}"
+    asked = f"{method.decode()} {beginning(route, 200)}"
+    return status, f"{asked} is not relayed, because it would not be measured: behind OPENAI_BASE_URL, {known}"
 
 
 def refused(request: Request, sentence: str, kind: str = "refused") -> LLMCall:

@@ -18,6 +18,7 @@ from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from pytest_agentbench.lib.capture import Log
+from pytest_agentbench.lib.cut_marks import beginning, ending
 from pytest_agentbench.lib.process import end_text
 from pytest_agentbench.lib.supervisor import mcp_server, supervisor_command
 
@@ -51,7 +52,7 @@ class ServerProcess:
     @property
     def last_lines(self) -> str:
         """The end of what it printed, as the end of a sentence."""
-        return self._log.text.strip()[-SHOWN:] or "it printed nothing to stderr"
+        return ending(self._log.text.strip(), SHOWN) or "it printed nothing to stderr"
 
     def news(self) -> str:
         """What it has printed since the last time, as far as it is kept."""
@@ -105,7 +106,7 @@ class ServerProcess:
                 try:
                     message = SessionMessage(jsonrpc_message_adapter.validate_json(line))
                 except ValidationError:
-                    self._print(f"[on stdout, and no message: {line[:ODD].decode(errors='replace').strip()}]\n")
+                    self._print(f"[on stdout, and no message: {beginning(line.strip(), ODD)}]\n")
                     continue
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody listens any more
                     await received.send(message)

@@ -115,7 +115,7 @@ async def test_limits(tmp_path: Path) -> None:
         )
 
     assert 3 == len(played.requests)
-    assert f"[exit code 0]\n{'a' * 37}\n[226 bytes cut]\n{'a' * 37}" == played.told(1)
+    assert f"[exit code 0]\n{'a' * 37}\n[226 bytes left out]\n{'a' * 37}" == played.told(1)
     assert "[it took longer than 0.2 s and was killed]\n(no output)" == played.told(2)
 
 

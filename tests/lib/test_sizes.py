@@ -32,18 +32,18 @@ def test_a_large_text_has_its_beginning_and_its_end() -> None:
     """A cut text is below its size by 256 bytes, apart from the line that says how much is missing."""
     text = "a" * 5000 + "b" * 5000
 
-    assert f"{'a' * 384}\n[9,232 bytes cut]\n{'b' * 384}" == cut(text, 1024)
+    assert f"{'a' * 384}\n[9,232 bytes left out]\n{'b' * 384}" == cut(text, 1024)
 
 
 def test_a_small_size_keeps_three_quarters() -> None:
     """A text of a size below 1 KiB, such as a number in an explanation, has its beginning and its end too."""
-    assert f"{'a' * 37}\n[226 bytes cut]\n{'b' * 37}" == cut("a" * 150 + "b" * 150, 100)
+    assert f"{'a' * 37}\n[226 bytes left out]\n{'b' * 37}" == cut("a" * 150 + "b" * 150, 100)
 
 
 def test_no_character_is_cut_in_half() -> None:
     """A character of which only some bytes fit is left out, and counted as missing."""
-    assert f"{'€' * 128}\n[29,232 bytes cut]\n{'€' * 128}" == cut("€" * 10_000, 1024)
-    assert f"x{'€' * 127}\n[29,238 bytes cut]\n{'€' * 127}y" == cut(f"x{'€' * 10_000}y", 1024)
+    assert f"{'€' * 128}\n[29,232 bytes left out]\n{'€' * 128}" == cut("€" * 10_000, 1024)
+    assert f"x{'€' * 127}\n[29,238 bytes left out]\n{'€' * 127}y" == cut(f"x{'€' * 10_000}y", 1024)
 
 
 def test_a_cut_text_with_a_few_more_words_is_not_cut_again() -> None:
@@ -55,7 +55,7 @@ def test_a_cut_text_with_a_few_more_words_is_not_cut_again() -> None:
 
 def test_halves_of_characters_do_not_raise() -> None:
     """A text of a tool may contain what no file can hold. Its halves of characters are left out of a cut text."""
-    assert f"{'a' * 96}\n[2,208 bytes cut]\n{'a' * 96}" == cut("a\ud83d" * 600, 1024)
+    assert f"{'a' * 96}\n[2,208 bytes left out]\n{'a' * 96}" == cut("a\ud83d" * 600, 1024)
 
 
 def test_the_reason_names_the_option() -> None:

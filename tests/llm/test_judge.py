@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.agents.self_evaluating import VERDICT
 from pytest_agentbench.errors import InfraError, JudgeError
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.llm.judge import Form, calls_text, filled, numbered, read
 from pytest_agentbench.records import Json, ToolCall
 
@@ -73,7 +74,7 @@ def test_it_is_not_guessed(text: str, fault: str) -> None:
     with pytest.raises(JudgeError) as caught:
         read(text, FORM)
 
-    assert f"{fault}; the judge said {text[:200]!r}" == str(caught.value)
+    assert f"{fault}; the judge said {beginning(text, 200)!r}" == str(caught.value)
     assert isinstance(caught.value, InfraError)
 
 

@@ -89,7 +89,7 @@ def test_an_answer_of_nothing(text: str, empty: bool) -> None:
         (b"", "HTTP 503: "),
         (b"<html>busy", "HTTP 503: <html>busy"),
         (b"\xff\x00", "HTTP 503: \ufffd\x00"),
-        (b"x" * 999, f"HTTP 503: {'x' * 300}"),
+        (b"x" * 999, f"HTTP 503: {'x' * 300} [699 characters left out]"),
     ],
 )
 def test_bodies_that_are_not_json(content: bytes, text: str) -> None:

@@ -7,6 +7,7 @@ import json
 import shutil
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
@@ -16,6 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.exports import EXPORTS
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.folder import load_suite
 from tests.engines import engine
@@ -228,7 +230,17 @@ PLANTED = {
     "exception": "AKIAEXCEPTION1234567",
     "scorer": f"AIza{'Scorer7' * 5}",
     "command line": f"glpat-{'C0mmandLine' * 2}",
+    "repr": 'R3presented\\and"quoted',
+    "white space": "C0llapsed \n white  space",
+    "login": "a:S3cret-login",
+    "query": "Qu3ry-of-a-URL",
+    "field": "F13ld \\ of JSON",
+    "token of a URL": "T0ken-without-a-user",
+    "key of Azure": "4zure" * 6,
 }
+
+#: A value that texts are cut in; of its 20 letters 17 are before the cut.
+CUT = "Tw3nty-l3tters-0f-it"
 
 PLANTING_AGENT = """
 import base64, logging, os
@@ -241,22 +253,35 @@ class Agent(ToolCalling):
     async def run(self, scenario, llm, tools):
         value = os.environ["SHOP_PASSWORD"]
         encoded = quote(value, safe="") + " " + base64.b64encode(("me:" + value).encode()).decode()
+        print("q" * (32 * 1024 - 17) + os.environ["CUT_TOKEN"] + "r" * 99_999)
+        print(repr(os.environ["REPR_TOKEN"]), " ".join(os.environ["SPACE_TOKEN"].split()), FORMS)
         logging.getLogger("shop").warning("LOG " + value + " " + encoded + os.environ["SHOP_ACCESS"])
         if scenario.id == "shop-2":
             raise ValueError("EXCEPTION")
+        if scenario.id == "shop-0":
+            raise ValueError("s" * (32 * 1024 - 128 - 17) + os.environ["CUT_TOKEN"] + "t" * 99_999)
         return await super().run(scenario, llm, tools)
 """
 
 
 @WAYS
 def test_no_planted_key_is_found_again(project: Project, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]) -> None:
-    """Keys in prompts, tool arguments, answers, judgements, errors, logs, headers, options and variables are in no file and no output."""
+    """Keys in prompts, tool arguments, answers, judgements, errors, logs, headers, options and variables are in no file, exported ones
+    included, and in no output; nor is the beginning of one in whose middle a text was cut.
+    """
     summary = project.root / "summary.md"
     for name, value in (("GITHUB_ACTIONS", "true"), ("GITHUB_STEP_SUMMARY", str(summary)), ("SHOP_ACCESS", PLANTED["header"])):
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("SHOP_PASSWORD", PLANTED["environment"])
+    values = {
+        "SHOP_PASSWORD": PLANTED["environment"],
+        "CUT_TOKEN": CUT,
+        "REPR_TOKEN": PLANTED["repr"],
+        "SPACE_TOKEN": PLANTED["white space"],
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
     project.suite(
-        scenarios=4,
+        scenarios=5,
         agent={"kind": "./agent.py:Agent"},
         scorers=["tsq", "action_completion", "./scorer.py:fussy"],
         thresholds={"tsq": 1.0, "tsq.mean": 1.0},
@@ -266,7 +291,11 @@ def test_no_planted_key_is_found_again(project: Project, monkeypatch: pytest.Mon
     for entry in entries:
         entry["question"] += f" My key is {PLANTED['prompt']}, in a URL {quote(PLANTED['environment'])}."
     project.write("scenarios/shop/data.json", json.dumps(entries))
-    agent = PLANTING_AGENT.replace("LOG", PLANTED["log"]).replace("EXCEPTION", PLANTED["exception"])
+    written = (
+        f"Authorization: Basic {base64.b64encode(PLANTED['login'].encode()).decode()}, https://host/v1?api_key={PLANTED['query']}&x=1, "
+        f"https://{PLANTED['token of a URL']}@host/v1, api-key: {PLANTED['key of Azure']}, {json.dumps({'password': PLANTED['field']})}"
+    )
+    agent = PLANTING_AGENT.replace("LOG", PLANTED["log"]).replace("EXCEPTION", PLANTED["exception"]).replace("FORMS", repr(written))
     project.write("scenarios/shop/agent.py", agent)
     scorer = f"def fussy(scenario, rollout):\n    assert scenario.id != 'shop-1', {PLANTED['scorer']!r}\n    return 1.0\n"
     project.write("scenarios/shop/scorer.py", scorer)
@@ -275,6 +304,7 @@ def test_no_planted_key_is_found_again(project: Project, monkeypatch: pytest.Mon
     rules: list[Json] = [
         {"match": {"contains": "<goals>"}, "text": json.dumps(judgement)},
         {"match": {"contains": "shop-3:"}, "status": 400, "message": f"no such key: {PLANTED['error message']}"},
+        {"match": {"contains": "shop-4:"}, "status": 400, "message": f"{'x' * (300 - 17)}{CUT} and more"},
         {"match": {"turn": 0}, "tool_calls": [{"name": "find_item", "arguments": arguments}]},
         {"text": f"It is {PLANTED['answer']}."},
     ]
@@ -286,8 +316,10 @@ def test_no_planted_key_is_found_again(project: Project, monkeypatch: pytest.Mon
         result = project.run(*way, "--agentbench-backend=keyed", option, "-vv", "--junitxml=reports/junit.xml", "scenarios/shop")
 
         assert {f"Bearer {PLANTED['header']}"} == {authorization for _, authorization in proxy.authorizations}
-    assert ["agent_error", "infra_error", "ok", "ok"] == sorted(rollout.status for rollout in project.rollouts), result.stdout.str()
+    assert {"agent_error": 2, "infra_error": 2, "ok": 1} == Counter(rollout.status for rollout in project.rollouts), result.stdout.str()
     assert any("[redacted]" in str(rollout.messages) for rollout in project.rollouts)
+    for name in EXPORTS:
+        assert 0 == main(["export", "latest", "--as", name, "--reports", str(project.root / "reports")])
     texts = {
         **dict(files_of(project.root / "reports")),
         summary: summary.read_text(),
@@ -299,6 +331,7 @@ def test_no_planted_key_is_found_again(project: Project, monkeypatch: pytest.Mon
     assert [] == [
         (file.name, where) for file, text in texts.items() for where, key in PLANTED.items() for form in forms(key) if form in text
     ]
+    assert [] == [file.name for file, text in texts.items() if CUT[:6] in text]
 
 
 def forms(key: str) -> set[str]:
@@ -307,6 +340,9 @@ def forms(key: str) -> set[str]:
         key,
         json.dumps(key)[1:-1],
         json.dumps(json.dumps(key))[3:-3],
+        repr(key)[1:-1],
+        base64.b64encode(key.encode()).decode()[4:-4],
+        " ".join(key.split()),
         quote(key, safe=""),
         base64.b64encode(f"me:{key}".encode()).decode()[8:-4],
     }

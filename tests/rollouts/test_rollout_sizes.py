@@ -70,7 +70,7 @@ async def test_an_answer_that_is_too_large() -> None:
     status, reason, answer, _ = await ended(long)
 
     assert ("limit", "answer: 30,000,000 bytes, at most 4,096 are kept; raise --agentbench-size-answer") == (status, reason)
-    assert f"{'a' * 1920}\n[29,996,160 bytes cut]\n{'a' * 1920}" == answer
+    assert f"{'a' * 1920}\n[29,996,160 bytes left out]\n{'a' * 1920}" == answer
 
 
 async def test_an_answer_of_the_size() -> None:
@@ -131,7 +131,7 @@ async def test_a_refusal_that_is_too_large() -> None:
     """What a tool says when it refuses is a reason: it is cut, in the record and for the agent."""
     status, _, answer, tools = await ended(call, Large(30_000_000, refuses=True))
 
-    cut = f"{'r' * 384}\n[29,999,232 bytes cut]\n{'r' * 384}"
+    cut = f"{'r' * 384}\n[29,999,232 bytes left out]\n{'r' * 384}"
     assert ("ok", f"Error: {cut}", cut) == (status, answer, tools.calls[0].refusal)
 
 
@@ -144,7 +144,7 @@ async def test_an_error_with_a_text_that_is_too_large(error: type[Exception], st
 
     found, reason, answer, _ = await ended(fails)
 
-    assert (status, "", True) == (found, answer, "e\n[29,999,232 bytes cut]\ne" in reason)
+    assert (status, "", True) == (found, answer, "e\n[29,999,232 bytes left out]\ne" in reason)
     assert len(reason) < 1024
     if error is ValueError:
         assert reason.startswith("ValueError: eee")
@@ -165,9 +165,9 @@ async def test_explanations_and_errors_of_scorers() -> None:
     record = await scored(RECORD, SCENARIO, {"wordy": wordy, "broken": broken}, no_judge, 60, SIZES)
 
     score = record.scores["wordy"]
-    assert (0.5, {"calls": 3}, f"{'w' * 384}\n[4,232 bytes cut]\n{'w' * 384}") == (score, score.parts, score.explanation)
+    assert (0.5, {"calls": 3}, f"{'w' * 384}\n[4,232 bytes left out]\n{'w' * 384}") == (score, score.parts, score.explanation)
     assert record.score_errors["broken"].startswith(f"KeyError: '{'k' * 383}")
-    assert "\n[4,234 bytes cut]\n" in record.score_errors["broken"]
+    assert "\n[4,234 bytes left out]\n" in record.score_errors["broken"]
     assert len(record.score_errors["broken"]) < 1024
 
 

@@ -32,7 +32,7 @@ def test_long_texts_are_cut() -> None:
 
     assert ("limit", {"tsq": 0.5}, "done", "short") == (small.status, small.scores, small.answer, small.log)
     assert f"record: {size:,} bytes, at most 1,000,000 are kept; raise --agentbench-size-record; cut: messages" == small.reason
-    assert ["[2,738,112 bytes cut]"] * 2 == [each["content"].split("\n")[1] for each in small.messages]
+    assert ["[2,738,112 bytes left out]"] * 2 == [each["content"].split("\n")[1] for each in small.messages]
     assert line == record_line(small)
     assert len(line) < 530_000
 

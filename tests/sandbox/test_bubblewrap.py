@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.cut_marks import mark
 from pytest_agentbench.sandbox.bubblewrap import KIND, PROCESSES, Bubblewrap
 from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
 from pytest_agentbench.sandbox.sandbox import CommandResult
@@ -151,7 +152,7 @@ async def test_much_output(inside: Bubblewrap) -> None:
     """Both ends of it are kept, and how much is not."""
     much = await inside.exec("echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last", seconds=60)
 
-    assert 5_000_012 == len(much.output) + much.omitted - len(f"\n[... {much.omitted} bytes omitted ...]\n")
+    assert 5_000_012 == len(much.output) + much.omitted - len(f"\n{mark(much.omitted)}\n")
     assert much.output.startswith("first\nxxx")
     assert much.output.endswith("xxx\nlast\n")
 
@@ -169,8 +170,8 @@ async def test_what_is_left_running(inside: Bubblewrap) -> None:
     await asyncio.wait([waiting])
 
     assert (0, None, None, True) == (done.exit_code, late.exit_code, silent.exit_code, waiting.cancelled())
-    for mark in marks:
-        await asyncio.to_thread(_wait_until_gone, mark)
+    for each in marks:
+        await asyncio.to_thread(_wait_until_gone, each)
 
 
 @pytest.mark.usefixtures("inside")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.cut_marks import mark
 from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, ROLLOUT, RUN, owner
 from pytest_agentbench.sandbox.sandbox import File
 from tests.sandbox.conftest import IMAGE, KEY, Open, listed, runs
@@ -64,9 +65,9 @@ async def test_much_output(opened: Open) -> None:
     async with opened() as sandbox:
         much = await sandbox.exec("echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last", seconds=60)
 
-    assert 5_000_012 == len(much.output) + much.omitted - len(f"\n[... {much.omitted} bytes omitted ...]\n")
+    assert 5_000_012 == len(much.output) + much.omitted - len(f"\n{mark(much.omitted)}\n")
     assert much.output.startswith("first\nxxx")
-    assert f"xx\n[... {much.omitted} bytes omitted ...]\nxx" in much.output
+    assert f"xx\n{mark(much.omitted)}\nxx" in much.output
     assert much.output.endswith("xxx\nlast\n")
 
 

@@ -78,5 +78,5 @@ def test_long_conversations() -> None:
     text = conversation_text(long)
 
     assert CONVERSATION - ROOM < len(text) <= CONVERSATION
-    assert "[5,256 bytes cut]" in text
+    assert "[5,256 bytes left out]" in text
     assert "(nothing was said or done)" == conversation_text([REQUEST])

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from pytest_agentbench.backends.proof.api import TIMEOUT, Api, ApiAnswer
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.routing_hints import make_labels, merged
 
@@ -53,14 +54,16 @@ def prove(endpoint: Endpoint, body: Json) -> str:
     probe = ProbeRollout(endpoint)
     answer = _object(probe.chat(body), "a call with a label")
     if not probe.labels.told(answer):
-        raise BackendError(f"a call with a label was answered without what the label asks for: {str(answer)[:300]}; is the router there?")
+        raise BackendError(
+            f"a call with a label was answered without what the label asks for: {beginning(str(answer), 300)}; is the router there?"
+        )
     if probe.is_listed() is False:
         raise BackendError("a call with a label is in no list of the stack: it did not pass the router")
     released = probe.release(endpoint.model)
     if released is None:
         return "announced"
     if probe.labels.bypassed(released) or probe.is_listed():
-        raise BackendError(f"a release was answered {str(released)[:300]}: it did not pass the router")
+        raise BackendError(f"a release was answered {beginning(str(released), 300)}: it did not pass the router")
     return "announced and released"
 
 

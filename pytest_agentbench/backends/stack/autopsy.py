@@ -14,6 +14,7 @@ from pytest_agentbench.backends.stack.ownership import is_marked
 from pytest_agentbench.backends.stack.service import ServiceUnit
 from pytest_agentbench.backends.stack.spec import HttpCheck
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.process import killed, listener
 from pytest_agentbench.records import Endpoint
@@ -47,7 +48,7 @@ def lacks(instance: Instance, check: HttpCheck | None) -> str:
         return str(error)
     if answer.status != 200:
         return f"GET {url} answered {answer}"
-    return "" if re.search(check.says, answer.text) else f"GET {url} does not say {check.says!r}, but {answer.text[:200]!r}"
+    return "" if re.search(check.says, answer.text) else f"GET {url} does not say {check.says!r}, but {beginning(answer.text, 200)!r}"
 
 
 def _ails(running: ServiceUnit | None) -> str:

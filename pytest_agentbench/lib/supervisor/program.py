@@ -19,6 +19,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
+from pytest_agentbench.lib.cut_marks import mark
 from pytest_agentbench.lib.supervisor import end_orphans, signal_group, start_program
 
 KEPT = 1 << 20  # bytes of what it prints to a pipe, or writes as its answer; half of them are the beginning
@@ -47,8 +48,8 @@ class Output:
             return (self.head + self.tail).decode(errors="replace")
         head, tail = self.head[: kept // 2], (self.head + self.tail)[-kept // 2 :]
         left_out = self.size - len(head) - len(tail)
-        mark = f"\n[{left_out:,} bytes left out]\n".encode()
-        return (head + mark + tail).decode(errors="replace")
+        between = f"\n{mark(left_out)}\n".encode()
+        return (head + between + tail).decode(errors="replace")
 
 
 class ProgramSupervisor:

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.json_text import json_object
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
 from pytest_agentbench.rollouts.pool.step_profiles import StepProfiles
@@ -201,7 +202,7 @@ class Announcer:
             text = await answer.text()
         content = json_object(text.encode()) if answer.status == 200 else None
         if content is None:
-            raise ValueError(f"{method} {url} answered {answer.status}: {text[:200]}")
+            raise ValueError(f"{method} {url} answered {answer.status}: {beginning(text, 200)}")
         return content
 
 

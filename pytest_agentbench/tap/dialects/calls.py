@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import Text
 from pytest_agentbench.tap.dialects.reader import Fault
@@ -32,7 +33,7 @@ class Function:
         self.name = name or self.name
         if text:
             if not self.name:
-                raise Fault(_BAD_CALL, f"{self._field} of a tool call came before its name: {text[:100]}")
+                raise Fault(_BAD_CALL, f"{self._field} of a tool call came before its name: {beginning(text, 100)}")
             self._pieces.append(text)
         return bool(name or text)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import Fields, Text, grown, settled
 from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, expect, id_of, named
@@ -79,7 +80,7 @@ class ContentBlock:
             raise Fault(_BAD_CALL, f"the input of a tool call is no text: {text!r:.100}")
         if text:
             if not self._is_call:
-                raise Fault(_BAD_CALL, f"the input of a tool call came without a call: {text[:100]}")
+                raise Fault(_BAD_CALL, f"the input of a tool call came without a call: {beginning(text, 100)}")
             self._input.append(text)
         return "tool_call" if text else "other"
 

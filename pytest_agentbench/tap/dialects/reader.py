@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import OUTPUT_KINDS, Chunk, Json
 from pytest_agentbench.tap.dialects.repeats import RepeatedEvents
 from pytest_agentbench.tap.routing_hints import TOLD
@@ -269,10 +270,10 @@ def error_message(data: Any) -> str:
     """The sentence in an error object, whatever its shape."""
     error = data.get("error") or data if isinstance(data, dict) else data
     try:
-        return str(error.get("message", error) if isinstance(error, dict) else error)[:LONGEST]
+        return beginning(str(error.get("message", error) if isinstance(error, dict) else error), LONGEST)
     except RecursionError:
         return "an error that is nested too deeply to be shown"
 
 
 def _start(text: bytes) -> str:
-    return text[:LONGEST].decode(errors="replace")
+    return beginning(text, LONGEST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, error_message, expect, id_of, named, told
 from pytest_agentbench.tap.dialects.requests import in_front, stream_body
@@ -121,7 +122,7 @@ class ResponsesReader(DialectReader):
         if not isinstance(data.get("output_index", 0), int):
             raise Fault("bad_tool_call", f"the index of a tool call is no number: {data['output_index']!r:.100}")
         if delta and not self._named_calls:
-            raise Fault("bad_tool_call", f"arguments of a tool call came before its name: {delta[:100]}")
+            raise Fault("bad_tool_call", f"arguments of a tool call came before its name: {beginning(delta, 100)}")
         return kind if delta else "other"
 
     def _take(self, response: Json, failed: bool) -> None:
