@@ -91,7 +91,7 @@ def read_by_the_retriever() -> set[str]:
 
 
 def listed() -> list[str]:
-    return re.findall(r"^# ([A-Z][A-Z0-9_]+)=", (ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(r"^# export ([A-Z][A-Z0-9_]+)=", (ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_every_variable_is_listed() -> None:

@@ -77,7 +77,7 @@ def project(newcomer: Newcomer, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_contents(wheel: Path) -> None:
-    """The wheel carries the package, its types, the licence, the shipped suites and backends; nothing else of the checkout."""
+    """The wheel carries the package, its types, the licence, shipped suites, backends and .env.example; nothing else of the checkout."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         info = next(name.partition("/")[0] for name in names if ".dist-info/" in name)
@@ -87,6 +87,7 @@ def test_contents(wheel: Path) -> None:
         f"scenarios/banking/{name}"
         for name in ("README.md", "bank.py", "banking.json", "personas.json", "suite.yaml", "test_banking.py", "tools.json")
     ]
+    shipped.append(".env.example")
     shipped += [f"scenarios/bfcl/{name}" for name in ("README.md", "suite.yaml", "test_bfcl.py")]
     for folder in (ROOT / "scenarios/hle", ROOT / "scenarios/openthoughts", ROOT / "backends"):
         shipped += [str(file.relative_to(ROOT)) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]

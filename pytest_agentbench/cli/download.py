@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
     leaderboard.add_argument(
         "--domains", nargs="+", default=["banking"], metavar="DOMAIN", help="banking healthcare insurance investment telecom"
     )
-    leaderboard.add_argument("--revision", required=True, help="commit of the data set's repository")
+    leaderboard.add_argument("--revision", default="main", help="commit, tag or branch (default: main); its commit is printed")
     leaderboard.add_argument("--output", type=Path, default=Path("data"), metavar="DIR", help="where to write (default: data)")
     leaderboard.set_defaults(run=run_leaderboard)
     exam = sets.add_parser("hle", help="Humanity's Last Exam, which is gated: to who has accepted its terms")

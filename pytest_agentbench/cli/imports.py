@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.exports import TOOLS
+
+if TYPE_CHECKING:
+    from pytest_agentbench.runs.contents import Run
 
 
 def add(commands: Any) -> None:
@@ -25,19 +28,27 @@ def add(commands: Any) -> None:
 
 
 def run_import(options: argparse.Namespace) -> None:
-    """What was found, what is not known, and where the run is."""
+    """What was found, what is not known, and where the run is, of each result in a directory of several."""
     from pytest_agentbench.cli.imported import write
     from pytest_agentbench.errors import ConfigError
-    from pytest_agentbench.exports import load_reader
-    from pytest_agentbench.lib.foreign import one_line
-    from pytest_agentbench.reports.words import own_mean_text, score_text, statuses_text
+    from pytest_agentbench.exports import load_reader, results_in
     from pytest_agentbench.suites.folder import load_suite, suite_file
 
     reader = load_reader(options.tool)
     if not options.path.is_dir():
         raise ConfigError(f"{options.path} is no directory; name the one that {options.tool} wrote")
     suite = load_suite(suite_file(options.suite)) if options.suite else None
-    target, run = write(options.tool, reader(options.path), options.path, suite, options.reports)
+    for path in results_in(options.tool, options.path):
+        target, run = write(options.tool, reader(path), path, suite, options.reports)
+        _say(run)
+        print(f"wrote {target}")
+
+
+def _say(run: Run) -> None:
+    """What was found, and what is not known."""
+    from pytest_agentbench.lib.foreign import one_line
+    from pytest_agentbench.reports.words import own_mean_text, score_text, statuses_text
+
     assert run.imported is not None
     for name, result in run.suites.items():
         print(f"{name}: {statuses_text(result.rollouts)}")
@@ -47,4 +58,3 @@ def run_import(options: argparse.Namespace) -> None:
         print(own_mean_text(mean))
     for note in run.imported.notes:
         print(f"note: {one_line(note)}")
-    print(f"wrote {target}")

@@ -15,6 +15,8 @@ addopts = --import-mode=importlib
 asyncio_default_fixture_loop_scope = function
 """
 
+ENVIRONMENT = ".env.example"  # the variables that are read
+
 #: A directory with one of these has a pytest configuration of its own.
 PYTEST_FILES = ("pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
 
@@ -23,7 +25,9 @@ FileOutcome = Literal["wrote", "there", "kept"]
 
 def add(commands: Any) -> None:
     """The parser of this command."""
-    init = commands.add_parser("init", help="write a shipped suite, its backend and a pytest configuration into this directory")
+    init = commands.add_parser(
+        "init", help="write a shipped suite, its backend, the environment variables and a pytest configuration into this directory"
+    )
     init.add_argument("suite", nargs="?", metavar="SUITE", help="name of the suite, for example banking (default: list them)")
     init.set_defaults(run=run_init)
 
@@ -43,6 +47,7 @@ def run_init(options: argparse.Namespace) -> None:
     folder = suites / options.suite
     copies = [(file, Path("scenarios", options.suite, file.relative_to(folder))) for file in data_files(folder)]
     copies.append((shipped("backends") / "embedded.yaml", Path("backends/embedded.yaml")))
+    copies.append((shipped(ENVIRONMENT), Path(ENVIRONMENT)))
     outcomes = [(copy(source, target), target) for source, target in copies]
     report([*outcomes, *configuration()])
     print(f"now run: pytest scenarios/{options.suite}")

@@ -19,7 +19,9 @@ def add(commands: Any) -> None:
     plot.add_argument("names", nargs="*", default=["latest"], metavar="RUN", help=runs)
     plot.add_argument("--output", type=Path, metavar="DIR", help=f"a new directory for the files (default, of one run: RUN/{FOLDER})")
     plot.add_argument("--score", metavar="NAME", help="what quality is (default: the main score)")
-    plot.add_argument("--color-by", metavar="COLUMN", help="a column of the table rollouts (default: run, or what tells apart best)")
+    plot.add_argument(
+        "--color-by", metavar="NAME", help="a column of the table rollouts, or a setting (default: run, or what tells apart best)"
+    )
     plot.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"of the files (default: {FORMATS[0]})")
     plot.takes_reports()
     plot.set_defaults(run=run_plot)

@@ -46,6 +46,9 @@ TOOLS: Mapping[str, str] = {
     "harbor": "pytest_agentbench.exports.harbor:read",
 }
 
+#: Tool -> what finds the results in a directory that may hold several, each of which is a run: `results(path) -> [path, ...]`.
+SEVERAL: Mapping[str, str] = {"nat": "pytest_agentbench.exports.nat:jobs"}
+
 #: Formats in the order of the help.
 EXPORTS: Mapping[str, str] = {
     "csv": "pytest_agentbench.exports.csv_files:write",
@@ -74,3 +77,11 @@ def load_reader(tool: str) -> Reader:
     """The reader of a tool's results; raises ConfigError for an unknown one, with the known ones."""
     reader: Reader = load_object("tool", tool, TOOLS, Path())
     return reader
+
+
+def results_in(tool: str, path: Path) -> list[Path]:
+    """The directories of the results of a tool, one or several."""
+    if tool not in SEVERAL:
+        return [path]
+    found: list[Path] = load_object("tool", tool, SEVERAL, Path())(path)
+    return found

@@ -75,13 +75,17 @@ def read(path: Path) -> Source:
     )
 
 
+def jobs(path: Path) -> list[Path]:
+    """The jobs of a directory: those in it or in its `jobs`, by name, or the directory itself where it is one."""
+    inside = [] if (path / ANSWERS).is_file() else sorted(path.glob("job_*")) or sorted(path.glob("jobs/job_*"))
+    return inside or [path]
+
+
 def _job(path: Path) -> Path:
-    jobs = sorted(path.glob("job_*")) or sorted(path.glob("jobs/job_*"))
-    if (path / ANSWERS).is_file() or not jobs:
-        return path
-    if len(jobs) > 1:
-        raise ConfigError(f"{path}: {len(jobs)} jobs are in it, and a job is a run; name one of them, such as {jobs[-1]}")
-    return jobs[0]
+    found = jobs(path)
+    if len(found) > 1:
+        raise ConfigError(f"{path}: {len(found)} jobs are in it, and a job is a run; name one of them, such as {found[-1]}")
+    return found[0]
 
 
 def _optional(file: Path) -> Json:

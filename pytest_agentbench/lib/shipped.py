@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def shipped(kind: str) -> Path:
-    """The folder of data that came with the package: `backends` or `scenarios`; in a checkout, the project's own."""
+    """Data that came with the package: the folder `backends` or `scenarios`, or `.env.example`; in a checkout, the project's own."""
     package = Path(str(files("pytest_agentbench")))
     installed = package / "shipped" / kind
-    return installed if installed.is_dir() else package.parent / kind
+    return installed if installed.exists() else package.parent / kind

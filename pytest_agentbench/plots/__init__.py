@@ -21,13 +21,13 @@ TITLES: Mapping[str, str] = {
     "ttft_vs_{score}": "quality against time to first token",
     "itl_vs_{score}": "quality against inter-token latency",
     "tps_vs_{score}": "quality against tokens per second",
-    "total_tokens_vs_{score}": "quality against tokens",
+    "total_tokens_vs_{score}": "quality against output tokens",
     "llm_calls_vs_{score}": "quality against LLM calls",
     "summary_throughput_histograms": "how six measures spread",
     "ttft_histogram": "how the time to first token spreads",
     "itl_histogram": "how inter-token latency spreads",
     "tps_histogram": "how tokens per second spread",
-    "total_tokens_histogram": "how tokens spread",
+    "total_tokens_histogram": "how output tokens spread",
     "llm_calls_histogram": "how LLM calls spread",
     "total_duration_histogram": "how durations spread",
     "quality_vs_speed": "runs: quality against speed",
@@ -36,21 +36,25 @@ TITLES: Mapping[str, str] = {
 
 
 def draw(chosen: ChosenRuns, directory: Path, *, score: str | None, color_by: str | None, format: str) -> None:
-    """Draws every picture of some runs into a directory that is there.
+    """Draws every picture of some runs into a directory that is there, and writes their data beside them.
 
     `score` is the main score of the runs where it is None. `color_by` is then the run: of one that has arms the variant, and of more runs
-    than colours tell apart the suite. Raises ConfigError for a score or a column that the runs do not have, for
+    than colours tell apart the suite; it may name a setting. Raises ConfigError for a score or a column that the runs do not have, for
     runs of which nothing was measured, and where matplotlib is missing.
     """
     if find_spec("matplotlib") is None:
         raise ConfigError("pictures need matplotlib; install it with `pip install 'pytest-agentbench[plots]'`")
     from pytest_agentbench.plots import histograms, runs, scatter
     from pytest_agentbench.plots.canvas import save, style
+    from pytest_agentbench.plots.colour_settings import settings_of
+    from pytest_agentbench.plots.picture_data import write_data
     from pytest_agentbench.plots.points import MOST_COLOURS, points_of, ttfts_of_arms
 
     measured = [*map(chosen.run_of, chosen.origins)]
     own = "variant" if len(measured) == 1 and measured[0].ab else "run" if len(measured) <= MOST_COLOURS else "suite"
-    points = points_of(chosen.tables, score or main_score(chosen), color_by or own)
+    settings = settings_of({origin.run: run for origin, run in zip(chosen.origins, measured, strict=True)})
+    points = points_of(chosen.tables, score or main_score(chosen), color_by or own, settings)
+    write_data(points, directory)
     ttfts = [ttfts_of_arms(chosen.tables, origin.run) if run.ab else {} for origin, run in zip(chosen.origins, measured, strict=True)]
     with style():
         pictures = {**scatter.pictures(points), **histograms.pictures(points), **runs.pictures(measured, ttfts)}

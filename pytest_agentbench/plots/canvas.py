@@ -45,7 +45,7 @@ AXES = {
     "ttft": "time to first token (ms)",
     "itl": "inter-token latency, median of a call (ms)",
     "tps": "output tokens per second of a call",
-    "total_tokens": "tokens of the rollout",
+    "total_tokens": "output tokens of the rollout",
     "llm_calls": "LLM calls of the rollout",
     "total_duration": "duration of the rollout (s)",
 }

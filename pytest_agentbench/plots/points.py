@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.plots.colour_settings import RunSuite, chosen_setting
+from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.suites.arms import arm_of
 from pytest_agentbench.tables import Tables
 from pytest_agentbench.tables.columns import Table
@@ -33,6 +35,8 @@ class Points:
     color_by: str  # name of the column that colours are of
     colours: NDArray[Any]  # its values: numbers, or names
     calls: Mapping[str, NDArray[np.float64]]  # ttft, itl and tps of single calls of these rollouts
+    keys: Sequence[PointKey]  # what each row is of
+    calls_of: Sequence[int]  # the row of the rollout of each single call
 
     @property
     def kinds(self) -> list[str] | None:
@@ -40,8 +44,8 @@ class Points:
         return None if self.colours.dtype.kind == "f" else sorted({*self.colours})
 
 
-def points_of(tables: Tables, score: str, color_by: str = "run") -> Points:
-    """The points of some runs; raises ConfigError for a score or a column that they do not have."""
+def points_of(tables: Tables, score: str, color_by: str = "run", settings: Mapping[RunSuite, Json] = MappingProxyType({})) -> Points:
+    """The points of some runs; raises ConfigError for a score that they do not have, and for what is no column and none of the settings."""
     scores = _scores(tables.scores, score)
     rollouts = tables.rollouts.where(np.array([key in scores for key in _keys(tables.rollouts)], dtype=bool))
     keys = _keys(rollouts)
@@ -51,15 +55,16 @@ def points_of(tables: Tables, score: str, color_by: str = "run") -> Points:
         if key in rows:
             rows[key].append(row)
     measures = {name: np.array([_median(calls[column], rows[key]) for key in keys]) for name, column in OF_CALLS.items()}
-    tokens = np.nansum([rollouts["prompt_tokens"], rollouts["output_tokens"]], axis=0)
     measures |= {
-        "total_tokens": np.where(np.isnan(rollouts["output_tokens"]), np.nan, tokens),
+        "total_tokens": rollouts["output_tokens"],
         "llm_calls": rollouts["calls"].astype(float),
         "total_duration": rollouts["rollout_ms"] / 1e3,
     }
     chosen = [row for key in keys for row in rows[key]]
+    calls_of = [place for place, key in enumerate(keys) for _ in rows[key]]
+    colours = _colours(rollouts, color_by, settings)
     single = {name: calls[column][chosen] for name, column in OF_CALLS.items()}
-    return Points(score, np.array([scores[key] for key in keys]), measures, color_by, _colours(rollouts, color_by), single)
+    return Points(score, np.array([scores[key] for key in keys]), measures, color_by, colours, single, keys, calls_of)
 
 
 def ttfts_of_arms(tables: Tables, run: str) -> dict[str, float]:
@@ -106,14 +111,24 @@ def _median(values: NDArray[np.float64], rows: list[int]) -> float:
     return float(np.median(known)) if len(known) else float("nan")
 
 
-def _colours(rollouts: Table, column: str) -> NDArray[Any]:
-    """The values of a column; raises ConfigError for one that is not there, or that has more names than colours tell apart."""
-    if column not in rollouts.columns:
-        raise ConfigError(unknown_name("column of rollouts", column, [*rollouts.columns]))
-    values = rollouts[column]
+def _colours(rollouts: Table, column: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
+    """The values of a column or a setting; raises ConfigError for one that is not there, or has more names than colours tell apart."""
+    values = rollouts[column] if column in rollouts.columns else _of_setting(rollouts, column, settings)
     if values.dtype.kind in "fi":
         return values.astype(float)
     names = np.array([str(value) for value in values], dtype=object)
     if len(kinds := {*names}) > MOST_COLOURS:
         raise ConfigError(f"{column} has {len(kinds)} values, and colours tell {MOST_COLOURS} apart; choose another column with --color-by")
     return names
+
+
+def _of_setting(rollouts: Table, name: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
+    """The value of a setting where each rollout ran: numbers where all are."""
+    chosen = chosen_setting(settings, name)
+    if chosen is None:
+        known = [*rollouts.columns, *sorted({path for of_suite in settings.values() for path in of_suite})]
+        raise ConfigError(unknown_name("column of rollouts or setting", name, known))
+    values = [chosen.get((key[0], RolloutKey(*key[1:]).group)) for key in _keys(rollouts)]
+    if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        return np.array(values, dtype=float)
+    return np.array(["none" if value is None else str(value) for value in values], dtype=object)

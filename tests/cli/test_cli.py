@@ -35,13 +35,13 @@ def files(folder: Path) -> list[str]:
 
 
 def test_init_writes_a_project(empty: Path, capsys: Capture) -> None:
-    """`init banking` writes the suite's files, its backend and a pytest.ini, names each of them, and says what to run next."""
+    """`init banking` writes the suite, its backend, .env.example and a pytest.ini, names each of them, and says what to run next."""
     status = main(["init", "banking"])
 
     said = capsys.readouterr().out.splitlines()
     shipped = [f"scenarios/banking/{name}" for name in files(BANKING) if "__pycache__" not in name]
     assert 0 == status
-    assert sorted(["backends/embedded.yaml", "pytest.ini", *shipped]) == files(empty)
+    assert sorted([".env.example", "backends/embedded.yaml", "pytest.ini", *shipped]) == files(empty)
     assert [f"wrote {name}" for name in files(empty)] == sorted(said[:-1])
     assert "now run: pytest scenarios/banking" == said[-1]
     assert 100 == len(load_suite(empty / "scenarios/banking/suite.yaml").scenarios)
@@ -72,10 +72,21 @@ def test_init_adds_to_what_is_there(empty: Path, capsys: Capture) -> None:
 
     lines = capsys.readouterr().out.splitlines()
     assert (0, 0, 0) == (again, once_more, other)
-    assert ["wrote scenarios/banking/README.md", "8 of 9 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
-    assert ["9 of 9 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
+    assert ["wrote scenarios/banking/README.md", "9 of 10 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
+    assert ["10 of 10 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
     assert "wrote scenarios/bfcl/suite.yaml" in lines[5:]
-    assert "2 of 5 files were there already" in lines[5:]
+    assert "3 of 6 files were there already" in lines[5:]
+
+
+def test_a_sourced_file_reaches_programs(empty: Path) -> None:
+    """What is taken out of its comment in .env.example is seen by a program that the shell starts after `source`."""
+    main(["init", "banking"])
+    text = (empty / ".env.example").read_text(encoding="utf-8")
+    (empty / ".env").write_text(text.replace("# export NVIDIA_API_KEY=", "export NVIDIA_API_KEY=k"), encoding="utf-8")
+
+    done = subprocess.run(["bash", "-c", "source .env; printenv NVIDIA_API_KEY"], capture_output=True, text=True, check=True)
+
+    assert "k\n" == done.stdout
 
 
 @pytest.mark.parametrize("there", ["backends/embedded.yaml", "scenarios/banking/suite.yaml"])
@@ -113,7 +124,7 @@ def test_init_leaves_a_configuration_alone(empty: Path, capsys: Capture, name: s
     said = capsys.readouterr().out.splitlines()
     assert 0 == status
     assert "# mine\n" == (empty / name).read_text()
-    assert {name} == {file for file in files(empty) if "/" not in file}
+    assert {name, ".env.example"} == {file for file in files(empty) if "/" not in file}
     assert f"left {name} alone; the suite needs nothing in it" in said
 
 
@@ -236,7 +247,7 @@ def test_no_command(capsys: Capture, words: tuple[str, ...], command: str) -> No
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("download", "agent-leaderboard"), "agentbench download agent-leaderboard: the following arguments are required: --revision"),
+        (("download", "hle"), "agentbench download hle: the following arguments are required: --revision"),
         (("shwo",), "agentbench: argument COMMAND: invalid choice: 'shwo' (choose from"),
         (("show", "--colour"), "agentbench: unrecognized arguments: --colour"),
         (("subset", "a", "b", "--limit", "few"), "agentbench subset: argument --limit: invalid int value: 'few'"),

@@ -9,14 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.cli import main
 from pytest_agentbench.cli.imported import write
+from pytest_agentbench.cli.run_names import runs_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat import read
 from pytest_agentbench.exports.nat_events import read_events, understood
 from pytest_agentbench.metrics.other_tools.nat import nat
+from pytest_agentbench.plots.points import points_of
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.tables import read_tables
 from tests.exports.nat_job import CONFIG, FAILED, VECTOR, call, event, item, tool, trace, write_csv, write_job
 
 IDS = ("banking_scenario_004", "banking_scenario_009")  # a filtered data set: their digits are no positions
@@ -291,3 +295,16 @@ def test_what_is_no_job(tmp_path: Path) -> None:
     write_job(tmp_path / "jobs/job_2", ["x"], [item("a", 1.0)], [*VECTOR], config=CONFIG)
     with pytest.raises(ConfigError, match=r"2 jobs are in it, and a job is a run; name one of them, such as .*job_2"):
         read(tmp_path)
+
+
+def test_a_directory_of_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each job of a directory becomes a run, and the runs of a directory are drawn in one picture."""
+    for name, score in (("job_1", 1.0), ("job_2", 0.5)):
+        write_job(tmp_path / "nat/jobs" / name, ["x"], [item("a", score)], [*VECTOR], config=CONFIG)
+
+    reports = tmp_path / "reports"
+    assert 0 == main(["import", "nat", str(tmp_path / "nat"), "--reports", str(reports)]), capsys.readouterr().err
+
+    points = points_of(read_tables([*runs_of(str(reports), reports)]), "nat_tool_selection_quality")
+    assert [0.5, 1.0] == sorted(points.values)
+    assert 2 == len(points.kinds or ())

@@ -23,7 +23,7 @@ def test_what_users_set_is_in_the_example() -> None:
     """.env.example has those that users set, and none that agentbench gives to its own processes."""
     example = (PACKAGE.parent / ".env.example").read_text(encoding="utf-8")
 
-    assert variables.READ == {*re.findall(r"^# (AGENTBENCH_\w+)=", example, re.MULTILINE)}
+    assert variables.READ == {*re.findall(r"^# export (AGENTBENCH_\w+)=", example, re.MULTILINE)}
 
 
 def test_unread_variables() -> None:

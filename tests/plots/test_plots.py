@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,14 +20,20 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.plots import TITLES, drawn, histograms, scatter
 from pytest_agentbench.plots.canvas import label, legend, mark, save, style, whole
+from pytest_agentbench.plots.colour_settings import settings_of
 from pytest_agentbench.plots.points import points_of, ttfts_of_arms
 from pytest_agentbench.plots.runs import RunLoad, front, loads_of, qualities_of, titles
 from pytest_agentbench.records import Score
 from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared
+from pytest_agentbench.runs.tally import read_run
 from pytest_agentbench.tables import read_tables
 from tests.made_runs import run_directory, run_of
 from tests.tables.shop import ALL, BOUGHT, rollout
 
+DATA = {
+    *("throughput_vs_tsq_per_request_data", "throughput_vs_tsq_per_llm_call_data"),
+    *("throughput_histogram_data", "throughput_histogram_per_llm_call_data"),
+}
 NAMES = {name.format(score="tsq") for name in TITLES}
 
 
@@ -41,7 +48,7 @@ def test_points(tmp_path: Path) -> None:
     assert [1.0, 0.0] == points.values.tolist()
     assert [150.0, 400.0] == points.measures["ttft"].tolist()  # the median of 100 and 200; one call
     assert [2.0, 1.0] == points.measures["llm_calls"].tolist()
-    assert [204.0, 102.0] == points.measures["total_tokens"].tolist()
+    assert [4.0, 2.0] == points.measures["total_tokens"].tolist()  # those that were generated, as the toolkit counts
     assert [1.0, 1.0] == points.measures["total_duration"].tolist()
     assert [100.0, 200.0, 400.0] == points.calls["ttft"].tolist()
     assert ["run"] == points.kinds
@@ -53,8 +60,8 @@ def test_every_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
     assert 0 == plot(run)
 
-    assert NAMES == {file.stem for file in (run / "plots").iterdir()}
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in (run / "plots").iterdir())
+    assert NAMES | DATA == {file.stem for file in (run / "plots").iterdir()}
+    assert NAMES == {file.stem for file in (run / "plots").iterdir() if file.read_bytes().startswith(b"\x89PNG")}
     assert NAMES == {file.stem for _, file in drawn(run)}
     report = (run / "report.md").read_text()
     assert [] == [name for name in NAMES if f"(plots/{name}.png)" not in report]
@@ -89,11 +96,44 @@ def test_many_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in (tmp_path / "plots/ttft_vs_tsq.svg").read_text() for name in ("old", "new"))
 
 
+def test_the_data(tmp_path: Path) -> None:
+    """Beside pictures lies what they show: a row for each point of a scatter, and one for each call of a histogram."""
+    run = run_directory(tmp_path / "run", *ALL)
+
+    assert 0 == plot(run)
+
+    points, calls, bars = (
+        [*csv.DictReader((run / f"plots/{name}_data.csv").read_text(encoding="utf-8").splitlines())]
+        for name in ("throughput_vs_tsq_per_request", "throughput_vs_tsq_per_llm_call", "throughput_histogram_per_llm_call")
+    )
+    assert [("shop-0", "1", "150", "4", "2"), ("shop-1", "0", "400", "2", "1")] == [
+        (row["sample_id"], row["tsq_score"], row["median_ttft_ms"], row["total_tokens"], row["num_llm_calls"]) for row in points
+    ]
+    assert [("shop-0", "1", "100"), ("shop-0", "2", "200"), ("shop-1", "1", "400")] == [
+        (row["sample_id"], row["llm_call_idx"], row["ttft_ms"]) for row in calls
+    ]
+    assert [{name: value for name, value in row.items() if name != "tsq_score"} for row in calls] == bars
+
+
+@pytest.mark.parametrize("name", ["temperature", "agent.temperature"])
+def test_colours_of_a_setting(tmp_path: Path, name: str) -> None:
+    """A setting of the agent gives each point the value under which it ran; so does the concurrency."""
+    runs = {}
+    for directory, temperature in (("cold", 0.0), ("warm", 0.7)):
+        suites = {"shop": replace(run_of(*ALL).suites["shop"], agent={"kind": "react", "temperature": temperature})}
+        runs[directory] = read_run(run_directory(tmp_path / directory, *ALL, suites=suites))
+    tables = read_tables([tmp_path / directory for directory in runs])
+
+    assert [0.0, 0.0, 0.7, 0.7] == points_of(tables, "tsq", name, settings_of(runs)).colours.tolist()
+    assert [8.0] * 4 == points_of(tables, "tsq", "concurrency", settings_of(runs)).colours.tolist()
+    assert ["react"] * 4 == points_of(tables, "tsq", "agent.kind", settings_of(runs)).colours.tolist()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--score=tqs"], "no score 'tqs'"),
-        (["--color-by=colour"], "no column of rollouts 'colour'"),
+        (["--color-by=colour"], "no column of rollouts or setting 'colour'"),
         (["--color-by=scenario"], "scenario has 9 values, and colours tell 8 apart; choose another column with --color-by"),
     ],
 )
