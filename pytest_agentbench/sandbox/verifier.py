@@ -10,6 +10,7 @@ import dataclasses
 import re
 import shlex
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import InfraError
@@ -26,6 +27,7 @@ from pytest_agentbench.suites.task import FAIL, Task
 CTRF = "ctrf.json"
 READY = 60.0  # seconds for what is done before the tests
 TAIL = 300  # characters of the output of one that gave no reward
+ROOM = 8 << 20  # bytes that an agent leaves on the disk of a shared verifier, if it is not to blame for one that gives no reward
 OUTPUT = 16_000  # bytes of the verifier's output that are kept
 MOST_CHANGED = 50  # changed files that are kept
 SEPARATE = "separate"
@@ -43,36 +45,61 @@ async def verify(sandbox: Sandbox, task: Task) -> Verification:
 
     Raises InfraError where it says nothing that counts and the agent cannot be blamed, and AgentError for artifacts that cannot be copied.
     """
-    if task.separate_verifier:
-        await sandbox.end_processes()
-        fresh = await sandbox.fresh()
-        try:
-            await handed_over(sandbox, fresh, task.artifacts)
-            return dataclasses.replace(await _verified(fresh, task, ()), mode=SEPARATE)
-        finally:
-            await fresh.end()
     try:
         await sandbox.end_processes()
+        user = 0 if task.separate_verifier else await sandbox.bring_tests(_tests(task), task.verifier_user)
     except InfraError as error:
-        return await _blamed(sandbox, error)
-    return await _verified(sandbox, task, await sandbox.changed(_tests(task)))
+        return await _blamed(sandbox, task, error)
+    if task.separate_verifier:
+        return await _separately(sandbox, task)
+    return await _verified(sandbox, task, user, _Left(await sandbox.changed(_tests(task)), await _has_room(sandbox, task)))
 
 
-async def _blamed(sandbox: Sandbox, error: InfraError) -> Verification:
-    """Returns a reward of 0 for a sandbox that does not start again if a new one for the same task does; else raises InfraError."""
+async def _separately(sandbox: Sandbox, task: Task) -> Verification:
+    fresh = await sandbox.fresh()
+    try:
+        await handed_over(sandbox, fresh, task.artifacts)
+        user = await fresh.bring_tests(_tests(task), task.verifier_user)
+        return dataclasses.replace(await _verified(fresh, task, user, _Left()), mode=SEPARATE)
+    finally:
+        await fresh.end()
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What an agent has left of the sandbox in which its work is verified."""
+
+    changed: tuple[str, ...] | None = ()  # files of the verifier; None: not compared
+    room: bool = True  # there is space on the disk
+
+
+async def _has_room(sandbox: Sandbox, task: Task) -> bool:
+    """Whether the verifier can write ROOM bytes, or a quarter of what a smaller disk has."""
+    size = min(ROOM, task.storage_mb << 18)
+    write = f"printf -v room '%{size}s' ''; : <<< \"$room\""  # Bash writes it to a file of TMPDIR, which it removes at once.
+    answer = await sandbox.exec(write, seconds=READY, user=task.verifier_user, workdir="/", env={"TMPDIR": LOGS})
+    return answer.exit_code != 1  # With which bash says so. Another one is of a shell that was killed.
+
+
+async def _blamed(sandbox: Sandbox, task: Task, error: InfraError) -> Verification:
+    """Returns a reward of 0 for a sandbox that is not ready for its verifier if a new one for the same task is; else raises InfraError."""
     began = time.monotonic_ns()
     try:
         other = await sandbox.fresh()
+        try:
+            await other.bring_tests(_tests(task), task.verifier_user)
+        finally:
+            await other.end()
     except InfraError:
         raise error from None
-    await other.end()
-    why = f"the agent left a sandbox that does not start again, and a new one does: {error}"
-    return Verification(0.0, {}, None, tampered=why, started_ns=began, ended_ns=time.monotonic_ns(), sandbox=sandbox.kind)
+    why = f"the agent left a sandbox in which no verifier can be started, and in a new one it can: {error}"
+    found = Verification(0.0, tampered=why, started_ns=began, ended_ns=time.monotonic_ns(), sandbox=sandbox.kind)
+    return dataclasses.replace(found, mode=SEPARATE) if task.separate_verifier else found
 
 
-async def _verified(sandbox: Sandbox, task: Task, changed: tuple[str, ...] | None) -> Verification:
+async def _verified(sandbox: Sandbox, task: Task, user: int, left: _Left) -> Verification:
+    """Runs the verifier as the user of this number."""
     started = time.monotonic_ns()
-    user = await sandbox.bring_tests(_tests(task), task.verifier_user)
     workdir = await _workdir(sandbox, task)
     env = {**_ENV, **task.verifier_env}
     command = await sandbox.exec(
@@ -90,7 +117,7 @@ async def _verified(sandbox: Sandbox, task: Task, changed: tuple[str, ...] | Non
         started_ns=started,
         ended_ns=time.monotonic_ns(),
         sandbox=sandbox.kind,
-        changed=None if changed is None else changed[:MOST_CHANGED],
+        changed=None if left.changed is None else left.changed[:MOST_CHANGED],
     )
     try:
         if command.exit_code is None:
@@ -100,12 +127,12 @@ async def _verified(sandbox: Sandbox, task: Task, changed: tuple[str, ...] | Non
         reward = main_reward(rewards)
     except InfraError as error:
         why = f"{error}; its output ends with: {ending(command.output.strip(), TAIL) or '(it printed nothing)'}"
-        if sabotage := _sabotage(error, command, changed):
+        if sabotage := _sabotage(error, command, left):
             return dataclasses.replace(found, tampered=f"{sabotage}: {why}")
         raise InfraError(why) from error
     checks = read_checks(files.get(CTRF), command.output)
     fails = bool(checks.skipped) and task.skipped == FAIL
-    forged = _changes(changed) if task.changed == FAIL else ""
+    forged = _changes(left.changed) if task.changed == FAIL else ""
     return dataclasses.replace(
         found,
         reward=0.0 if fails or forged else reward,
@@ -116,13 +143,15 @@ async def _verified(sandbox: Sandbox, task: Task, changed: tuple[str, ...] | Non
     )
 
 
-def _sabotage(error: InfraError, command: CommandResult, changed: tuple[str, ...] | None) -> str:
+def _sabotage(error: InfraError, command: CommandResult, left: _Left) -> str:
     """Returns by what a verifier that was started gave no reward, if the agent is to blame for it; else nothing."""
     if isinstance(error, Sabotaged):
         return "something else stands where the verifier writes its reward"
     if command.exit_code is not None and command.exit_code > SIGNAL:
         return f"the verifier was killed (exit code {command.exit_code})"
-    changes = _changes(changed)
+    if not left.room:
+        return "the agent left no space on the disk"
+    changes = _changes(left.changed)
     return f"{changes}, and it gave no reward" if changes else ""
 
 
