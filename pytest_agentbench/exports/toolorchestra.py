@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.exports.files import dig, member, members
 from pytest_agentbench.lib.config import read_text
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_file import json_in, read_json_file
 from pytest_agentbench.records import SHARE, Json, Rollout, Score, ToolCall
 
 SCORE = "toolorchestra_correct"
@@ -151,7 +150,9 @@ def _usage(files: Sequence[Path], notes: list[str]) -> Json:
     totals = dict.fromkeys(("calls", "prompt_tokens", "completion_tokens", "cached_tokens"), 0)
     models, inferred = set[str](), 0
     for number, line in enumerate(read_text(files[0]).splitlines(), 1):
-        record = _record(line, f"{files[0]}:{number}")
+        record = json_in(files[0], line, number)
+        if not isinstance(record, dict):
+            raise ConfigError(f"{files[0]}:{number}: should be an object")
         totals["calls"] += 1
         for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
             totals[name] += record.get(name) or 0
@@ -164,13 +165,3 @@ def _usage(files: Sequence[Path], notes: list[str]) -> Json:
     if inferred:
         notes.append(f"for {inferred} of them the server did not say what was cached, and ToolOrchestra wrote 0")
     return {**totals, "cached_tokens": None if inferred else totals["cached_tokens"], "model": ", ".join(sorted(models)) or None}
-
-
-def _record(line: str, where: str) -> Json:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where}: no JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise ConfigError(f"{where}: should be an object")
-    return record

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-import orjson
-
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import SCHEMA, Evidence, RunFacts, trial_of
+from pytest_agentbench.lib.json_file import bounded_json
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import check_journal, read_journal
@@ -54,7 +53,7 @@ def refuse_another_schema(path: Path, header: Json) -> None:
 
 def _lines(path: Path) -> Iterator[Json]:
     with path.open("rb") as file:
-        yield from map(orjson.loads, file)
+        yield from map(bounded_json, file)
 
 
 def write_baseline(evidence: Evidence, suite: str, path: Path, replaces: str | None = None, reason: str = "") -> Path:

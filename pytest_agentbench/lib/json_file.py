@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import read_text
+
+Pairs = Callable[[list[tuple[str, Any]]], Any]
 
 MOST_DEPTH = 200  # objects and arrays inside each other: the standard library's parser and our own walks are recursive
 MOST_SIZE = 1 << 30  # bytes of a file that is read as a whole
@@ -18,22 +21,41 @@ def read_json_file(file: Path, most: int = MOST_SIZE) -> Any:
 
     Raises ConfigError that names the file if it cannot be read, is larger, is nested too deeply or is not JSON.
     """
+    text = bounded_text(file, most)
+    try:
+        return bounded_json(text)
+    except ValueError as error:
+        raise ConfigError(f"{file}: not valid JSON: {error}") from error
+
+
+def bounded_text(file: Path, most: int = MOST_SIZE) -> str:
+    """Returns the text of a file; raises ConfigError that names the file if it cannot be read or has more than `most` bytes."""
     try:
         size = file.stat().st_size
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
     if size > most:
         raise ConfigError(f"{file}: has {size:,} bytes, and at most {most:,} are read")
+    return read_text(file)
+
+
+def json_in(file: Path, text: str, line: int | None = None, pairs: Pairs | None = None) -> Any:
+    """Returns the value of a file's text, or of the text of one of its lines; raises ConfigError with file, line and column."""
     try:
-        return bounded_json(read_text(file))
+        return bounded_json(text, pairs)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{file}:{line or error.lineno}: not valid JSON: {error.msg} (column {error.colno})") from error
     except ValueError as error:
-        raise ConfigError(f"{file}: not valid JSON: {error}") from error
+        raise ConfigError(f"{file}:{line}: not valid JSON: {error}" if line else f"{file}: not valid JSON: {error}") from error
 
 
-def bounded_json(text: str | bytes) -> Any:
-    """Returns the value of a JSON text; raises ValueError if it is not JSON, or has more than MOST_DEPTH levels."""
+def bounded_json(text: str | bytes, pairs: Pairs | None = None) -> Any:
+    """Returns the value of a JSON text; raises ValueError if it is not JSON, or has more than MOST_DEPTH levels.
+
+    `pairs` makes the value of an object from its keys and values, as in `json.loads`.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     if _is_deeper(value, MOST_DEPTH):

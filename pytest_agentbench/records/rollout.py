@@ -210,4 +210,8 @@ class Rollout:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Rollout:
-        return cls.from_dict(json.loads(line))
+        """Returns the rollout of a line of rollouts.jsonl; raises ValueError, TypeError or LookupError for another line."""
+        try:
+            return cls.from_dict(json.loads(line))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import read_text
-from pytest_agentbench.lib.json_file import read_json_file
+from pytest_agentbench.lib.json_file import json_in, read_json_file
 from pytest_agentbench.records import Json
 
 TEXTS = ("content", "contents")  # keys, the first of which that is there counts
@@ -19,7 +19,7 @@ def read_corpus(file: Path) -> list[Json]:
     seen: set[str] = set()
     for number, line in enumerate(read_text(file).split("\n"), 1):
         if line.strip():
-            document = _document(line, f"{file}:{number}")
+            document = _document(json_in(file, line, number), f"{file}:{number}")
             if (id := str(document["id"])) in seen:
                 raise ConfigError(f"{file}:{number}: the id {id!r} is there twice; ids should be unique")
             seen.add(id)
@@ -42,11 +42,8 @@ def read_allowed(file: Path) -> dict[str, frozenset[str]]:
     return {question: frozenset(map(str, ids)) for question, ids in data.items()}
 
 
-def _document(line: str, where: str) -> Json:
-    try:
-        document = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where}: not valid JSON: {error.msg} (column {error.colno})") from error
+def _document(document: Any, where: str) -> Json:
+    """Returns the value of a line if it is a document; raises ConfigError."""
     if not isinstance(document, dict) or not isinstance(document.get("id"), str | int):
         raise ConfigError(f"{where}: a document should be an object with an `id`")
     if not any(isinstance(document.get(key), str) for key in TEXTS):

@@ -13,6 +13,7 @@ from typing import Any
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.exports.mooncake import BLOCK
+from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.process import end_group, end_text, foreign_environment
 from pytest_agentbench.records import Json
@@ -41,7 +42,7 @@ class Simulator:
         command = [str(resolve_python(ENVIRONMENT, folder)), *self.arguments(setting, report)]
         why = _run(command, log, self.limit_s)
         if not why and report.is_file():
-            whole: Json = json.loads(report.read_text(encoding="utf-8"))
+            whole: Json = read_json_file(report)
             return whole
         words = indented(tail(log, LINES))
         raise BackendError(

@@ -399,7 +399,7 @@ def test_faulty_suite_files(folder: Folder, spec: Any, sentence: str) -> None:
             '[{"id": "s-0", "question": "?", "metadata": {"a": 1, "a": 2}}]',
             "data.json: the key 'a' is there twice in one entry; keep one of them",
         ),
-        ("[" * 200_000, "data.json: lists and objects in it are nested too deeply to be read"),
+        ("[" * 200_000, "data.json: not valid JSON: it is nested more than 200 levels deep"),
         ([entry("a"), entry("b"), entry("a")], "data.json: the id 'a' is there twice; ids name tests and must be unique"),
         (
             [entry(expected_tool_calls=[{"tool": "find_itm"}], available_tools=[tool(), tool("order_item")])],

@@ -13,6 +13,8 @@ from typing import NamedTuple, NotRequired, TypedDict, final
 
 import orjson
 
+from pytest_agentbench.errors import ConfigError
+
 FILE = "samples.jsonl"
 
 SampleSource = tuple[str, int]  # service and replica, counted from 0
@@ -92,9 +94,13 @@ def read_samples(directory: Path, names: Container[str]) -> Iterator[Sample | Gp
         return
     tables: dict[SampleSource, list[Series | None]] = {}
     with path.open("rb") as lines:
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):  # a last line may be torn by a kill
-                yield _sample(orjson.loads(line), tables, names)
+                try:
+                    facts = orjson.loads(line)
+                except orjson.JSONDecodeError as error:  # also if it is nested too deeply
+                    raise ConfigError(f"{path}:{number}: not valid JSON: {error}; remove the line") from error
+                yield _sample(facts, tables, names)
 
 
 def _sample(line: ServiceLine | GpuLine, tables: dict[SampleSource, list[Series | None]], names: Container[str]) -> Sample | GpuSample:

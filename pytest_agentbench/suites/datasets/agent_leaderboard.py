@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import read_text
+from pytest_agentbench.lib.json_file import bounded_json, bounded_text, json_in
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 
@@ -34,7 +34,7 @@ _WORDS = {dict: "an object", list: "a list", str: "a text"}
 
 def load(file: Path, tools_file: Path | None = None) -> Iterator[Scenario]:
     """The scenarios of a file, in its order; raises ConfigError with file and line or entry for whatever is wrong."""
-    shared = _tools(_parse(read_text(tools_file), tools_file), f"{tools_file}") if tools_file else None
+    shared = _tools(_parse(bounded_text(tools_file), tools_file), f"{tools_file}") if tools_file else None
     known: dict[str, tuple[Tool, ...]] = {}
     for where, entry in entries(file):
         yield _scenario(entry, where, shared, known)
@@ -42,7 +42,7 @@ def load(file: Path, tools_file: Path | None = None) -> Iterator[Scenario]:
 
 def entries(file: Path) -> Iterator[tuple[str, Json]]:
     """Each entry with the words to name it by: `file:line` for JSON lines, `file: entry 3` for a JSON list."""
-    text = read_text(file)
+    text = bounded_text(file)
     if not text.strip():
         raise ConfigError(f"{file}: is empty; it should hold a JSON list of scenarios, or one JSON object per line")
     if file.suffix == ".jsonl":
@@ -68,12 +68,7 @@ def _parse(text: str, file: Path, line: int | None = None) -> Any:
             raise ConfigError(f"{where}: the key {twice!r} is there twice in one entry; keep one of them")
         return data
 
-    try:
-        return json.loads(text, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{file}:{line or error.lineno}: not valid JSON: {error.msg} (column {error.colno})") from error
-    except RecursionError as error:
-        raise ConfigError(f"{where}: lists and objects in it are nested too deeply to be read") from error
+    return json_in(file, text, line, unique)
 
 
 def _refuse_unknown(data: Json, known: Sequence[str], where: str) -> None:
@@ -161,9 +156,9 @@ def _schema(tool: Json, name: str, where: str) -> Json:
     """The source stores schemas as JSON text inside JSON; ours are plain objects. Both are read."""
     if isinstance(tool.get(name), str):
         try:
-            tool = {name: json.loads(tool[name])}
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{where}: {name!r} is a text that is not valid JSON: {error.msg}") from error
+            tool = {name: bounded_json(tool[name])}
+        except ValueError as error:
+            raise ConfigError(f"{where}: {name!r} is a text that is not valid JSON: {error}") from error
     return _optional(tool, name, dict, where)
 
 

@@ -1,0 +1,60 @@
+"""Every file of JSON that a user gives, read by its own reader: a damaged or hostile one ends in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.telemetry.samples import read_samples
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.exports import toolorchestra
+from pytest_agentbench.gate.baselines import read_evidence
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.retriever.corpus import read_allowed, read_corpus
+from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.suites.agent_config import with_config
+from pytest_agentbench.suites.datasets import agent_leaderboard, hle
+
+
+def with_task(folder: Path) -> Path:
+    """Writes the result of a task of ToolOrchestra, beside which the usage is read; returns the folder."""
+    (folder / "task.json").write_text('{"id": "a", "problem": "", "all_tool_calls": [], "correct": true, "status": "ok"}')
+    return folder
+
+
+#: Name of a file -> its reader.
+READERS: dict[str, Callable[[Path], Any]] = {
+    "data.json": lambda file: [*agent_leaderboard.load(file)],
+    "data.jsonl": lambda file: [*agent_leaderboard.load(file)],
+    "tools.json": lambda file: [*agent_leaderboard.load(file, file)],
+    "hle.jsonl": hle.load,
+    "baseline.jsonl": read_evidence,
+    "corpus.jsonl": read_corpus,
+    "allowed.json": read_allowed,
+    "run.json": lambda file: read_run(file.parent),
+    "samples.jsonl": lambda file: [*read_samples(file.parent, ())],
+    "agent_config.json": lambda file: with_config({"kind": "terminal", "config": file.name}, file.parent),
+    "orchestrator_usage.jsonl": lambda file: toolorchestra.read(with_task(file.parent)),
+}
+
+DEEP = '{"a":' * 3_000 + "1" + "}" * 3_000 + "\n"
+
+
+@pytest.mark.parametrize(("text", "fault"), [(DEEP, "nested|depth limit"), ("{]\n", "JSON|property name")], ids=["deep", "no-json"])
+@pytest.mark.parametrize("name", READERS)
+def test_a_faulty_file_is_a_sentence(tmp_path: Path, name: str, text: str, fault: str) -> None:
+    """A file that is nested 3,000 levels deep, or is not JSON, raises ConfigError with its name and what is wrong."""
+    file = tmp_path / name
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match=rf"{name}.*({fault})"):
+        READERS[name](file)
+
+
+def test_a_deep_record_is_a_damaged_one() -> None:
+    """A line of rollouts.jsonl that is nested too deeply raises ValueError, which readers of a journal take as damage."""
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Rollout.from_json(DEEP)
