@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.lib.interrupted import TimeIsOver
 
 NAMES = 12  # of a module that are listed where one is missing
 
@@ -39,7 +40,7 @@ def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) ->
         module = _file_module(folder / module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
         if (there := getattr(module, attribute, module)) is not module:
             return there
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TimeIsOver):
         raise
     except BaseException as error:  # an import runs the user's code, which may raise anything
         raise ConfigError(f"{what} {name!r} cannot be loaded: {_where_it_failed(error)}") from error

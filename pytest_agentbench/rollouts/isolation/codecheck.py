@@ -25,10 +25,9 @@ from pytest_agentbench.lib.process import child_environment, end_text, first_lin
 from pytest_agentbench.records import Json, Scale
 from pytest_agentbench.rollouts.rollout import prepare
 from pytest_agentbench.scorers import declared_scale
+from pytest_agentbench.suites.datasets import LIMIT
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 from pytest_agentbench.tools import factory as tool_factory
-
-LIMIT = 300.0  # seconds for an import; those of large frameworks from a slow disk take a minute
 
 
 def brings_any(suite: Suite, variants: Iterable[str]) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingData
 from pytest_agentbench.lib.folder_hash import folder_sha256
 from pytest_agentbench.lib.import_path import check_takes, load_object, options_of, with_options
+from pytest_agentbench.lib.interrupted import TimeIsOver, interrupted_after
 from pytest_agentbench.suites.datasets import hle_hub
 from pytest_agentbench.suites.datasets.checks import check_scenarios
 from pytest_agentbench.suites.datasets.packaged import PackagedData
@@ -39,6 +41,9 @@ GATED: Mapping[str, str] = {"hle": hle_hub.MISSING}
 TAKEN = ("file", "tools_file")
 FOLDER = "folder"  # what a format takes instead, whose data is a folder
 
+#: Seconds for an import of a suite's code, which takes large frameworks a minute, and for a format of its own to read the data.
+LIMIT = 300.0
+
 LITTER = frozenset({"__pycache__", ".git", ".cache"})  # what Python, git and the hub's client leave in a folder of data
 
 
@@ -48,11 +53,13 @@ def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) 
     `without_tools` says that tools may come from elsewhere.
     """
     try:
-        reader, paths = _reader(spec, file.parent)
+        with _limited(spec.format):
+            reader, paths = _reader(spec, file.parent)
     except ConfigError as error:
         raise type(error)(f"{file}: {error}") from error
     try:
-        data = _called(reader, spec.format, paths, file.parent)
+        with _limited(spec.format, f"{file}: "):
+            data = _called(reader, spec.format, paths, file.parent)
     except MissingData as error:
         raise MissingData(f"{file}: {error}") from error
     if paths:  # what a package brings was checked when its hash was taken
@@ -61,6 +68,19 @@ def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) 
     name, size = spec.name or data.package, len(data.scenarios)
     info = DatasetInfo(name, spec.format, spec.file or "", data.sha256, label_source, size, data.version, dict(data.left_out))
     return data.scenarios, info
+
+
+@contextmanager
+def _limited(format: str, where: str = "") -> Iterator[None]:
+    """Gives a suite's own format LIMIT seconds; raises ConfigError if it takes longer. Data of built-in formats may be large."""
+    if format in FORMATS:
+        yield
+        return
+    try:
+        with interrupted_after(LIMIT):
+            yield
+    except TimeIsOver:
+        raise ConfigError(f"{where}dataset format {format!r} did not end within {LIMIT:g} s; it should only read the data") from None
 
 
 def _reader(spec: DatasetSpec, folder: Path) -> tuple[Callable[..., Any], list[Path]]:
