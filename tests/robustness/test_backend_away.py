@@ -174,18 +174,61 @@ def test_an_arm_that_stays_away(project: Project, start: Start, servers: Callabl
     assert "is gone: for 1 s GET " in background.output
 
 
-def test_ctrl_c_while_it_is_away(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
-    """The session ends at once, with all that was finished."""
+@pytest.mark.parametrize("arms", ["a={url},b={url}", "agent:tool_calling,agent:react"], ids=["one-url", "one-backend"])
+def test_arms_of_one_server(project: Project, start: Start, servers: Callable[[str], Server], arms: str) -> None:
+    """Arms that have the same server are lost together: the session ends, and the rest of the plan is not run."""
+    project.suite(scenarios=40)
+    server = servers("m")
+    background = start(
+        "--agentbench-budget-connect=1s",
+        f"--agentbench-ab={arms.format(url=server.url)}",
+        *([f"--agentbench-backend={server.url}"] if "url" not in arms else []),
+        "--agentbench-concurrency=4",
+        "scenarios/shop",
+    )
+    background.in_the_middle(finished=3)
+
+    server.kill()
+
+    assert 6 == background.ended(120), background.output
+    run = json.loads((background.directory / "run.json").read_text())
+    assert run["plan"]["not_run"] >= 60
+    assert sum(each.status == "infra_error" for each in background.rollouts) <= 4
+    assert f"is gone: for 1 s GET {server.url}/models got no answer: " in background.output
+
+
+def test_the_pool_dies_while_it_is_away(project: Project, start: Start, servers: Callable[[str], Server]) -> None:
+    """The next pool begins nothing either, until the server is there again; then all rollouts are ok."""
     project.suite(scenarios=16)
     server = servers("m")
-    background = start(LONG, f"--agentbench-backend={server.url}", "--agentbench-concurrency=4", "scenarios/shop")
+    background = start(LONG, f"--agentbench-backend={server.url}", "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop")
+    background.in_the_middle(finished=3)
+    server.kill()
+    is_waited_for(background)
+    pool = background.child("pytest_agentbench.rollouts.pool")
+    os.kill(pool, signal.SIGKILL)
+    wait_for(lambda: background.children("pytest_agentbench.rollouts.pool") not in ([], [pool]), "the next pool")
+
+    server.start()
+
+    assert {"server": 1, "pool": 1} == all_once(background, 16)["interruptions"]["deaths"]
+
+
+@pytest.mark.parametrize(("end", "status"), [("ctrl-c", 2), ("time-limit", 6)])
+def test_the_session_ends_while_it_is_away(project: Project, start: Start, servers: Callable[[str], Server], end: str, status: int) -> None:
+    """Nobody waits any longer, and all that was finished is there."""
+    project.suite(scenarios=16)
+    server = servers("m")
+    limit = ["--agentbench-time-limit=8s"] if end == "time-limit" else []
+    background = start(*limit, LONG, f"--agentbench-backend={server.url}", "--agentbench-concurrency=2", "scenarios/shop")
     background.in_the_middle(finished=3)
     server.kill()
     is_waited_for(background)
 
-    os.kill(background.process.pid, signal.SIGINT)
+    if end == "ctrl-c":
+        os.kill(background.process.pid, signal.SIGINT)
 
-    assert 2 == background.ended(30), background.output
+    assert status == background.ended(50), background.output
     run = json.loads((background.directory / "run.json").read_text())
     assert run["plan"]["finished"] >= 3
     assert run["plan"]["finished"] + run["plan"]["not_run"] == 16

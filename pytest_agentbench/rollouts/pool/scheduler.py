@@ -90,7 +90,7 @@ class Scheduler:
         self._outages = 0  # times that a part of the session went away
         self._refusals = Refusals()
         self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
-        self._dropped: set[str] = set()  # arms that are gone
+        self._dropped: dict[str, str] = {}  # arm that is gone -> why
         self.there = asyncio.Event()  # no part of the backend is away
         self.there.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
@@ -147,7 +147,7 @@ class Scheduler:
 
     def drop(self, arm: str, reason: str) -> None:
         """An arm is gone: none of its rollouts is started any more, and those that wait for them are told."""
-        self._dropped.add(arm)
+        self._dropped[arm] = reason
         self._refuse(Outcome("infra_error", reason), {arm}, waiting=self._arm == arm)
 
     def give_up(self, group: str, reason: str) -> None:
@@ -302,6 +302,8 @@ class Scheduler:
         except BaseException as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
             return Outcome("infra_error", f"the pool failed on this rollout: {error!r}")
         cause = self.broken if rollout.status == self.broken_status == "infra_error" else ""
+        if rollout.status == "infra_error":
+            cause = cause or self._dropped.get(self._arm or "", "")
         return Outcome(rollout.status, rollout.reason, recorded=True, cause=cause)
 
     def _note_refusal(self, rollout: Rollout) -> None:

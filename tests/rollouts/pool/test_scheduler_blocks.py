@@ -137,6 +137,25 @@ async def test_an_arm_that_goes() -> None:
     assert "aCD" == floor.begun
 
 
+async def test_an_arm_that_goes_while_the_queue_is_held() -> None:
+    """An attempt that was interrupted ends as it is, with the reason as its cause; the other arm goes on."""
+    floor, _ = floor_with_turns(concurrency=1)
+    floor.ends["a"] = ["infra_error"]
+    floor.scheduler.plan(keys("abCD"))
+    floor.scheduler.start()
+    await floor.until_begun(1)
+
+    floor.scheduler.hold("new.server: away")
+    floor.go.set()
+    await settle()
+    floor.scheduler.drop("low", "it stays away")
+    floor.scheduler.hold("")
+
+    tried = Outcome("infra_error", "infra_error: why", recorded=True, cause="it stays away")
+    assert [tried, Outcome("infra_error", "it stays away"), OK, OK] == await floor.outcomes("abCD")
+    assert "aCD" == floor.begun
+
+
 async def test_stopping_answers_those_of_later_blocks() -> None:
     """A stop, or a cancellation in the middle of a change of arms, answers everybody who waits, and ends."""
     for how in ("stop", "cancel"):
