@@ -24,7 +24,7 @@ IMPORTS = "import threading\n\nthreading.Event().wait()\n"
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("code", [READS, IMPORTS], ids=["reads", "imports"])
+@pytest.mark.parametrize("code", [READS, pytest.param(IMPORTS, marks=pytest.mark.slow)], ids=["reads", "imports"])
 def test_a_format_that_does_not_end(project: Project, code: str) -> None:
     """A format that blocks for ever ends in an error that names the suite.yaml, the format and the seconds."""
     project.suite(dataset={"format": "./reader.py:load", "file": "data.json"})
