@@ -120,7 +120,7 @@ def test_a_command_that_is_not_there(boot: Boot) -> None:
 
 def test_never_ready(boot: Boot) -> None:
     """When the time is over, what was asked and what came back is said, with the end of the log."""
-    reason = failure(boot(spec(services={"engine": service("--slow", "600", "--say", "loading")}, ready={"timeout": 0.5})))
+    reason = failure(boot(spec(services={"engine": service("--slow", "600", "--say", "loading")}, ready={"timeout": 3})))
 
     assert re.match(r"engine is not ready in time: GET http://127.0.0.1:\d+/health answered 503 Service Unavailable", reason)
     assert reason.endswith("    loading")
@@ -128,7 +128,7 @@ def test_never_ready(boot: Boot) -> None:
 
 def test_a_model_that_is_not_served(boot: Boot) -> None:
     """The ladder ends at the rung that does not hold."""
-    reason = failure(boot(spec(services={"engine": service("--model", "other")}, ready={"timeout": 1})))
+    reason = failure(boot(spec(services={"engine": service("--model", "other")}, ready={"timeout": 3})))
 
     assert re.match(r"not ready in time, `models` does not hold: .* does not serve 'tiny'; it lists: other\n", reason)
 

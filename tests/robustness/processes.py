@@ -69,7 +69,7 @@ class Background:
 
     def in_the_middle(self, finished: int = 1) -> list[int]:
         """Waits until some rollouts are in the journal; all processes of the session then."""
-        wait_for(lambda: len(self.rollouts) >= finished or self.process.poll() is not None, "the first rollouts")
+        wait_for(lambda: len(self.rollouts) >= finished or self.process.poll() is not None, "the first rollouts", 60)
         assert self.process.poll() is None, self.output
         pids = descendants(self.process.pid)
         self.seen.update(pids)
