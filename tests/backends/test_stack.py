@@ -147,7 +147,7 @@ def test_workers_are_counted(boot: Boot) -> None:
     """Dynamo's own word on its workers is asked for where the YAML says how many there are."""
     enough = boot(spec(ready={"workers": {"decode": 2}}))
     enough.ready()
-    too_few = failure(boot(spec(ready={"workers": {"decode": 3}, "timeout": 1})))
+    too_few = failure(boot(spec(ready={"workers": {"decode": 3}, "timeout": 3})))
 
     assert {"name": "workers", "detail": "2 decode"}.items() <= enough.boot["proof"][2].items()
     assert "workers: 2 of 3 decode" in too_few

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,6 +124,44 @@ def test_a_pool_that_every_rollout_kills(project: Project, way: tuple[str, ...])
     result.stdout.fnmatch_lines([f"shop?shop-[3-7]?: infra_error: {gone}*", "*agentbench: nothing more can run: the pool is gone*"])
     assert ["ok", "agent_error", "agent_error"] == [rollout.status for rollout in project.rollouts]
     assert {"pool": 9} == project.run_json["interruptions"]["deaths"]
+
+
+KILL_ABOVE = "if scenario.id in KILLS:\n            os.kill(os.getppid(), signal.SIGKILL)"
+ENDS_ITS_TEMPLATE = ENDS_ITS_PROCESS.replace("if scenario.id in KILLS:", KILL_ABOVE)
+
+
+def killing_templates(project: Project, killers: list[str]) -> None:
+    """A suite with `isolation: process` whose agent kills the process that has forked its own, and its own; and another suite."""
+    project.suite(scenarios=8, agent={"kind": "./agent.py:Deadly"}, isolation="process", thresholds={"tsq": 0.0})
+    project.write("scenarios/shop/agent.py", f"KILLS = {killers}\n{ENDS_ITS_TEMPLATE}")
+    project.suite("other", scenarios=3)
+
+
+def test_a_template_that_one_rollout_kills(project: Project) -> None:
+    """The third time it ran alone, so it is to blame and does not run again; all the others are whole."""
+    killing_templates(project, ["shop-3"])
+
+    result = project.run("--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios")
+
+    result.assert_outcomes(passed=10, errors=1)
+    why = "template of shop died 3 times while this rollout ran, the last time while nothing else did"
+    assert [("shop-3", "infra_error", why)] == [
+        (each.scenario, each.status, each.reason) for each in project.rollouts if each.status != "ok"
+    ]
+    assert {"template of shop": 3} == project.run_json["interruptions"]["deaths"]
+
+
+def test_a_template_that_every_rollout_kills(project: Project) -> None:
+    """Its suite is given up with one cause, and the other suite is measured."""
+    killing_templates(project, [f"shop-{number}" for number in range(8)])
+
+    result = project.run("--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios")
+
+    assert 3 == result.parseoutcomes()["passed"]
+    assert {"other": 3} == Counter(each.suite for each in project.rollouts if each.status == "ok")
+    why = "nothing more can run: the process that runs the suite's code was ended by SIGKILL, again and again, and no rollout finished"
+    assert 1 == result.stdout.str().count(why)
+    assert project.run_json["interruptions"]["deaths"]["template of shop"] >= 3
 
 
 def test_the_pool_does_not_start(project: Project) -> None:
