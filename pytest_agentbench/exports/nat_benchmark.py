@@ -14,30 +14,36 @@ from pytest_agentbench.runs.contents import Run
 
 WHOLE_NUMBERS = ("concurrency", "total_llm_calls", "total_tokens")
 
-#: Sections of a level in the report: title, then lines of (label, column, unit).
+#: Sections of a level in the report: title with what follows it, then lines of (label, column, unit).
 SECTIONS: Sequence[tuple[str, Sequence[tuple[str, str, str]]]] = (
     (
-        "Dataset Overview",
+        "**Dataset Overview:**",
         (
             ("Total LLM Calls", "total_llm_calls", ""),
             ("Total Tokens Generated", "total_tokens", ""),
-            ("Sum of LLM Durations", "sum_of_durations_sec", " s"),
-            ("Wall-Clock Time", "wall_clock_time_sec", " s"),
+            ("Sum of LLM Durations", "sum_of_durations_sec", "s"),
+            ("Wall-Clock Time", "wall_clock_time_sec", "s"),
         ),
     ),
-    ("Time To First Token (TTFT)", [(name.title(), f"ttft_{name}_ms", " ms") for name in WHOLE[:5]]),
+    ("**Time To First Token (TTFT):**", [(name.title(), f"ttft_{name}_ms", " ms") for name in WHOLE[:5]]),
     (
-        "Inter-Token Latency (ITL)",
+        "**Inter-Token Latency (ITL):**",
         [
             *((f"Global {name.title()}", f"itl_{name}_ms", " ms") for name in WHOLE[:2]),
             *((f"Per-Call {name.title()}", f"itl_percall_{name}_ms", " ms") for name in WHOLE[:2]),
         ],
     ),
-    ("Per-Request Throughput", [(name.title(), f"per_request_throughput_{name}_toks", " tok/s") for name in WHOLE[:4]]),
-    ("Aggregate Throughput", (("Aggregate", "aggregate_throughput_toks", " tok/s"), ("Speedup", "aggregate_speedup", "x"))),
+    (
+        "**Per-Request Throughput** (individual LLM call performance):",
+        [(name.title(), f"per_request_throughput_{name}_toks", " tok/s") for name in WHOLE[:4]],
+    ),
+    (
+        "**Aggregate Throughput** (total tokens / wall-clock time across all concurrent requests):",
+        (("Aggregate", "aggregate_throughput_toks", " tok/s"), ("Speedup vs Per-Request Mean", "aggregate_speedup", "x")),
+    ),
 )
 
-#: Columns of the table at the end: title, column and unit.
+#: Columns of the table that the script prints: title, column and unit.
 SUMMARY = (
     ("Per-Req (mean)", "per_request_throughput_mean_toks", " tok/s"),
     ("Aggregate", "aggregate_throughput_toks", " tok/s"),
@@ -78,29 +84,33 @@ def write_benchmark(heading: Heading, measured: Sequence[tuple[int | None, Throu
 
 
 def _report(heading: Heading, rows: Sequence[Json]) -> Iterator[str]:
-    """benchmark_report.md: what it is of, a section for each row, and a table of all."""
-    yield "# Concurrency Benchmark Report"
+    """benchmark_report.md as the script lays it out: what it is of, the table that the script prints, and a section for each row."""
+    yield "# Dynamo Concurrency Benchmark Report"
     yield ""
     yield f"**Benchmark Name:** {heading.name}  "
     yield f"**Date:** {heading.date}  "
-    yield f"**Configuration:** {heading.configuration}  "
-    yield f"**Concurrency Levels:** {', '.join(str(row['concurrency']) for row in rows)}"
-    for row in rows:
-        yield from ("", f"## Concurrency Level: {row['concurrency']}")
-        for title, figures in SECTIONS:
-            yield from ("", f"### {title}", "")
-            yield from (f"- **{label}:** {_shown(row, column, unit)}" for label, column, unit in figures)
-    yield from ("", "## Summary", "")
+    yield f"**Config:** {heading.configuration}"
+    levels = ", ".join(str(row["concurrency"]) for row in rows)
+    yield from ("", "## Summary", "", f"This benchmark evaluates performance across different concurrency levels ({levels}).", "")
     yield f"| Concurrency | {' | '.join(title for title, _, _ in SUMMARY)} |"
     yield f"|---|{'---|' * len(SUMMARY)}"
     for row in rows:
         yield f"| {row['concurrency']} | {' | '.join(_shown(row, column, unit) for _, column, unit in SUMMARY)} |"
+    yield from ("", "## Results", "")
+    for row in rows:
+        yield from ("", f"### Concurrency = {row['concurrency']}")
+        for title, figures in SECTIONS:
+            yield from ("", title)
+            yield from (f"- {label}: {_shown(row, column, unit)}" for label, column, unit in figures)
+        yield from ("", "---", "")
 
 
 def _shown(row: Json, column: str, unit: str) -> str:
-    """A figure as the CSV has it, with its unit; `N/A` where there is none."""
+    """A figure as the CSV has it, with its unit, of tokens with a comma for thousands; `N/A` where there is none."""
     value = _cell(column, row[column])
-    return "N/A" if value in ("", None) else f"{value}{unit}"
+    if value in ("", None):
+        return "N/A"
+    return f"{value:,}{unit}" if column == "total_tokens" else f"{value}{unit}"
 
 
 def _names(name: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.records.verification import Verification
 from pytest_agentbench.sandbox.artifacts import handed_over
 from pytest_agentbench.sandbox.changes import CACHE
-from pytest_agentbench.sandbox.checks import read_checks
+from pytest_agentbench.sandbox.checks import Checks, read_checks
 from pytest_agentbench.sandbox.rewards import JSON, TEXT, main_reward, read_rewards
 from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox
 from pytest_agentbench.suites.task import FAIL, Task
@@ -123,21 +123,27 @@ async def _verified(sandbox: Sandbox, task: Task, user: int, left: _Left) -> Ver
         if command.exit_code is None:
             raise InfraError(f"the verifier took longer than its {task.verifier_timeout_s:g} s and was killed, so nothing was measured")
         files = {name: content for name in (JSON, TEXT, CTRF) if (content := await _written(sandbox, name, user)) is not None}
-        rewards = read_rewards(files)
-        reward = main_reward(rewards)
+        found = dataclasses.replace(found, rewards=read_rewards(files))
+        return _judged(found, task, read_checks(files.get(CTRF), command.output))
     except InfraError as error:
         why = f"{error}; its output ends with: {ending(command.output.strip(), TAIL) or '(it printed nothing)'}"
         if sabotage := _sabotage(error, command, left):
             return dataclasses.replace(found, tampered=f"{sabotage}: {why}")
         raise InfraError(why) from error
-    checks = read_checks(files.get(CTRF), command.output)
+
+
+def _judged(found: Verification, task: Task, checks: Checks) -> Verification:
+    """Returns a verification with its reward, by the rewards that were written, the checks, and what the suite allows.
+
+    Raises InfraError for rewards of which none is the main one.
+    """
+    reward = main_reward(found.rewards)
     fails = bool(checks.skipped) and task.skipped == FAIL
-    forged = _changes(left.changed) if task.changed == FAIL else ""
+    forged = _changes(found.changed) if task.changed == FAIL else ""
     return dataclasses.replace(
         found,
         reward=0.0 if fails or forged else reward,
         tampered=f"{forged}, which its suite does not allow" if forged else "",
-        rewards=rewards,
         first_failure=checks.failed or (f"skipped: {checks.skipped}" if fails else ""),
         skipped=checks.skipped,
     )
