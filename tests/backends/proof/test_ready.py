@@ -157,14 +157,14 @@ def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_url_backend_starts() -> None:
-    """The endpoint has the model that was asked for, or else the first that is listed; there is nothing to watch or stop."""
+    """The endpoint has the model that was asked for, or else the first that is listed; its watch ends with the session, and nothing is stopped."""
     with listing() as server:
         mine = backend(server.url)
 
         assert Endpoint(server.url, "small", "mine") == mine.start(Path())
         assert Endpoint(server.url, "big", "mine") == backend(server.url, model="big").start(Path())
-        assert mine.watch(lambda _: False) is None
         mine.stop()
+        assert mine.watch(lambda _: False) is None
 
 
 def test_a_model_that_is_not_served() -> None:
