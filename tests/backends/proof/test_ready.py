@@ -157,7 +157,7 @@ def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_url_backend_starts() -> None:
-    """The endpoint has the model that was asked for, or else the first that is listed; its watch ends with the session, and nothing is stopped."""
+    """The endpoint has the model that was asked for, or else the first that is listed. The watch ends with the session."""
     with listing() as server:
         mine = backend(server.url)
 
