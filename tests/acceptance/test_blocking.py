@@ -96,7 +96,8 @@ def run(llm, tools):
     try:
         client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": "still there?"}])
     except Exception as error:
-        (HERE / "refused").write_text(str(error.status_code))
+        (HERE / "part").write_text(str(error.status_code))
+        (HERE / "part").rename(HERE / "refused")  # it is read as soon as it is there
     client.close()
     while True:
         time.sleep(60)
