@@ -93,7 +93,8 @@ def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor) -> Non
         if file.suffix == ".log":
             shutil.copyfile(file, copy)
         else:
-            copy.write_text("".join(map(redactor, file.read_text(encoding="utf-8").splitlines(keepends=True))), encoding="utf-8")
+            with file.open(encoding="utf-8", newline="\n") as lines, copy.open("w", encoding="utf-8", newline="\n") as clean_lines:
+                clean_lines.writelines(map(redactor, lines))
     if failed := scrub(folder, redactor).failed:
         raise ConfigError("; ".join(f"{log.name}: {error.strerror}" for log, error in failed.items()))
     clean = redacted(run, redactor)

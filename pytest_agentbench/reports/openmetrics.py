@@ -45,19 +45,7 @@ class _Run:
         verdict = StateSetMetricFamily("agentbench_verdict", "The verdict of the session.")
         verdict.add_metric([], {name: name == run.verdict for name in VERDICTS})
         yield verdict
-        scores = [
-            ({"suite": name, "score": score, "better": (scale := suite.scales[score]).better, "unit": scale.unit}, means.mean)
-            for name, suite in run.suites.items()
-            for score, means in suite.scores.items()
-            if means.mean
-        ]
-        for part, what in (("value", "Mean"), ("low", "Lower end of the 95 % interval"), ("high", "Upper end of the 95 % interval")):
-            metric = "mean" if part == "value" else part
-            yield _gauge(
-                f"score_{metric}",
-                f"{what} of a score; `better` says which values are, and `unit` what they count.",
-                ((labels, getattr(mean, part)) for labels, mean in scores),
-            )
+        yield from self._scores()
         yield _gauge(
             "rollouts",
             "Rollouts by status.",
@@ -82,6 +70,22 @@ class _Run:
         yield _gauge(
             "failed_calls", "LLM calls that failed, by kind.", (({"kind": kind}, n) for kind, n in performance.failed_calls.items())
         )
+
+    def _scores(self) -> Iterator[Metric]:
+        """Yields the means of all scores, and the ends of their intervals."""
+        scores = [
+            ({"suite": name, "score": score, "better": (scale := suite.scales[score]).better, "unit": scale.unit}, means.mean)
+            for name, suite in self.run.suites.items()
+            for score, means in suite.scores.items()
+            if means.mean
+        ]
+        for part, what in (("value", "Mean"), ("low", "Lower end of the 95 % interval"), ("high", "Upper end of the 95 % interval")):
+            metric = "mean" if part == "value" else part
+            yield _gauge(
+                f"score_{metric}",
+                f"{what} of a score; `better` says which values are, and `unit` what they count.",
+                ((labels, getattr(mean, part)) for labels, mean in scores),
+            )
 
 
 def _gauge(name: str, about: str, samples: Samples, unit: str = "") -> Metric:

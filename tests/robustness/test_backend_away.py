@@ -74,6 +74,13 @@ def servers(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
         server.stop()
 
 
+def begun(start: Start, finished: int, *options: str) -> Background:
+    """A session without retries that has finished so many rollouts."""
+    background = start(*options, "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop")
+    background.in_the_middle(finished)
+    return background
+
+
 def is_waited_for(background: Background) -> None:
     """Returns when the session has said that it waits."""
     wait_for(lambda: "no rollout begins until it answers" in background.output, "the sentence about the pause")
@@ -93,10 +100,7 @@ def test_a_server_that_is_started_again(project: Project, start: Start, servers:
     """The attempts that it has failed run again and cost no retry; while it is away no further one begins."""
     project.suite(scenarios=16)
     server = servers("m")
-    background = start(
-        *way, LONG, f"--agentbench-backend={server.url}", "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop"
-    )
-    background.in_the_middle(finished=3)
+    background = begun(start, 3, *way, LONG, f"--agentbench-backend={server.url}")
 
     server.kill()
     is_waited_for(background)
@@ -112,15 +116,9 @@ def test_a_server_that_is_suspended(project: Project, start: Start, servers: Cal
     """It takes connections and says nothing: the calls end by their budget, and the queue waits until it goes on."""
     project.suite(scenarios=12)
     server = servers("m")
-    background = start(
-        "--agentbench-budget-connect=20s",
-        "--agentbench-budget-first-token=1s",
-        f"--agentbench-backend={server.url}",
-        "--agentbench-concurrency=4",
-        "--agentbench-retries=0",
-        "scenarios/shop",
+    background = begun(
+        start, 3, "--agentbench-budget-connect=20s", "--agentbench-budget-first-token=1s", f"--agentbench-backend={server.url}"
     )
-    background.in_the_middle(finished=3)
 
     os.kill(server.pid, signal.SIGSTOP)
     try:
@@ -135,10 +133,7 @@ def test_an_arm_that_comes_back(project: Project, start: Start, servers: Callabl
     """In a session of two servers nothing begins while one of them is away, and both arms are whole in the end."""
     project.suite(scenarios=12)
     old, new = servers("old"), servers("new")
-    background = start(
-        LONG, f"--agentbench-ab=old={old.url},new={new.url}", "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop"
-    )
-    background.in_the_middle(finished=5)
+    background = begun(start, 5, LONG, f"--agentbench-ab=old={old.url},new={new.url}")
 
     new.kill()
     is_waited_for(background)
@@ -201,8 +196,7 @@ def test_the_pool_dies_while_it_is_away(project: Project, start: Start, servers:
     """The next pool begins nothing either, until the server is there again; then all rollouts are ok."""
     project.suite(scenarios=16)
     server = servers("m")
-    background = start(LONG, f"--agentbench-backend={server.url}", "--agentbench-concurrency=4", "--agentbench-retries=0", "scenarios/shop")
-    background.in_the_middle(finished=3)
+    background = begun(start, 3, LONG, f"--agentbench-backend={server.url}")
     server.kill()
     is_waited_for(background)
     pool = background.child("pytest_agentbench.rollouts.pool")
