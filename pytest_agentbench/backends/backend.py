@@ -98,7 +98,8 @@ class Backend(Sides, Protocol):
     def look(self) -> str:
         """Finds out whether the stack still answers, when calls have failed as those to a dead one do; `watch` tells what is away.
 
-        Returns a sentence for the user if something of it is away that was not before. A stack whose processes are watched needs no look.
+        Returns a sentence for the user if something of it is away that was not before. Backends that list all that can die among their
+        `processes` need no look.
         """
         return ""
 

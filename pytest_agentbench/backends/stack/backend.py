@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.common_spec import SessionTerms
@@ -20,6 +22,7 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 
 GUARDIAN = "guardian"  # what a session calls the process that keeps a stack
+NOTICE = 5.0  # seconds that the death of a guardian or a service may take to be noticed
 
 
 class Stacked(Backend):
@@ -37,6 +40,8 @@ class Stacked(Backend):
         self._held: registry.HeldStack | None = None
         self._stays = False  # when this session lets it go
         self._stopped = threading.Event()
+        self._is_away = False  # whether the session has been told of a part that is away
+        self._url = ""  # where it answers
         self._directory = Path()  # of logs
 
     @property
@@ -66,6 +71,7 @@ class Stacked(Backend):
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
         answering = self._held.ready(self._progress)
+        self._url, self._is_away = answering.url, False
         labels, beside = self._labels(self._held.home / "run"), self.spec.beside
         beside["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in beside["roles"].items()}
         endpoint = replace(answering, backend=self.name, labels=labels, **beside)
@@ -97,14 +103,27 @@ class Stacked(Backend):
         def on_restart(message: Json) -> None:
             self.description["restarts"] = message["restarts"]
             tell(message["services"])
+            self._is_away = bool(message["services"])
 
         return self._held.death(on_restart) or None
+
+    def look(self) -> str:
+        """Waits until `watch` or `boot_again` has told what is away, for NOTICE seconds at most, if nothing listens at the stack's URL.
+
+        A service may be dead before its guardian has noticed it, and a guardian before this process has. Without the wait an attempt
+        that began in between would not count as interrupted.
+        """
+        end = time.monotonic() + NOTICE
+        while not (self._is_away or self._stopped.is_set() or time.monotonic() > end or _listens(self._url)):
+            time.sleep(0.02)
+        return ""
 
     def boot_again(self, tell: Tell) -> Endpoint | None:
         """Boots the stack once more if its guardian has died. The ports may be others."""
         assert self._held is not None
         if not self._held.is_orphaned or self._stopped.is_set() or not tell([GUARDIAN]):
             return None
+        self._is_away = True
         self._held.stop()  # ends the services that the guardian has left
         began = time.monotonic()
         try:
@@ -125,3 +144,13 @@ class Stacked(Backend):
 
     def _progress(self, text: str) -> None:
         self.status = text
+
+
+def _listens(url: str) -> bool:
+    """Returns whether a server accepts connections at the host and port of a URL."""
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname, parts.port or 80), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -10,13 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from pytest_agentbench.backends.common_spec import SessionTerms
+from pytest_agentbench.backends.machine import ports
 from pytest_agentbench.backends.stack import ownership, registry
 from pytest_agentbench.backends.stack.backend import Stacked
 from pytest_agentbench.backends.stack.guardian import Guardian
@@ -24,6 +27,7 @@ from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.process import Child
 from tests.backends.conftest import Boot, service, spec
+from tests.small_stacks import guardian
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(60)
@@ -286,6 +290,36 @@ def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     giving_up.join()
 
     assert [] == list(registry.running())
+
+
+def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
+    """A look at a stack that nothing listens for any more ends when the session has been told what is away, and not before."""
+    backend = Stacked(spec(services={"engine": service(restart=1)}), SessionTerms())
+    url = backend.start(tmp_path / "logs").url
+    events: list[str] = []
+
+    def tell(names: Collection[str]) -> bool:
+        events.extend(names)
+        return True
+
+    watcher, looker = threading.Thread(target=backend.watch, args=[tell]), threading.Thread(target=lambda: events.append(backend.look()))
+    watcher.start()
+    keeper = guardian(folder)
+    os.kill(keeper, signal.SIGSTOP)  # it does not notice
+    try:
+        for pid, _ in ownership.processes():
+            if pid != keeper:
+                os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: ports.is_free(urlsplit(url).port or 0), "the end of the service")
+        looker.start()
+        looker.join(0.5)
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    looker.join()
+    backend.stop()
+    watcher.join()
+
+    assert ["engine", ""] == events
 
 
 def test_a_stack_that_is_refused(boot: Boot) -> None:
