@@ -126,6 +126,21 @@ def needs_roles(agent: Agent) -> frozenset[str]:
     return frozenset(getattr(agent, "needs_roles", ())).union(*map(needs_roles, _wrapped(agent)))
 
 
+def needs_context(agent: Agent) -> int:
+    """Tokens that the prompts of this agent, or of one that it wraps, may have; 0 for an agent that sets itself no such budget."""
+    return max([int(getattr(agent, "needs_context", 0)), *map(needs_context, _wrapped(agent))])
+
+
+def too_long(tokens: int, context_length: int | None) -> str:
+    """Why prompts of so many tokens can never fit, as a sentence; empty where they can, or where nobody knows how much the model takes."""
+    if context_length is None or tokens < context_length:
+        return ""
+    return (
+        f"context_tokens is {tokens}, and the model takes {context_length} tokens of prompt and answer together; "
+        "choose less with --agentbench-set=agent.context_tokens=TOKENS, or a model that takes more"
+    )
+
+
 def code_place(agent: Agent) -> CodePlace | None:
     """Where this agent, or one that it wraps, runs programs for scenarios that are no tasks; None where it runs none."""
     own: CodePlace | None = getattr(agent, "code_place", None)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEARCH, ExpertContext
-from pytest_agentbench.agents.factory import A_PROMPT
+from pytest_agentbench.agents.factory import A_PROMPT, too_long
 from pytest_agentbench.agents.notebook import ContextBudget, Notebook
-from pytest_agentbench.errors import ConfigError, LimitReached
+from pytest_agentbench.errors import ConfigError, InfraError, LimitReached
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.llm.client import LLM, Reply, RequestedCall
 from pytest_agentbench.llm.model_facts import reckoned_tokens
@@ -91,6 +91,11 @@ class Orchestrator:
         return frozenset(self.roles.get(name, ROLES[tool]) for tool in tools for name in EXPERTS[tool])
 
     @property
+    def needs_context(self) -> int:
+        """Tokens that its prompts may have."""
+        return self.context_tokens
+
+    @property
     def code_place(self) -> CodePlace | None:
         """Where programs run for scenarios that are no tasks."""
         if not self.run_code or self.code_sandbox == TASK:
@@ -100,6 +105,8 @@ class Orchestrator:
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         problem = "\n\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")
         notebook = Notebook(problem, self.document_characters)
+        if why := too_long(self.needs_context, llm.facts.context_length):
+            raise InfraError(f"agent: {why}")
         if self.run_code and tools.code is None:
             raise ConfigError(f"there is no sandbox in which programs for scenario {scenario.id!r} can run")
         context = ExpertContext(notebook, scenario.id, self.retriever, self.topk, tools.code if self.run_code else None, self.code_timeout)

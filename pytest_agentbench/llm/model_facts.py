@@ -14,6 +14,8 @@ from pytest_agentbench.tap.dialects.reader import error_message, is_error
 from pytest_agentbench.tap.history import REFUSALS
 
 CHARACTERS = 4  # of a token, as a rule of thumb: the model's own tokenizer is not asked
+FEWEST, MOST = 3, 5  # of a token in dense texts such as formulas, and in plain ones
+AROUND = 256  # tokens that a chat template may add
 
 #: Fields that say how long an answer may be; a server knows one of them or both.
 OLD_LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
@@ -50,15 +52,18 @@ class ModelFacts:
         """The request as the model takes it: fields under its names, and no more tokens asked for than it has room for."""
         taken = {name: self.request_fields.get(name, name) for name in body}
         named = {new: body[name] for name, new in taken.items() if new is not None and (new == name or new not in body)}
-        if not named.keys() & {OLD_LIMIT, NEW_LIMIT}:
-            return named
-        return _with_limit(named, min((bound for bound in (self.longest_answer, self._room(named)) if bound is not None), default=None))
+        bounds = [self.longest_answer, *(self._room(named, limit) for limit in _limits(named).values())]
+        return _with_limit(named, min((bound for bound in bounds if bound is not None), default=None))
 
-    def _room(self, body: Json) -> int | None:
-        """Tokens that the context has left for an answer; None where the server has to count, since a rule of thumb is too coarse."""
-        if self.context_length is None:
+    def _room(self, body: Json, asked: int) -> int | None:
+        """Tokens that an answer may have of which too many are asked for; None where they may fit.
+
+        Where little is left the server has to count: a rule of thumb is too coarse, and the words of a refusal say it exactly.
+        """
+        characters = _prompt_characters(body)
+        if self.context_length is None or characters // MOST + asked <= self.context_length:
             return None
-        room = self.context_length - _prompt_tokens(body)
+        room = self.context_length - characters // FEWEST - AROUND
         return room if room > self.context_length // 8 else None
 
     def corrected(self, body: Json, status: int, content: bytes) -> Correction | None:
@@ -99,11 +104,11 @@ def _words(content: bytes) -> str:
     return error_message(answer) if is_error(answer) else content.decode(errors="replace")
 
 
-def _prompt_tokens(body: Json) -> int:
-    """Those of a request's texts and tools, as a rule of thumb; a picture is none."""
+def _prompt_characters(body: Json) -> int:
+    """Those of a request's texts and tools; a picture has none."""
     tools = body.get("tools")
     texts = [text for message in body["messages"] for text in _texts(message)]
-    return sum(map(reckoned_tokens, [*texts, json_text.dumps(tools).decode() if tools else ""]))
+    return sum(map(len, texts)) + (len(json_text.dumps(tools)) if tools else 0)
 
 
 def _texts(message: Json) -> list[str]:
@@ -115,7 +120,9 @@ def _texts(message: Json) -> list[str]:
 
 def _with_limit(body: Json, most: int | None) -> Json:
     """The same with no longer an answer asked for."""
-    if most is None:
-        return body
-    asked = {name: body[name] for name in (OLD_LIMIT, NEW_LIMIT) if isinstance(body.get(name), int)}
-    return {**body, **{name: min(limit, most) for name, limit in asked.items()}}
+    return body if most is None else {**body, **{name: min(limit, most) for name, limit in _limits(body).items()}}
+
+
+def _limits(body: Json) -> dict[str, int]:
+    """The fields of a request that say how long its answer may be."""
+    return {name: body[name] for name in (OLD_LIMIT, NEW_LIMIT) if isinstance(body.get(name), int)}

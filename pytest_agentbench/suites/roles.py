@@ -21,7 +21,18 @@ class LimitsSpec(Spec):
     cost: FiniteFloat | None = Field(default=None, gt=0)  # by the prices of whoever is asked
 
 
-class RoleSpec(Spec):
+#: Request field -> the name under which a model takes it; None: it does not take it.
+RequestFields = dict[str, str | None]
+
+
+class ModelSpec(Spec):
+    """What is said of a model that a server does not say itself."""
+
+    request_fields: RequestFields | None = None  # None: all as they are
+    context_length: int | None = Field(default=None, ge=1)  # tokens of prompt and answer together; None: what the server says
+
+
+class RoleSpec(ModelSpec):
     """Where a role is played. Without `url` that is the backend under test."""
 
     url: Annotated[str, AfterValidator(base_url)] | None = None

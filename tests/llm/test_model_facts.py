@@ -167,10 +167,11 @@ async def test_lengths_that_are_refused(words: str, limit: int) -> None:
 @pytest.mark.parametrize(
     ("context", "characters", "asked", "sent"),
     [
-        (32768, 400, 40000, 32668),  # what the prompt leaves
-        (32768, 400, 8000, 8000),  # fits
+        (32768, 300, 40000, 32768 - 100 - 256),  # what the prompt leaves, of dense text, and what a template adds
+        (32768, 300, 8000, 8000),  # fits
+        (32768, 100_000, 12000, 12000),  # fits if the text is plain; where it is not the server says so
         (None, 400, 40000, 40000),  # nobody knows
-        (32768, 4 * 30000, 40000, 40000),  # little is left, and a rule of thumb is too coarse to say how little: the server counts
+        (32768, 90_000, 40000, 40000),  # little is left, and a rule of thumb is too coarse to say how little: the server counts
     ],
 )
 def test_lengths_that_are_known(context: int | None, characters: int, asked: int, sent: int) -> None:
@@ -183,15 +184,15 @@ def test_lengths_that_are_known(context: int | None, characters: int, asked: int
 @pytest.mark.parametrize(
     ("message", "more"),
     [
-        ({"content": [{"type": "text", "text": "x" * 400}, {"type": "image_url", "image_url": {"url": "x" * 9000}}]}, {}),
-        ({"content": "x" * 396}, {"tools": [{}]}),
+        ({"content": [{"type": "text", "text": "x" * 300}, {"type": "image_url", "image_url": {"url": "x" * 9000}}]}, {}),
+        ({"content": "x" * 296}, {"tools": [{}]}),
     ],
 )
 def test_what_a_prompt_is_made_of(message: Json, more: dict[str, Any]) -> None:
     """Texts in parts and tools count, a picture does not."""
-    body: Json = {"model": "m", "messages": [{"role": "user", **message}], "max_tokens": 5000, **more}
+    body: Json = {"model": "m", "messages": [{"role": "user", **message}], "max_tokens": 50_000, **more}
 
-    assert 900 == ModelFacts(context_length=1000).fitted(body)["max_tokens"]
+    assert 10_000 - 100 - 256 == ModelFacts(context_length=10_000).fitted(body)["max_tokens"]
 
 
 def test_an_answer_without_a_limit() -> None:
