@@ -137,7 +137,7 @@ def too_long(tokens: int, context_length: int | None) -> str:
         return ""
     return (
         f"context_tokens is {tokens}, and the model takes {context_length} tokens of prompt and answer together; "
-        "choose less with --agentbench-set=agent.context_tokens=TOKENS, or a model that takes more"
+        "give the agent fewer as `context_tokens`, or take a model that takes more"
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
-from pytest_agentbench.lib.config import Spec, base_url
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import Spec, base_url, load_yaml, validate
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.roles import AGENT
 from pytest_agentbench.records import JUDGE, Json
@@ -71,6 +73,29 @@ def own_names(roles: dict[str, Role]) -> dict[str, Role]:
 #: Name -> role; names are short words, for they are part of the ids that a stack knows rollouts by.
 RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
 RoleSpecs = Annotated[dict[RoleName, RoleSpec], AfterValidator(own_names)]
+
+
+class RoleFile(Spec):
+    """A YAML that names who plays which role: a suite has its name in place of `roles`."""
+
+    roles: RoleSpecs
+    judge: RoleSpec | None = None
+
+
+def with_role_file(suite: Json, file: Path) -> Json:
+    """The keys of a suite.yaml, `file`, with the roles and the judge of the file that `roles` names, where it names one.
+
+    Raises ConfigError with that file, and where it and the suite both name a judge.
+    """
+    if not isinstance(suite.get("roles"), str):
+        return suite
+    path = file.parent / suite["roles"]
+    said = written((spec := validate(RoleFile, load_yaml(path), str(path))).roles)
+    if spec.judge is None:
+        return {**suite, "roles": said}
+    if suite.get("judge") is not None:
+        raise ConfigError(f"{file}: `judge` is named here and in {path.name}; leave one of the two out")
+    return {**suite, "roles": said, JUDGE: written({}, spec.judge)[JUDGE]}
 
 
 def written(roles: Mapping[str, RoleSpec], judge: RoleSpec | None = None) -> dict[str, Json]:
