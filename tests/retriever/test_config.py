@@ -22,5 +22,5 @@ def test_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where neither does, both are named."""
     monkeypatch.delenv("INDEX_DIR", raising=False)
 
-    with pytest.raises(ConfigError, match="index_dir: should be a folder with eval.index and eval.jsonl; .* INDEX_DIR may name it"):
+    with pytest.raises(ConfigError, match=r"index_dir: should be a folder .* INDEX_DIR may name it"):
         parse_config(EMBEDDINGS)
