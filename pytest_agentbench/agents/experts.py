@@ -113,9 +113,9 @@ class ExpertContext:
 
 
 def budget(tool: str, context_length: int | None) -> ContextBudget:
-    """How much of the context an expert is given whose model takes so many tokens, None: as many as you like.
+    """Returns how much of the notebook fits into an expert's prompt. Without a context length there is no bound.
 
-    Of a short model, context and answer have the shares that they have of a long one.
+    If the model is too short for prompt and answer, both become shorter by the same factor.
     """
     room = ROOMS[tool]
     share = min(1.0, (context_length or math.inf) / (room.all + PARAMETERS[tool]["max_tokens"]))

@@ -127,17 +127,17 @@ def needs_roles(agent: Agent) -> frozenset[str]:
 
 
 def needs_context(agent: Agent) -> int:
-    """Tokens that the prompts of this agent, or of one that it wraps, may have; 0 for an agent that sets itself no such budget."""
+    """Returns the budget of tokens for the prompts of this agent, or of one that it wraps. An agent without a budget has 0."""
     return max([int(getattr(agent, "needs_context", 0)), *map(needs_context, _wrapped(agent))])
 
 
 def too_long(tokens: int, context_length: int | None) -> str:
-    """Why prompts of so many tokens can never fit, as a sentence; empty where they can, or where nobody knows how much the model takes."""
+    """Returns a sentence if prompts of so many tokens can never fit into the model, else an empty text."""
     if context_length is None or tokens < context_length:
         return ""
     return (
-        f"context_tokens is {tokens}, and the model takes {context_length} tokens of prompt and answer together; "
-        "give the agent fewer as `context_tokens`, or take a model that takes more"
+        f"context_tokens is {tokens}, and the model accepts {context_length} tokens of prompt and answer together; "
+        "reduce `context_tokens` of the agent, or use a model with a longer context"
     )
 
 

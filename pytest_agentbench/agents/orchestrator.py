@@ -92,7 +92,7 @@ class Orchestrator:
 
     @property
     def needs_context(self) -> int:
-        """Tokens that its prompts may have."""
+        """The budget of tokens for prompts."""
         return self.context_tokens
 
     @property

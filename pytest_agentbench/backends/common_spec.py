@@ -42,7 +42,7 @@ class BackendKeys(ModelSpec):
 
     @property
     def beside(self) -> Json:
-        """What an Endpoint says of roles, prices and its model."""
+        """The fields of an Endpoint about roles, prices and the model."""
         return {
             "roles": written(self.roles),
             "prices": self.prices.model_dump(exclude_none=True) if self.prices else None,
@@ -58,9 +58,9 @@ class BackendKeys(ModelSpec):
 
 
 def context_length_of(keys: Json) -> int | None:
-    """How many tokens a backend's model takes, as its YAML says: its own key, or the setting with which its engine is started."""
-    said = (place.get(name) for place in (keys, keys.get("settings", {})) for name in ("context_length", "max_model_len"))
-    return next((int(each) for each in said if each is not None), None)
+    """Returns the context length that a backend's YAML declares, as a key of its own or as a setting of its engine."""
+    declared = (place.get(name) for place in (keys, keys.get("settings", {})) for name in ("context_length", "max_model_len"))
+    return next((int(each) for each in declared if each is not None), None)
 
 
 class BackendSpec(BackendKeys):

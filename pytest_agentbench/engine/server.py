@@ -122,12 +122,12 @@ class Engine:
         self._metrics.finished("abort" if exchange.reply.delivery.cut_after is not None else answer.finish_reason)
         return response
 
-    def _refuse_too_long(self, prompt: int, answer: int, asked: int) -> None:
-        """Refuses what the model is too short for, as vLLM does; and a request that the whole cache has no room for would wait for ever."""
-        if self._longest is not None and prompt + asked > self._longest:
+    def _refuse_too_long(self, prompt: int, answer: int, limit: int) -> None:
+        """Refuses a request that is too long for the model, as vLLM does, or for the whole cache, in which it would wait for ever."""
+        if self._longest is not None and prompt + limit > self._longest:
             raise ApiError(
                 f"This model's maximum context length is {self._longest} tokens. However, your request has {prompt} input tokens plus "
-                f"{asked} 'max_tokens'. Please reduce one or the other.",
+                f"{limit} 'max_tokens'. Please reduce one or the other.",
                 "max_tokens",
             )
         if not self._blocks.fits(prompt + answer):

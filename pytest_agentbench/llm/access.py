@@ -23,12 +23,12 @@ NOBODY: Mapping[str, Json] = {}
 
 
 class ModelAddress(NamedTuple):
-    """Where an attempt calls a model through the tap."""
+    """The address under which an attempt calls a model through the tap."""
 
-    id: str  # of the token
-    base_url: str  # that carries the token
-    model: str  # to ask for
-    facts: ModelFacts | None = None  # None: nothing is known of it
+    id: str  # the token
+    base_url: str  # an URL with the token in it
+    model: str  # the model's name in requests
+    facts: ModelFacts | None = None  # facts about the model
 
 
 class Tap(Protocol):

@@ -104,7 +104,7 @@ class LLM:
         self.sampling = {name: value for name, value in (sampling or {}).items() if value is not None}
         self.transcript: list[Json] = []  # the conversation of the last call, its answer included
         self.structured = True  # whether it may be asked for JSON by a schema; false once its server has refused that
-        self.facts = ModelFacts() if facts is None else facts  # of the model, shared with others who call it
+        self.facts = ModelFacts() if facts is None else facts  # shared with the model's other clients
         self._session, self._roles, self._said = session, roles, said
 
     async def role(self, name: str) -> LLM:
@@ -140,7 +140,7 @@ class LLM:
     async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
         """One Chat Completions call. `overrides` are request fields (temperature, tool_choice, ...).
 
-        It is sent with the fields that the model takes, and once more for each field, or length, that the server refuses and says why.
+        It has the field names that the model accepts. It is repeated once for each field, or length, that the server's error names.
         Raises LimitReached when the context is full, AgentError when the history is refused for arguments of the model that are no JSON
         object, and InfraError for whatever else keeps it from answering. What the model says may be nothing (`Reply.is_empty`).
         """
@@ -180,17 +180,17 @@ class LLM:
             return await self._answer(session, body, called)
 
     async def _answer(self, session: aiohttp.ClientSession, body: Json, called: int) -> Any:
-        """The server's answer; a request that is refused is corrected by what the server says of it, once for each fault."""
-        lessons: set[str] = set()
+        """Returns the server's answer. A refused request is corrected by the server's error message, once for each fault."""
+        corrected: set[str] = set()
         while True:
             sent = json_text.dumps(body)
             status, content = await self._sent(session, sent, called)
             if status == 200:
                 break
             again = self.facts.corrected(body, status, content)
-            if again is None or again.lesson in lessons or again.body == body:
+            if again is None or again.fault in corrected or again.body == body:
                 raise failure(status, content, sent)
-            lessons.add(again.lesson)
+            corrected.add(again.fault)
             body, called = again.body, time.monotonic_ns()
         try:
             return json_text.readable(json_text.loads(content))

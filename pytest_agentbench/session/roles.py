@@ -1,7 +1,4 @@
-"""Suites whose agents ask roles that nobody plays, or that want a key which is not there, or whose prompts the model cannot take.
-
-All of that is known before anything boots, as far as the YAMLs say it.
-"""
+"""Checks of a suite's agents against the backend, before anything boots: roles, their keys, and the length of prompts."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def with_roles_played(discovered: DiscoveredSuite, backend: Json, *, keys: bool)
 
 
 def _mismatch(discovered: DiscoveredSuite, variant: str, backend: Json, keys: bool) -> str:
-    """Why the agent of a variant cannot work with the backend and the roles; empty where it can."""
+    """Returns a sentence if the agent of a variant cannot work with the backend and the roles, else an empty text."""
     assert discovered.suite is not None
     settings = discovered.suite.agent_of(variant)
     if brings_code(settings, discovered.suite.folder):

@@ -23,15 +23,15 @@ class LimitsSpec(Spec):
     cost: FiniteFloat | None = Field(default=None, gt=0)  # by the prices of whoever is asked
 
 
-#: Request field -> the name under which a model takes it; None: it does not take it.
+#: Request field -> the name that a model accepts, or None if it refuses the field.
 RequestFields = dict[str, str | None]
 
 
 class ModelSpec(Spec):
-    """What is said of a model that a server does not say itself."""
+    """Keys about a model that its server may not tell."""
 
-    request_fields: RequestFields | None = None  # None: all as they are
-    context_length: int | None = Field(default=None, ge=1)  # tokens of prompt and answer together; None: what the server says
+    request_fields: RequestFields | None = None  # None: no field is changed
+    context_length: int | None = Field(default=None, ge=1)  # tokens of prompt and answer together; None: the server is asked
 
 
 class RoleSpec(ModelSpec):
@@ -76,26 +76,27 @@ RoleSpecs = Annotated[dict[RoleName, RoleSpec], AfterValidator(own_names)]
 
 
 class RoleFile(Spec):
-    """A YAML that names who plays which role: a suite has its name in place of `roles`."""
+    """A YAML with roles and a judge. A suite refers to it by its name in place of `roles`."""
 
     roles: RoleSpecs
     judge: RoleSpec | None = None
 
 
 def with_role_file(suite: Json, file: Path) -> Json:
-    """The keys of a suite.yaml, `file`, with the roles and the judge of the file that `roles` names, where it names one.
+    """Returns the keys of a suite.yaml. If `roles` is the name of a file, its roles and its judge take the place of that name.
 
-    Raises ConfigError with that file, and where it and the suite both name a judge.
+    Raises ConfigError if that file is wrong, or if both files contain a judge.
     """
     if not isinstance(suite.get("roles"), str):
         return suite
     path = file.parent / suite["roles"]
-    said = written((spec := validate(RoleFile, load_yaml(path), str(path))).roles)
+    spec = validate(RoleFile, load_yaml(path), str(path))
+    roles = written(spec.roles)
     if spec.judge is None:
-        return {**suite, "roles": said}
+        return {**suite, "roles": roles}
     if suite.get("judge") is not None:
-        raise ConfigError(f"{file}: `judge` is named here and in {path.name}; leave one of the two out")
-    return {**suite, "roles": said, JUDGE: written({}, spec.judge)[JUDGE]}
+        raise ConfigError(f"{file}: `judge` is also in {path.name}; remove one of the two")
+    return {**suite, "roles": roles, JUDGE: written({}, spec.judge)[JUDGE]}
 
 
 def written(roles: Mapping[str, RoleSpec], judge: RoleSpec | None = None) -> dict[str, Json]:

@@ -83,4 +83,4 @@ def test_a_server_says_how_much_its_model_takes(project: Project, tmp_path: Path
 
     result.assert_outcomes(errors=1)
     assert (0, "infra_error") == (len(project.rollouts[0].calls), project.rollouts[0].status)
-    assert "agent: context_tokens is 27000, and the model takes 16384 tokens" in project.rollouts[0].reason
+    assert "agent: context_tokens is 27000, and the model accepts 16384 tokens" in project.rollouts[0].reason

@@ -66,7 +66,7 @@ def test_prompts_that_can_never_fit(project: Project, keys: dict[str, Any]) -> N
 
     result.assert_outcomes(errors=1)
     assert not (project.root / "reports").exists()
-    result.stdout.fnmatch_lines(["*suite.yaml: agent: context_tokens is 27000, and the model takes 16384 tokens of prompt and answer *"])
+    result.stdout.fnmatch_lines(["*suite.yaml: agent: context_tokens is 27000, and the model accepts 16384 tokens of prompt and answer *"])
 
 
 @pytest.mark.slow

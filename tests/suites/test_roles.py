@@ -71,7 +71,7 @@ def test_the_roles_of_the_paper() -> None:
     [
         ("roles: {search: {ulr: x}}", {}, "players.yaml: unknown key 'roles.search.ulr'; known keys: request_fields, context_length, url"),
         ("search: {}", {}, "players.yaml: unknown key 'search'; known keys: roles, judge"),
-        ("roles: {}\njudge: {}", {"judge": {}}, "suite.yaml: `judge` is named here and in players.yaml; leave one of the two out"),
+        ("roles: {}\njudge: {}", {"judge": {}}, "suite.yaml: `judge` is also in players.yaml; remove one of the two"),
         (None, {}, "players.yaml: No such file or directory"),
     ],
 )

@@ -71,9 +71,9 @@ def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
 
 
 def listed_context(endpoint: Endpoint) -> int | None:
-    """How many tokens of prompt and answer together a server says that its model takes; None where it says nothing, or does not answer.
+    """Returns the context length of a model according to `/models`, or None if the server does not tell it or does not answer.
 
-    vLLM and SGLang call that `max_model_len`, others `context_length`.
+    vLLM and SGLang call it `max_model_len`, other servers `context_length`.
     """
     try:
         listed = Api(endpoint).get("/models", timeout=CONTEXT_TIMEOUT).json()
@@ -81,8 +81,8 @@ def listed_context(endpoint: Endpoint) -> int | None:
         return None
     models = listed.get("data") if isinstance(listed, dict) else listed
     own = [each for each in models if isinstance(each, dict) and each.get("id") == endpoint.model] if isinstance(models, list) else []
-    said = (each.get(name) for each in own for name in ("max_model_len", "context_length"))
-    return next((length for length in said if isinstance(length, int) and length > 0), None)
+    lengths = (each.get(name) for each in own for name in ("max_model_len", "context_length"))
+    return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
 
 class ProofSequence:

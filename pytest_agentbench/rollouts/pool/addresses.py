@@ -115,7 +115,7 @@ class Addresses:
         return ModelAddress(token, f"{self._url}/r/{token}/v1", facts.get("model") or self.endpoint.model, model)
 
     async def _model(self, access: Access) -> ModelFacts | None:
-        """What is known of the model that is called; None where there is no backend."""
+        """Returns the facts about the model that is called, or None if the backend is not available."""
         if self.endpoint is None:
             return None
         facts = played(access, self.endpoint)

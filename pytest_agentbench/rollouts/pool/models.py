@@ -1,4 +1,4 @@
-"""The models that are called in a session, and what is known of them: who calls one shares it with all others."""
+"""The facts about models that all rollouts of a session share."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from pytest_agentbench.records import Endpoint, Json
 
 
 class SessionModels:
-    """Of one pool. A server is asked once how much a model of which nobody says it takes."""
+    """The facts about all models that one pool calls. A server is asked once for a context length that no YAML declares."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str], asyncio.Task[ModelFacts]] = {}  # URL, model and what is said of it
+        self._known: dict[tuple[str, str, str], asyncio.Task[ModelFacts]] = {}  # key: URL, model and declared facts
 
     async def facts(self, endpoint: Endpoint, role: Json) -> ModelFacts:
-        """Of the model that plays a role at an endpoint; what is said of the role goes before what is said of the endpoint."""
+        """Returns the facts about a model. A role's declarations override those of its endpoint."""
         fields = {**endpoint.request_fields, **(role.get("request_fields") or {})}
-        said = replace(endpoint, request_fields=fields, context_length=role.get("context_length") or endpoint.context_length)
-        known = said.url, said.model, repr((sorted(fields.items()), said.context_length))
-        if known not in self._known:
-            self._known[known] = asyncio.create_task(_found_out(said))
-        return await asyncio.shield(self._known[known])  # a rollout that is cancelled leaves it to the others
+        declared = replace(endpoint, request_fields=fields, context_length=role.get("context_length") or endpoint.context_length)
+        key = declared.url, declared.model, repr((sorted(fields.items()), declared.context_length))
+        if key not in self._known:
+            self._known[key] = asyncio.create_task(_completed(declared))
+        # Without the shield a cancelled rollout would cancel the task for all others.
+        return await asyncio.shield(self._known[key])
 
 
-async def _found_out(endpoint: Endpoint) -> ModelFacts:
-    from pytest_agentbench.backends.proof.ready import listed_context  # here: most pools have no server to ask
+async def _completed(endpoint: Endpoint) -> ModelFacts:
+    from pytest_agentbench.backends.proof.ready import listed_context  # Importing it takes time, and most pools do not need it.
 
     context = endpoint.context_length or await asyncio.to_thread(listed_context, endpoint)
     return ModelFacts(dict(endpoint.request_fields), context)
