@@ -88,6 +88,6 @@ def test_a_file_of_roles_that_is_wrong(tmp_path: Path, text: str | None, judge: 
 
 def test_roles_in_the_suite_itself() -> None:
     """Without a file nothing changes."""
-    suite = {"roles": {"search": {}}}
+    suite: Json = {"roles": {"search": {}}}
 
     assert suite == with_role_file(suite, PAPER)
