@@ -11,6 +11,7 @@ import pytest_agentbench
 from pytest_agentbench.backends.spec import known_backends, load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.url import UrlSpec
+from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.reports.ci import DETECTED
 from pytest_agentbench.retriever.config import TavilySpec
 
@@ -28,7 +29,7 @@ OTHERS = frozenset(
 #: Variables on the pages that are somebody else's: names as examples, settings of other programs, and what programs and CI are told.
 ELSEWHERE = frozenset(
     [
-        *("NAME", "MY_API_KEY", "EXPERTS_KEY", "JUDGE_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"),
+        *("NAME", "MY_API_KEY", "EXPERTS_KEY", "JUDGE_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"),
         *("AGENTBENCH_SCENARIO", "AGENTBENCH_ANSWER", "AGENTBENCH_MODEL", "AGENTBENCH_ROLLOUT", "AGENTBENCH_SESSION"),
         *(
             "HF_ENDPOINT",
@@ -85,6 +86,13 @@ def read_by_backends() -> set[str]:
     return keys | {name for spec in specs if isinstance(spec, StackSpec) for service in spec.services.values() for name in service.secrets}
 
 
+def read_by_roles() -> set[str]:
+    """Of the files of roles that come with suites."""
+    files = [load_yaml(file) for file in (ROOT / "scenarios").glob("*/*_roles.yaml")]
+    players = [player for said in files for player in (*said["roles"].values(), said.get("judge") or {})]
+    return {player["api_key"] for player in players if "api_key" in player}
+
+
 def read_by_the_retriever() -> set[str]:
     """Without settings of its own: another name is the user's."""
     return {TavilySpec().api_key}
@@ -96,7 +104,7 @@ def listed() -> list[str]:
 
 def test_every_variable_is_listed() -> None:
     """Each variable that is read is in the file, and each in the file is read."""
-    assert sorted((read_by_code() | read_by_backends() | read_by_the_retriever()) - OTHERS) == sorted(listed())
+    assert sorted((read_by_code() | read_by_backends() | read_by_roles() | read_by_the_retriever()) - OTHERS) == sorted(listed())
 
 
 def test_pages_name_no_other() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class ExpertContext:
 
     async def ask(self, expert: LLM, tool: str, prompt: str) -> str:
         """What an expert says to the problem and what is known of it."""
-        context = self.notebook.context(ROOMS[tool])
+        context = self.notebook.context(budget(tool, expert.facts.context_length))
         parts = filter(None, [context, f"Question: {self.notebook.problem}", prompt])
         reply = await expert.chat([{"role": "user", "content": "\n\n".join(parts)}], **PARAMETERS[tool])
         return reply.text
@@ -109,6 +110,16 @@ class ExpertContext:
             return [_text(each["document"]) for each in json_text.loads(content)[0]]
         except (ValueError, LookupError, TypeError) as error:
             raise InfraError(f"the retriever at {url} said {beginning(content, 200)!r}, which is no list of documents") from error
+
+
+def budget(tool: str, context_length: int | None) -> ContextBudget:
+    """Returns how much of the notebook fits into an expert's prompt. Without a context length there is no bound.
+
+    If the model is too short for prompt and answer, both become shorter by the same factor.
+    """
+    room = ROOMS[tool]
+    share = min(1.0, (context_length or math.inf) / (room.all + PARAMETERS[tool]["max_tokens"]))
+    return ContextBudget(int(room.all * share), int(room.code * share))
 
 
 def between(text: str, tag: str) -> str:

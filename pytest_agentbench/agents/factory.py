@@ -126,6 +126,21 @@ def needs_roles(agent: Agent) -> frozenset[str]:
     return frozenset(getattr(agent, "needs_roles", ())).union(*map(needs_roles, _wrapped(agent)))
 
 
+def needs_context(agent: Agent) -> int:
+    """Returns the budget of tokens for the prompts of this agent, or of one that it wraps. An agent without a budget has 0."""
+    return max([int(getattr(agent, "needs_context", 0)), *map(needs_context, _wrapped(agent))])
+
+
+def too_long(tokens: int, context_length: int | None) -> str:
+    """Returns a sentence if prompts of so many tokens can never fit into the model, else an empty text."""
+    if context_length is None or tokens < context_length:
+        return ""
+    return (
+        f"context_tokens is {tokens}, and the model accepts {context_length} tokens of prompt and answer together; "
+        "reduce `context_tokens` of the agent, or use a model with a longer context"
+    )
+
+
 def code_place(agent: Agent) -> CodePlace | None:
     """Where this agent, or one that it wraps, runs programs for scenarios that are no tasks; None where it runs none."""
     own: CodePlace | None = getattr(agent, "code_place", None)

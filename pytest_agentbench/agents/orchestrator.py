@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEARCH, ExpertContext
-from pytest_agentbench.agents.factory import A_PROMPT
-from pytest_agentbench.agents.notebook import ContextBudget, Notebook, tokens
-from pytest_agentbench.errors import ConfigError, LimitReached
+from pytest_agentbench.agents.factory import A_PROMPT, too_long
+from pytest_agentbench.agents.notebook import ContextBudget, Notebook
+from pytest_agentbench.errors import ConfigError, InfraError, LimitReached
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.llm.client import LLM, Reply, RequestedCall
+from pytest_agentbench.llm.model_facts import reckoned_tokens
 from pytest_agentbench.records import Answer, Json, ToolCall
 from pytest_agentbench.sandbox.code_place import DOCKER, KINDS, CodePlace
 from pytest_agentbench.suites.suite import Scenario, Tool, content_text
@@ -90,6 +91,11 @@ class Orchestrator:
         return frozenset(self.roles.get(name, ROLES[tool]) for tool in tools for name in EXPERTS[tool])
 
     @property
+    def needs_context(self) -> int:
+        """The budget of tokens for prompts."""
+        return self.context_tokens
+
+    @property
     def code_place(self) -> CodePlace | None:
         """Where programs run for scenarios that are no tasks."""
         if not self.run_code or self.code_sandbox == TASK:
@@ -99,6 +105,8 @@ class Orchestrator:
     async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
         problem = "\n\n".join(content_text(message) for message in scenario.messages if message.get("role") == "user")
         notebook = Notebook(problem, self.document_characters)
+        if why := too_long(self.needs_context, llm.facts.context_length):
+            raise InfraError(f"agent: {why}")
         if self.run_code and tools.code is None:
             raise ConfigError(f"there is no sandbox in which programs for scenario {scenario.id!r} can run")
         context = ExpertContext(notebook, scenario.id, self.retriever, self.topk, tools.code if self.run_code else None, self.code_timeout)
@@ -168,13 +176,13 @@ class RoundMessages:
         """Leaves out the oldest rounds once it is too much, down to half of the room: what comes before the cut is then cached anew, so
         cuts have to be rare.
         """
-        room = self.agent.context_tokens - tokens(self.notebook.problem)
+        room = self.agent.context_tokens - reckoned_tokens(self.notebook.problem)
         if self._size() > room:
             while self.dropped < len(self.rounds) and self._size() > room // 2:
                 self.dropped += 1
 
     def _size(self) -> int:
-        return sum(tokens(str(message)) for each in self.rounds[self.dropped :] for message in each)
+        return sum(reckoned_tokens(str(message)) for each in self.rounds[self.dropped :] for message in each)
 
 
 def _tool(name: str) -> Tool:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import FiniteFloat
 
-from pytest_agentbench.lib.config import Spec
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.suites.roles import RoleSpecs, written
+from pytest_agentbench.suites.roles import ModelSpec, RoleSpecs, written
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
@@ -30,7 +29,7 @@ class SessionTerms:
     patience: float | None = None  # seconds that a server which nobody watches may be away; None: the usual ones
 
 
-class BackendKeys(Spec):
+class BackendKeys(ModelSpec):
     """Keys that every kind of backend has."""
 
     name: str
@@ -43,14 +42,25 @@ class BackendKeys(Spec):
 
     @property
     def beside(self) -> Json:
-        """What an Endpoint says of roles and prices."""
-        return {"roles": written(self.roles), "prices": self.prices.model_dump(exclude_none=True) if self.prices else None}
+        """The fields of an Endpoint about roles, prices and the model."""
+        return {
+            "roles": written(self.roles),
+            "prices": self.prices.model_dump(exclude_none=True) if self.prices else None,
+            "request_fields": self.request_fields or {},
+            "context_length": context_length_of(self.model_dump()),
+        }
 
     @property
     def who_plays(self) -> Json:
         """What of the roles decides how rollouts go: where they are, and which models."""
         kept = {name: role.model_dump(exclude={"prices", "limits"}, exclude_none=True) for name, role in self.roles.items()}
         return {"roles": kept} if kept else {}
+
+
+def context_length_of(keys: Json) -> int | None:
+    """Returns the context length that a backend's YAML declares, as a key of its own or as a setting of its engine."""
+    declared = (place.get(name) for place in (keys, keys.get("settings", {})) for name in ("context_length", "max_model_len"))
+    return next((int(each) for each in declared if each is not None), None)
 
 
 class BackendSpec(BackendKeys):

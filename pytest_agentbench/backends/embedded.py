@@ -96,7 +96,7 @@ class Embedded(Backend):
 
     def _started(self) -> Child | None:
         """A new engine on its port; None when it is to be stopped."""
-        options = self.spec.model_dump(exclude={"kind", "name", "model", "thresholds", "note", "prices", "roles"})
+        options = self.spec.model_dump(exclude={"kind", "model", *BackendSpec.model_fields})
         where = {"host": "127.0.0.1", "port": self.port, "held": self._held is not None}
         with self._starting:
             if self._stopped:

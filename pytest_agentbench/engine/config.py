@@ -26,6 +26,9 @@ class EngineSettings(Spec):
     max_concurrency: int | None = Field(default=None, ge=1)  # requests served at a time, others queue; None for all
     kv_blocks: int = Field(default=65_536, ge=1)  # blocks of the KV cache, by default a million tokens; requests that find no room queue
     block_size: int = Field(default=16, ge=1)  # tokens in a block, as in vLLM
+    max_model_len: int | None = Field(
+        default=None, ge=1
+    )  # tokens of a prompt and its answer, as in vLLM; None: what the cache has room for
     request_log: str | None = None  # JSONL file that gets the body of every chat request
 
 

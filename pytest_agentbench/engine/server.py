@@ -19,7 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pytest_agentbench.engine import POLICIES
 from pytest_agentbench.engine.answer import EngineAnswer, compose, stream_events, whole_body
 from pytest_agentbench.engine.blocks import BlockCache
-from pytest_agentbench.engine.chat import ApiError, parse_chat
+from pytest_agentbench.engine.chat import ApiError, parse_chat, token_limit
 from pytest_agentbench.engine.config import WHERE, EngineConfig
 from pytest_agentbench.engine.embeddings import embeddings_body
 from pytest_agentbench.engine.faults import spoil_stream
@@ -50,7 +50,7 @@ class Engine:
     """One model, one policy, and the state that requests share: slots, prefix cache and metrics."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._model = config.model
+        self._model, self._longest = config.model, config.max_model_len
         self._policy = _load_policy(config)
         self._pace = EnginePace(config.ttft_ms, config.itl_ms, config.jitter, config.seed)
         self._slots = RequestSlots(config.max_concurrency)
@@ -80,7 +80,7 @@ class Engine:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _models(self, _: web.Request) -> web.Response:
-        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "pytest-agentbench"}
+        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "pytest-agentbench", "max_model_len": self._longest}
         return json_response(orjson.dumps({"object": "list", "data": [model]}))
 
     async def _embeddings(self, http: web.Request) -> web.Response:
@@ -112,7 +112,7 @@ class Engine:
     async def _answer(self, exchange: _Exchange) -> web.StreamResponse:
         prompt = read_prompt(exchange.request, self._blocks.size)
         answer = compose(exchange.request, exchange.reply, prompt.tokens)
-        self._refuse_too_long(prompt.tokens, len(answer.pieces))
+        self._refuse_too_long(prompt.tokens, len(answer.pieces), token_limit(exchange.request) or 1)
         async with self._blocks.room(prompt, len(answer.pieces)) as room:
             self._metrics.prompt_tokens.inc(prompt.tokens)
             self._metrics.cache_queries.inc(prompt.tokens)
@@ -122,8 +122,14 @@ class Engine:
         self._metrics.finished("abort" if exchange.reply.delivery.cut_after is not None else answer.finish_reason)
         return response
 
-    def _refuse_too_long(self, prompt: int, answer: int) -> None:
-        """A request that the whole cache has no room for would wait for ever."""
+    def _refuse_too_long(self, prompt: int, answer: int, limit: int) -> None:
+        """Refuses a request that is too long for the model, as vLLM does, or for the whole cache, in which it would wait for ever."""
+        if self._longest is not None and prompt + limit > self._longest:
+            raise ApiError(
+                f"This model's maximum context length is {self._longest} tokens. However, your request has {prompt} input tokens plus "
+                f"{limit} 'max_tokens'. Please reduce one or the other.",
+                "max_tokens",
+            )
         if not self._blocks.fits(prompt + answer):
             most = self._blocks.capacity * self._blocks.size
             raise ApiError(f"This model's maximum context length is {most} tokens, and {prompt + answer} are needed.", "messages")

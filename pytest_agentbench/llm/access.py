@@ -7,10 +7,11 @@ import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, RolloutKey
 
 if TYPE_CHECKING:
@@ -21,11 +22,20 @@ if TYPE_CHECKING:
 NOBODY: Mapping[str, Json] = {}
 
 
+class ModelAddress(NamedTuple):
+    """The address under which an attempt calls a model through the tap."""
+
+    id: str  # the token
+    base_url: str  # an URL with the token in it
+    model: str  # the model's name in requests
+    facts: ModelFacts | None = None  # facts about the model
+
+
 class Tap(Protocol):
     """What a rollout needs of the tap."""
 
-    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
-        """A fresh token for an attempt: (its id, the base URL that carries it, the model to ask for)."""
+    async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
+        """A fresh token for an attempt."""
 
     async def said(self, id: str) -> list[Json]:
         """What the model said under a token with `keep` since this was asked last; breaks off calls under way."""
@@ -56,9 +66,11 @@ class Lines:
 
     async def agent(self, access: Access, sampling: Json) -> LLM:
         """The agent's; raises InfraError when there is no backend to speak to."""
-        self._agent, base_url, model = await self._tap.open(self._key, replace(access, **self._account))
+        model = str(sampling.get("model") or "")
+        address = await self._tap.open(self._key, replace(access, model=model, **self._account))
+        self._agent = address.id
         rest = {name: value for name, value in sampling.items() if name != "model"}
-        return LLM(base_url, str(sampling.get("model") or model), rest, self._session, self.role, self._said)
+        return LLM(address.base_url, model or address.model, rest, self._session, self.role, self._said, address.facts)
 
     async def role(self, name: str, endpoint: Json | None = None) -> LLM:
         """That of whoever plays a role: the backend under test, or an endpoint of its own, `endpoint` where that is given.
@@ -70,8 +82,8 @@ class Lines:
         async with self._one_at_a_time:
             if known not in self._open:
                 account = {} if name == JUDGE else self._account
-                id, base_url, model = await self._tap.open(self._key, Access(upgrade=True, role=name, endpoint=facts, **account))
-                self._open[known] = id, LLM(base_url, model, session=self._session)
+                at = await self._tap.open(self._key, Access(upgrade=True, role=name, endpoint=facts, **account))
+                self._open[known] = at.id, LLM(at.base_url, at.model, session=self._session, facts=at.facts)
                 self._open[known][1].structured = known[1] not in self._unstructured
             return self._open[known][1]
 

@@ -15,6 +15,7 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.almost_json import object_text
 from pytest_agentbench.lib.cut_marks import beginning
+from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.metrics.blame import LIMIT, context_is_full
 from pytest_agentbench.records import JUDGE, Json
 from pytest_agentbench.tap.heads import OURS
@@ -96,12 +97,14 @@ class LLM:
         session: aiohttp.ClientSession | None = None,
         roles: Callable[[str, Json | None], Awaitable[LLM]] | None = None,
         said: Callable[[], Awaitable[list[Json]]] | None = None,
+        facts: ModelFacts | None = None,
     ) -> None:
         self.base_url = base_url  # of the tap, with this rollout's token in it; ends in /v1
         self.model = model
         self.sampling = {name: value for name, value in (sampling or {}).items() if value is not None}
         self.transcript: list[Json] = []  # the conversation of the last call, its answer included
         self.structured = True  # whether it may be asked for JSON by a schema; false once its server has refused that
+        self.facts = ModelFacts() if facts is None else facts  # shared with the model's other clients
         self._session, self._roles, self._said = session, roles, said
 
     async def role(self, name: str) -> LLM:
@@ -137,6 +140,7 @@ class LLM:
     async def chat(self, messages: Sequence[Json], tools: Sequence[Json] = (), **overrides: Any) -> Reply:
         """One Chat Completions call. `overrides` are request fields (temperature, tool_choice, ...).
 
+        It has the field names that the model accepts. It is repeated once for each field, or length, that the server's error names.
         Raises LimitReached when the context is full, AgentError when the history is refused for arguments of the model that are no JSON
         object, and InfraError for whatever else keeps it from answering. What the model says may be nothing (`Reply.is_empty`).
         """
@@ -144,7 +148,7 @@ class LLM:
         called = time.monotonic_ns()
         body = {"model": self.model, **self.sampling, "messages": list(messages), **({"tools": list(tools)} if tools else {}), **overrides}
         self.transcript = list(messages)
-        answer = await self._post(json_text.dumps(body), called)
+        answer = await self._post(self.facts.fitted(body), called)
         try:
             choice = answer["choices"][0]
             message = {"role": "assistant", **{name: value for name, value in choice["message"].items() if value is not None}}
@@ -167,30 +171,43 @@ class LLM:
 
         return OpenAI(base_url=self.base_url, api_key=NO_KEY, max_retries=0, timeout=None)
 
-    async def _post(self, body: bytes, called: int) -> Any:
-        headers = {"content-type": "application/json", CALLED: str(called), UPGRADE: "yes"}
+    async def _post(self, body: Json, called: int) -> Any:
         if self._session is not None:
-            return await self._answer(self._session, body, headers)
+            return await self._answer(self._session, body, called)
         import aiohttp
 
         async with aiohttp.ClientSession() as session:  # a client used by hand leaves nothing open behind it
-            return await self._answer(session, body, headers)
+            return await self._answer(session, body, called)
 
-    async def _answer(self, session: aiohttp.ClientSession, body: bytes, headers: dict[str, str]) -> Any:
-        import aiohttp  # here: a controller that only looks the agents up has no use for it
-
-        no_limit = aiohttp.ClientTimeout(total=None)  # budgets belong to the pool and the tap
-        try:
-            async with session.post(f"{self.base_url}/chat/completions", data=body, headers=headers, timeout=no_limit) as response:
-                content = await response.read()
-        except aiohttp.ClientError as error:
-            raise InfraError(f"the call did not go through: {error!r}") from error
-        if response.status != 200:
-            raise failure(response.status, content, body)
+    async def _answer(self, session: aiohttp.ClientSession, body: Json, called: int) -> Any:
+        """Returns the server's answer. A refused request is corrected by the server's error message, once for each fault."""
+        corrected: set[str] = set()
+        while True:
+            sent = json_text.dumps(body)
+            status, content = await self._sent(session, sent, called)
+            if status == 200:
+                break
+            again = self.facts.corrected(body, status, content)
+            if again is None or again.fault in corrected or again.body == body:
+                raise failure(status, content, sent)
+            corrected.add(again.fault)
+            body, called = again.body, time.monotonic_ns()
         try:
             return json_text.readable(json_text.loads(content))
         except ValueError as error:
             raise InfraError(f"the answer is not JSON: {beginning(content, 200)!r}") from error
+
+    async def _sent(self, session: aiohttp.ClientSession, body: bytes, called: int) -> tuple[int, bytes]:
+        """(status, content) of the answer to one request."""
+        import aiohttp  # here: a controller that only looks the agents up has no use for it
+
+        headers = {"content-type": "application/json", CALLED: str(called), UPGRADE: "yes"}
+        no_limit = aiohttp.ClientTimeout(total=None)  # budgets belong to the pool and the tap
+        try:
+            async with session.post(f"{self.base_url}/chat/completions", data=body, headers=headers, timeout=no_limit) as response:
+                return response.status, await response.read()
+        except aiohttp.ClientError as error:
+            raise InfraError(f"the call did not go through: {error!r}") from error
 
 
 def failure(status: int, content: bytes, request: bytes = b"") -> Exception:

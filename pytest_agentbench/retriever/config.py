@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
-from pydantic import Field, FiniteFloat, StringConstraints, model_validator
+from pydantic import Field, FiniteFloat, StringConstraints, field_validator, model_validator
 
 from pytest_agentbench.lib.config import Spec, validate
 
@@ -35,7 +36,9 @@ class TavilySpec(Spec):
 class RetrieverConfig(Spec):
     """What a retriever serves."""
 
-    index_dir: str  # folder with eval.index and eval.jsonl
+    index_dir: str = Field(
+        default="", validate_default=True
+    )  # folder with eval.index and eval.jsonl; empty: the one that the environment variable INDEX_DIR names
     embeddings: EmbeddingsSpec
     allowed: str | None = None  # JSON file {question id: [document ids]}: a question gets documents of its own list only
     tavily: TavilySpec | None = None
@@ -43,6 +46,13 @@ class RetrieverConfig(Spec):
     candidates: int = Field(default=1000, ge=1)  # nearest documents that are looked at, before lists and limits leave some out
     least_score: FiniteFloat = 0.1  # inner product, above which a document is near enough
     least_characters: int = Field(default=100, ge=0)  # that a document has to be longer than
+
+    @field_validator("index_dir")
+    @classmethod
+    def _somewhere(cls, folder: str) -> str:
+        if not (folder := folder or os.environ.get("INDEX_DIR", "")):
+            raise ValueError("should be a folder with eval.index and eval.jsonl; the environment variable INDEX_DIR may name it instead")
+        return folder
 
     @model_validator(mode="after")
     def _a_key_is_a_servers(self) -> RetrieverConfig:

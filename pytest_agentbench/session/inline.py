@@ -14,7 +14,9 @@ from pytest_agentbench.errors import ConfigError, InfraError, MissingError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.lib.threads import no_threads
+from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.rollout import prepare, run_rollout
 from pytest_agentbench.runs.journal import record_line
@@ -34,13 +36,13 @@ class PooledTap:
     def __init__(self, asker: WorkerConnection) -> None:
         self._asker = asker
 
-    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+    async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
         return self.open_now(key, access)
 
-    def open_now(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
-        """(id, base URL, model); raises InfraError when there is no backend, MissingError when this machine lacks what it needs."""
+    def open_now(self, key: RolloutKey, access: Access) -> ModelAddress:
+        """Raises InfraError when there is no backend, MissingError when this machine lacks what it needs."""
         answer, _ = answered(self._asker, {"op": "open", "key": key, "access": asdict(access)})
-        return answer["id"], answer["base_url"], answer["model"]
+        return ModelAddress(answer["id"], answer["base_url"], answer["model"], ModelFacts(**answer["facts"]))
 
     async def said(self, id: str) -> list[Json]:
         said: list[Json] = json.loads(answered(self._asker, {"op": "said", "id": id})[1])
@@ -91,13 +93,13 @@ def submitted(asker: WorkerConnection, rollout: Rollout) -> Rollout:
 def adhoc(asker: WorkerConnection, name: str) -> Iterator[LLM]:
     """An LLM for a test to call by hand; what it called is journaled as a rollout of kind `adhoc`, which no mean counts."""
     tap = PooledTap(asker)
-    id, base_url, model = tap.open_now(RolloutKey("", name), Access())
-    llm = LLM(base_url, model)
+    address = tap.open_now(RolloutKey("", name), Access())
+    llm = LLM(address.base_url, address.model, facts=address.facts)
     started_at, started = time.time(), time.monotonic_ns()
     try:
         yield llm
     finally:
-        calls = tuple(map(LLMCall.from_dict, tap.close_now(id)))
+        calls = tuple(map(LLMCall.from_dict, tap.close_now(address.id)))
         record = Rollout(
             suite="",
             scenario=name,

@@ -1,11 +1,12 @@
-"""Suites whose agents ask roles that nobody plays, or that want a key which is not there: known before anything boots."""
+"""Checks of a suite's agents against the backend, before anything boots: roles, their keys, and the length of prompts."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.agents.factory import brings_code, make_agent, needs_roles
+from pytest_agentbench.agents.factory import brings_code, make_agent, needs_context, needs_roles, too_long
+from pytest_agentbench.backends.common_spec import context_length_of
 from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
@@ -20,19 +21,22 @@ def with_roles_played(discovered: DiscoveredSuite, backend: Json, *, keys: bool)
     Agents that bring code of their own are loaded where their rollouts run, and a role that nobody plays is told there.
     """
     for variant in discovered.variants if discovered.suite else ():
-        if why := _unplayed(discovered, variant, backend, keys):
+        if why := _mismatch(discovered, variant, backend, keys):
             return dataclasses.replace(discovered, suite=None, error=f"{discovered.folder / SUITE_FILE}: {why}")
     return discovered
 
 
-def _unplayed(discovered: DiscoveredSuite, variant: str, backend: Json, keys: bool) -> str:
-    """Which role the agent of a variant would ask in vain, and why; empty where there is none."""
+def _mismatch(discovered: DiscoveredSuite, variant: str, backend: Json, keys: bool) -> str:
+    """Returns a sentence if the agent of a variant cannot work with the backend and the roles, else an empty text."""
     assert discovered.suite is not None
     settings = discovered.suite.agent_of(variant)
     if brings_code(settings, discovered.suite.folder):
         return ""
     own = backend["arms"][discovered.sides[variant].arm] if "arms" in backend else backend
-    for role in sorted(needs_roles(make_agent(settings, discovered.suite.folder))):
+    agent = make_agent(settings, discovered.suite.folder)
+    if why := too_long(needs_context(agent), context_length_of(own)):
+        return f"agent: {why}"
+    for role in sorted(needs_roles(agent)):
         if why := _why_not(role, discovered.suite, own, keys):
             return f"agent: {settings['kind']!r} asks the role {role!r}, {why}"
     return ""

@@ -15,7 +15,7 @@ from pytest_agentbench.suites.argument_modes import with_modes
 from pytest_agentbench.suites.datasets import read_dataset
 from pytest_agentbench.suites.disclosure import refuse_keys_in_names
 from pytest_agentbench.suites.quarantine import Quarantined
-from pytest_agentbench.suites.roles import written
+from pytest_agentbench.suites.roles import with_role_file, written
 from pytest_agentbench.suites.spec import Answers, SuiteSpec
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, in_place_of
 
@@ -38,7 +38,7 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     data = load_yaml(file)
     if agent is not None:
         data["agent"] = in_place_of(data.get("agent"), agent)
-    spec = validate(SuiteSpec, override(data, overrides, str(file)), str(file))
+    spec = validate(SuiteSpec, with_role_file(override(data, overrides, str(file)), file), str(file))
     tools = {"default": spec.tools, **{name: each.tools for name, each in spec.variants.items()}}
     answers = {"default": spec.answers, **{name: each.answers for name, each in spec.variants.items()}}
     scenarios, dataset = read_dataset(file, spec.dataset, without_tools=bool(spec.tools))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
-from pytest_agentbench.lib.config import Spec, base_url
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.config import Spec, base_url, load_yaml, validate
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.roles import AGENT
 from pytest_agentbench.records import JUDGE, Json
@@ -21,7 +23,18 @@ class LimitsSpec(Spec):
     cost: FiniteFloat | None = Field(default=None, gt=0)  # by the prices of whoever is asked
 
 
-class RoleSpec(Spec):
+#: Request field -> the name that a model accepts, or None if it refuses the field.
+RequestFields = dict[str, str | None]
+
+
+class ModelSpec(Spec):
+    """Keys about a model that its server may not tell."""
+
+    request_fields: RequestFields | None = None  # None: no field is changed
+    context_length: int | None = Field(default=None, ge=1)  # tokens of prompt and answer together; None: the server is asked
+
+
+class RoleSpec(ModelSpec):
     """Where a role is played. Without `url` that is the backend under test."""
 
     url: Annotated[str, AfterValidator(base_url)] | None = None
@@ -60,6 +73,30 @@ def own_names(roles: dict[str, Role]) -> dict[str, Role]:
 #: Name -> role; names are short words, for they are part of the ids that a stack knows rollouts by.
 RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
 RoleSpecs = Annotated[dict[RoleName, RoleSpec], AfterValidator(own_names)]
+
+
+class RoleFile(Spec):
+    """A YAML with roles and a judge. A suite refers to it by its name in place of `roles`."""
+
+    roles: RoleSpecs
+    judge: RoleSpec | None = None
+
+
+def with_role_file(suite: Json, file: Path) -> Json:
+    """Returns the keys of a suite.yaml. If `roles` is the name of a file, its roles and its judge take the place of that name.
+
+    Raises ConfigError if that file is wrong, or if both files contain a judge.
+    """
+    if not isinstance(suite.get("roles"), str):
+        return suite
+    path = file.parent / suite["roles"]
+    spec = validate(RoleFile, load_yaml(path), str(path))
+    roles = written(spec.roles)
+    if spec.judge is None:
+        return {**suite, "roles": roles}
+    if suite.get("judge") is not None:
+        raise ConfigError(f"{file}: `judge` is also in {path.name}; remove one of the two")
+    return {**suite, "roles": roles, JUDGE: written({}, spec.judge)[JUDGE]}
 
 
 def written(roles: Mapping[str, RoleSpec], judge: RoleSpec | None = None) -> dict[str, Json]:

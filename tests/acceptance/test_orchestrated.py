@@ -31,6 +31,8 @@ def test_programs_run(hle: Project) -> None:
     result = hle.run("scenarios/hle", VARIANT, BACKEND, "-v")
 
     result.assert_outcomes(passed=12)
+    assert {("ok", "")} == {(rollout.status, rollout.reason) for rollout in hle.rollouts}  # though an expert asks for 40,000 tokens
+    assert {None} == {call.error_kind for rollout in hle.rollouts for call in rollout.calls}
     result.stdout.fnmatch_lines_random(["*accuracy*0.333 *", f"sandbox     {KIND}"])
     suite = hle.run_json["suites"]["hle-orchestrator"]
     assert [KIND] == suite["sandboxes"]

@@ -48,3 +48,39 @@ def test_a_session(project: Project, experts: str) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "agent": {"kind": "orchestrator"}}))
     result = project.run("scenarios/shop")
     result.stdout.fnmatch_lines(["*agent: 'orchestrator' works in a sandbox, and scenario 'shop-0' is no task*"])
+
+
+NO_MAX_TOKENS = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+
+
+@pytest.mark.slow
+def test_an_expert_that_refuses_a_field(project: Project, tmp_path: Path) -> None:
+    """The call that it refused is in the record with its words, the next one makes it good, and later rollouts ask as it wants it."""
+    log = tmp_path / "requests"
+    rules: list[Json] = [{"match": {"call": 1}, "status": 400, "message": NO_MAX_TOKENS}, {"text": "<answer>There is one.</answer>"}]
+    project.backend([ROUNDS[1] | {"match": {"turn": 0}}])
+    with engine(tmp_path, rules, model="expert", request_log=str(log)) as url:
+        role = {"url": f"{url}/v1", "model": "expert"}
+        project.suite(agent={"kind": "orchestrator", "run_code": False}, roles={"reasoner": role, "answer": role}, thresholds={"tsq": 0})
+
+        project.run("scenarios/shop", "--agentbench-concurrency=1").assert_outcomes(passed=3)
+
+    limits = [[name for name in json.loads(line) if name.startswith("max_")] for line in log.read_text().splitlines()]
+    assert [["max_tokens"], *[["max_completion_tokens"]] * 3] == limits
+    calls = [call for rollout in project.rollouts for call in rollout.other_calls]
+    assert [f"HTTP 400: {NO_MAX_TOKENS}"] == [call.error for call in calls if call.error_kind]
+    assert ({"ok"}, 4) == ({rollout.status for rollout in project.rollouts}, len(calls))
+
+
+@pytest.mark.slow
+def test_a_server_says_how_much_its_model_takes(project: Project, tmp_path: Path) -> None:
+    """Prompts that can never fit are refused in each rollout before its first call, where nobody but the server knows it."""
+    with engine(tmp_path, ROUNDS, model="short", max_model_len=16384) as url:
+        project.write("backends/short.yaml", f"kind: url\nurl: {url}/v1\n")
+        project.suite(agent={"kind": "orchestrator", "run_code": False}, roles={"reasoner": {}, "answer": {}}, scenarios=1)
+
+        result = project.run("scenarios/shop", "--agentbench-backend=short", "--agentbench-retries=0")
+
+    result.assert_outcomes(errors=1)
+    assert (0, "infra_error") == (len(project.rollouts[0].calls), project.rollouts[0].status)
+    assert "agent: context_tokens is 27000, and the model accepts 16384 tokens" in project.rollouts[0].reason

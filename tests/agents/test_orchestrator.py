@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from pytest_agentbench.agents.experts import LONGEST
+from pytest_agentbench.agents.experts import LONGEST, budget
 from pytest_agentbench.agents.factory import make_agent, needs_task
 from pytest_agentbench.agents.notebook import ContextBudget, Notebook, newest
 from pytest_agentbench.agents.orchestrator import CHOOSE, SYSTEM_PROMPT, Orchestrator
@@ -240,3 +240,20 @@ def test_experts_that_do_not_exist() -> None:
     """A role for a name that no tool takes is refused, with the names that there are."""
     with pytest.raises(ConfigError, match="there is no expert 'gpt'; known: search-1, search-2"):
         make_agent({"kind": "orchestrator", "roles": {"gpt": "search"}}, Path())
+
+
+@pytest.mark.parametrize(
+    ("tool", "context_length", "expected"),
+    [
+        ("enhance_reasoning", None, (120000, 40000)),
+        ("enhance_reasoning", 400000, (120000, 40000)),
+        ("enhance_reasoning", 32000, (24000, 8000)),  # of 160,000 tokens with the answer, a fifth
+        ("search", 32768, (24000, 12000)),
+        ("answer", 16000, (12000, 6000)),
+    ],
+)
+def test_how_much_an_expert_is_given(tool: str, context_length: int | None, expected: tuple[int, int]) -> None:
+    """What is known fits into the expert's model with the answer that is asked for; a short model gets the same shares of less."""
+    given = budget(tool, context_length)
+
+    assert expected == (given.all, given.code)

@@ -16,6 +16,7 @@ from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluat
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
 from pytest_agentbench.lib.process import Child
+from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Draft, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.rollout import RolloutSetup, preflight, run_rollout
@@ -49,10 +50,10 @@ class Engine:
         self.children.append(Child("pytest_agentbench.engine", config, self.folder / "engine.log"))
         self.url = f"http://127.0.0.1:{self.children[-1].ready()['port']}/v1"
 
-    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+    async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
         del key
         self.open_lines.append(access)
-        return str(len(self.open_lines)), self.url, "m"
+        return ModelAddress(str(len(self.open_lines)), self.url, "m")
 
     async def said(self, id: str) -> list[Json]:
         raise InfraError(f"nothing that was said to {id} is kept")

@@ -36,6 +36,18 @@ def test_lists_its_model(lexical: str) -> None:
     assert ["embedded-lexical"] == [model.id for model in client.models.list()]
 
 
+def test_a_model_has_a_length(serve: Callable[..., str], ask: Ask) -> None:
+    """It is listed as vLLM lists it, and a request whose prompt and answer may be longer is refused with both numbers."""
+    url = serve(max_model_len=1000)
+    fits, too_long = ask(url, TWO_WISHES, max_tokens=900), ask(url, TWO_WISHES, max_tokens=990)
+
+    assert [1000] == [model["max_model_len"] for model in httpx.get(f"{url}/v1/models").json()["data"]]
+    assert (200, 400) == (fits.status_code, too_long.status_code)
+    prompt = fits.json()["usage"]["prompt_tokens"]
+    words = f"This model's maximum context length is 1000 tokens. However, your request has {prompt} input tokens plus 990 'max_tokens'."
+    assert too_long.json()["error"]["message"].startswith(words)
+
+
 def test_streams_as_openai_does(lexical: str, ask: Ask, tools: list[Json]) -> None:
     """A stream is: role, then one token per chunk, a call's name before its arguments, finish reason, usage, [DONE]."""
     events = _events(ask(lexical, TWO_WISHES, tools=tools, stream=True, stream_options={"include_usage": True}))

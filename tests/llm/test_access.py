@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.llm.access import Lines
+from pytest_agentbench.llm.access import Lines, ModelAddress
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Endpoint, Json, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.pool.addresses import played
@@ -29,12 +29,12 @@ class Tap:
         self.accounts: list[tuple[str, Json]] = []
         self.lost = lost  # the address of which it cannot tell
 
-    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+    async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
         del key
         id = f"{access.role or 'agent'}{' elsewhere' if (access.endpoint or {}).get('url') else ''}"
         self.accounts.append((access.account, access.limits))
         self.events.append(f"open {id}")
-        return id, f"http://127.0.0.1:9/r/{id}/v1", (access.endpoint or {}).get("model", "served")
+        return ModelAddress(id, f"http://127.0.0.1:9/r/{id}/v1", (access.endpoint or {}).get("model", "served"))
 
     async def said(self, id: str) -> list[Json]:
         raise InfraError(f"nothing that was said to {id} is kept")
@@ -140,7 +140,7 @@ async def test_tasks_that_ask_for_a_role_at_once() -> None:
     tap, opened = Tap(), asyncio.Event()
 
     class Slow(Tap):
-        async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+        async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
             await opened.wait()
             return await tap.open(key, access)
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
         (
             "kind: embedded\nttft: 40\n",
             (),
-            "*backends/embedded.yaml: unknown key 'ttft'; known keys: name, model, thresholds, note, prices, roles, kind, policy,*",
+            "*backends/embedded.yaml: unknown key 'ttft'; known keys: request_fields, context_length, name, model,*",
         ),
         ("kind: embedded\nport: [1\n", (), "*backends/embedded.yaml:3: not valid YAML: *"),
         ("kind: embedded\njitter: 2\n", (), "*backends/embedded.yaml: jitter: input should be less than or equal to 1, not 2"),

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
+from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Json, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.rollout import RolloutSetup, preflight, prepare, run_rollout
@@ -228,10 +229,10 @@ class QuietTap:
         self.calls, self.gone = [*calls], gone
         self.open_ids: list[str] = []
 
-    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+    async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
         del key, access
         self.open_ids.append("1")
-        return "1", "http://127.0.0.1:9/r/1/v1", "served"
+        return ModelAddress("1", "http://127.0.0.1:9/r/1/v1", "served")
 
     async def said(self, id: str) -> list[Json]:
         del id

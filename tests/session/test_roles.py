@@ -56,6 +56,19 @@ def test_tests_are_collected_without_keys(project: Project) -> None:
     assert (0, 4) == (keyless.ret, unplayed.ret)
 
 
+@pytest.mark.parametrize("keys", [{"context_length": 16384}, {"max_model_len": 16384}])
+def test_prompts_that_can_never_fit(project: Project, keys: dict[str, Any]) -> None:
+    """An agent whose prompts may have more tokens than the model takes is refused before anything boots, with both numbers."""
+    project.suite(agent=ORCHESTRATOR, scenarios=1, roles={"answer": {}, "reasoner": {}})
+    project.backend([{"text": "Nothing to do."}], **keys)
+
+    result = project.run("scenarios/shop")
+
+    result.assert_outcomes(errors=1)
+    assert not (project.root / "reports").exists()
+    result.stdout.fnmatch_lines(["*suite.yaml: agent: context_tokens is 27000, and the model accepts 16384 tokens of prompt and answer *"])
+
+
 @pytest.mark.slow
 def test_backend_and_arms(project: Project) -> None:
     """What a backend's YAML says of its roles counts, also before what the suite says; of two arms the one without them is named."""

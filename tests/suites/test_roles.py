@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import Spec, validate
-from pytest_agentbench.suites.roles import RoleSpecs
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.roles import RoleSpecs, with_role_file
 
 
 class Keys(Spec):
@@ -44,3 +46,48 @@ def test_what_is_wrong(roles: Any, sentence: str) -> None:
         read(roles)
 
     assert f"suite.yaml: {sentence}" == str(caught.value)
+
+
+PAPER = Path(__file__).parents[2] / "scenarios" / "hle" / "suite.yaml"
+
+
+def test_the_roles_of_the_paper() -> None:
+    """The shipped file has the models, providers and keys of the original evaluation, and the judge."""
+    suite = with_role_file({"name": "hle", "roles": "paper_roles.yaml"}, PAPER)
+    played = {**suite["roles"], "judge": suite["judge"]}
+
+    openai, together = "https://api.openai.com/v1", "https://api.together.xyz/v1"
+    assert {
+        "reasoner": (openai, "gpt-5", "OPENAI_API_KEY"),
+        "search": (openai, "gpt-5-mini", "OPENAI_API_KEY"),
+        "answer": (together, "openai/gpt-oss-120b", "TOGETHER_API_KEY"),
+        "judge": (openai, "gpt-5-mini", "OPENAI_API_KEY"),
+    } == {name: (role["url"], role["model"], role["api_key"]) for name, role in played.items()}
+    assert {"max_tokens": "max_completion_tokens", "temperature": None} == suite["roles"]["reasoner"]["request_fields"]
+
+
+@pytest.mark.parametrize(
+    ("text", "judge", "sentence"),
+    [
+        ("roles: {search: {ulr: x}}", {}, "players.yaml: unknown key 'roles.search.ulr'; known keys: request_fields, context_length, url"),
+        ("search: {}", {}, "players.yaml: unknown key 'search'; known keys: roles, judge"),
+        ("roles: {}\njudge: {}", {"judge": {}}, "suite.yaml: `judge` is also in players.yaml; remove one of the two"),
+        (None, {}, "players.yaml: No such file or directory"),
+    ],
+)
+def test_a_file_of_roles_that_is_wrong(tmp_path: Path, text: str | None, judge: Json, sentence: str) -> None:
+    """What is wrong with it names the file in which it is."""
+    if text is not None:
+        (tmp_path / "players.yaml").write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        with_role_file({"roles": "players.yaml", **judge}, tmp_path / "suite.yaml")
+
+    assert str(caught.value).startswith(f"{tmp_path}/{sentence}")
+
+
+def test_roles_in_the_suite_itself() -> None:
+    """Without a file nothing changes."""
+    suite: Json = {"roles": {"search": {}}}
+
+    assert suite == with_role_file(suite, PAPER)

@@ -22,6 +22,7 @@ from pytest_agentbench.records import Endpoint, Json
 PAUSE = 0.2  # seconds between two tries of a rung
 LABEL_TRIES = 10
 TOOL_TRIES = 3  # a model may answer in words once
+CONTEXT_TIMEOUT = 5.0  # seconds for a list of models that a rollout waits for
 ANSWER = 120.0  # seconds that a chat may take: the first one may compile kernels
 
 CHAT: Json = {"max_tokens": 1, "messages": [{"role": "user", "content": "Say hello."}]}
@@ -67,6 +68,21 @@ def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
     if not models:
         raise BackendError(f"GET {url} lists no model")
     return models
+
+
+def listed_context(endpoint: Endpoint) -> int | None:
+    """Returns the context length of a model according to `/models`, or None if the server does not tell it or does not answer.
+
+    vLLM and SGLang call it `max_model_len`, other servers `context_length`.
+    """
+    try:
+        listed = Api(endpoint).get("/models", timeout=CONTEXT_TIMEOUT).json()
+    except BackendError:
+        return None
+    models = listed.get("data") if isinstance(listed, dict) else listed
+    own = [each for each in models if isinstance(each, dict) and each.get("id") == endpoint.model] if isinstance(models, list) else []
+    lengths = (each.get(name) for each in own for name in ("max_model_len", "context_length"))
+    return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
 
 class ProofSequence:

@@ -28,6 +28,7 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.process import Child, is_suspended
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import differences
+from pytest_agentbench.suites.roles import ModelSpec
 
 STOPPED = 180.0  # seconds that a stack gets to stop, before its guardian and all that is left are killed
 SUSPENDED = 5.0  # seconds that a guardian may be suspended by SIGSTOP while a session waits for it
@@ -51,7 +52,8 @@ def stacks_folder() -> Path:
 
 def spec_hash(spec: StackSpec) -> str:
     """Of everything that decides what is started; a name and a note do not."""
-    said = spec.model_dump_json(exclude={"name", "note", "thresholds", "prices", "roles", "labels", "warm_up", "sample_every"})
+    of_clients = {"name", "note", "thresholds", "prices", "roles", "labels", "warm_up", "sample_every", *ModelSpec.model_fields}
+    said = spec.model_dump_json(exclude=of_clients)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 

@@ -19,6 +19,7 @@ from pytest_agentbench.lib.capture import print_exception
 from pytest_agentbench.lib.sizes import Sizes, cut
 from pytest_agentbench.lib.user_frames import with_place
 from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import Draft, Json, Rollout, ToolCall
 from pytest_agentbench.rollouts.rollout import RolloutSetup, outcome
 from pytest_agentbench.rollouts.scores import no_judge, score
@@ -54,7 +55,7 @@ async def _work_off(setup: RolloutSetup, connection: socket.socket) -> None:
 
 async def _agent(setup: RolloutSetup, scenario: Scenario, job: Json, line: PoolLine, session: aiohttp.ClientSession) -> Json:
     """What became of the agent's work; when it is stopped, what it did so far."""
-    llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.role)
+    llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.role, facts=ModelFacts(**job["facts"]))
     scenario = setup.tools.for_scenario(scenario)
     async with setup.tools.opened(scenario) as source:
         tools = ReportedToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job["trial"]), setup.sizes)
@@ -75,7 +76,9 @@ async def _agent(setup: RolloutSetup, scenario: Scenario, job: Json, line: PoolL
 
 async def _score(setup: RolloutSetup, scenario: Scenario, job: Json, facts: Json, session: aiohttp.ClientSession) -> Json:
     async def judge() -> LLM:
-        return LLM(job["base_url"], job["model"], session=session) if job["base_url"] else await no_judge()
+        if "base_url" not in job:
+            return await no_judge()
+        return LLM(job["base_url"], job["model"], session=session, facts=ModelFacts(**job["facts"]))
 
     try:
         return {
@@ -111,7 +114,7 @@ class PoolLine:
             reply = await self._asked
         if "error" in reply:
             raise InfraError(reply["error"])
-        return LLM(reply["base_url"], reply["model"])
+        return LLM(reply["base_url"], reply["model"], facts=ModelFacts(**reply["facts"]))
 
     async def listen(self, task: asyncio.Task[Any]) -> None:
         """Takes replies; stops the work when the pool says so, or is gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent
 from pytest_agentbench.agents.sampling_parameters import sampling_of
@@ -12,7 +12,7 @@ from pytest_agentbench.errors import AgentError, InfraError, LimitReached, Rollo
 from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.sizes import USUAL, Sizes
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import JUDGE, Answer, Draft, Rollout, Score, ToolCall
+from pytest_agentbench.records import JUDGE, Answer, Draft, Json, Rollout, Score, ToolCall
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any
 from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Forking
@@ -60,7 +60,7 @@ class IsolatedAgent:
         """Its answer; raises what the agent raised, and AgentError when its process died."""
         mark = current()
         assert mark is not None  # agents work within a rollout
-        job = {"op": "agent", "base_url": llm.base_url, "model": llm.model, "sampling": llm.sampling, "trial": mark.key.trial}
+        job = {"op": "agent", **_model(llm), "sampling": llm.sampling, "trial": mark.key.trial}
         async with self.template.process(job, {"scenario": scenario.to_wire()}) as process:
             try:
                 status, reason, answer = await _agent_done(process, llm, tools)
@@ -92,7 +92,7 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> tuple
             case "role", question:
                 try:
                     other = await (llm.judge(question["endpoint"]) if question["name"] == JUDGE else llm.role(question["name"]))
-                    process.say("reply", base_url=other.base_url, model=other.model)
+                    process.say("reply", **_model(other))
                 except InfraError as error:
                     process.say("reply", error=str(error))
             case _, done:
@@ -115,7 +115,7 @@ def isolated_scorer(template: Forking, name: str) -> Scorer:
 
 
 async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, rollout: Rollout, judge: LLM | None) -> Score:
-    job = {"op": "score", "name": name, "base_url": judge.base_url if judge else "", "model": judge.model if judge else ""}
+    job = {"op": "score", "name": name, **(_model(judge) if judge else {})}
     async with template.process(job, {"scenario": scenario.to_wire(), "rollout": rollout.to_dict()}) as process:
         try:
             _, done = await process.read()
@@ -124,3 +124,8 @@ async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, ro
     if "error" in done:
         raise ChildProcessError(done["error"])
     return Score.from_dict(done["score"])
+
+
+def _model(llm: LLM) -> Json:
+    """A client as the other side makes it again."""
+    return {"base_url": llm.base_url, "model": llm.model, "facts": asdict(llm.facts)}

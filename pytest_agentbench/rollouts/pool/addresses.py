@@ -6,14 +6,17 @@ import asyncio
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import aiohttp
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.keys import missing_key
+from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally, total
+from pytest_agentbench.rollouts.pool.models import SessionModels
 from pytest_agentbench.tap.client import Taps
 from pytest_agentbench.tap.routing_hints import NO_LABEL
 
@@ -34,6 +37,7 @@ class Addresses:
         self._url = ""
         self._count = 0
         self._announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
+        self._models = SessionModels()
         self._holders: dict[str, Announcer] = {}  # token -> who has told the stack of it
 
     async def connect(self, taps: Json) -> None:
@@ -67,21 +71,22 @@ class Addresses:
             self._announcers[endpoint.url] = Announcer(endpoint, self.session, self._run, self._released)
         return self._announcers[endpoint.url]
 
-    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+    async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
         """A token of the tap for one attempt, or for a role in it; raises InfraError when there is no backend to speak to."""
         return await self._open(key, access, lent=False)
 
-    async def lend(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+    async def lend(self, key: RolloutKey, access: Access) -> ModelAddress:
         """The same for a test process, which goes on when this pool dies."""
         return await self._open(key, access, lent=True)
 
-    async def _open(self, key: RolloutKey, access: Access, *, lent: bool) -> tuple[str, str, str]:
+    async def _open(self, key: RolloutKey, access: Access, *, lent: bool) -> ModelAddress:
+        model = await self._model(access)
         if self.taps is None or self.endpoint is None:
             raise InfraError(self._why_not() or "the backend is not there")
-        self._count += 1
-        token = f"{self._count}-{secrets.token_urlsafe(16)}"
         facts = played(access, self.endpoint)
         elsewhere = _elsewhere(access.role, facts) if facts.get("url") else None
+        self._count += 1
+        token = f"{self._count}-{secrets.token_urlsafe(16)}"
         prices = facts.get("prices") if elsewhere else self.endpoint.prices
         if prices is None and (lacking := {**access.limits, **facts.get("limits", {})}.get("cost")):
             raise InfraError(f"limits: cost: {lacking:g}: nobody knows what {access.role or 'the agent'} costs; give its endpoint `prices`")
@@ -107,7 +112,15 @@ class Addresses:
         except InfraError:
             self._closed(token)
             raise
-        return token, f"{self._url}/r/{token}/v1", facts.get("model") or self.endpoint.model
+        return ModelAddress(token, f"{self._url}/r/{token}/v1", facts.get("model") or self.endpoint.model, model)
+
+    async def _model(self, access: Access) -> ModelFacts | None:
+        """Returns the facts about the model that is called, or None if the backend is not available."""
+        if self.endpoint is None:
+            return None
+        facts = played(access, self.endpoint)
+        at = _elsewhere(access.role, facts) if facts.get("url") else self.endpoint
+        return await self._models.facts(replace(at, model=access.model or facts.get("model") or at.model), facts)
 
     def adopt(self, token: str, label: Json) -> None:
         """One that a pool before this one has opened."""

@@ -10,7 +10,7 @@ from typing import Protocol
 import aiohttp
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.llm.access import Tap
+from pytest_agentbench.llm.access import ModelAddress, Tap
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.blocks import Block, arrange
@@ -107,7 +107,7 @@ class FirstCallOnly:
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
 
-    async def open(self, key: RolloutKey, access: Access) -> tuple[str, str, str]:
+    async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
         return await self._tap.open(key, dataclasses.replace(access, calls=1))
 
     async def said(self, id: str) -> list[Json]:

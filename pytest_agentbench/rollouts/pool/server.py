@@ -17,6 +17,7 @@ from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.sizes import Sizes
+from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
@@ -321,10 +322,11 @@ class Pool:
     async def _open(self, key: RolloutKey, access: Access) -> wire.Frame:
         await self._backend_there()
         try:
-            id, base_url, model = await self.addresses.lend(key, access)
+            address = await self.addresses.lend(key, access)
         except InfraError as error:
             return {"reason": str(error), "status": self.scheduler.broken_status}, b""
-        return {"id": id, "base_url": base_url, "model": model, "reason": ""}, b""
+        facts = asdict(address.facts or ModelFacts())
+        return {"id": address.id, "base_url": address.base_url, "model": address.model, "facts": facts, "reason": ""}, b""
 
     async def _run(self, key: RolloutKey) -> Rollout:
         if end := self.inheritance.end_of(key, self.suites[key.suite], self.scenarios):
