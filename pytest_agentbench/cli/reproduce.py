@@ -150,7 +150,7 @@ def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) ->
         print(f"{cell.name}: the session ended with status {ended.status}, see above")
         return False
     try:
-        written(partial(keep, cell), ChosenRuns([ended.directory]), output / cell.name)
+        written(partial(keep, cell), ChosenRuns([ended.directory]), output / cell.folder(ended.directory.name))
     except ConfigError as error:
         print(f"{cell.name}: {error}")
         return False
