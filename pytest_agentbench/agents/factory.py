@@ -141,6 +141,12 @@ def too_long(tokens: int, context_length: int | None) -> str:
     )
 
 
+def retriever_of(agent: Agent) -> str | None:
+    """The base URL of the retriever that this agent, or one that it wraps, asks; empty where none is named, None where it asks none."""
+    own: str | None = getattr(agent, "retriever", None)
+    return own if own is not None else next((url for url in map(retriever_of, _wrapped(agent)) if url is not None), None)
+
+
 def code_place(agent: Agent) -> CodePlace | None:
     """Where this agent, or one that it wraps, runs programs for scenarios that are no tasks; None where it runs none."""
     own: CodePlace | None = getattr(agent, "code_place", None)

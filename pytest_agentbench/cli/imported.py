@@ -53,6 +53,7 @@ class ImportPass:
             content = {"scenario": self.contents.of(key)["scenario"], "agent": "", "prompts": "", "scorers": {}, "backend": ""}
             scenario = self.scenarios[rollout.scenario]
             rollout = dataclasses.replace(rollout, suite=key.suite, content=content, expected=scenario.expected, cluster=scenario.cluster)
+            rollout = dataclasses.replace(rollout, reference=scenario.reference)
         else:
             rollout = dataclasses.replace(rollout, suite=self.source.suite)
         if rollout.key in self.seen:

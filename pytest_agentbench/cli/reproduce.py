@@ -18,6 +18,7 @@ from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, FAIL
 from pytest_agentbench.runs.option_values import interval, some_time, window
 
 if TYPE_CHECKING:
+    from pytest_agentbench.cli.requirements import Requirements
     from pytest_agentbench.reproduction.plan import Cell, ReproductionPlan
 
 EXPERIMENT = "hle-throughput"
@@ -100,15 +101,17 @@ def run_reproduce(options: argparse.Namespace) -> None:
     )
     cells = plan.cells(options.concurrency)
     left = [cell for cell in cells if not is_measured(cell, output)]
-    lacking = _lacking(left)
     print(f"{len(cells)} cells, {len(cells) - len(left)} of them measured; {hours(left, plan)} to go, and each backend's boot and drain")
+    needs = _needs(plan, left)
     if options.dry_run:
         for cell in left:
             print(f"  {cell.name}: pytest {' '.join(plan.words(cell))}")
-        print(*lacking, sep="\n")
+    print(*needs.lines, sep="\n", end="\n" if needs.lines else "")
+    if options.dry_run:
+        print(*(["missing:", *(f"  {each}" for each in needs.missing)] if needs.missing else ["nothing is missing"]), sep="\n")
         return
-    if lacking:
-        raise MissingError("; ".join(lacking))
+    if needs.missing:
+        raise MissingError("; ".join(needs.missing))
     whole = settle(plan, output)
     failed = [cell.name for cell in left if not _measure(cell, whole, options.reports, output)]
     _sum_up(whole, output)
@@ -125,18 +128,24 @@ class CellsFailed(AgentbenchError):
         super().__init__(f"not measured: {', '.join(names)}; the same command measures what is missing")
 
 
-def _lacking(cells: Sequence[Cell]) -> list[str]:
-    """A sentence for each thing that this machine has not and a method needs: better now than after hours."""
+def _needs(plan: ReproductionPlan, cells: Sequence[Cell]) -> Requirements:
+    """What cells ask for, with a sentence for each thing that is missing: better now than after hours."""
     from pytest_agentbench.backends.doctor import checks
     from pytest_agentbench.backends.spec import load_backend
+    from pytest_agentbench.cli.requirements import PlannedSessions, Requirements
 
-    backends = {cell.method: cell.backend for cell in cells}
-    return [
-        f"{method} ({backend}): {check.name}: {check.detail}{f'; {check.fix}' if check.fix else ''}"
-        for method, backend in backends.items()
-        for check in checks(load_backend(backend, Path.cwd()))
+    if not cells:
+        return Requirements()
+    backends = {cell.method: load_backend(cell.backend, Path.cwd()) for cell in cells}
+    most = max(cell.concurrency for cell in cells)
+    needs = PlannedSessions(plan.suite, plan.variant, plan.options, backends, most).requirements()
+    needs.missing += [
+        f"{method} ({plan.backends[method]}): {check.name}: {check.detail}{f'; {check.fix}' if check.fix else ''}"
+        for method, spec in backends.items()
+        for check in checks(spec)
         if check.state == "missing"
     ]
+    return needs
 
 
 def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) -> bool:
@@ -150,7 +159,7 @@ def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) ->
         print(f"{cell.name}: the session ended with status {ended.status}, see above")
         return False
     try:
-        written(partial(keep, cell), ChosenRuns([ended.directory]), output / cell.name)
+        written(partial(keep, cell), ChosenRuns([ended.directory]), output / cell.folder(ended.directory.name))
     except ConfigError as error:
         print(f"{cell.name}: {error}")
         return False

@@ -91,6 +91,7 @@ def _rollouts(tasks: Sequence[tuple[int, Path]]) -> Iterator[Rollout]:
             reason=reason,
             tool_calls=tuple(_tool_calls(rounds)),
             answer=_answer(member(task, "all_tool_responses", dict, file) or {}, file),
+            reference=task.get("answer") if isinstance(task.get("answer"), str) and task["answer"] else None,
             turns=len(rounds),
             messages=({"role": "user", "content": str(task["problem"])},),
             scores={SCORE: Score(task["correct"])} if measured else {},

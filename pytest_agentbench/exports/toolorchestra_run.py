@@ -1,13 +1,13 @@
 """Directories of the HLE evaluation of ToolOrchestra: a file for each task, and what its samplers and summaries write beside them.
 
-Where the evaluation divides by the length of a window, this divides by what of the window was measured, which stands beside it.
+Where the evaluation divides by the length of a window, this divides by what of the window was measured, which stands beside it. Of a run
+that was over before its window both have a rate of 0.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,17 @@ from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.file_names import FileNames
 from pytest_agentbench.exports.toolorchestra import USAGE
 from pytest_agentbench.exports.toolorchestra_series import CACHE, CACHE_COLUMNS, GPU, GPU_COLUMNS, cache_rows, gpu_rows, window_metrics
+from pytest_agentbench.exports.toolorchestra_tasks import task
 from pytest_agentbench.metrics.chosen_window import Offsets
 from pytest_agentbench.metrics.timings import output_tokens
-from pytest_agentbench.records import UNDECLARED, Json, Rollout, ToolCall
+from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.suites.arms import arm_of
 from pytest_agentbench.tables import calls, places
 from pytest_agentbench.tables.places import Origin, RolloutPlace
 
 WINDOW: Offsets = (600, 7800)  # the evaluation's own, for runs that have none
-ANSWER = "answer"  # the tool that ends a task
+FOLDER = "hle_local_"  # how the name of a run's directory begins: the evaluation's README reads `evaluation/outputs/hle_local_*`
 
 
 def write(chosen: ChosenRuns, directory: Path) -> None:
@@ -37,14 +37,14 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
         run = chosen.run_of(origin)
         arms = chosen.in_turns(origin, run, lambda key: arm_of(key.variant))
         for arm, (own, _) in arms.items():
-            _write_run(directory / f"{origin.run}-{arm}", own, run, arm, exact=chosen.exact)
+            write_run(directory / f"{FOLDER}{origin.run}-{arm}", own, run, arm, exact=chosen.exact)
         if not arms:
-            _write_run(directory / origin.run, origin, run, exact=chosen.exact)
+            write_run(directory / f"{FOLDER}{origin.run}", origin, run, exact=chosen.exact)
 
 
-def _write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: bool) -> None:
-    """All files of a run, or of one of its arms, by the calendar of the origin; `exact` is that of the CSV files."""
-    folder.mkdir()
+def write_run(folder: Path, origin: Origin, run: Run, arm: str = "", *, exact: bool) -> None:
+    """Writes all files of a run, or of one of its arms, by the calendar of the origin; `exact` is that of the CSV files."""
+    folder.mkdir(exist_ok=True)
     own = (place for place in places(origin) if not arm or arm_of(place.rollout.variant) == arm)
     steps, ends, usage = _write_tasks(own, run, folder)
     (folder / USAGE).write_text("".join(json.dumps(each) + "\n" for each in usage), encoding="utf-8")
@@ -61,71 +61,28 @@ def _cell(value: object) -> object:
 
 
 def _write_tasks(rollouts: Iterable[RolloutPlace], run: Run, folder: Path) -> tuple[list[float], list[float], list[Json]]:
-    """Writes a file for each rollout of a scenario; gives when rounds with a tool ended, when tasks did, and the usage of their calls."""
+    """Writes a file for each rollout of a scenario; gives when steps ended, when tasks did, and the usage of their calls."""
     names, steps, ends, usage = FileNames(), list[float](), list[float](), list[Json]()
     for place in rollouts:
         rollout = place.rollout
         if rollout.kind == "scenario":
             usage += _usage(place)
         if rollout.kind == "scenario" and rollout.status != "cancelled":
-            steps += _rounds(place)
+            steps += _steps(place)
             ends += [end / 1e9 for end in [place.origin.calendar.epoch_ns(rollout.session, rollout.ended_ns)] if end is not None]
             inside = folder / rollout.key.group if len(run.suites) > 1 else folder
             inside = inside if rollout.trial == 1 else inside / f"trial_{rollout.trial}"
             inside.mkdir(parents=True, exist_ok=True)
             (inside / f"{names.of(rollout.scenario)}.json").write_text(
-                json.dumps(_task(rollout, run), ensure_ascii=False, default=str), encoding="utf-8"
+                json.dumps(task(rollout, run), ensure_ascii=False, default=str), encoding="utf-8"
             )
     return sorted(steps), sorted(ends), sorted(usage, key=lambda each: float(each["ts_unix"]))
 
 
-def _rounds(place: RolloutPlace) -> Iterator[float]:
-    """When the last tool of each round was done."""
-    done: dict[int, int] = {}
-    for tool in place.rollout.tool_calls:
-        end = place.origin.calendar.epoch_ns(place.rollout.session, tool.ended_ns)
-        if end is not None:
-            done[tool.turn] = max(end, done.get(tool.turn, 0))
-    yield from (end / 1e9 for end in done.values())
-
-
-def _task(rollout: Rollout, run: Run) -> Json:
-    """A task's file. The text that ends a rollout is the prediction of the tool `answer`, which ends a task."""
-    questions = [message.get("content") for message in rollout.messages if message.get("role") == "user"]
-    broken = rollout.status in ("infra_error", "agent_error")
-    rounds = [*_rounds_of(rollout.tool_calls)]
-    if rollout.status == "ok" and ANSWER not in rollout.tools:
-        rounds.append([[{"name": ANSWER, "arguments": {}}]])
-    responses = {"0": [{"tool": ANSWER, "pred": rollout.answer}]} if rollout.answer and not broken else {}
-    task = {
-        "id": rollout.scenario,
-        "problem": questions[0] if questions else "",
-        "all_tool_calls": rounds,
-        "all_tool_responses": responses,
-        "answer": [*rollout.expected],
-        "all_message_responses": {},
-        "correct": _is_correct(rollout, run),
-        "status": "error" if broken else "done",
-    }
-    return task | ({"error_type": rollout.reason} if broken else {})
-
-
-def _rounds_of(tools: Sequence[ToolCall]) -> Iterator[list[Any]]:
-    """The calls of each turn; one that made no sense is a text about it."""
-    turns: defaultdict[int, list[Any]] = defaultdict(list)
-    for tool in tools:
-        turns[tool.turn].append([{"name": tool.name, "arguments": tool.arguments}] if tool.name else tool.detail)
-    yield from (turns[turn] for turn in sorted(turns))
-
-
-def _is_correct(rollout: Rollout, run: Run) -> bool:
-    """Whether the main score reaches the floor from which on a rollout passes; without one, whether it is whole."""
-    suite = run.suites.get(rollout.key.group)
-    main = suite.main_score if suite and suite.scorers else next(iter(rollout.scores), "")
-    scale = suite.scales[main] if suite and suite.scorers else UNDECLARED
-    whole = 1.0 if scale.best is None else scale.best
-    bar = Bar(main, suite.passes.floor if suite and suite.passes else whole, scale.falling)
-    return main in rollout.scores and bar.reached(float(rollout.scores[main]))
+def _steps(place: RolloutPlace) -> Iterator[float]:
+    """When its steps ended, seconds since 1970."""
+    ends = (place.origin.calendar.epoch_ns(place.rollout.session, end) for end in place.rollout.steps_ns)
+    yield from (end / 1e9 for end in ends if end is not None)
 
 
 def _usage(place: RolloutPlace) -> Iterator[Json]:
@@ -225,11 +182,11 @@ def _window(span: tuple[float, float], last: float, usage: Sequence[Json], sampl
 
 
 def _per_second(moments: Sequence[float], span: tuple[float, float], last: float) -> Mapping[str, Any]:
-    """How many moments are in a window, over what of the window was measured; no rate where nothing was."""
+    """How many moments are in a window, over what of the window was measured; 0 a second where nothing was, as the evaluation has it."""
     start, end = span
     count = sum(start <= moment <= end for moment in moments)
     measured = max(0.0, min(end, last) - start)
-    return {"count": count, "nominal": end - start, "measured": measured, "rate": count / measured if measured else None}
+    return {"count": count, "nominal": end - start, "measured": measured, "rate": count / measured if measured else 0.0}
 
 
 def _lengths(counted: Mapping[str, Any]) -> Json:

@@ -28,7 +28,7 @@ class WindowSummary:
     failed_calls: int  # of them
     output_tokens_per_s: float | None  # tokens that came in it
     rollouts_per_hour: float | None  # `ok` and `limit` rollouts, of each the share that lies in it
-    steps_per_minute: float | None  # successful LLM calls that ended in it
+    calls_per_minute: float | None  # successful LLM calls that ended in it
     latencies: Mapping[str, LatencySpread | None]  # of the calls that were sent in it: `ttft_ms`, ...; null when there is no value
 
 
@@ -95,7 +95,7 @@ class ChosenWindow:
             failed_calls=sum(self._calls[number].failed[place] for number, places in chosen.items() for place in places),
             output_tokens_per_s=tokens / seconds if seconds else None,
             rollouts_per_hour=rollouts * 3600 / seconds if seconds else None,
-            steps_per_minute=ended * 60 / seconds if seconds else None,
+            calls_per_minute=ended * 60 / seconds if seconds else None,
             latencies={each.key: self._spread(each.key, chosen) for each in registry.latencies("call", "event").values()},
         )
 

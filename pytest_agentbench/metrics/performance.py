@@ -84,10 +84,10 @@ class PerformanceSummary:
     output_tokens_per_s: float | None
     call_output_tokens_per_s: RateSpread | None  # output tokens per second of a call
     rollouts_per_hour: float | None  # `ok` and `limit` rollouts
-    steps_per_minute: float | None  # successful LLM calls
+    calls_per_minute: float | None  # successful LLM calls
     # [output tokens per second](metrics.md#throughput) of the run / their mean of a call; null when no call has both
     speedup: float | None
-    rollout_steps_per_minute: RateSpread | None  # LLM calls per minute of an evaluable rollout
+    rollout_calls_per_minute: RateSpread | None  # LLM calls per minute of an evaluable rollout
     steady: SteadyRates
     window: WindowSummary | None  # null without `--agentbench-window`
     goodput: GoodputSummary | None  # null without `--agentbench-slo`
@@ -109,7 +109,7 @@ class PerformanceSummary:
 class Performance:
     """Timings of all calls of a run, those of all attempts; what failed counts in no rate and no latency.
 
-    What is about a rollout (its duration, its steps, who had its time, its programs) is about its last attempt.
+    What is about a rollout (its duration, its pace, who had its time, its programs) is about its last attempt.
     It keeps some numbers a call and two an event, when it came and the tokens so far; gaps are pooled to the microsecond.
     """
 
@@ -121,7 +121,7 @@ class Performance:
     gaps: defaultdict[str, Distribution] = field(default_factory=lambda: defaultdict(Distribution))  # of metrics that events have
     lag: Distribution = field(default_factory=Distribution)
     call_rates: array[float] = field(default_factory=numbers)  # output tokens per second
-    step_rates: array[float] = field(default_factory=numbers)  # LLM calls per minute of a rollout
+    own_call_rates: array[float] = field(default_factory=numbers)  # LLM calls per minute of a rollout
     parts: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds that each part of a rollout took
     sessions: defaultdict[int, Timeline] = field(default_factory=lambda: defaultdict(Timeline))
     without_chunks: int = 0  # successful calls with tokens of which nobody knows when they came
@@ -156,7 +156,7 @@ class Performance:
         if rollout.evaluable:
             self.sessions[rollout.session].evaluable.append((rollout.started_ns, rollout.ended_ns))
             if own_s := rollout.duration_s - parts["judge"] / 1e9:  # what a judge takes is not the agent's
-                self.step_rates.append(len(rollout.calls) * 60 / own_s)
+                self.own_call_rates.append(len(rollout.calls) * 60 / own_s)
         for part, duration in parts.items():
             self.parts[part].append(duration / 1e6)
         for program in rollout.programs:
@@ -227,9 +227,9 @@ class Performance:
             output_tokens_per_s=tokens_per_s,
             call_output_tokens_per_s=call_rates,
             rollouts_per_hour=evaluable * 3600 / span if span else None,
-            steps_per_minute=(self.calls - self.failed.total()) * 60 / span if span else None,
+            calls_per_minute=(self.calls - self.failed.total()) * 60 / span if span else None,
             speedup=timings.speedup(tokens_per_s, call_rates.mean if call_rates else None),
-            rollout_steps_per_minute=rate_spread(self.step_rates),
+            rollout_calls_per_minute=rate_spread(self.own_call_rates),
             steady=self._steady(span),
             window=self._chosen.summary(self.sessions) if self._chosen else None,
             goodput=self.goodput.summary(span),

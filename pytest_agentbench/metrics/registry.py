@@ -137,7 +137,7 @@ METRICS = (
         rising=True,
         digits=0,
     ),
-    Metric("steps_per_minute", "steps/min", "session", "successful LLM calls per minute over the same time", rising=True),
+    Metric("calls_per_minute", "LLM calls/min", "session", "successful LLM calls per minute over the same time", rising=True),
     Metric(
         "speedup",
         "speedup",

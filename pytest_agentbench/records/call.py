@@ -70,6 +70,11 @@ class ToolCall:
     started_ns: int | None = None  # monotonic nanoseconds; None when nobody took the time
     ended_ns: int | None = None  # None as well of a call that nobody saw the end of
 
+    @property
+    def ran(self) -> bool:
+        """Whether the tool was carried out, though it may have refused or failed. One that could not be understood never is."""
+        return self.problem is None
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ToolCall:
         return cls(**data)

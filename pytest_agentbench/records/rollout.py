@@ -126,6 +126,7 @@ class Rollout:
     verification: Verification | None = None  # of a task that was carried out in a sandbox
     # the labels: {tool, parameters, goal}; [those with several right values](bfcl.md#labels) have `accepts` and `optional` for `parameters`
     expected: tuple[Json, ...] = ()
+    reference: str | None = None  # the right answer, where the scenario's `metadata` have one under `answer`; of several the first
     answer: str = ""
     turns: int = 0  # LLM calls that the agent made in its own name
     messages: tuple[Json, ...] = ()  # the transcript in Chat Completions form
@@ -162,6 +163,15 @@ class Rollout:
     def tools(self) -> list[str]:
         """Names of the tools called, in order, repeats included."""
         return [call.name for call in self.tool_calls]
+
+    @property
+    def steps_ns(self) -> list[int]:
+        """When its steps ended, monotonic nanoseconds. A step is a round of the agent in which a tool ran, and ends with the last tool."""
+        done: dict[int, int] = {}
+        for call in self.tool_calls:
+            if call.ran and call.ended_ns is not None:
+                done[call.turn] = max(call.ended_ns, done.get(call.turn, 0))
+        return sorted(done.values())
 
     @property
     def expected_tools(self) -> list[str]:

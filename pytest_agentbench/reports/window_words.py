@@ -23,8 +23,8 @@ def chosen_text(window: WindowSummary) -> str:
         return f"no LLM call was sent from {window_text} after the first one, in {seconds_text(window.seconds)}"
     failed = f" ({window.failed_calls} failed)" if window.failed_calls else ""
     rates = f"{number(window.output_tokens_per_s)} output tok/s, {number(window.rollouts_per_hour, 0)} rollouts/h"
-    steps = f"{number(window.steps_per_minute)} steps/min, {window.calls} LLM calls{failed}"
-    return f"{rates}, {steps} in the {seconds_text(window.seconds)} from {window_text} after the first call"
+    calls = f"{number(window.calls_per_minute)} LLM calls/min, {window.calls} LLM calls{failed}"
+    return f"{rates}, {calls} in the {seconds_text(window.seconds)} from {window_text} after the first call"
 
 
 def seconds_text(seconds: float) -> str:

@@ -25,7 +25,7 @@ from pytest_agentbench.stats.percentiles import HIGH, needed
 
 RATES = (
     ("call_output_tokens_per_s", "output tok/s of a call"),
-    ("rollout_steps_per_minute", "LLM calls/min of a rollout"),
+    ("rollout_calls_per_minute", "LLM calls/min of a rollout"),
 )
 ENOUGH = 3  # looks in the time of the calls; of fewer no mean and no peak is told
 LATE = 2.5  # times the time between two looks, from which on a gap is told of

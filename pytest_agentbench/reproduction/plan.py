@@ -25,8 +25,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """What it is called on the terminal, and its run after it."""
         return f"{self.method}-c{self.concurrency}"
+
+    def folder(self, run: str) -> str:
+        """The name of the folder of its files, in which the original's plot script looks for method and concurrency."""
+        return f"hle_paper_{self.method}_c{self.concurrency}_rep1_{run}"
 
 
 @dataclass(frozen=True)

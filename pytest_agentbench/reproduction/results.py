@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import write_rows
-from pytest_agentbench.exports.toolorchestra_run import write
+from pytest_agentbench.exports.toolorchestra_run import write_run
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import Json
 from pytest_agentbench.reproduction.plan import Cell
@@ -30,7 +30,7 @@ class MeasuredCell:
     method: str
     concurrency: int
     run: str  # name of its run directory
-    steps: int  # rounds of agents with a tool, that ended in the window
+    steps: int  # that ended in the window
     measured_s: float  # of the window; less than its length where the run ended before it
     steps_per_min: float | None  # None where nothing of the window was measured
     trials_per_min: float | None
@@ -39,16 +39,16 @@ class MeasuredCell:
 
 def keep(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
     """Writes a cell's files, those of the original for its run; raises ConfigError for a run without a call."""
-    write(chosen, draft)
     [origin] = chosen.origins
-    if not _read(draft / origin.run / "steps_summary.json")["ok"]:
+    write_run(draft, origin, chosen.run_of(origin), exact=chosen.exact)
+    if not _read(draft / "steps_summary.json")["ok"]:
         raise ConfigError(f"{origin.directory}: no call of an agent was answered, so there is no window")
     (draft / FILE).write_text(json.dumps({**vars(cell), "run": origin.run}, indent=2) + "\n", encoding="utf-8")
 
 
 def is_measured(cell: Cell, output: Path) -> bool:
     """Whether its session came to its end: a window is one stretch of time, so a cell is measured as a whole or not at all."""
-    return (output / cell.name / FILE).is_file()
+    return any(output.glob(f"{cell.folder('*')}/{FILE}"))
 
 
 def measured(output: Path) -> list[MeasuredCell]:
@@ -59,19 +59,17 @@ def measured(output: Path) -> list[MeasuredCell]:
 
 def _measured(file: Path) -> MeasuredCell:
     cell = _read(file)
-    folder = file.parent / cell["run"]
-    steps = _read(folder / "steps_summary.json")["steps"]
-    window = next(iter(_read(folder / "window_summary.json")["windows"].values()))
-    trials = window["trials"]["trials_per_sec"]
-    rate = steps["steps_per_sec"]
+    steps = _read(file.parent / "steps_summary.json")["steps"]
+    window = next(iter(_read(file.parent / "window_summary.json")["windows"].values()))
+    is_known = steps["measured_duration_sec"] > 0  # else the original's files have rates of 0
     return MeasuredCell(
         method=cell["method"],
         concurrency=cell["concurrency"],
         run=cell["run"],
         steps=steps["step_complete_in_window"],
         measured_s=steps["measured_duration_sec"],
-        steps_per_min=None if rate is None else rate * 60,
-        trials_per_min=None if trials is None else trials * 60,
+        steps_per_min=steps["steps_per_sec"] * 60 if is_known else None,
+        trials_per_min=window["trials"]["trials_per_sec"] * 60 if is_known else None,
         hit_ratio=window["metrics"].get("hit_ratio"),
     )
 

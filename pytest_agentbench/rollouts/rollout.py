@@ -194,6 +194,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
                 programs=tuple(tools.programs),
                 sandbox=tools.code.kind if tools.code and not tools.sandbox else "",
                 expected=scenario.expected,
+                reference=scenario.reference,
                 answer=answer,
                 turns=sum(not call.role for call in calls),
                 messages=tuple(llm.transcript),

@@ -37,16 +37,21 @@ def _mismatch(discovered: DiscoveredSuite, variant: str, backend: Json, keys: bo
     if why := too_long(needs_context(agent), context_length_of(own)):
         return f"agent: {why}"
     for role in sorted(needs_roles(agent)):
-        if why := _why_not(role, discovered.suite, own, keys):
-            return f"agent: {settings['kind']!r} asks the role {role!r}, {why}"
+        if why := why_unplayed(role, discovered.suite, own, keys=keys):
+            return f"agent: {settings['kind']!r} asks the role {role!r}, and {why}"
     return ""
 
 
-def _why_not(role: str, suite: Suite, backend: Json, keys: bool) -> str:
-    """Why nobody plays a role; empty when somebody does. What the backend says of it goes before what the suite says."""
-    player = backend.get("roles", {}).get(role, suite.roles.get(role))
+def player_of(role: str, suite: Suite, backend: Json) -> Json | None:
+    """Who plays a role, None where nobody does. What the backend says of it goes before what the suite says."""
+    player: Json | None = backend.get("roles", {}).get(role, suite.roles.get(role))
+    return player
+
+
+def why_unplayed(role: str, suite: Suite, backend: Json, *, keys: bool) -> str:
+    """Why nobody plays a role; empty when somebody does. `keys`: whether the key that it wants has to be there."""
+    player = player_of(role, suite, backend)
     if player is None:
-        return f"and nobody plays it: `roles` of suite.yaml or of the YAML of backend {backend.get('name')!r} has to name it"
+        return f"nobody plays it: `roles` of suite.yaml or of the YAML of backend {backend.get('name')!r} has to name it"
     is_backend = str(player.get("url", "")).rstrip("/") == str(backend.get("url")).rstrip("/")  # whose own key is used then
-    why = missing_key(player) if keys and not is_backend else ""
-    return f"and {why}" if why else ""
+    return missing_key(player) if keys and not is_backend else ""

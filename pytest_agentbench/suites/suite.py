@@ -46,6 +46,13 @@ class Scenario:
     state: Json = field(default_factory=dict)  # that its tools begin with
     final_state: Json | None = None  # a label: what they should have made of it
 
+    @property
+    def reference(self) -> str | None:
+        """The right answer as a text, where the metadata have one under `answer`; the first one of several."""
+        answer = self.metadata.get("answer")
+        answers = answer if isinstance(answer, list) else [answer]
+        return None if not answers or answers[0] is None else str(answers[0])
+
     def to_wire(self) -> Json:
         """Returns the fields of this scenario as JSON for another process."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}

@@ -26,7 +26,7 @@ def hle(project: Project) -> Project:
 def test_known_values(hle: Project) -> None:
     """Eight of twelve answers are right, three quarters sure they are all: accuracy 0.667, calibration error 0.083, both in the report.
 
-    What marks the data for those who train models, and its rationales, are in no prompt, record or report.
+    Records have the right answers. What marks the data for those who train models, and its rationales, are in no prompt, record or report.
     """
     backend = hle.root / "scenarios/hle/scripted.yaml"
     backend.write_text(backend.read_text() + f"request_log: {hle.root / 'requests.jsonl'}\n")
@@ -42,6 +42,7 @@ def test_known_values(hle: Project) -> None:
         answers[name] for name in ("accuracy", "confidence", "calibration_error")
     ]
     rows = [json.loads(line) for line in (hle.root / "scenarios/hle/sample.jsonl").read_text().splitlines()]
+    assert {row["id"]: row["answer"] for row in rows} == {each.scenario: each.reference for each in hle.rollouts}
     canary = re.findall(r"canary \S+", rows[0]["canary"])[0].removeprefix("canary ")
     written = [file for file in (hle.root / "reports").rglob("*") if file.is_file()]
     texts = {file.name: file.read_bytes().decode(errors="replace") for file in [*written, hle.root / "requests.jsonl"]}

@@ -10,10 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.cli import main
+from tests.paper_scripts import figure
 from tests.project import ALONE, FIND_THEN_ANSWER, Project
 from tests.waits import wait_for
 
@@ -27,10 +29,19 @@ def reproduce(project: Project, *words: str) -> subprocess.CompletedProcess[str]
     )
 
 
+def of_cell(output: Path, method: str, concurrency: int) -> Path:
+    """The folder of a cell that was measured."""
+    [folder] = output.glob(f"hle_paper_{method}_c{concurrency}_rep1_*")
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_tiny_windows(project: Project) -> None:
-    """Every method at every concurrency has a window; what is missing, and no more, is measured when the command runs again."""
+    """Every method at every concurrency has a window, and the paper's plot script finds it.
+
+    What is missing, and no more, is measured when the command runs again.
+    """
     project.suite(scenarios=4)
     project.backend([{"ttft_ms": 50, **rule} for rule in FIND_THEN_ANSWER], name="quick")
     project.backend([{"ttft_ms": 600, **rule} for rule in FIND_THEN_ANSWER], name="slow")
@@ -42,10 +53,10 @@ def test_tiny_windows(project: Project) -> None:
     assert [("base", "1"), ("slow", "1"), ("base", "2"), ("slow", "2")] == [(row["method"], row["concurrency"]) for row in rows]
     assert ["1.0", "1.0"] == [row["ratio_to_baseline"] for row in rows[::2]]
     assert all(0 < float(row["ratio_to_baseline"]) < 1 for row in rows[1::2])
-    assert all((out / f"{row['method']}-c{row['concurrency']}" / row["run"] / "combined_summary.json").is_file() for row in rows)
+    assert {(row["method"], int(row["concurrency"])): pytest.approx(float(row["steps_per_min"])) for row in rows} == figure(out)
     assert (out / "throughput.png").stat().st_size > 0
 
-    shutil.rmtree(out / "slow-c2")
+    shutil.rmtree(of_cell(out, "slow", 2))
     planned = reproduce(project, "--dry-run")
     again = reproduce(project)
     after = [*csv.DictReader((out / "throughput.csv").read_text(encoding="utf-8").splitlines())]
@@ -82,15 +93,15 @@ def test_killed_in_the_middle(project: Project) -> None:
     finally:
         os.killpg(began.pid, signal.SIGKILL)  # its own group: the command and the session that it runs
         began.wait(30)
-    first = (out / "base-c2" / "cell.json").read_text(encoding="utf-8")
-    assert not (out / "slow-c2").exists()
+    first = (of_cell(out, "base", 2) / "cell.json").read_text(encoding="utf-8")
+    assert [] == [*out.glob("*slow*")]
 
     done = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=False, timeout=100)
     rows = [*csv.DictReader((out / "throughput.csv").read_text(encoding="utf-8").splitlines())]
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert done.stdout.startswith("2 cells, 1 of them measured")
-    assert first == (out / "base-c2" / "cell.json").read_text(encoding="utf-8")
+    assert first == (of_cell(out, "base", 2) / "cell.json").read_text(encoding="utf-8")
     assert [("base", "1.0"), ("slow", True)] == [
         (row["method"], row["ratio_to_baseline"] if row["method"] == "base" else 0 < float(row["ratio_to_baseline"]) < 1) for row in rows
     ]
@@ -108,7 +119,7 @@ def test_a_session_that_fails(project: Project) -> None:
 
     assert 1 == done.returncode, done.stdout + done.stderr
     assert "agentbench: not measured: slow-c1; the same command measures what is missing" in done.stderr
-    assert (project.root / "out" / "base-c1" / "cell.json").is_file()
+    assert (of_cell(project.root / "out", "base", 1) / "cell.json").is_file()
 
 
 def test_whose_steps_are_counted(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

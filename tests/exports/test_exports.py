@@ -23,7 +23,7 @@ from tests.tables.shop import BOUGHT, MS, START, call
 WAYS: Mapping[str, tuple[str, str]] = {
     "nat": ("nat", "dynamo_evals/shop-react"),
     "harbor": ("atif", "run-shop-react"),
-    "toolorchestra": ("toolorchestra", "run"),
+    "toolorchestra": ("toolorchestra", "hle_local_run"),
 }
 
 #: Of a rollout, a call and a tool call that went well, what says nothing: other tests have it.
@@ -55,6 +55,7 @@ TOOL_CALL = replace(
 FULL = replace(
     BOUGHT,
     sandbox="bubblewrap",
+    reference="a lamp",
     variant="react",
     trial=2,
     content={"scenario": "0" * 16, "agent": "1" * 16, "prompts": "2" * 16, "backend": "3" * 16, "scorers": {}},

@@ -195,7 +195,7 @@ def _of_atif(job: Path) -> Json:
 
 
 def of_toolorchestra(out: Path) -> Figures:
-    return {folder.name.removeprefix("run-"): _of_toolorchestra(folder) for folder in out.iterdir()}
+    return {folder.name.removeprefix("hle_local_run-"): _of_toolorchestra(folder) for folder in out.iterdir()}
 
 
 def _of_toolorchestra(folder: Path) -> Json:

@@ -13,12 +13,11 @@ import pytest
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import load_reader, load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.exports.toolorchestra_run import _is_correct
 from pytest_agentbench.exports.toolorchestra_series import CACHE_COLUMNS, GPU_COLUMNS
-from pytest_agentbench.records import Json, Rollout, Scale, Score
+from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.options import RunOptions
-from tests.made_runs import run_directory, run_of
+from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT, LOST, MS, NOON, START, TRIED, call, rollout
 
 
@@ -28,7 +27,7 @@ def exported(folder: Path, *rollouts: Rollout, samples: list[Json] | None = None
     (directory / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in samples or []))
     (folder / "out").mkdir()
     load_writer("toolorchestra")(ChosenRuns([directory]), folder / "out")
-    return folder / "out" / "run"
+    return folder / "out" / "hle_local_run"
 
 
 def read(path: Path) -> Any:
@@ -45,16 +44,6 @@ def look(number: int, second: float, hits: float, queries: float) -> Json:
     first = {"first": True, "series": series} if number == 1 else {}
     when = {"round": number, "at": NOON + second, "ns": START + round(second * 1e9)}
     return {**when, "service": "engine", "replica": 0, **first, "values": [[0, hits], [1, queries]]}
-
-
-def test_tasks(tmp_path: Path) -> None:
-    """A rollout is a task's file: its rounds, its prediction, whether it is correct, and what broke it."""
-    out = exported(tmp_path, *ALL)
-    bought, tried, lost = (read(out / f"shop-{number}.json") for number in range(3))
-
-    assert [[[{"name": "find_item", "arguments": {"item": "lamp"}}]], [[{"name": "answer", "arguments": {}}]]] == bought["all_tool_calls"]
-    assert [(True, "done"), (False, "done"), (False, "error")] == [(task["correct"], task["status"]) for task in (bought, tried, lost)]
-    assert ("Is there a lamp?", "no connection") == (bought["problem"], lost["error_type"])
 
 
 def test_ids_that_are_alike_as_names(tmp_path: Path) -> None:
@@ -112,6 +101,20 @@ def test_rates_are_over_what_was_measured(tmp_path: Path) -> None:
     assert 2 == window["response_usage"]["responses"]
 
 
+def test_a_step_is_a_round_in_which_a_tool_ran(tmp_path: Path) -> None:
+    """A call that could not be understood is none, as in the evaluation, which carries none out then; one that the tool refused is."""
+    good = BOUGHT.tool_calls[0]
+    wrong = {"unknown_tool": 2, "malformed_arguments": 3, "invalid_arguments": 4}
+    calls = (
+        good,
+        *(replace(good, turn=turn, problem=problem, detail="no") for problem, turn in wrong.items()),
+        *(replace(good, turn=5, ended_ns=START + end * MS, refusal="sold out") for end in (500, 600)),
+    )
+    steps = read(exported(tmp_path, replace(BOUGHT, tool_calls=calls, turns=6)) / "steps_summary.json")["steps"]
+
+    assert 2 == steps["step_complete_lines_parsed"]
+
+
 def test_hit_ratios(tmp_path: Path) -> None:
     """The server's ratio is that of its counters; the calls' own are by tokens and by requests."""
     two = (replace(BOUGHT.calls[0], prompt_tokens=300, cached_tokens=0), BOUGHT.calls[1])
@@ -137,11 +140,14 @@ def test_the_combined_summary(tmp_path: Path) -> None:
 
 
 def test_a_run_that_ended_before_the_window(tmp_path: Path) -> None:
-    """It has no rate there, and not a rate of 0; the window of the whole run has one."""
-    windows = read(exported(tmp_path, *ALL) / "window_summary.json")["windows"]
+    """It has a rate of 0 there, as the evaluation has it, over nothing that was measured; the window of the whole run has another one."""
+    out = exported(tmp_path, *ALL)
+    windows = read(out / "window_summary.json")["windows"]
+    steps = read(out / "steps_summary.json")["steps"]
 
-    assert windows["600-7800"]["trials"]["trials_per_sec"] is None
-    assert windows["0-2"]["trials"]["trials_per_sec"] > 0
+    trials = [windows[name]["trials"]["trials_per_sec"] for name in ("600-7800", "0-2")]
+    assert (0.0, True) == (trials[0], trials[1] > 0)
+    assert (0.0, 0.0) == (steps["steps_per_sec"], steps["measured_duration_sec"])
 
 
 def test_a_run_without_requests(tmp_path: Path) -> None:
@@ -176,6 +182,10 @@ def test_what_is_lost(tmp_path: Path) -> None:
     assert (0, (), ()) == (back[0].started_ns, back[0].calls, back[0].expected)
 
 
+#: Where the text of each round and its number stand, which an import does not have.
+NO_RESPONSES: Json = {"all_message_responses": {}, "all_tool_responses": {}}
+
+
 def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
     """What was imported is exported with the same tasks: calls, prediction, and whether it was correct."""
     first = exported(tmp_path / "first", BOUGHT, TRIED)
@@ -185,7 +195,7 @@ def test_an_import_comes_out_as_it_was(tmp_path: Path) -> None:
     (second,) = (tmp_path / "second").iterdir()
 
     for name in ("shop-0.json", "shop-1.json"):
-        assert {**read(first / name), "answer": []} == {**read(second / name), "answer": []}
+        assert {**read(first / name), **NO_RESPONSES} == {**read(second / name), **NO_RESPONSES}
 
 
 def test_later_trials_have_directories(tmp_path: Path) -> None:
@@ -206,13 +216,3 @@ def test_the_window_is_the_runs(tmp_path: Path, window: tuple[float, float | Non
     steps, first = combined["steps"], combined["t0_first_request_unix"]
     assert name == next(iter(combined["windows"]))
     assert (pytest.approx(low), pytest.approx(high)) == (steps["t_start_unix"] - first, steps["t_end_unix"] - first)
-
-
-def test_correct_by_the_declaration() -> None:
-    """A rollout is correct up to the threshold if lower is better, and without a threshold at the best value."""
-    mistakes = Scale("lower", 0.0, None, declared=True)
-    made = run_of(BOUGHT)
-    falling = replace(made, suites={"shop": replace(made.suites["shop"], scales={"tsq": mistakes}, passes=None)})
-    correct = [_is_correct(replace(BOUGHT, scores={"tsq": Score(value)}), falling) for value in (0.0, 1.0)]
-
-    assert [True, False] == correct

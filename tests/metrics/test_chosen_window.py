@@ -45,7 +45,7 @@ def test_what_lies_in_it() -> None:
     assert (2, 0) == (window.calls, window.failed_calls)
     assert 2 / 17 == window.output_tokens_per_s
     assert pytest.approx((9 / 15 + 8 / 16) * 3600 / 17) == window.rollouts_per_hour
-    assert 60 / 17 == window.steps_per_minute
+    assert 60 / 17 == window.calls_per_minute
     ttft, itl = window.latencies["ttft_ms"], window.latencies["itl_ms"]
     assert ttft is not None and itl is not None
     assert (2, 2000.0, 3000.0) == (ttft.n, ttft.min, ttft.max)

@@ -75,7 +75,7 @@ def test_what_failed_counts_in_no_rate() -> None:
 def test_calls_of_all_attempts_count() -> None:
     """What earlier attempts asked of the backend was asked: their calls are calls, failures, load, tokens, latencies and bad calls.
 
-    The rollout is its last attempt: its duration, its steps and its parts are not longer for the others.
+    The rollout is its last attempt: its duration, its pace and its parts are not longer for the others.
     """
     one = (call(0, 300, end=400, completion_tokens=7), call(500, end=600, error_kind="cut"))
     two = (call(1000, end=1500, error_kind="overloaded"),)
@@ -93,7 +93,7 @@ def test_calls_of_all_attempts_count() -> None:
     assert (1, 3, 0.25) == tuple(found["goodput"][name] for name in ("good_calls", "bad_calls", "attainment"))
     assert (4.0, 2.5, 900.0) == (found["span_s"], found["output_tokens_per_s"], found["rollouts_per_hour"])
     assert ({"peak": 1, "mean": 1.0}, {"peak": 1, "mean": pytest.approx(2 / 3)}) == (found["rollouts_in_flight"], found["calls_in_flight"])
-    assert (1, 2000.0, 30.0) == (found["rollout_ms"]["n"], found["rollout_ms"]["max"], found["rollout_steps_per_minute"]["mean"])
+    assert (1, 2000.0, 30.0) == (found["rollout_ms"]["n"], found["rollout_ms"]["max"], found["rollout_calls_per_minute"]["mean"])
     assert 2000.0 == pytest.approx(sum(part["mean_ms"] for part in found["split"].values()))
 
 
@@ -160,8 +160,8 @@ def test_rates_of_calls_and_rollouts() -> None:
     found = measured(rollout("a", calls=(good, cut), ended_ns=2000 * MS), rollout("b", "infra_error", ended_ns=2000 * MS))
 
     assert (20.0, 20.0) == (found["call_output_tokens_per_s"]["p50"], found["call_output_tokens_per_s"]["min"])
-    assert (60.0, 1) == (found["rollout_steps_per_minute"]["mean"], found["rollout_steps_per_minute"]["n"])
-    assert 30.0 == found["steps_per_minute"]
+    assert (60.0, 1) == (found["rollout_calls_per_minute"]["mean"], found["rollout_calls_per_minute"]["n"])
+    assert 30.0 == found["calls_per_minute"]
 
 
 def test_failed_calls_are_infinite_in_adjusted_percentiles() -> None:
@@ -237,8 +237,8 @@ def test_a_judge_is_no_part_of_the_timings() -> None:
     alone = measured(rollout("a", calls=(own,), ended_ns=2000 * MS))
 
     assert (0.5, 0.25) == (found["split"]["judge"]["share"], found["split"]["agent"]["share"] + found["split"]["client_queue"]["share"])
-    assert 60.0 == found["rollout_steps_per_minute"]["mean"]
-    for name in set(found) - {"split", "rollout_steps_per_minute"}:
+    assert 60.0 == found["rollout_calls_per_minute"]["mean"]
+    for name in set(found) - {"split", "rollout_calls_per_minute"}:
         assert alone[name] == found[name], name
     assert "judge" not in alone["split"]
 
@@ -314,7 +314,7 @@ def test_a_pause_between_sessions_counts_in_no_rate(origin: int) -> None:
     found = measured(*part(1, 0), *part(2, origin), asked=2)
 
     assert 2 * at_once["span_s"] == found["span_s"] == 6.0
-    for rate in ("output_tokens_per_s", "rollouts_per_hour", "steps_per_minute", "rollouts_in_flight", "calls_in_flight"):
+    for rate in ("output_tokens_per_s", "rollouts_per_hour", "calls_per_minute", "rollouts_in_flight", "calls_in_flight"):
         assert at_once[rate] == found[rate], rate
     for window in ("rollouts", "calls"):
         once, both = at_once["steady"][window], found["steady"][window]

@@ -148,7 +148,8 @@ def test_the_throughput_figure(project: Project, monkeypatch: pytest.MonkeyPatch
     assert 0 == done.returncode, done.stdout + done.stderr
     out = project.root / "out"
     rows = [*csv.DictReader((out / "throughput.csv").read_text(encoding="utf-8").splitlines())]
-    files = {row["method"]: {file.name for file in (out / f"{row['method']}-c2" / row["run"]).iterdir() if file.is_file()} for row in rows}
+    folders = {row["method"]: out / f"hle_paper_{row['method']}_c2_rep1_{row['run']}" for row in rows}
+    files = {method: {file.name for file in folder.iterdir() if file.is_file()} for method, folder in folders.items()}
 
     assert sorted(METHODS) == [row["method"] for row in rows]
     assert [] == [row for row in rows if not (float(row["steps_per_min"]) > 0 and float(row["ratio_to_baseline"]) > 0)]

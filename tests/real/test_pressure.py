@@ -27,5 +27,5 @@ def test_three_ways(tmp_path: Path) -> None:
     for cell in cells.values():
         assert cell.hit_ratio.mean is not None
         assert 0.2 < cell.hit_ratio.mean < 1
-        assert cell.steps_per_minute.mean
+        assert cell.calls_per_minute.mean
         assert cell.ttft_p95.mean

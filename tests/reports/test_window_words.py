@@ -32,7 +32,7 @@ def test_steady() -> None:
     [
         (0.0, 0, "nothing was measured from 5 s to 6 s after the first call: the run was over 4.0 s after it"),
         (0.9, 0, "no LLM call was sent from 5 s to 6 s after the first one, in 0.9 s"),
-        (0.02, 2, "- output tok/s, - rollouts/h, - steps/min, 2 LLM calls in the 20.0 ms from 5 s to 6 s after the first call"),
+        (0.02, 2, "- output tok/s, - rollouts/h, - LLM calls/min, 2 LLM calls in the 20.0 ms from 5 s to 6 s after the first call"),
     ],
 )
 def test_a_window_with_little_in_it(seconds: float, calls: int, words: str) -> None:

@@ -28,7 +28,7 @@ SIX = {
 def kept(folder: Path, cell: Cell, *rollouts: Rollout, window: tuple[float, float | None] = (0, None)) -> Path:
     """The directory of a reproduction with this cell, measured by a run of these rollouts."""
     directory = run_directory(folder / "reports" / cell.name, *rollouts, settings=RunOptions(backend="b", concurrency=24, window=window))
-    written(partial(keep, cell), ChosenRuns([directory]), folder / "out" / cell.name)
+    written(partial(keep, cell), ChosenRuns([directory]), folder / "out" / cell.folder(directory.name))
     return folder / "out"
 
 
@@ -42,7 +42,7 @@ def test_a_cell(tmp_path: Path) -> None:
     output = kept(tmp_path, one, *ALL)
     [found] = measured(output)
 
-    assert SIX <= {file.name for file in (output / "baseline-c24" / found.run).iterdir()}
+    assert SIX <= {file.name for file in (output / f"hle_paper_baseline_c24_rep1_{found.run}").iterdir()}
     assert (True, False) == (is_measured(one, output), is_measured(two, output))
     assert ("baseline", 24) == (found.method, found.concurrency)
     assert found.steps_per_min == pytest.approx(found.steps * 60 / found.measured_s)

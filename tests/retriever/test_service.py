@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.cli.requirements import PlannedSessions
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from tests.retriever.conftest import documents
@@ -33,6 +35,26 @@ def test_several_queries(serve: Serve) -> None:
     assert documents()[0] == answer.json()[0][0]
     assert "short" not in ids(answer)[0]
     assert {"status": "ok", "documents": 5} == httpx.get(f"{url}/health").json()
+
+
+def test_a_plan_that_asks_it(serve: Serve, tmp_path: Path) -> None:
+    """Sessions that are planned know that it is there, and how many documents it has."""
+    agent = {"kind": "orchestrator", "run_code": False, "retriever": serve()}
+    roles: Json = {role: {} for role in ("search", "reasoner", "answer")}
+    suite = {
+        "name": "exam",
+        "dataset": {"format": "hle", "file": "data.jsonl"},
+        "agent": agent,
+        "roles": roles,
+        "scorers": ["judged_answer"],
+    }
+    question = {"id": "1", "question": "?", "answer": "7", "answer_type": "exactMatch", "category": "Math"}
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite), encoding="utf-8")
+    (tmp_path / "data.jsonl").write_text(json.dumps(question), encoding="utf-8")
+    needs = PlannedSessions(str(tmp_path), "", (), {"embedded": load_backend("embedded", tmp_path)}, 1).requirements()
+
+    assert [] == needs.missing
+    assert [f"retriever: {agent['retriever']} answers, 5 documents"] == [line for line in needs.lines if line.startswith("retriever")]
 
 
 def test_scores(serve: Serve) -> None:

@@ -99,6 +99,7 @@ class Inheritance:
             calls=tuple(calls.measured),
             other_calls=tuple(calls.others),
             expected=scenarios[key.suite, key.scenario].expected,
+            reference=scenarios[key.suite, key.scenario].reference,
             turns=sum(not call.role for call in calls.measured),
             settings=dict(suite.agent_of(key.variant)),
             log=end.get("log", ""),

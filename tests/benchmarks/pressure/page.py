@@ -53,11 +53,11 @@ is left out.
 {table(levels)}
 
 Means over blocks with 95 % intervals, Student's t. The ratio is the geometric mean of the ratios of block to block, since the arms ran
-the same tasks right after each other. A step is an LLM call; steps/min are over the time from the first call of a block to its last
+the same tasks right after each other. LLM calls/min are over the time from the first call of a block to its last
 token, its end with few in flight included. Hits are the share of prompt tokens that no worker computed, by the forward passes that the
 workers write down: a prompt that is preempted is computed twice. TTFT is the client's: where a program is paused its wait is in it.
 
-Hits and steps/min are to be read together. A router that pauses programs keeps their caches, which is seen in the hits, and lets tasks
+Hits and LLM calls/min are to be read together. A router that pauses programs keeps their caches, which is seen in the hits, and lets tasks
 wait, which is seen in TTFT. Which of both weighs more depends on what it costs to compute a prompt again: little, by the mocker's profile.
 
 ## What this page cannot show
@@ -71,14 +71,14 @@ wait, which is seen in TTFT. Which of both weighs more depends on what it costs 
 
 
 def _head() -> Iterator[str]:
-    yield f"| in flight | routing | steps/min | x `{BASE}` | prefix cache hits | TTFT p95 |"
+    yield f"| in flight | routing | LLM calls/min | x `{BASE}` | prefix cache hits | TTFT p95 |"
     yield "| ---: | --- | --- | --- | --- | --- |"
 
 
 def _rows(level: Level) -> Iterator[str]:
     for arm, cell in level.cells.items():
         ratio = "{:.2f} ({:.2f} to {:.2f})".format(*cell.ratio) if cell.ratio else ""
-        measured = (_told(cell.steps_per_minute, "{:.0f}"), ratio, _told(cell.hit_ratio, "{:.3f}"), _told(cell.ttft_p95, "{:.2f}", " s"))
+        measured = (_told(cell.calls_per_minute, "{:.0f}"), ratio, _told(cell.hit_ratio, "{:.3f}"), _told(cell.ttft_p95, "{:.2f}", " s"))
         yield f"| {level.concurrency} | `{arm}` | {' | '.join(measured)} |"
 
 

@@ -20,7 +20,7 @@ def test_a_block() -> None:
     """Three steps in three seconds are sixty a minute; passes of another time are not of this block."""
     block = block_of(STEPS, [Pass(99.0, 500), Pass(100.1, 1000), Pass(102.5, 200), Pass(104.0, 700)])
 
-    assert 60 == pytest.approx(block.steps_per_minute)
+    assert 60 == pytest.approx(block.calls_per_minute)
     assert 1 - 1200 / 4000 == pytest.approx(block.hit_ratio)
     assert 0.29 == pytest.approx(block.ttft_p95)
 
@@ -42,8 +42,8 @@ def test_a_cell() -> None:
     assert cell.ratio is not None
     ratio, low, high = cell.ratio
     assert 1.97 < low < ratio < high < 2.03
-    assert cell.steps_per_minute.low is not None
-    assert cell.steps_per_minute.low < 0
+    assert cell.calls_per_minute.low is not None
+    assert cell.calls_per_minute.low < 0
     assert None is cell.hit_ratio.low
     assert None is cell_of(base, None).ratio
 
@@ -55,7 +55,7 @@ def test_the_table() -> None:
 
     head, _, first, second = table([Level(8, cells, "ok", "quiet")]).splitlines()
 
-    assert "| in flight | routing | steps/min | x `round_robin` | prefix cache hits | TTFT p95 |" == head
+    assert "| in flight | routing | LLM calls/min | x `round_robin` | prefix cache hits | TTFT p95 |" == head
     assert first.startswith("| 8 | `round_robin` | 105 (41 to 169) |  | 0.550 (")
     assert second.startswith("| 8 | `kv` | 216 (19 to 412) | 2.05 (")
 

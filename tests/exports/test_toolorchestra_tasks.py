@@ -1,0 +1,88 @@
+"""The file of a task, in the evaluation's own form: what was called, what came of it, the right answer, and whether it was met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_agentbench.exports.toolorchestra import read
+from pytest_agentbench.exports.toolorchestra_tasks import is_correct, task
+from pytest_agentbench.records import Scale, Score
+from tests.exports.test_toolorchestra_run import exported
+from tests.made_runs import run_of
+from tests.tables.shop import BOUGHT, LOST, TRIED
+
+SHOP = run_of(BOUGHT, TRIED, LOST)
+
+#: Its keys, in the evaluation's order.
+KEYS = ["id", "problem", "all_tool_calls", "all_tool_responses", "answer", "all_message_responses", "correct", "status"]
+
+
+def test_keys() -> None:
+    """They are the evaluation's, and `error_type` is there of what broke."""
+    bought, tried, lost = (task(each, SHOP) for each in (BOUGHT, TRIED, LOST))
+
+    assert [KEYS, KEYS, [*KEYS, "error_type"]] == [[*each] for each in (bought, tried, lost)]
+    assert [(True, "done"), (False, "done"), (False, "error")] == [(each["correct"], each["status"]) for each in (bought, tried, lost)]
+    assert ("Is there a lamp?", "no connection") == (bought["problem"], lost["error_type"])
+
+
+def test_the_right_answer() -> None:
+    """`answer` is the label as a text, which the evaluation compares predictions with; a scenario without one has an empty text."""
+    known = task(replace(BOUGHT, reference="7"), SHOP)
+    [answered] = known["all_tool_responses"]["turn_1_response"]
+
+    assert ("7", "") == (known["answer"], task(BOUGHT, SHOP)["answer"])
+    assert {"tool": "answer", "pred": "Here it is.", "correctness": True, "answer": "7"} == answered
+
+
+def test_rounds() -> None:
+    """Rounds with tools that ran have what the model said and called, and their responses; the first one is number 0."""
+    made = task(BOUGHT, SHOP)
+    call = {"item": "lamp"}
+
+    assert [[[{"name": "find_item", "arguments": call}]], [[{"name": "answer", "arguments": {}}]]] == made["all_tool_calls"]
+    assert {"turn_0_message": {"content": None, "tool_calls": [{"tool_name": "find_item", "tool_arguments": call}]}} == made[
+        "all_message_responses"
+    ]
+    assert ["turn_0_response", "turn_1_response"] == [*made["all_tool_responses"]]
+    assert [{"tool": "find_item"}] == made["all_tool_responses"]["turn_0_response"]
+
+
+def test_what_the_model_said() -> None:
+    """A round's text is that of the transcript where this has every round, and null where rounds are missing in it."""
+    said = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "I look."}, {"role": "assistant", "content": "There."})
+    told = [task(replace(BOUGHT, messages=said, turns=turns), SHOP)["all_message_responses"] for turns in (2, 3)]
+
+    assert ["I look.", None] == [each["turn_0_message"]["content"] for each in told]
+
+
+def test_calls_that_could_not_be_understood(tmp_path: Path) -> None:
+    """They are texts about them, as in the evaluation: an `answer` with wrong arguments did not end the task."""
+    wrong = replace(BOUGHT.tool_calls[0], name="answer", arguments={}, problem="invalid_arguments", detail="model is missing")
+    limited = replace(BOUGHT, status="limit", reason="rounds", answer="", tool_calls=(wrong,), scores={"tsq": Score(0.0)})
+    out = exported(tmp_path, limited)
+    [back] = read(out).rollouts
+
+    assert [["model is missing"]] == task(limited, SHOP)["all_tool_calls"]
+    assert {} == task(limited, SHOP)["all_tool_responses"]
+    assert "limit" == back.status
+
+
+def test_an_expert_answers_in_the_end() -> None:
+    """The prediction stands at the last call of the tool `answer`, in its round."""
+    answer = replace(BOUGHT.tool_calls[0], name="answer", arguments={"model": "answer-1"}, turn=3)
+    responses = task(replace(BOUGHT, tool_calls=(*BOUGHT.tool_calls, answer), turns=3), SHOP)["all_tool_responses"]
+
+    assert ["turn_0_response", "turn_2_response"] == [*responses]
+    assert ["Here it is."] == [each["pred"] for each in responses["turn_2_response"]]
+
+
+def test_correct_by_the_declaration() -> None:
+    """A rollout is correct up to the threshold if lower is better, and without a threshold at the best value."""
+    mistakes = Scale("lower", 0.0, None, declared=True)
+    made = run_of(BOUGHT)
+    falling = replace(made, suites={"shop": replace(made.suites["shop"], scales={"tsq": mistakes}, passes=None)})
+    correct = [is_correct(replace(BOUGHT, scores={"tsq": Score(value)}), falling) for value in (0.0, 1.0)]
+
+    assert [True, False] == correct
