@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -51,11 +49,8 @@ def engine_url() -> Iterator[str]:
 
 @pytest.fixture
 def environment(engine_url: str, tmp_path: Path) -> dict[str, str]:
-    """Of Harbor's processes: they find our package as if it were installed there, the engine, and a home of their own."""
-    (facts,) = (each for folder in map(Path, sys.path) for each in folder.glob("pytest_agentbench-*.dist-info"))
-    shutil.copytree(facts, tmp_path / "installed" / facts.name)
-    path = os.pathsep.join((str(ROOT), str(tmp_path / "installed")))
-    return {**foreign_environment(), "PYTHONPATH": path, "DOCKER_HOST": engine_url, "HOME": str(tmp_path), "OPENAI_API_KEY": KEY}
+    """Of Harbor's processes: the engine, a key, and a home of their own."""
+    return {**foreign_environment(), "DOCKER_HOST": engine_url, "HOME": str(tmp_path), "OPENAI_API_KEY": KEY}
 
 
 def scripted(folder: Path, rules: list[Json]) -> Child:
@@ -65,10 +60,10 @@ def scripted(folder: Path, rules: list[Json]) -> Child:
     return Child("pytest_agentbench.engine", {"policy": "script", "script": str(script), "model": "scripted"}, folder / "engine.log")
 
 
-def done(*arguments: str | Path, environment: dict[str, str], given: str = "") -> str:
-    """What a program of Harbor's environment prints."""
+def done(*arguments: str | Path, environment: dict[str, str], given: str = "", folder: Path = ROOT) -> str:
+    """What a program of Harbor's environment prints, started in `folder`."""
     command = [str(HOME / "bin" / arguments[0]), *map(str, arguments[1:])]
-    ended = subprocess.run(command, input=given, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, input=given, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     assert 0 == ended.returncode, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -97,7 +92,10 @@ def test_harbors_oracle_in_our_sandbox(task: str, environment: dict[str, str], t
 
 
 def test_our_agent_by_harbors_command(environment: dict[str, str], tmp_path: Path) -> None:
-    """`harbor run` with our agent and our sandbox solves a task, counts its tokens, and puts no key into what it writes."""
+    """`harbor run` with our agent and our sandbox solves a task, counts its tokens, and puts no key into what it writes.
+
+    It finds our package in its environment: it is started where the package is not.
+    """
     solution = (TASKS / "log-forensics/solution/solve.sh").read_text()
     rules: list[Json] = [
         {"match": {"turn": 0}, "tool_calls": [{"name": "bash", "arguments": {"command": solution}}]},
@@ -108,7 +106,7 @@ def test_our_agent_by_harbors_command(environment: dict[str, str], tmp_path: Pat
         url = f"http://127.0.0.1:{server.ready()['port']}/v1"
         agent = ("-a", AGENT, "-m", "openai/scripted", "--ak", f"api_base={url}", "--ak", "max_iterations=3", "--ak", "temperature=0")
         where = ("-p", TASKS / "log-forensics", "-e", ENVIRONMENT, "-o", tmp_path / "jobs", "--job-name", "ours", "-y")
-        done("harbor", "run", *agent, *where, environment=environment)
+        done("harbor", "run", *agent, *where, environment=environment, folder=tmp_path)
     finally:
         server.stop()
 
