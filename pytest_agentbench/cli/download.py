@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     tasks = sets.add_parser(
         "openthoughts",
         help="OpenThoughts' tasks in a terminal, as Harbor has them",
-        epilog="What stands behind `--` goes to pytest: agentbench download openthoughts --run -- -n 8 --agentbench-backend=nemotron",
+        epilog="Options of pytest follow `--`: agentbench download openthoughts --run -- -n 8 --agentbench-backend=nemotron",
     )
     tasks.add_argument("--dataset", default="tb-dev", metavar="NAME", help="tb-dev (default), tblite, or owner/name of another repository")
     tasks.add_argument("--revision", default="main", help="commit, tag or branch (default: main); its commit is recorded")
@@ -62,12 +62,16 @@ def run_hle(options: argparse.Namespace) -> None:
 
 def run_openthoughts(options: argparse.Namespace) -> int:
     """Says what there is, and how to run it; with --run it does that as well."""
-    from pytest_agentbench.suites.datasets.openthoughts import download, found
+    from pytest_agentbench.suites.datasets.openthoughts import download, local_tasks
 
     if (options.agent or options.rest) and not options.runs:
-        raise ConfigError("--agent, and what stands behind `--`, are for a run: give --run as well")
+        raise ConfigError("--agent and options of pytest are for a run: give --run as well")
     agent = agent_words(options)
-    tasks = found(options.dataset, options.output) if options.skip_download else download(options.dataset, options.revision, options.output)
+    tasks = (
+        local_tasks(options.dataset, options.output)
+        if options.skip_download
+        else download(options.dataset, options.revision, options.output)
+    )
     chosen = [f"dataset.file={tasks.place.absolute()}", f"dataset.name={tasks.dataset}"]
     words = [word for change in chosen for word in ("--agentbench-set", change)]
     if not options.runs:
@@ -79,7 +83,7 @@ def run_openthoughts(options: argparse.Namespace) -> int:
 
 
 def agent_words(options: argparse.Namespace) -> list[str]:
-    """What pytest is told of an agent's file and of its server, which is checked before anything is fetched."""
+    """Options of pytest for an agent's file and for its server, which is checked before anything is fetched."""
     from pytest_agentbench.suites.agent_config import read_agent_config
 
     if options.agent is None:

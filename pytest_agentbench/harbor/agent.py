@@ -43,7 +43,7 @@ class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always here
     def __init__(
         self, logs_dir: Path, model_name: str | None = None, *, api_base: str | None = None, config: str | None = None, **options: Any
     ) -> None:
-        """`config` is an agent_config.json or a config.yaml; what is said beside it wins.
+        """`config` is the path of an agent_config.json or a config.yaml. Other options win over the file.
 
         Raises ConfigError for an option that the agent does not have, and where it is not said which model to ask, and where.
         """

@@ -19,7 +19,7 @@ OPTIONS = ("system_prompt", "max_iterations")
 #: What it may say and what decides nothing here: an agent has no name of its own, and it is asked by Chat Completions only.
 WITHOUT_USE = ("agent_name", "name", "api_type")
 
-API_BASE = "api_base"  # of an agent_config.json
+API_BASE = "api_base"  # the URL of the server in an agent_config.json
 
 #: Where a config.yaml has the model, and the default sampling parameters of its server.
 MODEL, INFERENCE = "model_information.model_config", "model_information.inference_parameters"
@@ -34,13 +34,13 @@ class AgentConfig(NamedTuple):
     """A file of the guide's."""
 
     file: Path
-    settings: Json  # of the agent
-    api_base: str  # where the model is asked; empty where the file does not say it
+    settings: Json  # options and sampling parameters of the agent
+    api_base: str  # URL of the model's server, or empty
     left: tuple[str, ...]  # its other keys
 
     @property
     def note(self) -> str:
-        """A sentence on the keys that are not used; empty where there are none."""
+        """Returns a sentence that names the keys that are not used, or an empty text."""
         return f"{self.file}: not used: {', '.join(self.left)}" if self.left else ""
 
 
@@ -62,7 +62,7 @@ def _of_agent(file: Path) -> AgentConfig:
 
 
 def _of_server(file: Path) -> AgentConfig:
-    """Its other keys are of vLLM, whose names change, so none of them is an error."""
+    """Reads a config.yaml. Its other keys are options of vLLM, whose names change, so none of them is an error."""
     data = load_yaml(file)
     named = _place(data, MODEL, file)
     parameters = _place(data, INFERENCE, file)
@@ -77,7 +77,7 @@ def _of_server(file: Path) -> AgentConfig:
 
 
 def _place(data: Json, path: str, file: Path) -> Json:
-    """The mapping at a dotted path; empty where it is not there."""
+    """Returns the mapping at a dotted path, or an empty one."""
     value: Any = data
     for key in path.split("."):
         value = value.get(key) or {}
@@ -114,7 +114,7 @@ def with_typed_config(changes: Sequence[tuple[str, Any]], agent: Any, folder: Pa
 
 
 def _settings(folder: Path, name: str, say: Say) -> Json:
-    """Those of a file beside suite.yaml, or else in the working directory. The endpoint of a session is its backend."""
+    """Returns the settings in a file that is beside suite.yaml or, failing that, in the working directory."""
     file = folder / name
     config = read_agent_config(file if file.exists() or not Path(name).exists() else Path(name))
     left = (*config.left, *([API_BASE] if config.api_base else []))

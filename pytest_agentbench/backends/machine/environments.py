@@ -45,7 +45,7 @@ class EnvironmentSpec:
 
     @property
     def from_index(self) -> tuple[str, ...]:
-        """What pip installs: the pins, and behind them what this package needs where it is one of them."""
+        """The packages that pip installs: the pins, then the dependencies of this package if it is one of them."""
         needed = own_package.requirements() if self.has_our_package else []
         return (*(pin for pin in self.pins if pin != own_package.NAME), *needed)
 

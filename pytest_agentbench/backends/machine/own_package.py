@@ -1,4 +1,4 @@
-"""This package as it is installed, for other environments: what it needs, and a link to it in place of a copy."""
+"""This package in other environments: its dependencies, and a link to it in place of a copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NAME = "pytest-agentbench"
 
 
 def requirements() -> list[str]:
-    """What the package needs, as pip takes it, without what only its extras need."""
+    """The dependencies of the package, as pip takes them, without those of extras."""
     return [each for each in distribution(NAME).requires or () if "extra ==" not in each]
 
 
@@ -20,7 +20,7 @@ def package_folder() -> Path:
 
 
 def link_into(site: Path) -> None:
-    """Makes the package importable from there, with its version and entry points. What is changed in it is changed for the link as well."""
+    """Makes the package importable from `site`, with its version and entry points. A link follows every change of the package."""
     for folder in (package_folder(), _metadata_folder(distribution(NAME))):
         (site / folder.name).symlink_to(folder, target_is_directory=True)
 

@@ -28,7 +28,7 @@ class TaskFolder(NamedTuple):
     """Task directories that are here."""
 
     place: Path  # the folder that they are in
-    dataset: str  # what a suite of them calls its data set
+    dataset: str  # name of the data set for reports
 
 
 class OpenThoughtsSnapshot(NamedTuple):
@@ -52,18 +52,18 @@ def download(dataset: str, revision: str, output: Path | None = None, token: str
     place = folder / _place(snapshot)
     if _is_new(folder, snapshot):
         _fetch(snapshot, folder, token)
-    return _told(snapshot, place)
+    return _summary(snapshot, place)
 
 
-def found(dataset: str, output: Path | None = None) -> TaskFolder:
-    """Prints what is in a data set's folder that is here already, and returns it; raises ConfigError where there are no tasks."""
+def local_tasks(dataset: str, output: Path | None = None) -> TaskFolder:
+    """Returns the tasks in a folder that was downloaded before, and prints a summary; raises ConfigError if there are none."""
     folder = output or _usual_folder(dataset)
     if not folder.is_dir():
         raise ConfigError(f"{folder}: there is no such folder; without --skip-download the data set is downloaded into it")
     record = {"repository": _repository(dataset), "commit": "unknown", **_known(folder)}
     files = tuple(str(each.relative_to(folder)) for each in sorted(folder.rglob(TASK_FILE)))
     snapshot = OpenThoughtsSnapshot(record["repository"], record["commit"], files)
-    return _told(snapshot, folder / _place(snapshot))
+    return _summary(snapshot, folder / _place(snapshot))
 
 
 def _usual_folder(dataset: str) -> Path:
@@ -106,7 +106,7 @@ def _is_new(folder: Path, snapshot: OpenThoughtsSnapshot) -> bool:
 
 
 def _known(folder: Path) -> Any:
-    """What a download has left in its folder; empty where there is nothing of it."""
+    """Returns the record that a download has left in its folder, or an empty one."""
     record = folder / RECORD
     return read_json_file(record) if record.is_file() else {}
 
@@ -127,8 +127,8 @@ def _fetch(snapshot: OpenThoughtsSnapshot, folder: Path, token: str | None) -> N
     unfinished.rename(folder)
 
 
-def _told(snapshot: OpenThoughtsSnapshot, place: Path) -> TaskFolder:
-    """Prints which tasks there are, and which of them cannot run."""
+def _summary(snapshot: OpenThoughtsSnapshot, place: Path) -> TaskFolder:
+    """Prints how many tasks there are and which of them cannot run, and returns their folder."""
     scenarios: Sequence[Scenario] = [*harbor.load(place)]
     print(f"{place}  {len(scenarios)} tasks  {snapshot.repository}  revision {snapshot.commit}")
     skipped = [each.id for each in scenarios if each.task and each.task.unsupported]
