@@ -68,7 +68,7 @@ from pytest_agentbench.session.settings import OPTIONS
 from pytest_agentbench.simulation.figures import Figures
 from pytest_agentbench.simulation.settings import Setting
 from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
-from pytest_agentbench.suites.agent_config import OF_THE_ENDPOINT
+from pytest_agentbench.suites.agent_config import API_BASE, WITHOUT_USE
 from pytest_agentbench.suites.agent_config import OPTIONS as OPTIONS_OF_CONFIG
 from pytest_agentbench.suites.datasets.hub import DOMAINS
 from pytest_agentbench.suites.folder import load_suite
@@ -459,7 +459,15 @@ WORDS: Mapping[str, list[str]] = {
         *(f"truncation_retry.{field.name}" for field in fields(TruncationRetry)),
     ],
     "orchestrator.md": [field.name for field in fields(Orchestrator)],
-    "terminal-agent.md": [*(field.name for field in fields(Terminal)), "config", "oracle", "nothing", *OF_THE_ENDPOINT, *OPTIONS_OF_CONFIG],
+    "terminal-agent.md": [
+        *(field.name for field in fields(Terminal)),
+        "config",
+        "oracle",
+        "nothing",
+        API_BASE,
+        *WITHOUT_USE,
+        *OPTIONS_OF_CONFIG,
+    ],
     "command-agents.md": [each.name for each in fields(Command)],
     "backends.md": [
         *keys(EmbeddedSpec),

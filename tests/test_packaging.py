@@ -156,3 +156,17 @@ def test_an_unknown_suite(newcomer: Newcomer, tmp_path: Path) -> None:
     assert 4 == done.returncode
     assert "agentbench: no shipped suite 'insurance'; known: banking, bfcl, hle, openthoughts\n" == done.stderr
     assert [] == [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_a_link_to_an_installed_wheel(newcomer: Newcomer, tmp_path: Path) -> None:
+    """An environment with this package among its pins has a link to what the wheel installed: modules, shipped data and metadata."""
+    link = "from pathlib import Path\nfrom pytest_agentbench.backends.machine.own_package import link_into\nlink_into(Path())\n"
+    (tmp_path / "link.py").write_text(link)
+
+    done = newcomer(tmp_path, "link")
+
+    assert 0 == done.returncode, done.stderr
+    assert (tmp_path / "pytest_agentbench").resolve().is_relative_to(newcomer.home)
+    assert (tmp_path / "pytest_agentbench/shipped/backends/environments/harbor.txt").is_file()
+    assert ["METADATA"] == [each.name for each in tmp_path.glob("pytest_agentbench-*.dist-info/METADATA")]

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +18,7 @@ from pytest_agentbench.errors import ConfigError
 if TYPE_CHECKING:
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
     from pytest_agentbench.records import Endpoint, Json
+    from pytest_agentbench.suites.agent_config import AgentConfig
 
 PATIENCE = 30.0  # seconds that the rungs of `check` get, all together
 SAID_EVERY = 10.0  # seconds between two lines about a boot, where nobody looks on
@@ -38,7 +40,15 @@ def add(commands: Any) -> None:
     logs.add_argument("-n", type=int, default=20, dest="lines", metavar="N", help="lines of each (default: 20)")
     _named(actions, "down", "end a stack that runs", run_down)
     check = actions.add_parser("check", help="climb the ladder of readiness and look at the speed")
-    check.add_argument("name", metavar="NAME|URL", help="a stack that runs, a backend of kind url, or a base URL")
+    check.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME|URL",
+        help="a stack that runs, a backend of kind url, or a base URL (default: the agent's api_base)",
+    )
+    check.add_argument(
+        "--agent", type=Path, metavar="FILE", help="an agent_config.json or config.yaml: its model is asked, with its sampling parameters"
+    )
     check.set_defaults(run=run_check)
     reap = commands.add_parser("reap", help="end processes and containers that dead sessions left behind; touches nothing else")
     reap.set_defaults(run=run_reap)
@@ -121,8 +131,18 @@ def run_check(options: argparse.Namespace) -> None:
     """Each rung as it holds; the first that does not ends it with status 1."""
     from pytest_agentbench.backends.proof.probe import probe
     from pytest_agentbench.backends.proof.ready import ProofSequence
+    from pytest_agentbench.records import SAMPLING
+    from pytest_agentbench.suites.agent_config import AgentConfig
 
-    endpoint, ready = _endpoint(options.name)
+    agent = AgentConfig(Path(), {}, "", ()) if options.agent is None else _read_agent(options.agent)
+    if not (name := options.name or agent.api_base):
+        raise ConfigError(
+            "which server is checked? agentbench backend check NAME|URL, or --agent with an agent_config.json that has api_base"
+        )
+    endpoint, ready = _endpoint(name)
+    sampling = {key: value for key, value in agent.settings.items() if key in SAMPLING}
+    endpoint = replace(endpoint, model=sampling.pop("model", endpoint.model))
+    ready = ready.model_copy(update={"chat": {**ready.chat, **sampling}})
     print(f"checking {endpoint.url}, for {PATIENCE:g} s at the most", file=sys.stderr)
     ladder = ProofSequence(endpoint, ready, time.monotonic() + PATIENCE)
     for rung in ladder.climb():
@@ -130,6 +150,22 @@ def run_check(options: argparse.Namespace) -> None:
     speed = probe(ladder.answering)
     rate = "" if speed.tokens_per_s is None else f", {speed.tokens_per_s:.0f} tok/s"
     print(f"✓ {'speed':<8} TTFT {speed.ttft_ms:.0f} ms, E2E {speed.e2e_ms:.0f} ms{rate}  (one chat at a time, rough; a run measures)")
+
+
+def _read_agent(file: Path) -> AgentConfig:
+    """Says what a file has for the agent `terminal`, and what of it is not used; raises ConfigError for what the agent cannot have."""
+    from pytest_agentbench.agents.factory import make_agent
+    from pytest_agentbench.suites.agent_config import KIND, read_agent_config
+
+    config = read_agent_config(file)
+    try:
+        make_agent({"kind": KIND, **config.settings}, file.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    print(f"✓ {'agent':<8} {', '.join(f'{name} {value}' for name, value in config.settings.items())}")
+    if config.note:
+        print(config.note)
+    return config
 
 
 def run_reap(_options: argparse.Namespace) -> None:

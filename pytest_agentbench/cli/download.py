@@ -6,6 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.cli.backend import run_check
+from pytest_agentbench.cli.init import write_suite
+from pytest_agentbench.cli.sessions import run_session
+from pytest_agentbench.errors import ConfigError
+
+SUITE = "openthoughts"
+BACKENDS = ("--agentbench-backend", "--agentbench-ab")  # options that say which server is measured
+
 
 def add(commands: Any) -> None:
     """The parsers of these commands, one for each data set."""
@@ -22,10 +30,19 @@ def add(commands: Any) -> None:
     exam.add_argument("--revision", required=True, help="commit, tag or branch of the data set's repository; its commit is printed")
     exam.add_argument("--output", type=Path, default=Path("data"), metavar="DIR", help="where to write (default: data)")
     exam.set_defaults(run=run_hle)
-    tasks = sets.add_parser("openthoughts", help="OpenThoughts' tasks in a terminal, as Harbor has them")
+    tasks = sets.add_parser(
+        "openthoughts",
+        help="OpenThoughts' tasks in a terminal, as Harbor has them",
+        epilog="Options of pytest follow `--`: agentbench download openthoughts --run -- -n 8 --agentbench-backend=nemotron",
+    )
     tasks.add_argument("--dataset", default="tb-dev", metavar="NAME", help="tb-dev (default), tblite, or owner/name of another repository")
     tasks.add_argument("--revision", default="main", help="commit, tag or branch (default: main); its commit is recorded")
     tasks.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: scenarios/openthoughts/NAME)")
+    tasks.add_argument("--skip-download", action="store_true", help="take what is in the folder already, and ask no hub")
+    tasks.add_argument("--run", dest="runs", action="store_true", help="run the suite openthoughts on them, and print the analysis")
+    tasks.add_argument("--agent", type=Path, metavar="FILE", help="with --run: an agent_config.json or config.yaml, which is checked first")
+    tasks.takes_rest()
+    tasks.takes_reports()
     tasks.set_defaults(run=run_openthoughts)
 
 
@@ -43,8 +60,37 @@ def run_hle(options: argparse.Namespace) -> None:
     download(options.revision, options.output)
 
 
-def run_openthoughts(options: argparse.Namespace) -> None:
-    """Says what there is, and how to run it."""
-    from pytest_agentbench.suites.datasets.openthoughts import download
+def run_openthoughts(options: argparse.Namespace) -> int:
+    """Says what there is, and how to run it; with --run it does that as well."""
+    from pytest_agentbench.suites.datasets.openthoughts import download, local_tasks
 
-    download(options.dataset, options.revision, options.output)
+    if (options.agent or options.rest) and not options.runs:
+        raise ConfigError("--agent and options of pytest are for a run: give --run as well")
+    agent = agent_words(options)
+    tasks = (
+        local_tasks(options.dataset, options.output)
+        if options.skip_download
+        else download(options.dataset, options.revision, options.output)
+    )
+    chosen = [f"dataset.file={tasks.place.absolute()}", f"dataset.name={tasks.dataset}"]
+    words = [word for change in chosen for word in ("--agentbench-set", change)]
+    if not options.runs:
+        print(f"now run: pytest -m {SUITE} {' '.join(words)}")
+        return 0
+    if not (folder := Path("scenarios", SUITE)).joinpath("suite.yaml").exists():
+        write_suite(SUITE)
+    return run_session([str(folder), "-v", *words, *agent, *options.rest], options.reports).status
+
+
+def agent_words(options: argparse.Namespace) -> list[str]:
+    """Options of pytest for an agent's file and for its server, which is checked before anything is fetched."""
+    from pytest_agentbench.suites.agent_config import read_agent_config
+
+    if options.agent is None:
+        return []
+    config = read_agent_config(options.agent)
+    words = ["--agentbench-set", f"agent.config={options.agent.absolute()}"]
+    if any(word.startswith(BACKENDS) for word in options.rest) or not config.api_base:
+        return words  # a backend is proven by the session that starts it
+    run_check(argparse.Namespace(name=None, agent=options.agent))
+    return [*words, f"--agentbench-backend={config.api_base}"]

@@ -44,13 +44,20 @@ def run_init(options: argparse.Namespace) -> None:
         return
     if options.suite not in known:
         raise ConfigError(unknown_name("shipped suite", options.suite, known))
-    folder = suites / options.suite
-    copies = [(file, Path("scenarios", options.suite, file.relative_to(folder))) for file in data_files(folder)]
+    write_suite(options.suite)
+    print(f"now run: pytest scenarios/{options.suite}")
+
+
+def write_suite(name: str) -> None:
+    """Adds what of a shipped suite is not there, and says what it wrote."""
+    from pytest_agentbench.lib.shipped import shipped
+
+    folder = shipped("scenarios") / name
+    copies = [(file, Path("scenarios", name, file.relative_to(folder))) for file in data_files(folder)]
     copies.append((shipped("backends") / "embedded.yaml", Path("backends/embedded.yaml")))
     copies.append((shipped(ENVIRONMENT), Path(ENVIRONMENT)))
     outcomes = [(copy(source, target), target) for source, target in copies]
     report([*outcomes, *configuration()])
-    print(f"now run: pytest scenarios/{options.suite}")
 
 
 def configuration() -> list[tuple[FileOutcome, Path]]:

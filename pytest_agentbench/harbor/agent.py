@@ -17,6 +17,7 @@ from pytest_agentbench.errors import ConfigError, LimitReached
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json
 from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
+from pytest_agentbench.suites.agent_config import AgentConfig, read_agent_config
 from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools.toolbox import Toolbox
@@ -39,14 +40,23 @@ TRANSCRIPT = "transcript.json"  # in Harbor's folder for the agent's logs
 class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always here
     """`harbor run -a pytest_agentbench.harbor:Agent`. Its options are those of the agent `terminal`, sampling parameters and `api_base`."""
 
-    def __init__(self, logs_dir: Path, model_name: str | None = None, *, api_base: str | None = None, **options: Any) -> None:
-        """Raises ConfigError for an option that the agent does not have, and where it is not said which model to ask, and where."""
+    def __init__(
+        self, logs_dir: Path, model_name: str | None = None, *, api_base: str | None = None, config: str | None = None, **options: Any
+    ) -> None:
+        """`config` is the path of an agent_config.json or a config.yaml. Other options win over the file.
+
+        Raises ConfigError for an option that the agent does not have, and where it is not said which model to ask, and where.
+        """
         super().__init__(logs_dir, model_name, **{name: options.pop(name) for name in HARBORS if name in options})
-        settings = {"kind": "terminal", **options}
+        read = AgentConfig(Path(), {}, "", ()) if config is None else read_agent_config(Path(config))
+        if read.note:
+            self.logger.warning(read.note)
+        settings = {"kind": "terminal", **read.settings, **options}
+        model = settings.pop("model", None)
         self._agent = make_agent(settings, Path())
         self._sampling = sampling_of(settings)
-        self._url = _url(api_base or self._get_env(*URL))
-        self._model = _model(model_name)
+        self._url = _url(api_base or read.api_base or self._get_env(*URL))
+        self._model = _model(model_name or model)
 
     @staticmethod
     def name() -> str:

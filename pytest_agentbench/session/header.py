@@ -28,6 +28,8 @@ def _lines(setup: Setup, opened: OpenSession | None, workers: Sequence[str], rea
     suites = ", ".join(f"{name} ({len(suite.scenarios)} scenarios)" for name, suite in setup.suites.items())
     yield f"backend {backend.name}{f' - {backend.note}' if backend.note else ''}"
     yield f"suites {suites or 'none that can be loaded'}"
+    for suite in setup.suites.values():
+        yield from suite.notes
     if opened is not None:
         yield f"{setup.concurrency} rollouts in flight, run directory {setup.shown(opened.directory)}"
         yield from opened.redactor.advice

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml, override, validate
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.agent_config import with_config
+from pytest_agentbench.suites.agent_config import Say, with_config, with_typed_config
 from pytest_agentbench.suites.argument_modes import with_modes
 from pytest_agentbench.suites.datasets import read_dataset
 from pytest_agentbench.suites.disclosure import refuse_keys_in_names
@@ -38,7 +38,9 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
     data = load_yaml(file)
     if agent is not None:
         data["agent"] = in_place_of(data.get("agent"), agent)
-    spec = validate(SuiteSpec, with_role_file(override(data, overrides, str(file)), file), str(file))
+    notes: list[str] = []
+    changes = [*with_typed_config(overrides, data.get("agent"), file.parent, notes.append)]
+    spec = validate(SuiteSpec, with_role_file(override(data, changes, str(file)), file), str(file))
     tools = {"default": spec.tools, **{name: each.tools for name, each in spec.variants.items()}}
     answers = {"default": spec.answers, **{name: each.answers for name, each in spec.variants.items()}}
     scenarios, dataset = read_dataset(file, spec.dataset, without_tools=bool(spec.tools))
@@ -52,8 +54,9 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         scenarios=tuple(_in_sandbox(each, spec) for each in scenarios),
         dataset=dataset,
         thresholds=spec.thresholds,
-        agent=with_config(spec.agent, file.parent),
-        variants={name: _variant(spec, name, file.parent) for name in spec.variants},
+        agent=with_config(spec.agent, file.parent, notes.append),
+        variants={name: _variant(spec, name, file.parent, notes.append) for name in spec.variants},
+        notes=tuple(dict.fromkeys(notes)),
         gate=tuple(spec.gate),
         quarantine=tuple(Quarantined(**dict(each)) for each in spec.quarantine),
         tools={variant: each for variant, each in tools.items() if each},
@@ -80,9 +83,9 @@ def _in_sandbox(scenario: Scenario, spec: SuiteSpec) -> Scenario:
     return replace(scenario, task=task)
 
 
-def _variant(spec: SuiteSpec, name: str, folder: Path) -> Json:
+def _variant(spec: SuiteSpec, name: str, folder: Path, say: Say) -> Json:
     """What a variant changes of the suite's agent."""
     own: Json = spec.variants[name].agent
     kind = own.get("kind", spec.agent["kind"])
-    settings = with_config({**own, "kind": kind}, folder)
+    settings = with_config({**own, "kind": kind}, folder, say)
     return settings if "kind" in own else {key: value for key, value in settings.items() if key != "kind"}

@@ -116,6 +116,7 @@ class Suite:
     trials: int = 1
     timeout: float = 600.0  # seconds for one rollout
     description: str = ""
+    notes: tuple[str, ...] = ()  # sentences for the header of a session: keys of a file that are not used
 
     @property
     def score_names(self) -> tuple[str, ...]:

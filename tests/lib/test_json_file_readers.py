@@ -15,7 +15,7 @@ from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.retriever.corpus import read_allowed, read_corpus
 from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.suites.agent_config import with_config
+from pytest_agentbench.suites.agent_config import read_agent_config
 from pytest_agentbench.suites.datasets import agent_leaderboard, hle
 
 
@@ -36,7 +36,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "allowed.json": read_allowed,
     "run.json": lambda file: read_run(file.parent),
     "samples.jsonl": lambda file: [*read_samples(file.parent, ())],
-    "agent_config.json": lambda file: with_config({"kind": "terminal", "config": file.name}, file.parent),
+    "agent_config.json": read_agent_config,
     "orchestrator_usage.jsonl": lambda file: toolorchestra.read(with_task(file.parent)),
 }
 

@@ -22,6 +22,7 @@ from pytest_agentbench.sandbox.harbor_factory import without_compose
 from pytest_agentbench.sandbox.ownership import OWNER
 from tests.base_image import base_image
 from tests.dockerd import NoEngine, any_engine
+from tests.engines import engine
 from tests.project import Project
 from tests.tasks import write_task
 
@@ -30,6 +31,16 @@ TASKS = ROOT / "scenarios/openthoughts/tasks"
 HOME = home_of("harbor")
 AGENT, ENVIRONMENT = "pytest_agentbench.harbor:Agent", "pytest_agentbench.harbor:Environment"
 KEY = "canary-key-of-the-endpoint"
+
+#: The guide's agent_config.json; its api_base is the address of the test's own server.
+AGENT_CONFIG: Json = {
+    "agent_name": "nvidia-nemotron-nano",
+    "model": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "api_base": "http://localhost:8000/v1",
+    "api_type": "openai",
+    "temperature": 0.1,
+    "max_tokens": 8192,
+}
 
 pytestmark = [
     pytest.mark.slow,
@@ -51,11 +62,8 @@ def engine_url() -> Iterator[str]:
 
 @pytest.fixture
 def environment(engine_url: str, tmp_path: Path) -> dict[str, str]:
-    """Of Harbor's processes: they find our package as if it were installed there, the engine, and a home of their own."""
-    (facts,) = (each for folder in map(Path, sys.path) for each in folder.glob("pytest_agentbench-*.dist-info"))
-    shutil.copytree(facts, tmp_path / "installed" / facts.name)
-    path = os.pathsep.join((str(ROOT), str(tmp_path / "installed")))
-    return {**foreign_environment(), "PYTHONPATH": path, "DOCKER_HOST": engine_url, "HOME": str(tmp_path), "OPENAI_API_KEY": KEY}
+    """Of Harbor's processes: the engine, a key, and a home of their own."""
+    return {**foreign_environment(), "DOCKER_HOST": engine_url, "HOME": str(tmp_path), "OPENAI_API_KEY": KEY}
 
 
 def scripted(folder: Path, rules: list[Json]) -> Child:
@@ -65,10 +73,10 @@ def scripted(folder: Path, rules: list[Json]) -> Child:
     return Child("pytest_agentbench.engine", {"policy": "script", "script": str(script), "model": "scripted"}, folder / "engine.log")
 
 
-def done(*arguments: str | Path, environment: dict[str, str], given: str = "") -> str:
-    """What a program of Harbor's environment prints."""
+def done(*arguments: str | Path, environment: dict[str, str], given: str = "", folder: Path = ROOT) -> str:
+    """What a program of Harbor's environment prints, started in `folder`."""
     command = [str(HOME / "bin" / arguments[0]), *map(str, arguments[1:])]
-    ended = subprocess.run(command, input=given, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, input=given, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     assert 0 == ended.returncode, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -97,7 +105,10 @@ def test_harbors_oracle_in_our_sandbox(task: str, environment: dict[str, str], t
 
 
 def test_our_agent_by_harbors_command(environment: dict[str, str], tmp_path: Path) -> None:
-    """`harbor run` with our agent and our sandbox solves a task, counts its tokens, and puts no key into what it writes."""
+    """`harbor run` with our agent and our sandbox solves a task, counts its tokens, and puts no key into what it writes.
+
+    It finds our package in its environment: it is started where the package is not.
+    """
     solution = (TASKS / "log-forensics/solution/solve.sh").read_text()
     rules: list[Json] = [
         {"match": {"turn": 0}, "tool_calls": [{"name": "bash", "arguments": {"command": solution}}]},
@@ -108,7 +119,7 @@ def test_our_agent_by_harbors_command(environment: dict[str, str], tmp_path: Pat
         url = f"http://127.0.0.1:{server.ready()['port']}/v1"
         agent = ("-a", AGENT, "-m", "openai/scripted", "--ak", f"api_base={url}", "--ak", "max_iterations=3", "--ak", "temperature=0")
         where = ("-p", TASKS / "log-forensics", "-e", ENVIRONMENT, "-o", tmp_path / "jobs", "--job-name", "ours", "-y")
-        done("harbor", "run", *agent, *where, environment=environment)
+        done("harbor", "run", *agent, *where, environment=environment, folder=tmp_path)
     finally:
         server.stop()
 
@@ -121,6 +132,59 @@ def test_our_agent_by_harbors_command(environment: dict[str, str], tmp_path: Pat
     said = json.loads((file.parent / "agent/transcript.json").read_text())
     assert ["system", "user", "assistant", "tool", "assistant"] == [each["role"] for each in said][:5]
     assert not [each for each in (tmp_path / "jobs").rglob("*") if each.is_file() and KEY.encode() in each.read_bytes()]
+
+
+#: The commands of the Harbor guide, in the words of Harbor 0.24 where it has others, and with commands of ours where the guide has scripts.
+GUIDE = r"""
+curl -s {url}/models
+
+curl -s {url}/chat/completions -H "Content-Type: application/json" \
+  -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}], "max_tokens": 50}}'
+
+agentbench backend check --agent agent_config.json
+
+harbor run --path ./openthoughts_dataset --agent-import-path pytest_agentbench.harbor:Agent --ak config=agent_config.json \
+  --jobs-dir ./benchmark_results --job-name theirs --n-concurrent 4 -e pytest_agentbench.harbor:Environment -y
+
+cat ./benchmark_results/theirs/result.json | jq '.'
+
+agentbench import harbor ./benchmark_results/theirs
+
+agentbench download openthoughts --skip-download --output ./openthoughts_dataset --run --agent agent_config.json
+
+agentbench export --as atif --output ./ours
+
+cat ./ours/*/result.json | jq '.'
+"""
+
+
+def test_the_guides_commands(environment: dict[str, str], tmp_path: Path) -> None:
+    """From the first look at the server to results of both, with its agent_config.json as it is: the same task is solved both ways."""
+    if lacking := [name for name in ("curl", "jq") if not shutil.which(name)]:
+        pytest.skip(f"NOT TESTED: the guide's commands; {', '.join(lacking)} is not installed")
+    shutil.copytree(TASKS / "log-forensics", tmp_path / "openthoughts_dataset/log-forensics")
+    first_line = (TASKS / "log-forensics/instruction.md").read_text().partition("\n")[0]
+    solution = {"name": "bash", "arguments": {"command": (TASKS / "log-forensics/solution/solve.sh").read_text()}}
+    rules: list[Json] = [
+        {"match": {"contains": first_line, "turn": 0}, "tool_calls": [solution]},
+        {"tool_calls": [{"name": "done", "arguments": {}}]},
+    ]
+    own = {**environment, "PATH": os.pathsep.join((str(Path(sys.executable).parent), str(HOME / "bin"), environment["PATH"]))}
+    said = []
+    with engine(tmp_path, rules, model=AGENT_CONFIG["model"]) as address:
+        (tmp_path / "agent_config.json").write_text(json.dumps({**AGENT_CONFIG, "api_base": f"{address}/v1"}))
+        for command in GUIDE.format(url=f"{address}/v1", model=AGENT_CONFIG["model"]).split("\n\n"):
+            ended = subprocess.run(["bash", "-c", command], env=own, cwd=tmp_path, capture_output=True, text=True, check=False)
+            assert 0 == ended.returncode, command + ended.stdout + ended.stderr
+            said.append(ended.stdout)
+
+    models, chat, checked, _, theirs, imported, ours, _, exported = said
+    assert AGENT_CONFIG["model"] == json.loads(models)["data"][0]["id"] == json.loads(chat)["model"]
+    assert "✓ tools" in checked
+    assert [1, 1] == [json.loads(result)["n_total_trials"] for result in (theirs, exported)]
+    assert "harbor_reward: 1.000 mean" in imported
+    assert "1 passed" in ours
+    assert "agent_config.json: not used: agent_name, api_type\n" in (tmp_path / "benchmark_results/theirs/job.log").read_text()
 
 
 def test_an_agent_that_runs_out_of_iterations_is_verified(environment: dict[str, str], tmp_path: Path) -> None:

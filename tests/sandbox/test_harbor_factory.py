@@ -6,14 +6,12 @@ import importlib
 import importlib.util
 import os
 import sys
-import tomllib
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.machine.environments import environments
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.rollouts.rollout import preflight
 from pytest_agentbench.sandbox.harbor_factory import check_sandbox, without_compose
@@ -91,12 +89,3 @@ def test_compose_is_looked_for(says: str, fits: bool, tmp_path: Path, monkeypatc
     assert ("" if fits else "Harbor's `docker` takes Docker Compose of version 2 (`docker compose`), which is missing here") == (
         without_compose().partition("; ")[0]
     )
-
-
-def test_the_environment_for_tests_has_what_we_need() -> None:
-    """The pins of `harbor` are those of our own package beside Harbor's."""
-    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    brought = {"numpy", "pluggy", "pydantic", "pyyaml"}  # by Harbor, or by others of ours
-    needed = {each.partition(";")[0].strip() for each in ours}
-
-    assert {each for each in needed if each.partition(">")[0] not in brought} == {*environments()["harbor"].pins[1:]}

@@ -1,4 +1,4 @@
-"""agent_config.json as settings."""
+"""agent_config.json and config.yaml of the Harbor guide as settings."""
 
 from __future__ import annotations
 
@@ -6,49 +6,133 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.suites.agent_config import with_config
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.agent_config import read_agent_config, with_config
+from pytest_agentbench.suites.folder import load_suite
+from tests.tasks import write_task
 
-ORIGINAL = {
-    "name": "nemotron",
-    "model": "nvidia/nemotron",
-    "api_base": "http://localhost:8000/v1",
+MODEL = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
+URL = "http://localhost:8000/v1"
+
+#: Keys and values of the guide's files.
+AGENT: Json = {
+    "agent_name": "nvidia-nemotron-nano",
+    "model": MODEL,
+    "api_base": URL,
     "api_type": "openai",
-    "temperature": 0.7,
+    "temperature": 0.6,
     "max_tokens": 2048,
+}
+SERVER: Json = {
+    "general": {"name": "nvidia-nemotron-vllm-deployment", "description": "a server"},
+    "model_information": {
+        "model_config": {"model_id": MODEL, "trust_remote_code": True, "dtype": "auto"},
+        "vllm_engine_config": {"max_model_len": 8192, "gpu_memory_utilization": 0.85},
+        "inference_parameters": {"temperature": 0.6, "max_tokens": 200, "top_p": 1.0, "top_k": -1},
+    },
 }
 
 
+def nobody_is_told(sentence: str) -> None:
+    raise AssertionError(sentence)
+
+
+def write(folder: Path) -> Path:
+    """The guide's two files in a folder."""
+    (folder / "agent_config.json").write_text(json.dumps(AGENT))
+    (folder / "config.yaml").write_text(yaml.safe_dump(SERVER, sort_keys=False))
+    return folder
+
+
 def test_the_original(tmp_path: Path) -> None:
-    """Its sampling parameters are settings, what stands beside it wins, and its address is the backend's affair."""
-    (tmp_path / "agent_config.json").write_text(json.dumps(ORIGINAL))
+    """Its sampling parameters are settings, what stands beside it wins, and what is not used is said in one line."""
+    said: list[str] = []
+    settings = {"kind": "terminal", "config": "agent_config.json", "temperature": 0.0, "style": "text"}
 
-    settings = with_config({"kind": "terminal", "config": "agent_config.json", "temperature": 0.0, "style": "text"}, tmp_path)
+    taken = with_config(settings, write(tmp_path), said.append)
 
-    assert {"kind": "terminal", "model": "nvidia/nemotron", "temperature": 0.0, "max_tokens": 2048, "style": "text"} == settings
+    assert {"kind": "terminal", "model": MODEL, "temperature": 0.0, "max_tokens": 2048, "style": "text"} == taken
+    (sentence,) = said
+    assert f"{tmp_path}/agent_config.json: not used: agent_name, api_type, api_base" == sentence.partition("; ")[0]
+    assert f"the server that is measured is the backend's (--agentbench-backend={URL})" == sentence.partition("; ")[2]
+
+
+def test_the_originals_server(tmp_path: Path) -> None:
+    """Of its config.yaml an agent has the model and the sampling parameters; each other key, or a part of them, is said."""
+    config = read_agent_config(write(tmp_path) / "config.yaml")
+
+    assert {"model": MODEL, "temperature": 0.6, "max_tokens": 200, "top_p": 1.0} == config.settings
+    assert ("", f"{tmp_path}/config.yaml: not used: ") == (config.api_base, config.note.partition("general")[0])
+    information = ("model_config.trust_remote_code", "model_config.dtype", "vllm_engine_config", "inference_parameters.top_k")
+    assert ("general", *(f"model_information.{key}" for key in information)) == config.left
+
+
+def test_a_model_in_a_folder(tmp_path: Path) -> None:
+    """It is served by the name of the folder."""
+    named = {"is_model_local": True, "model_id": "tuned", "model_path": "/models/tuned"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_information": {"model_config": named}}))
+
+    config = read_agent_config(tmp_path / "config.yaml")
+
+    assert ({"model": "/models/tuned"}, ("model_information.model_config.model_id",)) == (config.settings, config.left)
+
+
+@pytest.fixture
+def suite_file(tmp_path: Path) -> Path:
+    """A suite of a task, whose agent has sampling parameters of its own."""
+    folder = tmp_path / "suite"
+    write_task(folder / "tasks")
+    agent = {"kind": "terminal", "temperature": 0.0, "max_tokens": 1, "style": "text"}
+    suite = {"name": "mine", "dataset": {"format": "harbor", "file": "tasks"}, "agent": agent, "scorers": ["reward"]}
+    (folder / "suite.yaml").write_text(yaml.safe_dump(suite))
+    return folder / "suite.yaml"
+
+
+def test_what_is_typed_wins_over_the_suite(suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is named by --agentbench-set takes the place of what suite.yaml has, and gives way to what is typed behind it."""
+    monkeypatch.chdir(write(tmp_path))
+
+    suite = load_suite(suite_file, [("agent.config", "agent_config.json"), ("agent.max_tokens", 9)])
+
+    assert {"kind": "terminal", "model": MODEL, "temperature": 0.6, "max_tokens": 9, "style": "text"} == suite.agent
+    assert ["agent_config.json: not used: agent_name, api_type, api_base"] == [note.partition(";")[0] for note in suite.notes]
+
+
+def test_a_file_beside_the_suite_comes_first(suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before one of its name in the working directory."""
+    monkeypatch.chdir(write(tmp_path))
+    (suite_file.parent / "agent_config.json").write_text('{"model": "beside"}')
+
+    suite = load_suite(suite_file, [("agent.config", "agent_config.json")])
+
+    assert ("beside", ()) == (suite.agent["model"], suite.notes)
 
 
 def test_of_others(tmp_path: Path) -> None:
     """Another agent may have an option of that name."""
     settings = {"kind": "./agent.py:Mine", "config": "mine.json"}
 
-    assert settings == with_config(settings, tmp_path)
+    assert settings == with_config(settings, tmp_path, nobody_is_told)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("name", "text", "words"),
     [
-        ("{", "agent_config.json: not valid JSON"),
-        ("[]", "agent_config.json: is list, should be an object"),
-        ('{"temprature": 1}', "agent_config.json: unknown key 'temprature'; known keys: .*max_tokens"),
-        (None, "agent_config.json: No such file"),
+        ("agent_config.json", "{", "agent_config.json: not valid JSON"),
+        ("agent_config.json", "[]", "agent_config.json: is list, should be an object"),
+        ("agent_config.json", '{"temprature": 1}', "agent_config.json: unknown key 'temprature'; known keys: .*max_tokens"),
+        ("agent_config.json", None, "agent_config.json: No such file"),
+        ("config.yaml", "model_information: [1]", "config.yaml: model_information.model_config should be a mapping of keys"),
+        ("config.yaml", "general: {}", "config.yaml: has neither model_information.model_config.model_id nor sampling parameters in "),
     ],
 )
-def test_faults(tmp_path: Path, text: str | None, words: str) -> None:
+def test_faults(tmp_path: Path, name: str, text: str | None, words: str) -> None:
     """A file that cannot be meant is named with what is wrong."""
     if text is not None:
-        (tmp_path / "agent_config.json").write_text(text)
+        (tmp_path / name).write_text(text)
 
     with pytest.raises(ConfigError, match=words):
-        with_config({"kind": "terminal", "config": "agent_config.json"}, tmp_path)
+        with_config({"kind": "terminal", "config": name}, tmp_path, nobody_is_told)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_agentbench.backends.machine import own_package
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError, unknown_name
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.lib.log_tail import indented, tail
@@ -36,6 +37,17 @@ class EnvironmentSpec:
     pins: tuple[str, ...]
     python: tuple[int, ...] = ()  # oldest version that its packages take; empty: any that agentbench takes
     driver: int = 0  # oldest branch of NVIDIA's driver that its CUDA runs on (CUDA's release notes, table 3); 0: it has no CUDA
+
+    @property
+    def has_our_package(self) -> bool:
+        """Whether one of its pins is this very package, which is linked and not installed from an index."""
+        return own_package.NAME in self.pins
+
+    @property
+    def from_index(self) -> tuple[str, ...]:
+        """The packages that pip installs: the pins, then the dependencies of this package if it is one of them."""
+        needed = own_package.requirements() if self.has_our_package else []
+        return (*(pin for pin in self.pins if pin != own_package.NAME), *needed)
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,9 @@ class Installation:
 
 
 def _in_one_go(made: Installation) -> None:
-    made.pip(*made.spec.pins)
+    made.pip(*made.spec.from_index)
+    if made.spec.has_our_package:
+        own_package.link_into(next(made.home.glob("lib/python3.*/site-packages")))
 
 
 def _vllm_cpu(made: Installation) -> None:
@@ -146,11 +160,16 @@ def environments_folder() -> Path:
 
 
 def home_of(name: str) -> Path:
-    """The folder of a known environment; another one for other pins. Raises ConfigError for an unknown name."""
+    """The folder of a known environment: another one for other pins, and for this package at another place.
+
+    Raises ConfigError for an unknown name.
+    """
     if name not in environments():
         raise ConfigError(unknown_name("environment", name, environments()))
-    pins = hashlib.sha256("\n".join(environments()[name].pins).encode()).hexdigest()
-    return environments_folder() / f"{name}-{pins[:8]}"
+    spec = environments()[name]
+    linked = [str(own_package.package_folder())] if spec.has_our_package else []
+    content = hashlib.sha256("\n".join([*spec.from_index, *linked]).encode()).hexdigest()
+    return environments_folder() / f"{name}-{content[:8]}"
 
 
 def is_whole(home: Path) -> bool:

@@ -24,6 +24,13 @@ RECORD = "revision.json"  # in the folder: what was downloaded
 NAMED = 3  # tasks of a kind that are named
 
 
+class TaskFolder(NamedTuple):
+    """Task directories that are here."""
+
+    place: Path  # the folder that they are in
+    dataset: str  # name of the data set for reports
+
+
 class OpenThoughtsSnapshot(NamedTuple):
     """A data set at one commit."""
 
@@ -32,21 +39,35 @@ class OpenThoughtsSnapshot(NamedTuple):
     files: tuple[str, ...]
 
 
-def download(dataset: str, revision: str, output: Path | None = None, token: str | None = None) -> Path:
-    """Fetches a data set into a folder, prints what is in it and how to run it, and returns the folder with its task directories.
+def download(dataset: str, revision: str, output: Path | None = None, token: str | None = None) -> TaskFolder:
+    """Fetches a data set into a folder, prints what is in it, and returns the folder with its task directories.
 
     `dataset` is a short name or `owner/name`, `revision` a commit, a tag or a branch. What was interrupted is gone on with when it is
     called again; the folder is there only when all of it is. Raises ConfigError for an unknown name, without the extra `hub`, for a
     repository without tasks and for a folder that holds something else; AgentbenchError without network.
     """
     repository = _repository(dataset)
-    folder = output or Path("scenarios/openthoughts", dataset.rpartition("/")[2].lower())
+    folder = output or _usual_folder(dataset)
     snapshot = _snapshot(repository, revision, token)
     place = folder / _place(snapshot)
     if _is_new(folder, snapshot):
         _fetch(snapshot, folder, token)
-    _tell(snapshot, place, [*harbor.load(place)])
-    return place
+    return _summary(snapshot, place)
+
+
+def local_tasks(dataset: str, output: Path | None = None) -> TaskFolder:
+    """Returns the tasks in a folder that was downloaded before, and prints a summary; raises ConfigError if there are none."""
+    folder = output or _usual_folder(dataset)
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: there is no such folder; without --skip-download the data set is downloaded into it")
+    record = {"repository": _repository(dataset), "commit": "unknown", **_known(folder)}
+    files = tuple(str(each.relative_to(folder)) for each in sorted(folder.rglob(TASK_FILE)))
+    snapshot = OpenThoughtsSnapshot(record["repository"], record["commit"], files)
+    return _summary(snapshot, folder / _place(snapshot))
+
+
+def _usual_folder(dataset: str) -> Path:
+    return Path("scenarios/openthoughts", dataset.rpartition("/")[2].lower())
 
 
 def _repository(dataset: str) -> str:
@@ -77,12 +98,17 @@ def _is_new(folder: Path, snapshot: OpenThoughtsSnapshot) -> bool:
     """Whether it is not there yet; raises ConfigError where something else is."""
     if not folder.exists():
         return True
-    record = folder / RECORD
-    known: Any = read_json_file(record) if record.is_file() else {}
+    known = _known(folder)
     if known == _record(snapshot):
         return False
     what = f"{known['repository']} at {known['commit']}" if known else "something else"
     raise ConfigError(f"{folder}: is there already, with {what}; remove it, or name another folder with --output")
+
+
+def _known(folder: Path) -> Any:
+    """Returns the record that a download has left in its folder, or an empty one."""
+    record = folder / RECORD
+    return read_json_file(record) if record.is_file() else {}
 
 
 def _record(snapshot: OpenThoughtsSnapshot) -> dict[str, str]:
@@ -101,11 +127,12 @@ def _fetch(snapshot: OpenThoughtsSnapshot, folder: Path, token: str | None) -> N
     unfinished.rename(folder)
 
 
-def _tell(snapshot: OpenThoughtsSnapshot, place: Path, scenarios: Sequence[Scenario]) -> None:
+def _summary(snapshot: OpenThoughtsSnapshot, place: Path) -> TaskFolder:
+    """Prints how many tasks there are and which of them cannot run, and returns their folder."""
+    scenarios: Sequence[Scenario] = [*harbor.load(place)]
     print(f"{place}  {len(scenarios)} tasks  {snapshot.repository}  revision {snapshot.commit}")
     skipped = [each.id for each in scenarios if each.task and each.task.unsupported]
     if skipped:
         more = f" and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""
         print(f"{len(skipped)} of them ask for what is not supported, and are skipped: {', '.join(skipped[:NAMED])}{more}")
-    name = snapshot.repository.rpartition("/")[2]
-    print(f"now run: pytest -m openthoughts --agentbench-set dataset.file={place.absolute()} --agentbench-set dataset.name={name}")
+    return TaskFolder(place, snapshot.repository.rpartition("/")[2])

@@ -1,0 +1,90 @@
+"""`agentbench backend check` of an agent: what its file says, and that the server takes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.cli import main
+from tests.engines import engine
+from tests.web import QuietHandler, serving
+
+Capture = pytest.CaptureFixture[str]
+
+MODEL = "a-model"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of a server that has one model."""
+    with engine(tmp_path_factory.mktemp("engine"), model=MODEL) as address:
+        yield f"{address}/v1"
+
+
+def config(folder: Path, **settings: Any) -> str:
+    file = folder / "agent_config.json"
+    file.write_text(json.dumps(settings))
+    return str(file)
+
+
+def test_an_agent(url: str, tmp_path: Path, capsys: Capture) -> None:
+    """Where its file says the server, nothing else has to: it is read, the model is listed, chats, and calls a tool."""
+    file = config(tmp_path, agent_name="mine", model=MODEL, api_base=url, temperature=0.6, max_tokens=64)
+
+    status = main(["backend", "check", "--agent", file])
+
+    read, unused, *proofs = capsys.readouterr().out.splitlines()
+    assert 0 == status
+    assert f"✓ agent    model {MODEL}, temperature 0.6, max_tokens 64" == read
+    assert f"{file}: not used: agent_name" == unused
+    assert ["port", "models", "chat", "tools", "speed"] == [line.split()[1] for line in proofs]
+
+
+def test_a_model_that_is_not_served(url: str, tmp_path: Path, capsys: Capture) -> None:
+    """The check ends with the models that there are."""
+    status = main(["backend", "check", url, "--agent", config(tmp_path, model="another")])
+
+    assert (1, f"agentbench: {url} does not serve 'another'; it lists: {MODEL}") == (status, capsys.readouterr().err.splitlines()[-1])
+
+
+class ShortContext(QuietHandler):
+    """A server with little room, which says so as vLLM does."""
+
+    def do_GET(self) -> None:
+        self.answer(200, json.dumps({"data": [{"id": MODEL}]}).encode())
+
+    def do_POST(self) -> None:
+        wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["max_tokens"]
+        self.answer(400, json.dumps({"error": {"message": f"'max_tokens' is too large: {wanted}"}}).encode())
+
+
+def test_sampling_parameters_that_the_server_refuses(tmp_path: Path, capsys: Capture) -> None:
+    """The probes carry them, so that the server's word comes before the run."""
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), ShortContext)) as server:
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        status = main(["backend", "check", url, "--agent", config(tmp_path, model=MODEL, max_tokens=8192)])
+
+    assert (1, True) == (status, "'max_tokens' is too large: 8192" in capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"max_iterations": 0}, "agent_config.json: agent: 'terminal' cannot be made from its settings: max_iterations should be"),
+        ({"temperature": "hot"}, "agent_config.json: agent: temperature should be "),
+        (
+            {"model": MODEL},
+            "which server is checked? agentbench backend check NAME|URL, or --agent with an agent_config.json that has api_base",
+        ),
+    ],
+)
+def test_faults(tmp_path: Path, capsys: Capture, settings: dict[str, Any], sentence: str) -> None:
+    """Before any server is asked."""
+    status = main(["backend", "check", "--agent", config(tmp_path, **settings)])
+
+    assert (4, True) == (status, sentence in capsys.readouterr().err)
