@@ -172,7 +172,9 @@ SECOND_BOOTS = {
 def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: str) -> None:
     """Where the stack of a guardian that was killed does not boot again, the session ends with a reason that names service and seconds."""
     then, reason = SECOND_BOOTS[way]
-    command = f"if [ -e {project.root}/booted ]; then {then}; fi; touch {project.root}/booted; exec {sys.executable} {SERVICE} --port {{port}}"
+    command = (
+        f"if [ -e {project.root}/booted ]; then {then}; fi; touch {project.root}/booted; exec {sys.executable} {SERVICE} --port {{port}}"
+    )
     stack(project, service={"run": ["sh", "-c", f"{command} --think 0.5"]}, ready={"timeout": 15})
     project.suite(scenarios=100, test=PASSES)
     background = start("--agentbench-backend=small", "--agentbench-concurrency=2", "scenarios/shop")
