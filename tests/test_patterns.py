@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.slow
 def test_patterns_need_linear_time() -> None:
-    """Every pattern of the package is read from the code, and is done with 40,000 characters that are hard for it within its budget.
+    """Every pattern of the package is read from the code, and is done with 60,000 characters that are hard for it within its budget.
 
     Models, tools, logs and files of others decide what is searched; a pattern of quadratic time needs hours for a megabyte of them.
     """

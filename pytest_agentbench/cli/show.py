@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.cli.plain import PlainOutput
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.metrics.other_tools import PEERS
+
+if TYPE_CHECKING:
+    from pytest_agentbench.records import LLMCall
+    from pytest_agentbench.runs.calendar import Calendar
+    from pytest_agentbench.runs.contents import Run
 
 
 def add(commands: Any) -> None:
@@ -24,10 +31,7 @@ def add(commands: Any) -> None:
 
 def run_show(options: argparse.Namespace) -> None:
     """All that a session prints with -v but for single rollouts, or a profile, or another tool's table."""
-    from pytest_agentbench.metrics.other_tools import load_peer
-    from pytest_agentbench.reports.peers import lines
     from pytest_agentbench.reports.terminal import write_whole
-    from pytest_agentbench.runs.journal import check_journal, read_index, read_journal
     from pytest_agentbench.runs.run_file import find_run, read_run
 
     directory = find_run(options.name, options.reports)
@@ -38,15 +42,47 @@ def run_show(options: argparse.Namespace) -> None:
     if options.tool is None:
         write_whole(PlainOutput(), run, str(directory))
         return
+    _show_as(options.tool, directory, run)
+
+
+def _show_as(tool: str, directory: Path, run: Run) -> None:
+    """Prints another tool's table of a run, or of each arm of a run with arms."""
+    from pytest_agentbench.metrics.other_tools import load_peer
+    from pytest_agentbench.reports.peers import lines
+    from pytest_agentbench.runs.journal import check_journal, read_index, read_journal
+
     check_journal(directory)
-    peer = load_peer(options.tool)
+    peer = load_peer(tool)
     if run.imported and run.stopwatch.verdict is None:
-        raise ConfigError(f"{directory} is by {run.imported.tool}, which took no times of calls; {options.tool} would print nothing true")
+        raise ConfigError(f"{directory} is by {run.imported.tool}, which took no times of calls; {tool} would print nothing true")
     if (count := len({entry.session for entry in read_index(directory).entries.values()})) > 1:
-        raise ConfigError(f"{directory} is of {count} sessions with pauses between them, which {options.tool} could not have measured")
+        raise ConfigError(f"{directory} is of {count} sessions with pauses between them, which {tool} could not have measured")
+    if run.ab:
+        for arm, calls in _calls_of_arms(directory, run):
+            print(*lines(peer(calls), f"of the arm {arm}, without the time of the others' turns"), sep="\n", end="\n\n")
+        return
     rollouts = (rollout for rollout in read_journal(directory) if rollout.kind == "scenario")
-    for line in lines(peer(call for rollout in rollouts for call in rollout.all_calls)):
-        print(line)
+    print(*lines(peer(call for rollout in rollouts for call in rollout.all_calls), "of this run"), sep="\n")
+
+
+def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LLMCall]]]:
+    """Yields each arm of a run and the calls of its rollouts, as if the turns of the arm had followed each other at once."""
+    from pytest_agentbench.exports.chosen_runs import ChosenRuns
+    from pytest_agentbench.suites.arms import arm_of
+    from pytest_agentbench.tables import places
+
+    [origin] = ChosenRuns([directory]).origins
+    for arm, (own, _) in ChosenRuns.in_turns(origin, run, lambda key: arm_of(key.variant)).items():
+        attempts = (each for place in places(own) if arm_of(place.rollout.variant) == arm for each in place.rollout.attempts)
+        yield arm, (_moved(call, own.calendar, each.session, each.started_ns) for each in attempts for call in each.calls)
+
+
+def _moved(call: LLMCall, calendar: Calendar, session: int, started_ns: int) -> LLMCall:
+    """Returns a call of an attempt in the time of a calendar, in which the attempt is as long as it was."""
+    at_ns = calendar.epoch_ns(session, started_ns)
+    later_ns = 0 if at_ns is None else at_ns - started_ns
+    times = {name: at + later_ns for name in ("called_ns", "received_ns", "sent_ns", "ended_ns") if (at := getattr(call, name)) is not None}
+    return replace(call, **times, chunks=tuple(chunk._replace(at_ns=chunk.at_ns + later_ns) for chunk in call.chunks))
 
 
 def _show_profile(directory: Path) -> None:

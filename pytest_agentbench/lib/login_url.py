@@ -7,8 +7,6 @@ import re
 from typing import Self
 from urllib.parse import unquote_to_bytes
 
-from pytest_agentbench.lib.redact import is_telling, keep_secret
-
 _USERINFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)@")
 
 _ANY_USERINFO = re.compile(r"://[^/?#\s,|@]*@")
@@ -40,6 +38,8 @@ def without_logins(text: object) -> str:
 
 def _basic(userinfo: str) -> str:
     """Returns the value of the header, and has all that contains the password redacted."""
+    from pytest_agentbench.lib.redact import is_telling, keep_secret  # here: a session without such a URL needs none of its patterns
+
     user, _, password = userinfo.partition(":")
     if not user and not password:
         return ""

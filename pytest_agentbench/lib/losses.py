@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from pytest_agentbench.lib.shortages import shortage
+
 T = TypeVar("T")
 
 
@@ -40,7 +42,9 @@ class Losses:
 
 
 def cause(error: BaseException) -> str:
-    """An error in a few words: the system's own, or any other with the line that raised it."""
+    """Returns an error in a few words: what the system lacks, its own words, or those of any other error with the line that raised it."""
+    if lacking := shortage(error):
+        return lacking
     if isinstance(error, OSError):
         return str(error)
     places = traceback.extract_tb(error.__traceback__)

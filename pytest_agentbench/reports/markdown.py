@@ -58,6 +58,7 @@ from pytest_agentbench.reports.words import (
     unsupported_text,
     verdict_text,
 )
+from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.contents import Imported, Run
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import SuiteResult
@@ -104,6 +105,9 @@ def lines(run: Run) -> Iterator[str]:
         yield from _unmeasured(suite)
     yield from comparison.markdown(run)
     yield from _gate(run.gate, run.rounds)
+    yield "\n## Serving performance\n"
+    if run.ab:
+        yield from _arms(run.ab)
     yield from _performance(run.performance, run.stopwatch)
     if run.serving:
         yield from _serving(run.serving)
@@ -260,8 +264,17 @@ def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[str]
         yield from (f"- {prose(line)}" for line in ranking)
 
 
+def _arms(ab: ArmsCompared) -> Iterator[str]:
+    """The rates of each arm, for which the time of the others' turns does not count, and what the section then is about."""
+    rows = [
+        [prose(arm.name), str(arm.calls), str(arm.failed_calls), *map(number, (arm.busy_s, arm.output_tokens_per_s, arm.rollouts_per_hour))]
+        for arm in ab.arms
+    ]
+    yield from table(["arm", "LLM calls", "failed", "seconds of its turns", "output tokens/s", "rollouts/h"], rows)
+    yield "\nWhat follows is of all arms together. The section A/B compares their latencies.\n"
+
+
 def _performance(performance: PerformanceSummary, stopwatch: Stopwatch) -> Iterator[str]:
-    yield "\n## Serving performance\n"
     yield f"Stopwatch: **{prose(stopwatch_text(stopwatch))}**.\n"
     if figures := stopwatch_figures(stopwatch):
         yield f"It stands on: {figures}.\n"

@@ -8,9 +8,9 @@ from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.reports.words import number
 
 
-def lines(figures: PeerTable) -> Iterator[str]:
-    """The tool's table, and how its numbers differ from ours."""
-    yield f"{figures.title}, from the raw records of this run"
+def lines(figures: PeerTable, of: str) -> Iterator[str]:
+    """The tool's table, and how its numbers differ from ours; `of` says whose calls they are, such as `of this run`."""
+    yield f"{figures.title}, from the raw records {of}"
     width = max(map(len, figures.rows), default=0)
     if any(figures.columns):
         yield f"{'':<{width}}" + "".join(f"{column:>12}" for column in figures.columns)

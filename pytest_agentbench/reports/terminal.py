@@ -123,7 +123,7 @@ def write_whole(terminal: TerminalReporter, run: Run, shown: str, write_rollouts
     if len(run.suites) > 1 and run.costs:
         terminal.write_line(f"cost        {costs_text(run.costs)}, all suites together")
     write_rollouts()
-    _write_performance(terminal, run.performance, run.stopwatch)
+    _write_performance(terminal, run.performance, run.stopwatch, arms=run.ab is not None)
     if run.serving:
         _write_serving(terminal, run.serving)
     _write_comparison(terminal, run)
@@ -235,8 +235,8 @@ def _write_mistakes(terminal: TerminalReporter, triage: Triage | None) -> None:
             terminal.write_line(f"{'':<11} {confusion_text(confusion)}")
 
 
-def _write_performance(terminal: TerminalReporter, performance: PerformanceSummary, stopwatch: Stopwatch) -> None:
-    terminal.write_line("serving", bold=True)
+def _write_performance(terminal: TerminalReporter, performance: PerformanceSummary, stopwatch: Stopwatch, *, arms: bool) -> None:
+    terminal.write_line(f"serving{', all arms together' if arms else ''}", bold=True)
     verdict = stopwatch.verdict
     terminal.write_line(f"stopwatch   {stopwatch_text(stopwatch)}", red=verdict == SATURATED, yellow=verdict not in (OK, SATURATED))
     for note in stopwatch.notes:

@@ -156,6 +156,18 @@ class Controller:
         if self.setup is not None and any(each.folder in file.parents for each in self.setup.discovered):
             mark_crash(report)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Ends a session whose plugins may start no thread with the limit as the reason."""
+        if self.opened is None:
+            return (yield)
+        try:
+            with explained():
+                return (yield)
+        except pytest.UsageError as error:
+            self.opened.services.fail(str(error))
+            raise
+
     @pytest.hookimpl(wrapper=True, trylast=True)  # within the terminal's, which prints what is found here
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """Ends the services and reads the journal, while xdist ends its workers where there are some: both take a while."""

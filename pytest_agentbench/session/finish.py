@@ -71,7 +71,7 @@ class Finish:
         with losses.step("logs may still hold secrets"):
             self._scrub()
         if session is not None:
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) and not isinstance(error, pytest.UsageError):  # which pytest says itself
                 losses.add("a plugin failed when the session ended", error)
                 session.exitstatus = session.exitstatus or FAILED  # as Python ends where nobody catches it
             if self.run is not None:

@@ -7,7 +7,6 @@ import json
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.lib.leftovers import SESSION, end_marked
+from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
@@ -250,7 +250,7 @@ class Services:
             booting.join()
         except Exception as error:
             self._connected.set()
-            self.fail(f"agentbench cannot run rollouts: {error if isinstance(error, AgentbenchError) else repr(error)}")
+            self.fail(f"agentbench cannot run rollouts: {error if isinstance(error, AgentbenchError) else cause(error)}")
             return
         if self.endpoint is None:
             self.fail(self.failure)
@@ -284,7 +284,7 @@ class Services:
         except Exception as error:  # a backend may come from a hook
             if self._finishing:
                 return  # it was stopped while it started
-            fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {error!r}"
+            fault = f"is not there: {error}" if isinstance(error, AgentbenchError) else f"failed to start: {cause(error)}"
             self.failure = self.failure or self._redactor.plain(f"the backend {self.backend.name!r} {fault}")
             self.missing = isinstance(error, MissingError) and not self.insists
 
@@ -323,7 +323,7 @@ class Services:
             try:
                 answer, swapped = self.turns.begin(self.endpoint, arm, rollouts)
             except Exception as error:  # a backend may come from a hook
-                answer, swapped = {"op": "turn", "failure": f"arm {arm} cannot run: {error!r}"}, False
+                answer, swapped = {"op": "turn", "failure": f"arm {arm} cannot run: {cause(error)}"}, False
             if swapped and self.sampler is not None:
                 self.sampler.stop()
                 self._start_sampler()
@@ -368,8 +368,7 @@ class Services:
         try:
             reply, error = self._reply(message, body), ""
         except Exception as fault:  # the disk, or a hook of the user's: it must reach the test that waits
-            place = traceback.extract_tb(fault.__traceback__)[-1]
-            reply, error = b"", f"{fault!r} ({Path(place.filename).name}:{place.lineno})"
+            reply, error = b"", cause(fault)
         pool.send({"op": "reply", "error": error}, reply)
 
     def _reply(self, message: Json, body: bytes) -> bytes:

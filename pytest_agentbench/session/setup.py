@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.redact import named_secrets
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.session.backend_choice import make_backend
 from pytest_agentbench.session.discovery import (
@@ -27,7 +26,6 @@ from pytest_agentbench.session.discovery import (
     with_sound_code,
 )
 from pytest_agentbench.session.refusals import meant_elsewhere, refuse_marks, refuse_twins
-from pytest_agentbench.session.roles import with_roles_played
 from pytest_agentbench.session.settings import Settings, advise
 from pytest_agentbench.suites.arms import CARRY, concurrencies
 from pytest_agentbench.suites.suite import Suite
@@ -88,6 +86,8 @@ class Setup:
     @property
     def secret_names(self) -> frozenset[str]:
         """The environment variables that suites and backend name as the places of keys."""
+        from pytest_agentbench.lib.redact import named_secrets
+
         suites = [(suite.agent, suite.variants, suite.roles, suite.scorers) for suite in self.suites.values()]
         return frozenset(named_secrets((self.backend.description, suites)))
 
@@ -137,6 +137,7 @@ def settle(
 ) -> Setup:
     """Chooses backend and gate; raises pytest.UsageError where one cannot be had."""
     from pytest_agentbench.session.gate import make_gate
+    from pytest_agentbench.session.roles import with_roles_played
 
     try:
         backend = make_backend(config, settings)

@@ -17,6 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from pytest_agentbench import load
+from pytest_agentbench.cli import main
 from pytest_agentbench.exports import EXPORTS, load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.records import Json
@@ -74,6 +75,27 @@ def of_report(directory: Path) -> Figures:
         name: {"ok": int(ok), "rollouts": int(all), "rollouts_per_hour": _number(rate), "output_tokens_per_s": _number(tokens)}
         for name, ok, all, rate, tokens in found
     }
+
+
+def of_serving(directory: Path) -> Figures:
+    """The table of arms in the section on serving performance."""
+    section = (directory / "report.md").read_text(encoding="utf-8").partition("\n## Serving performance\n")[2]
+    rows = re.findall(r"\| (\w+) \| (\d+) \| (\d+) \| [\d,.]+ \| ([\d,.]+) \| ([\d,.]+) \|", section)
+    return {
+        arm: {
+            "calls": int(calls),
+            "failed_calls": int(failed),
+            "output_tokens_per_s": _number(tokens),
+            "rollouts_per_hour": _number(rate),
+        }
+        for arm, calls, failed, tokens, rate in rows
+    }
+
+
+def of_show(said: str) -> dict[str, tuple[int, float]]:
+    """Calls, and seconds from the first start of one to the last end, in the tables that `agentbench show --as nat` prints."""
+    found = re.findall(r"of the arm (\w+), .*?Total LLM Calls +(\d+)\n.*?Wall-Clock Time \(s\) +([\d.]+)\n", said, re.DOTALL)
+    return {arm: (int(calls), float(seconds)) for arm, calls, seconds in found}
 
 
 def _number(text: str) -> float:
@@ -308,13 +330,17 @@ def measured(project: Project, arms: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arms", ["set:concurrency=2|4", "variant:brief,variant:long"], ids=["concurrency", "variant"])
-def test_all_formats_agree(project: Project, tmp_path: Path, arms: str) -> None:
+def test_all_formats_agree(project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], arms: str) -> None:
     """Each figure that a format shares with the report has, for each arm, the report's value, not that of the run or of another arm."""
     directory = measured(project, arms)
     expected = told(_json(directory / "run.json"))
+    assert 0 == main(["show", str(directory), "--as", "nat"])
+    shown = of_show(capsys.readouterr().out)
     frames = load(directory)
     found = {
         "report.md": of_report(directory),
+        "serving": of_serving(directory),
+        "show": {arm: {"good_calls": calls} for arm, (calls, _) in shown.items()},
         "load": of_tables(frames.calls, frames.rollouts, frames.scores),
         "metrics.txt": of_openmetrics(directory),
         "junit.xml": of_junit(project.root / "junit.xml"),
@@ -327,6 +353,7 @@ def test_all_formats_agree(project: Project, tmp_path: Path, arms: str) -> None:
     for arm in expected:
         [job] = (tmp_path / "nat").glob(f"dynamo_evals/shop-{arm}/jobs/*")
         assert extent_told(directory, arm) == pytest.approx(extent_read(job), abs=1e-3)
+        assert 0 < shown[arm][1] < extent_told(directory, arm) + 0.01  # a failed call is none of the toolkit's
     assert {True} == {each["retried"] > 0 for each in expected.values()}
     for name, figures in found.items():
         wanted = {arm: {figure: expected[arm][figure] for figure in of_arm} for arm, of_arm in figures.items()}

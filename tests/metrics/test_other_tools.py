@@ -162,7 +162,7 @@ def test_ends_that_vllm_bench_does_not_see(kind: str, good: bool) -> None:
 
 def test_vllm_bench_has_a_version() -> None:
     """What goes for a failure changes from one version to the next, so the table says whose definitions it has."""
-    table = [*lines(figures("vllm-bench", ONE))]
+    table = [*lines(figures("vllm-bench", ONE), "of this run")]
 
     assert table[0].startswith("vllm bench serve of vLLM 0.32, backend openai-chat")
     assert ["- Failed are calls without an event with choices"] == [line[:48] for line in table if "Failed are" in line]
@@ -201,7 +201,7 @@ def test_a_clock_that_nobody_started() -> None:
 @pytest.mark.parametrize("calls", [(), (CUT,), (call(completion_tokens=3),), (call((30, "content"), end=30, completion_tokens=0),)])
 def test_there_may_be_nothing(tool: str, calls: tuple[LLMCall, ...]) -> None:
     """No calls, failed ones, whole answers without events, answers without tokens: dashes, no fault."""
-    text = [*lines(figures(tool, *calls))]
+    text = [*lines(figures(tool, *calls), "of this run")]
 
     assert any(line.startswith("- ") for line in text)
     assert not any("nan" in line for line in text)

@@ -39,20 +39,51 @@ def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str,
     result = project.run(*way, "scenarios/shop")
 
     assert 6 == result.ret
-    assert "can't start new thread" in project.run_json["backend"]["failure"]
+    assert "there are too few threads or processes: " in project.run_json["backend"]["failure"]
     assert 0 == project.run_json["plan"]["finished"]
 
 
-@pytest.mark.parametrize("name", ["agentbench-sayings", "agentbench-stop"])
-def test_a_thread_beside_the_measurement(project: Project, name: str) -> None:
-    """Where one cannot start that measures nothing the session ends all the same, and says that it did not end in order."""
+@pytest.mark.parametrize(
+    ("name", "status"), [("sayings", pytest.ExitCode.USAGE_ERROR), ("stop", pytest.ExitCode.INTERNAL_ERROR)], ids=["sayings", "stop"]
+)
+def test_a_thread_beside_the_measurement(project: Project, name: str, status: pytest.ExitCode) -> None:
+    """Where one cannot start that measures nothing the session ends all the same, and says what there is too little of."""
     project.suite(scenarios=1)
-    project.write("conftest.py", NO_THREAD.format(name=name))
+    project.write("conftest.py", NO_THREAD.format(name=f"agentbench-{name}"))
 
     result = project.run("scenarios/shop")
 
-    assert pytest.ExitCode.INTERNAL_ERROR == result.ret
-    assert "can't start new thread" in f"{result.stdout}{result.stderr}"
+    assert status == result.ret
+    assert "there are too few threads or processes: " in f"{result.stdout}{result.stderr}"
+    assert "INTERNALERROR" not in f"{result.stdout}{result.stderr}"
+
+
+#: Leaves no room for the stack of a thread from the moment on when tests are to run, until the session ends.
+FULL = """
+import pytest, resource
+from pytest_agentbench.lib.shortages import address_space
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop():
+    resource.setrlimit(resource.RLIMIT_AS, (address_space() + (4 << 20), resource.RLIM_INFINITY))
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish():
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+"""
+
+
+def test_address_space_ends_in_mid_session(project: Project) -> None:
+    """A session whose next thread does not fit into `ulimit -v` ends with that limit as its reason, on the terminal and in run.json."""
+    project.suite(scenarios=1)
+    project.write("conftest.py", FULL)
+
+    result = project.run("scenarios/shop")
+
+    assert pytest.ExitCode.USAGE_ERROR == result.ret
+    result.stderr.fnmatch_lines(["ERROR: agentbench cannot run: there are too few threads or processes: * MiB of address space are *"])
+    assert "raise the limit (`ulimit -v`)" in project.run_json["backend"]["failure"]
+    assert "INTERNALERROR" not in f"{result.stdout}{result.stderr}"
 
 
 @pytest.mark.parametrize("mib", [98, 108, 118, 128, 150])

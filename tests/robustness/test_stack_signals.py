@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import combinations
@@ -16,7 +18,7 @@ from pytest_agentbench.backends.stack.registry import reap_orphans
 from pytest_agentbench.lib.process import lives
 from tests.project import WAYS, Project
 from tests.robustness.processes import Background, command_of, descendants
-from tests.small_stacks import PASSES, agentbench, guardian, left, marked, own_folder, stack, until_gone
+from tests.small_stacks import PASSES, SERVICE, agentbench, guardian, left, marked, own_folder, stack, until_gone
 from tests.waits import wait_for
 
 Start = Callable[..., Background]
@@ -157,6 +159,35 @@ def test_parts_are_killed(project: Project, start: Start, stacks: Path, parts: t
     }
     deaths = json.loads((background.directory / "run.json").read_text())["interruptions"]["deaths"]
     assert dict.fromkeys(parts, 1) == deaths
+
+
+#: What the service does when it is started a second time, and what of that the reason names.
+SECOND_BOOTS = {
+    "dies": ("exit 3", "engine ended with exit code 3"),
+    "hangs": ("exec sleep 600", "engine is not ready in time"),
+}
+
+
+@pytest.mark.parametrize("way", SECOND_BOOTS)
+def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: str) -> None:
+    """Where the stack of a guardian that was killed does not boot again, the session ends with a reason that names service and seconds."""
+    then, reason = SECOND_BOOTS[way]
+    command = (
+        f"if [ -e {project.root}/booted ]; then {then}; fi; touch {project.root}/booted; exec {sys.executable} {SERVICE} --port {{port}}"
+    )
+    stack(project, service={"run": ["sh", "-c", f"{command} --think 0.5"]}, ready={"timeout": 15})
+    project.suite(scenarios=100, test=PASSES)
+    background = start("--agentbench-backend=small", "--agentbench-concurrency=2", "scenarios/shop")
+    background.in_the_middle()
+
+    os.kill(guardian(stacks), signal.SIGKILL)
+
+    assert 6 == background.ended(90), background.output
+    assert [] == left(stacks)
+    failure = json.loads((background.directory / "run.json").read_text())["backend"]["failure"]
+    assert re.search(r"booted once more, and did not serve after \d+ s \(ready\.timeout: 15 s\): ", failure)
+    assert reason in failure
+    assert "its guardian is gone" in failure
 
 
 @WAYS

@@ -51,11 +51,11 @@ HINTS: Sequence[tuple[str, str]] = (
         "its port is taken: `ss -ltnp` says by whom; end that, or leave `port` out of the YAML to get a free one",
     ),
     (
-        r"gated repo|GatedRepoError|Access to model .* is restricted",
+        r"gated repo|GatedRepoError|Access to model \S+ is restricted",
         "the model is gated: accept its licence on huggingface.co and set HF_TOKEN, named under `secrets` of the service",
     ),
     (
-        r"401 Client Error|Repository Not Found for url|RepositoryNotFoundError|Invalid (?:user|credentials)[^\n]*token",
+        r"401 Client Error|Repository Not Found for url|RepositoryNotFoundError|Invalid (?:user|credentials)[^\n]{0,100}token",
         (
             "the hub refuses the request: the model's name is wrong, or it is private and HF_TOKEN is missing or wrong "
             "(name it under `secrets` of the service)"

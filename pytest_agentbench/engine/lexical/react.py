@@ -15,8 +15,10 @@ from pytest_agentbench.records import Json
 #: What the system prompt of the contract asks for.
 CONTRACT = ("Thought:", "Action:", "Action Input:", "Observation:", "Final Answer:")
 LABELS = frozenset({"Thought", "Action", "Observation", "Question", "Note"})
-#: Name, description and, behind a sentence such as `Arguments must fit this JSON schema:`, the parameters.
-TOOL_LINE = re.compile(r"^(?:[-*] )?([\w.-]+): (.*?)(?: ?Arguments\b[^.:{\n]*: (\{.*\}))?$", re.MULTILINE)
+#: Name and description of a tool.
+TOOL_LINE = re.compile(r"^(?:[-*] )?([\w.-]+): (.*)$", re.MULTILINE)
+#: What stands between a description and the parameters, such as `Arguments must fit this JSON schema: `.
+BEFORE_PARAMETERS = re.compile(r" ?Arguments\b[^.:{\n]{0,100}: (?=\{)")
 CALLED = re.compile(r"^Action: *([^ \n](?:.*[^ \n])?) *$", re.MULTILINE)
 
 
@@ -44,8 +46,10 @@ def spoken(reply: PolicyReply) -> PolicyReply:
 
 def _tools(prompt: str) -> Iterator[Json]:
     """The tools of a prompt: lines whose name stands in it a second time, in the list of names."""
-    for name, description, schema in TOOL_LINE.findall(prompt):
+    for name, text in TOOL_LINE.findall(prompt):
         if name not in LABELS and len(re.findall(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", prompt)) > 1:
+            between = BEFORE_PARAMETERS.search(text) if text.endswith("}") else None
+            description, schema = (text[: between.start()], text[between.end() :]) if between else (text, "")
             yield {"type": "function", "function": {"name": name, "description": description, "parameters": _parameters(schema)}}
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib import losses
 from pytest_agentbench.metrics.blame import refusal
 from pytest_agentbench.records import Attempt, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
@@ -281,9 +282,8 @@ class Scheduler:
     def _turned(self, task: asyncio.Task[None]) -> None:
         self._turning = None
         if not task.cancelled() and (error := task.exception()):
-            self._refuse(
-                Outcome("infra_error", str(error) if isinstance(error, InfraError) else f"the pool failed between blocks: {error!r}"), set()
-            )
+            why = str(error) if isinstance(error, InfraError) else f"the pool failed between blocks: {losses.cause(error)}"
+            self._refuse(Outcome("infra_error", why), set())
         self._fill()
 
     async def _finish(self, key: RolloutKey) -> Outcome | None:
@@ -300,7 +300,7 @@ class Scheduler:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
-            return Outcome("infra_error", f"the pool failed on this rollout: {error!r}")
+            return Outcome("infra_error", f"the pool failed on this rollout: {losses.cause(error)}")
         cause = self.broken if rollout.status == self.broken_status == "infra_error" else ""
         if rollout.status == "infra_error":
             cause = cause or self._dropped.get(self._arm or "", "")

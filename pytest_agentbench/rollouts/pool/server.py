@@ -16,6 +16,7 @@ import orjson
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.introductions import Introductions
+from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
@@ -234,7 +235,7 @@ class Pool:
             try:
                 header, content = await self._answer(message, body)
             except Exception as error:  # whatever it is, the test shall not wait for it
-                why = str(error) if isinstance(error, InfraError) else f"the pool failed on {str(message)[:100]}: {error!r}"
+                why = str(error) if isinstance(error, InfraError) else f"the pool failed on {str(message)[:100]}: {cause(error)}"
                 header, content = {"status": "infra_error", "reason": why}, b""
             writer.write(wire.pack(header, content))
             await writer.drain()

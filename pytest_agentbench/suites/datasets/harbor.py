@@ -6,7 +6,6 @@ Nothing of the package `harbor` is imported. docs/suites.md says what of a task 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,6 @@ INSTRUCTION, DOCKERFILE, TEST = "instruction.md", "environment/Dockerfile", "tes
 PARTS = (TASK_FILE, INSTRUCTION, "environment", "tests", "solution", "steps", "trajectory.json")
 
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
-
-#: A line that marks benchmarks in training data; an agent is not shown those that an instruction begins with.
-_CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 
 
 def load(folder: Path) -> Iterator[Scenario]:
@@ -118,12 +114,18 @@ def _check_files(directory: Path, toml: TaskToml) -> None:
 def _instruction(file: Path) -> str:
     """What the agent is asked, without the canary lines that it begins with."""
     lines = read_text(file).split("\n")
-    while lines and _CANARY.fullmatch(lines[0].strip()):
+    while lines and _is_canary(lines[0]):
         lines.pop(0)
     text = "\n".join(lines).strip()
     if not text:
         raise ConfigError(f"{file}: is empty; it should say what the agent is to do")
     return text
+
+
+def _is_canary(line: str) -> bool:
+    """Returns whether a line marks a benchmark in training data, which is not shown to an agent."""
+    text = line.strip().lower()
+    return "canary" in text and (text.startswith("#") or (text.startswith("<!--") and text.endswith("-->")))
 
 
 def _facts(toml: TaskToml, task: Task) -> Json:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
 from pytest_agentbench.rollouts.pool.scheduler import Outcome
@@ -99,7 +100,7 @@ async def test_an_arm_that_is_not_there() -> None:
 
         first, refused, last = [await floor.outcomes(names) for names in ("ab", "CD", "e")]
         assert [OK] * 3 == [*first, *last]
-        expected = f"the pool failed between blocks: {why!r}" if isinstance(why, ValueError) else str(why)
+        expected = f"the pool failed between blocks: {cause(why)}" if isinstance(why, ValueError) else str(why)
         assert [Outcome("infra_error", expected)] * 2 == refused
 
 
