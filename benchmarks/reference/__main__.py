@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.reference.differences import differences
-from benchmarks.reference.rebuild import rebuild
+from benchmarks.reference.origins import id_of, run_of
 from benchmarks.reference.sessions import MADE
 from benchmarks.reference.store import EXPECTED, INPUTS, Files, archive_of, below, read_archive, stored, under, unpack, write_archive
 from benchmarks.reference.views import views
-from benchmarks.reference.workplace import id_of, workplace
+from benchmarks.reference.workplace import workplace
 from pytest_agentbench.errors import unknown_name
 from pytest_agentbench.runs.run_file import FILE as RUN
 
@@ -68,9 +68,12 @@ def make(names: Sequence[str]) -> int:
     differing = 0
     for name in names:
         with workplace() as place:
-            directory = MADE[name](place)
-            made = store(name, place.inputs(directory))
-            lines = [*differences(name, {RUN: place.run_json(directory)}, {RUN: made[RUN]})]
+            leaves = MADE[name](place)
+            if not isinstance(leaves, Path):
+                store(name, leaves)
+                continue
+            made = store(name, place.inputs(leaves))
+            lines = [*differences(name, {RUN: place.run_json(leaves)}, {RUN: made[RUN]})]
         differing += bool(lines)
         for line in lines:
             print(line)
@@ -90,7 +93,7 @@ def made_of(inputs: Files) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="agentbench-reference-") as name:
         directory = Path(name) / id_of(inputs)
         unpack(inputs, directory)
-        return views(rebuild(directory), directory)
+        return views(run_of(directory), directory)
 
 
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"compare": compare, "accept": accept, "make": make}

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import yaml
+
+from benchmarks.reference.origins import SEED, SOURCE, TOOL
+from benchmarks.reference.store import Files
 from benchmarks.reference.workplace import Workplace
+from pytest_agentbench.records import Json
 
 BANKING = ("pytest", "scenarios/banking")
 LIMIT = "--agentbench-limit=10"
@@ -51,11 +58,97 @@ def sweep(place: Workplace) -> Path:
     return place.latest
 
 
-#: Name -> what makes it.
-MADE: Mapping[str, Callable[[Workplace], Path]] = {
+def _scripted(place: Workplace, *rules: Json) -> None:
+    """Has the engine answer by these rules first, or else with one tool call and then a text."""
+    place.init("banking")
+    usual: list[Json] = [{"match": {"turn": 0}, "tool_calls": [{"name": "get_account_balance", "arguments": {}}]}, {"text": "Done."}]
+    place.write("backends/answers.yaml", json.dumps([*rules, *usual]))
+    place.write("backends/scripted.yaml", "kind: embedded\npolicy: script\nscript: answers.yaml\n")
+
+
+def retries(place: Workplace) -> Path:
+    """Requests that fail in two ways: their rollouts are tried again, one of them until its retries are used up."""
+    place.init("banking")
+    lost = asks(place, 4)
+    failing = [{"match": {"call": 1}, "status": 500}, {"match": {"call": 2}, "status": 503}, {"match": {"contains": lost}, "status": 500}]
+    _scripted(place, *failing)
+    place.run(*BANKING, "--agentbench-limit=6", "--agentbench-backend=scripted", "--agentbench-retries=2", ends=(1, 6))
+    return place.latest
+
+
+def dead_engine(place: Workplace) -> Path:
+    """An engine that each of the last five customers kills, until nothing more can run."""
+    place.init("banking")
+    _scripted(place, *({"match": {"contains": asks(place, number)}, "exit": True} for number in range(3, 8)))
+    place.run(*BANKING, "--agentbench-limit=8", "--agentbench-backend=scripted", "--agentbench-concurrency=1", ends=ENDS)
+    return place.latest
+
+
+def asks(place: Workplace, number: int) -> str:
+    """Returns what the customer of this number asks, as a script finds it."""
+    return str(json.loads((place.root / "scenarios/banking/banking.json").read_text(encoding="utf-8"))[number]["question"])
+
+
+#: A program that makes the calls of an agent, with the standard library alone.
+PROGRAM = """
+import json, os, sys, urllib.request
+
+scenario = json.load(sys.stdin)
+tools = [{"type": "function", "function": {k: tool[k] for k in ("name", "description", "parameters")}} for tool in scenario["tools"]]
+answers = {tool["name"]: tool["response"] for tool in scenario["tools"]}
+messages = scenario["messages"]
+while True:
+    body = {"model": scenario["model"], "messages": messages, "tools": tools, **scenario["sampling"]}
+    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), headers)
+    message = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    messages.append(message)
+    if not message.get("tool_calls"):
+        break
+    for call in message["tool_calls"]:
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": answers[call["function"]["name"]]})
+print(message["content"])
+print("a line for the log", file=sys.stderr)
+"""
+
+
+def black_box(place: Workplace) -> Path:
+    """An agent that is a program."""
+    place.init("banking")
+    place.write("scenarios/banking/agent.py", PROGRAM)
+    suite = place.root / "scenarios/banking/suite.yaml"
+    own = yaml.safe_load(suite.read_text(encoding="utf-8")) | {"agent": {"kind": "command", "program": ["python3", "agent.py"]}}
+    suite.write_text(yaml.safe_dump({name: value for name, value in own.items() if name != "variants"}, sort_keys=False), encoding="utf-8")
+    place.run(*BANKING, "--agentbench-limit=6", "--agentbench-concurrency=2", ends=ENDS)
+    return place.latest
+
+
+def imported(_place: Workplace) -> Files:
+    """Results of the NeMo Agent Toolkit, of which two calls of each customer were timed."""
+    from tests.exports.nat_job import VECTOR, item, write_job  # noqa: PLC0415 - only `make` needs the tests
+
+    with tempfile.TemporaryDirectory() as name:
+        items = [item("bank-1", 1.0, ["get_rate"], ["get_rate"]), item("bank-2", 0.5, ["get_rate"], ["get_rate", "transfer_funds"])]
+        folder = write_job(Path(name) / "job", ["The rate is 4 %.", "Done."], items, VECTOR)
+        results = {f"{SOURCE}/{file.name}": file.read_bytes() for file in folder.iterdir()}
+    return {TOOL: json.dumps({"tool": "nat"}).encode(), **results}
+
+
+def ten_thousand(_place: Workplace) -> Files:
+    """Ten thousand rollouts from a seed."""
+    return {SEED: json.dumps({"seed": 7, "rollouts": 10_000}).encode()}
+
+
+#: Name -> what makes its run directory, or the inputs themselves where there is no session.
+MADE: Mapping[str, Callable[[Workplace], Path | Files]] = {
     "banking": banking,
     "two_arms": two_arms,
     "three_concurrencies": three_concurrencies,
     "resumed": resumed,
     "sweep": sweep,
+    "black_box": black_box,
+    "retries": retries,
+    "dead_engine": dead_engine,
+    "imported": imported,
+    "ten_thousand": ten_thousand,
 }

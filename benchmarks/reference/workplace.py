@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -11,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.reference.rebuild import inputs_of, write_inputs
-from benchmarks.reference.store import Files
 from benchmarks.reference.views import rounded
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.lib.process import child_environment
-from pytest_agentbench.records import Json, suite_of
+from pytest_agentbench.records import suite_of
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import opened, sealed
@@ -92,12 +90,6 @@ def questions_of(run: Run) -> dict[str, dict[str, str]]:
     return {
         name: {each.id: question(each.messages) for each in load_suite(suite_file(folder)).scenarios} for name, folder in suites.items()
     }
-
-
-def id_of(inputs: Files) -> str:
-    """Returns the id of a run, which is the name of its directory."""
-    facts: Json = json.loads(inputs["facts.json"])
-    return str(facts["facts"]["id"])
 
 
 @contextmanager
