@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.reference.again import comparable
 from benchmarks.reference.differences import differences
 from benchmarks.reference.origins import id_of, run_of
 from benchmarks.reference.sessions import MADE
@@ -49,14 +50,25 @@ def compare(names: Sequence[str]) -> int:
         differing += bool(lines)
         for line in lines:
             print(line)
-    print(f"{len(names)} run{'s' * (len(names) != 1)}, {f'{differing} differ' if differing else 'equal'}")
+    print(summary(names, differing))
     return min(differing, 1)
+
+
+def summary(names: Sequence[str], differing: int) -> str:
+    return f"{len(names)} run{'s' * (len(names) != 1)}, {f'{differing} differ' if differing else 'equal'}"
+
+
+def told(name: str) -> str:
+    path = archive_of(name)
+    return f"wrote {os.path.relpath(path)}, {path.stat().st_size:,} bytes"
 
 
 def accept(names: Sequence[str]) -> int:
     """Stores what the present code makes."""
     for name in names:
-        store(name, below(INPUTS, read_archive(archive_of(name))))
+        inputs = below(INPUTS, read_archive(archive_of(name)))
+        write_archive(archive_of(name), {**under(INPUTS, inputs), **under(EXPECTED, made_of(inputs))})
+        print(told(name))
     return 0
 
 
@@ -65,27 +77,37 @@ def make(names: Sequence[str]) -> int:
 
     Prints where that is not what the session itself wrote into its run.json; 1 if there is such a place.
     """
+    wrong = 0
+    for name in names:
+        files, lines = made_anew(name)
+        wrong += bool(lines)
+        write_archive(archive_of(name), files)
+        print("\n".join([*lines, told(name)]))
+    return min(wrong, 1)
+
+
+def again(names: Sequence[str]) -> int:
+    """Runs the sessions, and prints what differs from the stored ones in anything but times and ids; 1 if there is anything."""
     differing = 0
     for name in names:
-        with workplace() as place:
-            leaves = MADE[name](place)
-            if not isinstance(leaves, Path):
-                store(name, leaves)
-                continue
-            made = store(name, place.inputs(leaves))
-            lines = [*differences(name, {RUN: place.run_json(leaves)}, {RUN: made[RUN]})]
+        files, _ = made_anew(name)
+        lines = [*differences(name, comparable(read_archive(archive_of(name))), comparable(files))]
         differing += bool(lines)
         for line in lines:
             print(line)
+    print(summary(names, differing))
     return min(differing, 1)
 
 
-def store(name: str, inputs: Files) -> Files:
-    """Writes the archive of a run; returns the files that were made of its inputs."""
-    path, made = archive_of(name), made_of(inputs)
-    write_archive(path, {**under(INPUTS, inputs), **under(EXPECTED, made)})
-    print(f"wrote {os.path.relpath(path)}, {path.stat().st_size:,} bytes")
-    return made
+def made_anew(name: str) -> tuple[Files, list[str]]:
+    """Returns the archive of a run that is made now, and what differs from the run.json that its session wrote."""
+    with workplace() as place:
+        leaves = MADE[name](place)
+        inputs = place.inputs(leaves) if isinstance(leaves, Path) else leaves
+        own = {RUN: place.run_json(leaves)} if isinstance(leaves, Path) else {}
+    made = made_of(inputs)
+    files = {**under(INPUTS, inputs), **under(EXPECTED, made)}
+    return files, [*differences(name, own, {file: made[file] for file in own})]
 
 
 def made_of(inputs: Files) -> dict[str, bytes]:
@@ -96,7 +118,7 @@ def made_of(inputs: Files) -> dict[str, bytes]:
         return views(run_of(directory), directory)
 
 
-COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"compare": compare, "accept": accept, "make": make}
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"compare": compare, "accept": accept, "make": make, "again": again}
 
 if __name__ == "__main__":
     sys.exit(main())

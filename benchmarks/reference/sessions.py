@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -12,6 +13,7 @@ import yaml
 from benchmarks.reference.origins import SEED, SOURCE, TOOL
 from benchmarks.reference.store import Files
 from benchmarks.reference.workplace import Workplace
+from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 
 BANKING = ("pytest", "scenarios/banking")
@@ -123,6 +125,57 @@ def black_box(place: Workplace) -> Path:
     return place.latest
 
 
+DOCUMENTS = {
+    "lamp": "Brass lamps were made in the workshops of the old town, where smiths hammered sheets of brass into shades and stands for oil.",
+    "whale": "Blue whales feed on krill, tiny crustaceans of cold oceans, and swallow several tonnes of them on each day of summer.",
+}
+
+
+@contextmanager
+def _retriever(place: Workplace) -> Iterator[str]:
+    """The address of a retriever that has two documents, with vectors of an embedded engine."""
+    folder = place.root
+    engine = Child("pytest_agentbench.engine", {"model": "m"}, folder / "vectors.log")
+    try:
+        vectors = f"http://127.0.0.1:{engine.ready()['port']}/v1"
+        corpus = "".join(json.dumps({"id": id, "contents": text}) + "\n" for id, text in DOCUMENTS.items())
+        (folder / "corpus.jsonl").write_text(corpus, encoding="utf-8")
+        words = ("retriever", "build", "corpus.jsonl", "--output=index", f"--url={vectors}", "--model=m")
+        place.run("pytest_agentbench.cli", *words)
+        config = {"index_dir": str(folder / "index"), "embeddings": {"url": vectors, "model": "m"}, "least_score": -1.0}
+        retriever = Child("pytest_agentbench.retriever", config, folder / "retriever.log")
+        try:
+            yield f"http://127.0.0.1:{retriever.ready()['port']}"
+        finally:
+            retriever.stop()
+    finally:
+        engine.stop()
+
+
+def hle(place: Workplace) -> Path:
+    """The orchestrator of the shipped suite: the first question has it search in a retriever, all have it run programs, in bubblewrap."""
+    place.init("hle")
+    answers = place.root / "scenarios/hle/orchestrated_answers.yaml"
+    chosen = {"name": "search", "arguments": {"model": "search-1"}}
+    search: list[Json] = [
+        {"match": {"contains": "write a query to search"}, "text": "<query>lamps of brass from the old town</query>"},
+        {
+            "match": {"contains": "Choose an appropriate tool.", "call": 1},
+            "tool_calls": [{"name": "search", "arguments": {"model": "search-1"}}],
+        },
+    ]
+    rules = [*search, *yaml.safe_load(answers.read_text(encoding="utf-8"))]
+    answers.write_text(yaml.safe_dump(rules, sort_keys=False), encoding="utf-8")
+    with _retriever(place) as url:
+        place.run(
+            *("pytest", "scenarios/hle", "--agentbench-variants=orchestrator", "--agentbench-backend=scenarios/hle/orchestrated.yaml"),
+            *(f"--agentbench-set=variants.orchestrator.agent.retriever={url}", "--agentbench-set=roles.search={}"),
+            "--agentbench-concurrency=1",
+            ends=ENDS,
+        )
+    return place.latest
+
+
 def imported(_place: Workplace) -> Files:
     """Results of the NeMo Agent Toolkit, of which two calls of each customer were timed."""
     from tests.exports.nat_job import VECTOR, item, write_job  # noqa: PLC0415 - only `make` needs the tests
@@ -149,6 +202,7 @@ MADE: Mapping[str, Callable[[Workplace], Path | Files]] = {
     "black_box": black_box,
     "retries": retries,
     "dead_engine": dead_engine,
+    "hle": hle,
     "imported": imported,
     "ten_thousand": ten_thousand,
 }
