@@ -9,7 +9,7 @@ from typing import Any
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
+from pytest_agentbench.runs.builder import Tallies, build_run
 from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, Run, SessionFacts
 from pytest_agentbench.runs.identity import PARTS
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
@@ -26,6 +26,7 @@ from pytest_agentbench.runs.provenance import (
 )
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.run_file import write_run
+from pytest_agentbench.runs.suite_result import plan_suite
 from pytest_agentbench.runs.verdicts import GateResult, RuleResult
 from pytest_agentbench.scorers import load_scorer
 from pytest_agentbench.scorers.declaration import scale_of
@@ -61,7 +62,7 @@ def run_of(*rollouts: Rollout, **changes: Any) -> Run:
     for rollout in rollouts:
         tallies.add(rollout, "tsq", SCALES["tsq"])
     facts = session_facts(stopwatch=tallies.performance.stopwatch({}))
-    return replace(build_run(facts, [PlannedSuite("shop", SHOP, "default", {"tsq": 0.5})], tallies), **changes)
+    return replace(build_run(facts, [plan_suite("shop", SHOP, "default", {"tsq": 0.5})], tallies), **changes)
 
 
 def run_directory(directory: Path, *rollouts: Rollout, **changes: Any) -> Path:

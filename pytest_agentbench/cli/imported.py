@@ -19,14 +19,16 @@ from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import WARN, Stopwatch
 from pytest_agentbench.records import Json, Rollout, RolloutKey, scale_in
 from pytest_agentbench.reports import write_reports
-from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
+from pytest_agentbench.runs.builder import Tallies, build_run
 from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts
 from pytest_agentbench.runs.directory import discard, named_directory
 from pytest_agentbench.runs.environment import unknown_environment
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
+from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.run_file import redacted, write_run
+from pytest_agentbench.runs.suite_result import plan_suite
 from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
@@ -99,7 +101,7 @@ class ImportPass:
         suite = self._suite()
         for group, variant in self.variants.items():
             own = dataclasses.replace(suite, agent=self.source.agents.get(variant, {}), variants={})
-            yield PlannedSuite(group, own, variant)
+            yield plan_suite(group, own, variant)
 
     def _suite(self) -> Suite:
         scorers: Mapping[str, Json] = {name: {} for name in self.source.scores}

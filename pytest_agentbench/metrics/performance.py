@@ -34,6 +34,14 @@ from pytest_agentbench.stats.percentiles import (
 
 
 @dataclass(frozen=True)
+class CpuShares:
+    """Shares of one core in the busiest second with calls in flight; None if none was measured."""
+
+    tap: float | None = None  # the busiest one of several
+    pool: float | None = None
+
+
+@dataclass(frozen=True)
 class SteadyCalls:
     """Rates while at least 90 % of what was asked for was in flight."""
 
@@ -249,7 +257,14 @@ class Performance:
 
     def stopwatch(self, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int = 1) -> Stopwatch:
         """The stopwatch's judgement of itself; `cpu` has samples (start and end in nanoseconds, share of a core) of a session."""
-        busy, late = windows.at_least(self.sessions[session].calls, 1), self.lateness
+        busy = windows.at_least(self.sessions[session].calls, 1)
+        taps = (busiest(samples, busy) for name, samples in cpu.items() if name.startswith("tap"))
+        tap = max((share for share in taps if share is not None), default=None)
+        return self.judged(CpuShares(tap, busiest(cpu.get("pool", ()), busy)), os.cpu_count())
+
+    def judged(self, cpu: CpuShares, cores: int | None) -> Stopwatch:
+        """Returns the stopwatch's judgement of itself on a machine with so many cores."""
+        late = self.lateness
         reading = StopwatchEvidence(
             clean_share=late.clean / late.events if late.events else None,
             late_share=late.late / late.events if late.events else 0.0,
@@ -260,10 +275,10 @@ class Performance:
             read_lag_ms=tail(self.lag),
             client_queue_ms=tail(sorted(self.latencies["client_queue"])),
             client_queue_share=self.queued_ns / self.asked_ns if self.asked_ns else None,
-            tap_cpu=max((share for name in cpu if name.startswith("tap") if (share := busiest(cpu[name], busy)) is not None), default=None),
-            pool_cpu=busiest(cpu.get("pool", ()), busy),
+            tap_cpu=cpu.tap,
+            pool_cpu=cpu.pool,
             agents_cpu=self._agents_cpu(),
-            cores=os.cpu_count(),
+            cores=cores,
             stamps=tuple(self.stamps),
         )
         return judge(reading)

@@ -19,21 +19,20 @@ from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.records import EVALUABLE, Rollout, Scale, scale_in, suite_of
 from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants_judge
 from pytest_agentbench.runs.arm_results import ArmsCompared
-from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
+from pytest_agentbench.runs.builder import Tallies, build_run
 from pytest_agentbench.runs.contents import Rescored, Run, SessionFacts
 from pytest_agentbench.runs.directory import PRIVATE, discard
 from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, record_line, sealed
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import RunIdentity
-from pytest_agentbench.runs.results import Mean, SuiteResult
+from pytest_agentbench.runs.results import PlannedSuite, ScoredBy, SuiteFacts, SuiteResult
 from pytest_agentbench.runs.run_file import redacted, write_run
 from pytest_agentbench.scorers import Scorer, declared_scale, with_declarations
-from pytest_agentbench.stats.decisions import POPULATION
-from pytest_agentbench.stats.pass_rates import Bar, PassRate
+from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.hashes import digest, mixed_scoring, score_hashes
-from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
+from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, question, score_name
 
 
 class RescoredScore(NamedTuple):
@@ -210,8 +209,7 @@ def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], tallies: Tall
         resume=None,
         rescored=Rescored(run.id, datetime.now().astimezone().isoformat(timespec="seconds")),
     )
-    new = build_run(facts, [_asked(group, each) for group, each in groups.items()], tallies)
-    return dataclasses.replace(new, suites={group: _as_asked(each, new.suites[group]) for group, each in groups.items()})
+    return build_run(facts, [_asked(group, each) for group, each in groups.items()], tallies)
 
 
 def _without_scores(ab: ArmsCompared, groups: Iterable[RescoredSuite]) -> ArmsCompared:
@@ -227,36 +225,17 @@ def _identity(old: RunIdentity, groups: Mapping[str, RescoredSuite]) -> RunIdent
 
 
 def _asked(name: str, group: RescoredSuite) -> PlannedSuite:
-    """The suite with the scores of the old run and the new ones, asked as it was then."""
-    names = (group.names.get(score, score) for score in group.scores)
-    suite = dataclasses.replace(group.suite, scorers={name: group.suite.scorers.get(name, {}) for name in names}, scales=group.scales)
-    return PlannedSuite(name, suite, group.old.variant, group.old.thresholds, population=[*_of_population(group.old)])
-
-
-def _of_population(old: SuiteResult) -> Iterator[str]:
-    """Scores and pass rates of which a rule asks the population."""
-
-    def asked(mean: Mean | None) -> bool:
-        return mean is not None and mean.of == POPULATION
-
-    yield from (score for score, means in old.scores.items() if asked(means.mean))
-    for every, rates in ((False, old.passes.pass_at), (True, old.passes.pass_all)) if old.passes else ():
-        yield from (PassRate(every, rate.k).name for rate in rates if asked(rate))
-
-
-def _as_asked(group: RescoredSuite, new: SuiteResult) -> SuiteResult:
-    """What is counted from the rollouts as they are now; what the session asked for, and what only its tests knew, as it was then."""
-    old = group.old
-    return dataclasses.replace(
-        new,
-        dataset=old.dataset,
-        agent=old.agent,
-        scored_by={**old.scored_by, **{score: new.scored_by[score] for score in group.scorers}},
-        gate=old.gate,
-        deterministic=old.deterministic,
-        quarantined=old.quarantined,
-        unsupported=old.unsupported,
-    )
+    """The suite with the scores of the old run and the new ones; what the session asked, and only its tests knew, is as it was then."""
+    suite, scorers = group.suite, {score: group.names.get(score, score) for score in group.scores}
+    new = {score: ScoredBy(each, suite.scorers.get(each, {})) for score, each in scorers.items() if score in group.scorers}
+    changes = {
+        "folder": str(suite.folder),
+        "scorers": group.scores,
+        "scored_by": {**group.old.scored_by, **new},
+        "scales": {score: scale_in(group.scales, score) for score in group.scores},
+    }
+    questions = {each.id: question(each.messages) for each in suite.scenarios}
+    return PlannedSuite(name, SuiteFacts(**group.old.facts() | changes), questions, suite.roles, group.old.population)
 
 
 class Floor(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
 
@@ -13,22 +13,9 @@ from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Rollout, Scale
 from pytest_agentbench.runs.contents import BackendUse, Run, SessionFacts
+from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.suite_result import build_suite
 from pytest_agentbench.runs.tally import SuiteTally
-from pytest_agentbench.suites.suite import Suite
-
-
-@dataclass(frozen=True)
-class PlannedSuite:
-    """A suite under one variant, as a run asks it."""
-
-    name: str  # the suite, or suite-variant
-    suite: Suite
-    variant: str
-    thresholds: Mapping[str, float] = field(default_factory=dict)  # in force
-    trials: int = 1
-    quarantined: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # scenario -> `tests` and `passed`
-    population: Collection[str] = ()  # scores of which a rule asks the population
 
 
 @dataclass
@@ -51,11 +38,7 @@ class Tallies:
 def build_run(facts: SessionFacts, groups: Sequence[PlannedSuite], tallies: Tallies) -> Run:
     """The run of a session, of another tool's results, or of a run that is scored again."""
     suites = {
-        each.name: build_suite(
-            *(_with_roles(each, facts.backend), each.variant, tallies.suites[each.name]),
-            *(each.thresholds, each.quarantined, each.population),
-            prices=prices_of(facts.backend, each.variant),
-        )
+        each.name: build_suite(_with_roles(each, facts.backend), tallies.suites[each.name], prices_of(facts.backend, each.facts.variant))
         for each in groups
     }
     performance = tallies.performance.summary()
@@ -70,9 +53,9 @@ def prices_of(backend: BackendUse, variant: str) -> Prices | None:
     return validate(Prices, prices, f"backend {backend.name}: prices") if prices else None
 
 
-def _with_roles(planned: PlannedSuite, backend: BackendUse) -> Suite:
+def _with_roles(planned: PlannedSuite, backend: BackendUse) -> PlannedSuite:
     """The suite with the roles that the backend's YAML names in the place of its own."""
-    return replace(planned.suite, roles={**planned.suite.roles, **backend.described(planned.variant).get("roles", {})})
+    return replace(planned, roles={**planned.roles, **backend.described(planned.facts.variant).get("roles", {})})
 
 
 def total_costs(suites: Iterable[Efficiency]) -> dict[str, float | None]:

@@ -109,6 +109,11 @@ def run_identity(run: SessionFacts, suites: Mapping[str, SuiteSetup], backend: J
         more=environment.more,
         hashes={},
     )
+    return hashed(identity)
+
+
+def hashed(identity: RunIdentity) -> RunIdentity:
+    """Returns the identity with the hashes of its parts."""
     return replace(identity, hashes={part: digest(plain(getattr(identity, part))) for part in PARTS})
 
 

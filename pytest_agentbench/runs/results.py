@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from pytest_agentbench.metrics.answers import AnswersSummary
 from pytest_agentbench.metrics.drafts import DraftsSummary
@@ -12,6 +13,8 @@ from pytest_agentbench.metrics.roles import RoleUse
 from pytest_agentbench.records import Json, Scale
 from pytest_agentbench.runs.tasks import TasksSummary
 from pytest_agentbench.runs.triage import Triage
+from pytest_agentbench.stats.decisions import POPULATION
+from pytest_agentbench.stats.pass_rates import PassRate
 from pytest_agentbench.suites.suite import DatasetInfo
 
 MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
@@ -153,6 +156,26 @@ class SuiteFacts:
     quarantined: tuple[QuarantineResult, ...]  # also of scenarios that did not run
     unsupported: Mapping[str, str]  # task whose tests are skipped -> what it [asks for that is not supported](suites.md#harbor-tasks)
 
+    @property
+    def main_score(self) -> str:
+        """The first of its scores."""
+        return self.scorers[0]
+
+    def facts(self) -> dict[str, Any]:
+        """These fields by their names."""
+        return {each.name: getattr(self, each.name) for each in fields(SuiteFacts)}
+
+
+@dataclass(frozen=True)
+class PlannedSuite:
+    """A suite under one variant as a run asks it: all that its result is computed from beside the rollouts."""
+
+    name: str  # the suite, or `suite-variant`
+    facts: SuiteFacts
+    questions: Mapping[str, str] = field(default_factory=dict)  # scenario -> what its user asks; for others the rollouts say it
+    roles: Mapping[str, Json] = field(default_factory=dict)  # role -> its settings in `suite.yaml`, its prices among them
+    population: tuple[str, ...] = ()  # scores of which a rule asks the population, so that their intervals are of it
+
 
 @dataclass(frozen=True)
 class SuiteResult(SuiteFacts):
@@ -177,14 +200,16 @@ class SuiteResult(SuiteFacts):
     sandboxes: tuple[str, ...]  # [kinds](sandboxes.md#without-docker) in which programs of models ran, of scenarios that are no tasks
 
     @property
-    def main_score(self) -> str:
-        """The first of its scores."""
-        return self.scorers[0]
-
-    @property
     def main_mean(self) -> Mean | None:
         """Over all rollouts, of the first score."""
         return self.scores[self.main_score].mean
+
+    @property
+    def population(self) -> tuple[str, ...]:
+        """Scores and pass rates of which a rule asks the population."""
+        scores = [score for score, means in self.scores.items() if means.mean and means.mean.of == POPULATION]
+        passes = ((False, self.passes.pass_at), (True, self.passes.pass_all)) if self.passes else ()
+        return *scores, *(PassRate(every, rate.k).name for every, rates in passes for rate in rates if rate.of == POPULATION)
 
     @property
     def is_unknown(self) -> bool:

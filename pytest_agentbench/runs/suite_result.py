@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 
 from pytest_agentbench.metrics.prices import Prices
-from pytest_agentbench.records import STATUSES, Scale, scale_in
+from pytest_agentbench.records import STATUSES, Json, Scale, scale_in
 from pytest_agentbench.runs.results import (
     Mean,
     Means,
     Passes,
     PassMean,
+    PlannedSuite,
     QuarantineResult,
     RetriedMeans,
     ScenarioPasses,
@@ -31,39 +33,52 @@ from pytest_agentbench.suites.suite import Suite, question, score_name
 MOST_K = 10  # pass@k and pass^k are told up to this k
 
 
-def build_suite(
+def plan_suite(
+    name: str,
     suite: Suite,
-    variant: str,
-    tally: SuiteTally,
-    thresholds: Mapping[str, float],
-    quarantined: Mapping[str, Mapping[str, int]] | None = None,
+    variant: str = "default",
+    thresholds: Mapping[str, float] = MappingProxyType({}),
+    *,
+    quarantined: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
     population: Collection[str] = (),
-    prices: Prices | None = None,
-) -> SuiteResult:
-    """What was found of one suite under one variant; `quarantined`: scenario -> its `tests`, and of them `passed`, if any ran.
+) -> PlannedSuite:
+    """Returns what a run asks of one suite under one variant.
 
-    `population` are the scores of which a rule asks the population, so that their intervals are of it; `prices` are the backend's.
+    Args:
+        name: The suite, or `suite-variant`.
+        suite: The suite with all its variants.
+        variant: The variant that is asked.
+        thresholds: Those in force.
+        quarantined: Scenario -> its `tests`, and of them `passed`, if any ran.
+        population: Scores of which a rule asks the population.
     """
-    counts, bar = quarantined or {}, bar_of(suite.score_names, thresholds, suite.scales)
-    passes = _pass_counts(tally, bar)
+    facts = _facts_of(suite, variant, thresholds, quarantined)
     questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
-    retried = suite.score_names if tally.retried else ()
-    scores = {name: _score_summary(tally, name, suite.scale(name), _question(name, population)) for name in suite.score_names}
+    return PlannedSuite(name, facts, questions, suite.roles, tuple(sorted(population)))
+
+
+def build_suite(planned: PlannedSuite, tally: SuiteTally, prices: Prices | None = None) -> SuiteResult:
+    """Returns the result of one suite under one variant; `prices` are the backend's."""
+    facts, population = planned.facts, planned.population
+    main, bar = facts.scales[facts.main_score], bar_of(facts.scorers, facts.thresholds, facts.scales)
+    passes = _pass_counts(tally, bar)
+    retried = facts.scorers if tally.retried else ()
+    scores = {name: _score_summary(tally, name, facts.scales[name], _question(name, population)) for name in facts.scorers}
     return SuiteResult(
-        **vars(_facts_of(suite, variant, thresholds, counts)),
+        **facts.facts(),
         rollouts={status: tally.statuses[status] for status in STATUSES},
         retried=tally.retried,
-        retried_scores={name: _retried_summary(tally, name, suite.scale(name), _question(name, population)) for name in retried},
+        retried_scores={name: _retried_summary(tally, name, facts.scales[name], _question(name, population)) for name in retried},
         scores=scores,
         passes=_passes(tally, bar, passes, population),
-        efficiency=tally.spending.efficiency(_worth(suite, scores), sum(passed for passed, _ in passes.values()), prices),
+        efficiency=tally.spending.efficiency(_worth(main, scores[facts.main_score]), sum(passed for passed, _ in passes.values()), prices),
         answers=tally.answers.summary(),
         score_errors=dict(tally.score_errors),
         scorer_failures=tally.scorer_failures.summary(),
         drafts=tally.drafts.summary(),
-        roles=tally.roles.uses(prices_by_endpoint(suite, prices)),
-        worst=tally.worst_first(questions, suite.scale(suite.score_names[0])),
-        scenarios=_scenarios(tally, suite.score_names, suite.scale(suite.score_names[0])),
+        roles=tally.roles.uses(prices_by_endpoint(planned.roles, prices)),
+        worst=tally.worst_first(planned.questions, main),
+        scenarios=_scenarios(tally, facts.scorers, main),
         triage=tally.mistakes.triage(),
         tasks=tally.tasks.summary(),
         sandboxes=tuple(sorted(tally.sandboxes)),
@@ -89,11 +104,11 @@ def _facts_of(suite: Suite, variant: str, thresholds: Mapping[str, float], quara
     )
 
 
-def prices_by_endpoint(suite: Suite, backend: Prices | None) -> dict[str, Prices]:
-    """Endpoint -> its prices; that of the backend under test is an empty text."""
-    elsewhere = (role for role in suite.roles.values() if role.get("url") and role.get("prices"))
-    roles = {str(role["url"]).rstrip("/"): Prices(**role["prices"]) for role in elsewhere}
-    return {**roles, **({"": backend} if backend else {})}
+def prices_by_endpoint(roles: Mapping[str, Json], backend: Prices | None) -> dict[str, Prices]:
+    """Endpoint -> its prices, of the settings of roles; that of the backend under test is an empty text."""
+    elsewhere = (role for role in roles.values() if role.get("url") and role.get("prices"))
+    own = {str(role["url"]).rstrip("/"): Prices(**role["prices"]) for role in elsewhere}
+    return {**own, **({"": backend} if backend else {})}
 
 
 def _quarantined(entry: Quarantined, counts: Mapping[str, int]) -> QuarantineResult:
@@ -141,10 +156,9 @@ def bar_of(scores: Sequence[str], thresholds: Mapping[str, float], scales: Mappi
     return Bar(main, thresholds[main], scale_in(scales, main).falling) if main in thresholds else None
 
 
-def _worth(suite: Suite, scores: Mapping[str, Means]) -> float | None:
+def _worth(scale: Scale, main: Means) -> float | None:
     """The main score's mean over all; None if there is none, or less of it is better: nothing is gained per token by that."""
-    main = suite.score_names[0]
-    return mean.value if not suite.scale(main).falling and (mean := scores[main].mean) else None
+    return main.mean.value if not scale.falling and main.mean else None
 
 
 def _pass_counts(tally: SuiteTally, bar: Bar | None) -> Mapping[str, tuple[int, int]]:

@@ -5,27 +5,20 @@ from __future__ import annotations
 import functools
 import platform
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime
-from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
-from pytest_agentbench.backends.telemetry.engine_stats import NAMES, ServingSummary, summary, tally
+from pytest_agentbench.backends.telemetry.engine_stats import Looks, ServingSummary
 from pytest_agentbench.backends.telemetry.sampler import Sampler
-from pytest_agentbench.backends.telemetry.samples import read_samples
-from pytest_agentbench.gate.ab import Comparison, SuiteInArms
-from pytest_agentbench.gate.evidence import Trial, trial_of
+from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.repeats import earlier_tries
-from pytest_agentbench.metrics import windows
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
-from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.runs.arm_results import ArmsCompared, Cache
-from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
+from pytest_agentbench.runs.arm_results import Cache
+from pytest_agentbench.runs.builder import Tallies
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.codec import read as read_record
 from pytest_agentbench.runs.contents import (
@@ -41,17 +34,18 @@ from pytest_agentbench.runs.contents import (
 )
 from pytest_agentbench.runs.directory import PRIVATE, name_of
 from pytest_agentbench.runs.environment import unknown_environment
-from pytest_agentbench.runs.identity import run_identity, suite_setup
+from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup
 from pytest_agentbench.runs.journal import FILE as JOURNAL
-from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.options import RunOptions
+from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.sessions import append_session
+from pytest_agentbench.runs.suite_result import plan_suite
+from pytest_agentbench.session.computation import JournalContents, MainScore, compare_arms, compute, read_rollouts, serving
 from pytest_agentbench.session.discovery import DiscoveredSuite
 from pytest_agentbench.session.opened import OpenSession
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.setup import Setup
-from pytest_agentbench.suites.models import Models, names
 
 
 class SessionFindings(NamedTuple):
@@ -61,18 +55,6 @@ class SessionFindings(NamedTuple):
     stopwatch: Stopwatch
     serving: ServingSummary | None  # of this session
     environment: Environment
-
-
-@dataclass
-class JournalContents:
-    """What one pass over the journal leaves."""
-
-    tallies: Tallies
-    client: Client = field(default_factory=Client)  # of this session, as its backend's counters are
-    sessions: Counter[int] = field(default_factory=Counter)
-    models: Models = field(default_factory=Models)
-    damaged: list[str] = field(default_factory=list)  # sentences on lines of the journal that are no records
-    trials: list[Trial] = field(default_factory=list)  # for the gate; none without one
 
 
 def gather(opened: OpenSession) -> SessionFindings:
@@ -86,11 +68,11 @@ def gather(opened: OpenSession) -> SessionFindings:
         opened.ledger.journal.close()
     earlier = {each.number: each.concurrency for each in opened.sessions}
     performance = Performance(setup.concurrency, setup.settings.slo, earlier, setup.settings.window)
-    contents = read(opened.directory, setup.discovered, performance, opened.number, gated=setup.gate is not None)
+    contents = read_rollouts(opened.directory, main_scores(setup.discovered), performance, opened.number, gated=setup.gate is not None)
     stopwatch = performance.stopwatch(services.cpu.samples, opened.number)
     spans = performance.sessions[opened.number].calls
     contents.client.add_unrecorded(services.unrecorded)
-    look = functools.partial(serving, services.sampler, services.directory, spans, contents.client)
+    look = functools.partial(serving, looks_of(services.sampler), services.directory, spans, contents.client)
     return SessionFindings(
         contents,
         stopwatch,
@@ -113,12 +95,13 @@ def put_back(opened: OpenSession) -> None:
 def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *, interrupted: bool) -> Run:
     """The run of a session that is over, without its exit status and the verdict that follows from it."""
     setup, journal, losses = opened.setup, gathered.journal, opened.losses
-    planned = [*_groups_of(opened, tests, journal.tallies)]
+    planned = [*_plans_of(opened, tests, journal.tallies)]
     facts = _facts(opened, tests, gathered, resume=resume_command(opened, journal.tallies, planned, interrupted=interrupted))
-    rounds = setup.settings.rounds
-    setups = {each.name: suite_setup(each.suite, each.variant, f"auto:{rounds}" if rounds else each.trials) for each in planned}
-    identity = run_identity(facts, setups, setup.backend.identity, setup.backend.facts)
-    run = build_run(replace(facts, identity=identity), planned, journal.tallies)
+    run = compute(facts, planned, journal)
+    run = replace(run, identity=run_identity(run, _setups(setup, planned), setup.backend.identity, setup.backend.facts))
+    if turns := opened.services.turns if setup.settings.ab else None:
+        suites = {each.name: SuiteInArms(each.suite.every_scale, each.sides) for each in setup.discovered if each.suite}
+        run = replace(run, ab=compare_arms(run, opened.directory, suites, turns.facts(opened.services.failure)))
     if setup.gate and not opened.services.missing:
         with losses.step("the gate has not judged"):
             run = replace(run, gate=setup.gate.judge(run, journal.trials, tests.below))
@@ -127,40 +110,41 @@ def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *,
     return run
 
 
-def _groups_of(opened: OpenSession, tests: Outcomes, tallies: Tallies) -> Iterator[PlannedSuite]:
+def _plans_of(opened: OpenSession, tests: Outcomes, tallies: Tallies) -> Iterator[PlannedSuite]:
     """The suites of a session, under the variants of which there is something."""
     gate = opened.setup.gate
     for discovered, variant, name in groups(opened.setup.discovered):
         if discovered.suite and (name in opened.ledger.selected or tallies.suites[name].statuses):
-            yield PlannedSuite(
-                name=name,
-                suite=discovered.suite,
-                variant=variant,
-                thresholds=discovered.thresholds,
-                trials=discovered.trials,
-                quarantined=tests.quarantined(name),
-                population=gate.population(name) if gate else (),
-            )
+            population = gate.population(name) if gate else ()
+            asked = name, discovered.suite, variant, discovered.thresholds
+            yield plan_suite(*asked, quarantined=tests.quarantined(name), population=population)
+
+
+def _setups(setup: Setup, planned: Sequence[PlannedSuite]) -> dict[str, SuiteSetup]:
+    """Returns what each suite brings to the run under each variant."""
+    names, rounds = {each.name for each in planned}, setup.settings.rounds
+    return {
+        name: suite_setup(each.suite, variant, f"auto:{rounds}" if rounds else each.trials)
+        for each, variant, name in groups(setup.discovered)
+        if each.suite and name in names
+    }
 
 
 def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resume: str | None) -> SessionFacts:
     """What the session knows of its run beside the rollouts."""
-    ledger, services, journal, settings = opened.ledger, opened.services, gathered.journal, opened.setup.settings
+    ledger, services, settings = opened.ledger, opened.services, opened.setup.settings
     return SessionFacts(
         id=opened.directory.name,
         name=name_of(opened.directory),
         started_at=opened.sessions[0].started_at,
         finished_at=datetime.now().astimezone().isoformat(timespec="seconds"),
         command=opened.setup.command,
-        sessions=tuple(
-            SessionShare(each.number, each.started_at, each.concurrency, journal.sessions[each.number]) for each in opened.sessions
-        ),
+        sessions=tuple(SessionShare(each.number, each.started_at, each.concurrency, rollouts=0) for each in opened.sessions),
         repeated=ledger.journal.index.repeated + len(ledger.ran_again),
         resume=resume,
-        damaged=tuple(journal.damaged),
         settings=_options(opened.setup),
         environment=_environment(opened, gathered.environment),
-        backend=_backend(opened, journal.models),
+        backend=_backend(opened),
         rounds=opened.rounds.summary if opened.rounds else None,
         interruptions=read_record(Interruptions, services.interruptions),
         labels=read_record(LabelCounts, services.labels) if services.labels else None,
@@ -170,7 +154,6 @@ def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resu
         processes={name: read_record(ProcessCost, cost) for name, cost in services.costs.items()},
         tests=tests.summary(),
         cache=cache_state(services, settings.cache),
-        ab=compare_arms(opened, gathered.stopwatch) if settings.ab else None,
     )
 
 
@@ -188,12 +171,11 @@ def _environment(opened: OpenSession, known: Environment) -> Environment:
     return known
 
 
-def _backend(opened: OpenSession, models: Models) -> BackendUse:
+def _backend(opened: OpenSession) -> BackendUse:
     backend, services = opened.setup.backend, opened.services
-    used = models.summary()
     own = {
-        "served_model": names(used) or (services.endpoint.model if services.endpoint else None),
-        "models": plain(used),
+        "served_model": services.endpoint.model if services.endpoint else None,
+        "models": [],  # the journal tells them
         "warnings": opened.setup.model_warnings,
         "failure": services.failure,
     }
@@ -207,48 +189,17 @@ def cache_state(services: Services, policy: str) -> Cache:
     return Cache(policy, tuple(turns.blocks), turns.why_salted) if turns else Cache(policy)
 
 
-def compare_arms(opened: OpenSession, stopwatch: Stopwatch) -> ArmsCompared:
-    """The paired comparison of an A/B session."""
-    turns, settings = opened.services.turns, opened.setup.settings
-    assert turns is not None
-    suites = {each.name: SuiteInArms(each.suite.every_scale, each.sides) for each in opened.setup.discovered if each.suite}
-    comparison = Comparison(settings.ab, suites, settings.slo, with_each_other=settings.ab_pairs)
-    for rollout in read_journal(opened.directory, lambda _: None):  # damage is told of elsewhere
-        comparison.add(rollout)
-    return comparison.summary(turns.facts(opened.services.failure), turns.blocks, stopwatch)
-
-
-def serving(sampler: Sampler | None, directory: Path, calls: Sequence[Span], client: Client) -> ServingSummary | None:
-    """What the stack told of itself, and where that differs from what the tap saw; None where it told nothing."""
+def looks_of(sampler: Sampler | None) -> Looks | None:
+    """Returns how the metrics of the services were looked at; None if they were not."""
     if sampler is None:
         return None
-    stats = summary(tally(read_samples(directory, NAMES), windows.outer(calls)))
-    return ServingSummary(
-        **vars(stats),
-        disagreements=tuple(disagreements(stats.server, client)),
-        notes=tuple(sampler.notes),
-        looks=sampler.rounds,
-        every_s=sampler.every_s,
-        cpu_s=sampler.cpu_s,
-    )
+    return Looks(notes=tuple(sampler.notes), looks=sampler.rounds, every_s=sampler.every_s, cpu_s=sampler.cpu_s)
 
 
-def read(
-    directory: Path, discovered: Sequence[DiscoveredSuite], performance: Performance, session: int, *, gated: bool = False
-) -> JournalContents:
-    """One pass over the journal, one rollout in memory at a time."""
-    mains = {group: (main := each.suite.score_names[0], each.suite.scale(main)) for each, _, group in groups(discovered) if each.suite}
-    contents = JournalContents(Tallies(performance))
-    for rollout in read_journal(directory, contents.damaged.append):
-        if rollout.session == session:
-            contents.client.add(rollout)
-        if rollout.kind == "scenario":
-            contents.sessions[rollout.session] += 1
-            contents.models.add(rollout.all_calls)
-            contents.tallies.add(rollout, *mains[rollout.key.group])
-            if gated:
-                contents.trials.append(trial_of(rollout))
-    return contents
+def main_scores(discovered: Sequence[DiscoveredSuite]) -> dict[str, MainScore]:
+    """Returns the main score of each suite under each variant."""
+    suites = ((group, each.suite) for each, _, group in groups(discovered) if each.suite)
+    return {group: MainScore(name := suite.score_names[0], suite.scale(name)) for group, suite in suites}
 
 
 def groups(discovered: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:

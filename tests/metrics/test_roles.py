@@ -113,4 +113,4 @@ def test_prices_of_a_suite_are_its_roles() -> None:
     """The endpoint of a price is the role's, however its URL ends."""
     priced = replace(SHOP, roles={"search": {"url": f"{EXPERT}/", "model": "m", "prices": DEAR.model_dump()}, "reasoner": {}})
 
-    assert {EXPERT: DEAR, "": BACKEND} == prices_by_endpoint(priced, BACKEND)
+    assert {EXPERT: DEAR, "": BACKEND} == prices_by_endpoint(priced.roles, BACKEND)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,26 @@ import pytest
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, Score
-from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run, prices_of
+from pytest_agentbench.runs.builder import Tallies, build_run, prices_of
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import BackendUse, Imported, Run, SessionFacts
+from pytest_agentbench.runs.results import PlannedSuite
+from pytest_agentbench.runs.suite_result import plan_suite
 from pytest_agentbench.suites.suite import Scenario
 from tests.made_runs import SCALES, SHOP, session_facts
 
 SCENARIOS = tuple(Scenario(f"s-{number}", ({"role": "user", "content": "A lamp?"},)) for number in range(2))
-ASKED = PlannedSuite("shop", replace(SHOP, scenarios=SCENARIOS), "default", {"tsq.mean": 0.8})
+ASKED = plan_suite("shop", replace(SHOP, scenarios=SCENARIOS), "default", {"tsq.mean": 0.8})
 
 
 def rollout(number: int, score: float | None, started_ns: int = 0, ended_ns: int = 0) -> Rollout:
     status, scores = ("ok", {"tsq": Score(score)}) if score is not None else ("infra_error", {})
     made = Rollout("shop", f"s-{number}", "default", 1, status, scores=scores, calls=(LLMCall(0, 0, 10),))
     return replace(made, started_ns=started_ns, ended_ns=ended_ns)
+
+
+def asked_with(thresholds: Mapping[str, float]) -> PlannedSuite:
+    return replace(ASKED, facts=replace(ASKED.facts, thresholds=thresholds))
 
 
 def built(*rollouts: Rollout, asked: PlannedSuite = ASKED, facts: SessionFacts | None = None) -> Run:
@@ -38,7 +45,7 @@ def test_nothing_measured() -> None:
     """Where no rollout was measured, no threshold is known to hold; where there is none, nothing is missed."""
     assert ("shop",) == built(rollout(0, None)).unknown_suites
     assert () == built(rollout(0, 0.0)).unknown_suites
-    assert () == built(asked=replace(ASKED, thresholds={})).unknown_suites
+    assert () == built(asked=asked_with({})).unknown_suites
 
 
 def test_what_is_known_stays_as_it_is() -> None:
@@ -92,7 +99,7 @@ def test_efficiency() -> None:
     """
     failed = Attempt(1, "infra_error", calls=(CALL,))
     rollouts = took(0, score=1.0, earlier_attempts=(failed,)), took(1, "agent_error"), took(2, "infra_error")
-    run = built(*rollouts, asked=replace(ASKED, thresholds={"tsq": 0.5}), facts=priced())
+    run = built(*rollouts, asked=asked_with({"tsq": 0.5}), facts=priced())
 
     assert {
         "tokens_per_rollout": 1100.0,
@@ -137,7 +144,7 @@ def test_without_prices() -> None:
 
 def test_less_is_better() -> None:
     """Of a score of which less is better nothing is gained per token."""
-    falling = replace(ASKED, suite=replace(ASKED.suite, scorers={"hallucinated": {}}), thresholds={})
+    falling = plan_suite("shop", replace(SHOP, scenarios=SCENARIOS, scorers={"hallucinated": {}}))
     tallies = Tallies(Performance())
     tallies.add(replace(took(0), scores={"hallucinated": Score(1.0)}), "hallucinated", SCALES["hallucinated"])
     efficiency = build_run(session_facts(), [falling], tallies).suites["shop"].efficiency

@@ -19,7 +19,7 @@ from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.environment import environment
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.run_file import find_run, read_run, write_run
-from pytest_agentbench.runs.suite_result import build_suite
+from pytest_agentbench.runs.suite_result import build_suite, plan_suite
 from pytest_agentbench.runs.tally import SuiteTally
 from pytest_agentbench.stats.paired import ScenarioSample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
@@ -48,7 +48,7 @@ def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",), population:
     tally = SuiteTally()
     for each in rollouts:
         tally.add(each, scorers[0], shop(*scorers).scale(scorers[0]))
-    result: Json = plain(build_suite(shop(*scorers), "default", tally, {"tsq": 0.5}, population=population))
+    result: Json = plain(build_suite(plan_suite("shop", shop(*scorers), "default", {"tsq": 0.5}, population=population), tally))
     return result
 
 
@@ -152,7 +152,7 @@ def test_a_part_of_run_json_is_one_variant() -> None:
     tally = SuiteTally()
     tally.add(rollout("a", scores={"tsq": 0.5, "polite": 1.0}), "tsq")
 
-    part = plain(build_suite(suite, "hot", tally, {}))
+    part = plain(build_suite(plan_suite("shop-hot", suite, "hot"), tally))
 
     assert ("hot", {"kind": "a", "seed": 2}, ["tsq", "polite"]) == (part["variant"], part["agent"], part["scorers"])
     assert (0.5, 1.0) == (values(part, "tsq")[0], values(part, "polite")[0])
@@ -205,7 +205,7 @@ def test_the_worst_show_what_the_customer_asks() -> None:
     for name in ("a", "b", "c"):
         tally.add(rollout(name, scores={"tsq": 0.5}, messages=transcript), "tsq")
 
-    questions = [each.question for each in build_suite(known, "default", tally, {}).worst]
+    questions = [each.question for each in build_suite(plan_suite("shop", known), tally).worst]
 
     assert ["Is there a lamp?", f"{'x' * 297}...", "And a chair?"] == questions
 
@@ -239,7 +239,7 @@ def test_without_a_floor_nothing_passes() -> None:
     tally = SuiteTally()
     tally.add(rollout("a", scores={"tsq": 1.0}), "tsq")
 
-    assert build_suite(shop("tsq"), "default", tally, {"tsq.mean": 0.5}).passes is None
+    assert build_suite(plan_suite("shop", shop("tsq"), "default", {"tsq.mean": 0.5}), tally).passes is None
     assert summary(rollout("a", "infra_error"))["passes"] is None
     alone = summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 0.0}))["passes"]
     assert ([], 0, [1]) == (alone["scenarios"], alone["always"], [each["k"] for each in alone["pass_at"]])
@@ -380,6 +380,6 @@ def test_agent_errors_of_a_range_whose_worst_end_is_its_greatest() -> None:
     tally = SuiteTally()
     for each in (rollout("a", scores={"marks": 1.0}), rollout("b", scores={"marks": 2.0}), rollout("c", "agent_error")):
         tally.add(each, "marks", marks)
-    part = plain(build_suite(replace(shop("marks"), scales={"marks": marks}), "default", tally, {}))
+    part = plain(build_suite(plan_suite("shop", replace(shop("marks"), scales={"marks": marks})), tally))
 
     assert [pytest.approx(13 / 3), 1.5] == [*values(part, "marks")]

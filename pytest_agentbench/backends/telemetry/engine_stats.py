@@ -134,14 +134,20 @@ class EngineStats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingSummary(EngineStats):
-    """[What the server says of itself](metrics.md#what-the-server-says)."""
+class Looks:
+    """How the metrics of the services were looked at."""
 
-    disagreements: tuple[str, ...]  # sentences: where the server's counts differ from the tap's
     notes: tuple[str, ...]  # sentences: what could not be looked at or written
     looks: int  # rounds in which all services were looked at
     every_s: float  # seconds that should be between two looks
     cpu_s: float  # CPU seconds that looking took
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSummary(Looks, EngineStats):
+    """[What the server says of itself](metrics.md#what-the-server-says)."""
+
+    disagreements: tuple[str, ...]  # sentences: where the server's counts differ from the tap's
 
 
 @dataclass

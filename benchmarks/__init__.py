@@ -1,0 +1,1 @@
+"""What this project is held against, beside its tests."""

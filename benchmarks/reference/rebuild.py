@@ -1,0 +1,117 @@
+"""A Run from a stored journal, stored samples and what the session knew, by the functions that a session ends with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from pytest_agentbench.backends.telemetry.engine_stats import Looks
+from pytest_agentbench.cli.gate import Options, suites_of
+from pytest_agentbench.gate.ab import SuiteInArms
+from pytest_agentbench.metrics.performance import CpuShares, Performance
+from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.records import suite_of
+from pytest_agentbench.runs.arm_results import ArmFacts
+from pytest_agentbench.runs.codec import plain, read
+from pytest_agentbench.runs.contents import Run, SessionFacts
+from pytest_agentbench.runs.identity import hashed
+from pytest_agentbench.runs.results import PlannedSuite, SuiteFacts
+from pytest_agentbench.runs.sessions import folder_of
+from pytest_agentbench.session.computation import MainScore, compare_arms, compute, read_rollouts, serving
+from pytest_agentbench.session.gate import make_gate
+from pytest_agentbench.suites.arms import DEFAULT, VariantOrigin, arm_of
+
+FILE = "facts.json"  # beside the journal: a RunInputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInputs:
+    """What a run is computed from beside the files of its directory. Its fields hold nothing that those files tell."""
+
+    facts: SessionFacts  # empty where the journal, the samples or the gate fill a field
+    suites: tuple[PlannedSuite, ...]
+    cpu: CpuShares
+    looks: Looks | None  # null if no service was looked at
+    arms: ArmFacts | None  # null without arms
+    tests_below: int = 0  # tests whose scenarios were below their thresholds where the gate decides
+
+
+def inputs_of(run: Run, questions: Mapping[str, Mapping[str, str]]) -> RunInputs:
+    """Returns what is left of a run without what is computed; `questions` has those of each suite's scenarios."""
+    facts = SessionFacts(**run.facts())
+    suites = tuple(_planned(run, name, questions.get(suite_of(name, each.variant), {})) for name, each in run.suites.items())
+    return RunInputs(
+        facts=replace(
+            facts,
+            sessions=tuple(replace(each, rollouts=0) for each in facts.sessions),
+            damaged=(),
+            identity=facts.identity and replace(facts.identity, hashes={}),
+            backend=replace(facts.backend, models=()),
+            stopwatch=Stopwatch(verdict=None),
+            serving=None,
+            ab=None,
+            gate=None,
+        ),
+        suites=suites,
+        cpu=CpuShares(run.stopwatch.tap_cpu, run.stopwatch.pool_cpu),
+        looks=run.serving and Looks(**{each.name: getattr(run.serving, each.name) for each in fields(Looks)}),
+        arms=_arms(run),
+        tests_below=run.gate.tests_below if run.gate else 0,
+    )
+
+
+def _planned(run: Run, name: str, questions: Mapping[str, str]) -> PlannedSuite:
+    result = run.suites[name]
+    return PlannedSuite(name, SuiteFacts(**result.facts()), questions, {}, result.population)
+
+
+def _arms(run: Run) -> ArmFacts | None:
+    if run.ab is None:
+        return None
+    failures = {arm.name: arm.failure for arm in run.ab.arms if arm.failure}
+    loads = {arm.name: arm.load_s for arm in run.ab.arms if arm.load_s is not None}
+    return ArmFacts("" if failures else run.backend.failure, failures, loads, run.ab.order == "in sequence")
+
+
+def write_inputs(inputs: RunInputs, directory: Path) -> None:
+    """Writes the inputs beside the journal."""
+    (directory / FILE).write_text(json.dumps(plain(inputs), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def rebuild(directory: Path) -> Run:
+    """Returns the run that the present code makes of a directory with a journal, samples and stored inputs."""
+    inputs = read(RunInputs, json.loads((directory / FILE).read_text(encoding="utf-8")))
+    facts, suites = inputs.facts, inputs.suites
+    session = facts.sessions[-1].session if facts.sessions else 1
+    asked = {each.session: each.concurrency for each in facts.sessions}
+    performance = Performance(facts.settings.concurrency or 1, facts.settings.slo, asked, facts.settings.window)
+    mains = {each.name: MainScore(main := each.facts.main_score, each.facts.scales[main]) for each in suites}
+    journal = read_rollouts(directory, mains, performance, session, gated=True)
+    folder, calls = folder_of(directory, session), performance.sessions[session].calls
+    facts = replace(
+        facts,
+        stopwatch=performance.judged(inputs.cpu, facts.environment.cpus),
+        serving=serving(inputs.looks, folder, calls, journal.client),
+    )
+    run = compute(facts, suites, journal)
+    run = replace(run, identity=run.identity and hashed(run.identity))
+    if inputs.arms:
+        run = replace(run, ab=compare_arms(run, directory, _in_arms(suites), inputs.arms))
+    settings = run.settings
+    asking = Options(settings.gate, settings.baseline, directory.parent, settings.verdict, settings.thresholds, settings.ab)
+    gate = make_gate([*suites_of(run)], asking)
+    return replace(run, gate=gate.judge(run, journal.trials, inputs.tests_below)) if gate else run
+
+
+def _in_arms(suites: tuple[PlannedSuite, ...]) -> dict[str, SuiteInArms]:
+    """Returns what the comparison of arms has to know of each suite."""
+    known: dict[str, SuiteInArms] = {}
+    for each in suites:
+        variant, arm = each.facts.variant, arm_of(each.facts.variant)
+        origin = VariantOrigin(DEFAULT if variant == arm else variant.removesuffix(f"-{arm}"), arm)
+        name = suite_of(each.name, variant)
+        before = known[name].sides if name in known else {}
+        known[name] = SuiteInArms(each.facts.scales, {**before, variant: origin})
+    return known

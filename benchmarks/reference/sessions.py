@@ -1,0 +1,208 @@
+"""The reference runs: how each is made."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from benchmarks.reference.origins import SEED, SOURCE, TOOL
+from benchmarks.reference.store import Files
+from benchmarks.reference.workplace import Workplace
+from pytest_agentbench.lib.process import Child
+from pytest_agentbench.records import Json
+
+BANKING = ("pytest", "scenarios/banking")
+LIMIT = "--agentbench-limit=10"
+ENDS = (0, 1)  # exit statuses: a test that fails is a result
+
+
+def banking(place: Workplace) -> Path:
+    """The shipped suite on the shipped engine, with objectives and samples."""
+    place.init("banking")
+    place.run("pytest", "scenarios/banking", "--agentbench-limit=30", "--agentbench-concurrency=4", "--agentbench-slo=ttft=60ms", ends=ENDS)
+    return place.latest
+
+
+def two_arms(place: Workplace) -> Path:
+    """Two engines, one of which gets every third tool call wrong, in blocks with an empty cache."""
+    place.init("banking")
+    place.write("backends/careless.yaml", "kind: embedded\npolicy: careless\nerror_rate: 0.3\n")
+    place.run(
+        "pytest", "scenarios/banking", LIMIT, "--agentbench-ab=careful=embedded,careless=careless", "--agentbench-cache=cold", ends=ENDS
+    )
+    return place.latest
+
+
+def three_concurrencies(place: Workplace) -> Path:
+    """One engine at three concurrencies."""
+    place.init("banking")
+    place.run(*BANKING, LIMIT, "--agentbench-ab=set:concurrency=1|2|4", "--agentbench-ab-pairs", ends=ENDS)
+    return place.latest
+
+
+def resumed(place: Workplace) -> Path:
+    """Three customers in a first session, all ten in the one that resumes it."""
+    place.init("banking")
+    place.run(*BANKING, "--agentbench-limit=3", "--agentbench-name=night", ends=ENDS)
+    place.run(*BANKING, LIMIT, "--agentbench-resume=night", "--agentbench-concurrency=2", ends=ENDS)
+    return place.latest
+
+
+def sweep(place: Workplace) -> Path:
+    """`agentbench sweep`, whose text is stored beside the report."""
+    place.init("banking")
+    place.run("pytest_agentbench.cli", "sweep", "scenarios/banking", "--concurrency=2,4", "--slo=ttft=12ms", "--", LIMIT)
+    return place.latest
+
+
+def _scripted(place: Workplace, *rules: Json) -> None:
+    """Has the engine answer by these rules first, or else with one tool call and then a text."""
+    place.init("banking")
+    usual: list[Json] = [{"match": {"turn": 0}, "tool_calls": [{"name": "get_account_balance", "arguments": {}}]}, {"text": "Done."}]
+    place.write("backends/answers.yaml", json.dumps([*rules, *usual]))
+    place.write("backends/scripted.yaml", "kind: embedded\npolicy: script\nscript: answers.yaml\n")
+
+
+def retries(place: Workplace) -> Path:
+    """Requests that fail in two ways: their rollouts are tried again, one of them until its retries are used up."""
+    place.init("banking")
+    lost = asks(place, 4)
+    failing = [{"match": {"call": 1}, "status": 500}, {"match": {"call": 2}, "status": 503}, {"match": {"contains": lost}, "status": 500}]
+    _scripted(place, *failing)
+    place.run(*BANKING, "--agentbench-limit=6", "--agentbench-backend=scripted", "--agentbench-retries=2", ends=(1, 6))
+    return place.latest
+
+
+def dead_engine(place: Workplace) -> Path:
+    """An engine that each of the last five customers kills, until nothing more can run."""
+    place.init("banking")
+    _scripted(place, *({"match": {"contains": asks(place, number)}, "exit": True} for number in range(3, 8)))
+    place.run(*BANKING, "--agentbench-limit=8", "--agentbench-backend=scripted", "--agentbench-concurrency=1", ends=ENDS)
+    return place.latest
+
+
+def asks(place: Workplace, number: int) -> str:
+    """Returns what the customer of this number asks, as a script finds it."""
+    return str(json.loads((place.root / "scenarios/banking/banking.json").read_text(encoding="utf-8"))[number]["question"])
+
+
+#: A program that makes the calls of an agent, with the standard library alone.
+PROGRAM = """
+import json, os, sys, urllib.request
+
+scenario = json.load(sys.stdin)
+tools = [{"type": "function", "function": {k: tool[k] for k in ("name", "description", "parameters")}} for tool in scenario["tools"]]
+answers = {tool["name"]: tool["response"] for tool in scenario["tools"]}
+messages = scenario["messages"]
+while True:
+    body = {"model": scenario["model"], "messages": messages, "tools": tools, **scenario["sampling"]}
+    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), headers)
+    message = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    messages.append(message)
+    if not message.get("tool_calls"):
+        break
+    for call in message["tool_calls"]:
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": answers[call["function"]["name"]]})
+print(message["content"])
+print("a line for the log", file=sys.stderr)
+"""
+
+
+def black_box(place: Workplace) -> Path:
+    """An agent that is a program."""
+    place.init("banking")
+    place.write("scenarios/banking/agent.py", PROGRAM)
+    suite = place.root / "scenarios/banking/suite.yaml"
+    own = yaml.safe_load(suite.read_text(encoding="utf-8")) | {"agent": {"kind": "command", "program": ["python3", "agent.py"]}}
+    suite.write_text(yaml.safe_dump({name: value for name, value in own.items() if name != "variants"}, sort_keys=False), encoding="utf-8")
+    place.run(*BANKING, "--agentbench-limit=6", "--agentbench-concurrency=2", ends=ENDS)
+    return place.latest
+
+
+DOCUMENTS = {
+    "lamp": "Brass lamps were made in the workshops of the old town, where smiths hammered sheets of brass into shades and stands for oil.",
+    "whale": "Blue whales feed on krill, tiny crustaceans of cold oceans, and swallow several tonnes of them on each day of summer.",
+}
+
+
+@contextmanager
+def _retriever(place: Workplace) -> Iterator[str]:
+    """The address of a retriever that has two documents, with vectors of an embedded engine."""
+    folder = place.root
+    engine = Child("pytest_agentbench.engine", {"model": "m"}, folder / "vectors.log")
+    try:
+        vectors = f"http://127.0.0.1:{engine.ready()['port']}/v1"
+        corpus = "".join(json.dumps({"id": id, "contents": text}) + "\n" for id, text in DOCUMENTS.items())
+        (folder / "corpus.jsonl").write_text(corpus, encoding="utf-8")
+        words = ("retriever", "build", "corpus.jsonl", "--output=index", f"--url={vectors}", "--model=m")
+        place.run("pytest_agentbench.cli", *words)
+        config = {"index_dir": str(folder / "index"), "embeddings": {"url": vectors, "model": "m"}, "least_score": -1.0}
+        retriever = Child("pytest_agentbench.retriever", config, folder / "retriever.log")
+        try:
+            yield f"http://127.0.0.1:{retriever.ready()['port']}"
+        finally:
+            retriever.stop()
+    finally:
+        engine.stop()
+
+
+def hle(place: Workplace) -> Path:
+    """The orchestrator of the shipped suite: the first question has it search in a retriever, all have it run programs, in bubblewrap."""
+    place.init("hle")
+    answers = place.root / "scenarios/hle/orchestrated_answers.yaml"
+    chosen = {"name": "search", "arguments": {"model": "search-1"}}
+    search: list[Json] = [
+        {"match": {"contains": "write a query to search"}, "text": "<query>lamps of brass from the old town</query>"},
+        {
+            "match": {"contains": "Choose an appropriate tool.", "call": 1},
+            "tool_calls": [{"name": "search", "arguments": {"model": "search-1"}}],
+        },
+    ]
+    rules = [*search, *yaml.safe_load(answers.read_text(encoding="utf-8"))]
+    answers.write_text(yaml.safe_dump(rules, sort_keys=False), encoding="utf-8")
+    with _retriever(place) as url:
+        place.run(
+            *("pytest", "scenarios/hle", "--agentbench-variants=orchestrator", "--agentbench-backend=scenarios/hle/orchestrated.yaml"),
+            *(f"--agentbench-set=variants.orchestrator.agent.retriever={url}", "--agentbench-set=roles.search={}"),
+            "--agentbench-concurrency=1",
+            ends=ENDS,
+        )
+    return place.latest
+
+
+def imported(_place: Workplace) -> Files:
+    """Results of the NeMo Agent Toolkit, of which two calls of each customer were timed."""
+    from tests.exports.nat_job import VECTOR, item, write_job  # noqa: PLC0415 - only `make` needs the tests
+
+    with tempfile.TemporaryDirectory() as name:
+        items = [item("bank-1", 1.0, ["get_rate"], ["get_rate"]), item("bank-2", 0.5, ["get_rate"], ["get_rate", "transfer_funds"])]
+        folder = write_job(Path(name) / "job", ["The rate is 4 %.", "Done."], items, VECTOR)
+        results = {f"{SOURCE}/{file.name}": file.read_bytes() for file in folder.iterdir()}
+    return {TOOL: json.dumps({"tool": "nat"}).encode(), **results}
+
+
+def ten_thousand(_place: Workplace) -> Files:
+    """Ten thousand rollouts from a seed."""
+    return {SEED: json.dumps({"seed": 7, "rollouts": 10_000}).encode()}
+
+
+#: Name -> what makes its run directory, or the inputs themselves where there is no session.
+MADE: Mapping[str, Callable[[Workplace], Path | Files]] = {
+    "banking": banking,
+    "two_arms": two_arms,
+    "three_concurrencies": three_concurrencies,
+    "resumed": resumed,
+    "sweep": sweep,
+    "black_box": black_box,
+    "retries": retries,
+    "dead_engine": dead_engine,
+    "hle": hle,
+    "imported": imported,
+    "ten_thousand": ten_thousand,
+}

@@ -1,0 +1,89 @@
+"""The files that the code makes of a run, as texts that are compared line by line."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from pytest_agentbench.cli.plain import PlainOutput
+from pytest_agentbench.reports import markdown, page, sweep
+from pytest_agentbench.reports.page.shell import SCRIPTS, asset
+from pytest_agentbench.reports.terminal import write_section
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.journal import FILE as JOURNAL
+from pytest_agentbench.runs.run_file import write_run
+from pytest_agentbench.sweep.levels import read_sweep
+from pytest_agentbench.sweep.verdict import Criteria, judgements
+
+WIDTH = 80  # columns of the terminal
+MANY = 1000  # rollouts, from which on they are not all in the texts
+DIGITS = 10  # of a number: Python 3.12 adds floats otherwise than 3.11, and NumPy not alike everywhere
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d{6,}(?:e[+-]?\d+)?(?![\w.])")
+_BLOCK = re.compile(r'(<script type="text/plain" id="block-[^"]*">)([^<]*)')
+
+
+def views(run: Run, directory: Path) -> dict[str, bytes]:
+    """Returns the name and the text of each file that is made of a run, whose journal lies in the directory."""
+    write_run(run, directory)
+    texts = {
+        "run.json": (directory / "run.json").read_text(encoding="utf-8"),
+        "report.md": markdown.write(run, directory).read_text(encoding="utf-8"),
+        "terminal.txt": "\n".join(_terminal(run, directory)),
+        "report.html": _page(page.write(run, directory).read_text(encoding="utf-8"), whole=run.plan.rollouts <= MANY),
+    }
+    if run.imported:
+        texts["rollouts.jsonl"] = (directory / JOURNAL).read_text(encoding="utf-8")
+    if run.ab and all(arm.concurrency is not None for arm in run.ab.arms):
+        texts["sweep.txt"] = _sweep(directory)
+    return {name: rounded(text).encode() for name, text in texts.items()}
+
+
+def _terminal(run: Run, directory: Path) -> Iterator[str]:
+    """The section of a session with -q, without an option, and with -vv, or -v if there are too many rollouts."""
+    for verbosity in (-1, 0, 2 if run.plan.rollouts <= MANY else 1):
+
+        def write(verbosity: int = verbosity) -> None:
+            write_section(PlainOutput(), run, directory, f"reports/{run.id}", verbosity, WIDTH)
+
+        yield _printed(write)
+
+
+def _printed(write: Callable[[], None]) -> str:
+    with redirect_stdout(io.StringIO()) as written:
+        write()
+    return written.getvalue()
+
+
+def _page(html: str, *, whole: bool) -> str:
+    """The page without its script and style, which git compares, and with its packed rollouts as lines of JSON, or a hash of each block."""
+    for text in ("\n".join(asset(f"{name}.js") for name in SCRIPTS), asset("page.css")):
+        if text not in html:
+            raise ValueError("report.html lacks its script or its style")
+        html = html.replace(text, "")
+    html = re.sub(r"'sha256-[^']*'", "'sha256'", html)
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{_shown(_unpacked(block[2]), whole=whole)}\n", html)
+
+
+def _shown(rollouts: str, *, whole: bool) -> str:
+    return rollouts if whole else f"sha256 {hashlib.sha256(rounded(rollouts).encode()).hexdigest()}"
+
+
+def _unpacked(block: str) -> str:
+    return gzip.decompress(base64.b64decode(block)).decode().replace('},{"suite":', '},\n{"suite":')
+
+
+def _sweep(directory: Path) -> str:
+    measured, terms = read_sweep(directory), Criteria({})
+    return "\n".join(sweep.lines(measured, judgements(measured, terms), terms)) + "\n"
+
+
+def rounded(text: str) -> str:
+    """The text with numbers of so many digits as are equal on all machines."""
+    return _NUMBER.sub(lambda number: f"{float(number[0]):.{DIGITS}g}", text)

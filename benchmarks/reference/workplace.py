@@ -1,0 +1,99 @@
+"""A temporary project in which the sessions of the reference runs are made, and what is kept of their run directories."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.reference.rebuild import inputs_of, write_inputs
+from benchmarks.reference.views import rounded
+from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
+from pytest_agentbench.lib.process import child_environment
+from pytest_agentbench.records import suite_of
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.journal import FILE as JOURNAL
+from pytest_agentbench.runs.journal import opened, sealed
+from pytest_agentbench.runs.run_file import FILE as RUN
+from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.suites.folder import load_suite, suite_file
+from pytest_agentbench.suites.suite import question
+
+ROOT = Path(__file__).parents[2]
+
+#: Where this machine has something, and what the stored files say instead; the first that fits is taken.
+PLACES = ((sys.prefix, "/environment"), (sys.base_prefix, "/python"), (str(ROOT), "/checkout"))
+PROJECT = "/project"
+
+
+class SessionError(Exception):
+    """A session of a reference run did not end as it has to."""
+
+
+class Workplace:
+    """A project in a temporary directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def init(self, suite: str) -> None:
+        """Writes a suite as it is shipped, and the embedded engine, which waits less than the shipped one."""
+        self.run("pytest_agentbench.cli", "init", suite)
+        engine = self.root / "backends/embedded.yaml"
+        text = engine.read_text(encoding="utf-8").replace("ttft_ms: 40 ", "ttft_ms: 8 ").replace("itl_ms: 10 ", "itl_ms: 1 ")
+        engine.write_text(text, encoding="utf-8")
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def run(self, *words: str, ends: Collection[int] = (0,)) -> None:
+        """Runs a module of Python; raises SessionError if its exit status is not one of `ends`."""
+        environment = {**child_environment(), "PYTEST_ADDOPTS": "-p no:randomly -p no:cacheprovider", "TZ": "UTC", "COLUMNS": "80"}
+        done = subprocess.run([sys.executable, "-m", *words], cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode not in ends:
+            raise SessionError(f"`python -m {' '.join(words)}` ended with {done.returncode}, not {[*ends]}:\n{done.stdout}{done.stderr}")
+
+    @property
+    def latest(self) -> Path:
+        """The directory of the newest run."""
+        return (self.root / "reports" / "latest").resolve()
+
+    def without_places(self, text: str) -> str:
+        """The text without paths of this machine."""
+        for place, name in ((str(self.root), PROJECT), *PLACES):
+            text = text.replace(place, name)
+        return text
+
+    def inputs(self, directory: Path) -> dict[str, bytes]:
+        """Returns what a run is computed from: its journal, the samples of its sessions, and what its sessions knew."""
+        run = read_run(directory)
+        write_inputs(inputs_of(run, questions_of(run)), directory)
+        kept = [directory / "facts.json", *sorted(directory.rglob(SAMPLES))]
+        files = {str(file.relative_to(directory)): self.without_places(file.read_text(encoding="utf-8")).encode() for file in kept}
+        lines = (opened(line).decode() for line in (directory / JOURNAL).read_bytes().splitlines())
+        journal = b"".join(sealed(self.without_places(line).encode()) + b"\n" for line in lines)
+        return {**files, JOURNAL: journal}
+
+    def run_json(self, directory: Path) -> bytes:
+        """Returns run.json as the session wrote it."""
+        return rounded(self.without_places((directory / RUN).read_text(encoding="utf-8"))).encode()
+
+
+def questions_of(run: Run) -> dict[str, dict[str, str]]:
+    """Returns what the users of each suite's scenarios ask."""
+    suites = {suite_of(name, each.variant): Path(each.folder) for name, each in run.suites.items()}
+    return {
+        name: {each.id: question(each.messages) for each in load_suite(suite_file(folder)).scenarios} for name, folder in suites.items()
+    }
+
+
+@contextmanager
+def workplace() -> Iterator[Workplace]:
+    """A project that is removed in the end."""
+    with tempfile.TemporaryDirectory(prefix="agentbench-reference-") as name:
+        yield Workplace(Path(name).resolve())

@@ -1,0 +1,73 @@
+"""The reference runs in benchmarks/reference: what the code makes of stored files is what is stored, and a change is seen."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.reference.sessions import MADE
+from benchmarks.reference.store import EXPECTED, archive_of, read_archive, stored, write_archive
+from tests.project import ROOT
+
+SMALL = ("banking", "resumed")
+
+
+def compare(*names: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Compares runs by the packages in a folder."""
+    command = [sys.executable, "-m", "benchmarks.reference", "compare", *names]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_every_run_is_stored() -> None:
+    """Each run that can be made is stored, and no other; together they take less than a megabyte."""
+    assert sorted(MADE) == stored()
+    assert sum(archive_of(name).stat().st_size for name in stored()) < 1_000_000
+
+
+def test_small_runs_are_equal() -> None:
+    """The code makes of the stored journals, samples and facts what is stored of them."""
+    done = compare(*SMALL)
+
+    assert (0, "2 runs, equal\n") == (done.returncode, done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_all_runs_are_equal() -> None:
+    """The same is true of all runs, whatever the seed of hashes is."""
+    done = compare()
+
+    assert (0, f"{len(stored())} runs, equal\n") == (done.returncode, done.stdout), done.stdout + done.stderr
+
+
+def test_a_change_is_seen(tmp_path: Path) -> None:
+    """A stored file that is another one, and a word of a report that the code changes, are lines of a difference, and status 1."""
+    for package in ("benchmarks", "pytest_agentbench"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "shipped"))
+    archive = tmp_path / "benchmarks/reference/runs/resumed.tar.xz"
+    files = read_archive(archive)
+    run = files[f"{EXPECTED}run.json"].replace(b'"not_run": 0', b'"not_run": 7', 1)
+    write_archive(archive, {**files, f"{EXPECTED}run.json": run})
+    terminal = tmp_path / "pytest_agentbench/reports/terminal.py"
+    terminal.write_text(terminal.read_text(encoding="utf-8").replace('"throughput  {', '"rates       {'), encoding="utf-8")
+
+    done = compare("resumed", folder=tmp_path)
+
+    assert 1 == done.returncode
+    lines = done.stdout.splitlines()
+    assert ["--- stored/resumed/run.json", "--- stored/resumed/terminal.txt"] == [line for line in lines if line.startswith("--- ")]
+    assert any(line.startswith('-    "not_run": 7') for line in lines)
+    assert any(line.startswith("-throughput ") for line in lines)
+    assert any(line.startswith("+rates ") for line in lines)
+    assert "1 run, 1 differ" == lines[-1]
+
+
+def test_an_unknown_name() -> None:
+    """It is refused with the nearest one that is known."""
+    done = compare("bankng")
+
+    assert 2 == done.returncode
+    assert "banking" in done.stderr
