@@ -142,7 +142,7 @@ def too_long(tokens: int, context_length: int | None) -> str:
 
 
 def retriever_of(agent: Agent) -> str | None:
-    """The base URL of the retriever that this agent, or one that it wraps, asks; empty where none is named, None where it asks none."""
+    """Returns the retriever's base URL of this agent or of one that it wraps: empty without one, None for an agent that cannot search."""
     own: str | None = getattr(agent, "retriever", None)
     return own if own is not None else next((url for url in map(retriever_of, _wrapped(agent)) if url is not None), None)
 

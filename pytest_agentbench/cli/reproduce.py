@@ -129,7 +129,7 @@ class CellsFailed(AgentbenchError):
 
 
 def _needs(plan: ReproductionPlan, cells: Sequence[Cell]) -> Requirements:
-    """What cells ask for, with a sentence for each thing that is missing: better now than after hours."""
+    """Returns the needs of cells before hours are spent on them, with a sentence for each that is not met."""
     from pytest_agentbench.backends.doctor import checks
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.cli.requirements import PlannedSessions, Requirements

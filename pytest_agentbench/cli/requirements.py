@@ -1,4 +1,4 @@
-"""What sessions take besides their backends: the questions of a suite, and the retriever and the roles that its agent asks."""
+"""Tells the needs of sessions besides their backends: questions of a suite, and the retriever and roles that its agent asks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHOOSING = {name: declared(RunOptions)[name][""] for name in ("changes", "agent"
 
 @dataclass
 class Requirements:
-    """Lines about what sessions ask for, and a sentence for each thing that is missing."""
+    """Lines about the needs of sessions, and a sentence for each need that is not met."""
 
     lines: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -45,24 +45,24 @@ class Requirements:
 class PlannedSessions:
     """Sessions of one suite that have not begun."""
 
-    folder: str  # of the suite
-    variant: str  # of it; empty: its own agent
-    options: Sequence[str]  # of pytest
-    backends: Mapping[str, BackendSpec]  # what each is called -> backend
+    folder: str  # folder of the suite
+    variant: str  # name of its variant; empty: its own agent
+    options: Sequence[str]  # words for pytest
+    backends: Mapping[str, BackendSpec]  # name of a method -> its backend
     in_flight: int  # rollouts, at most
 
     def requirements(self) -> Requirements:
-        """Looks at the suite and asks the retriever whether it is there; nothing is started."""
-        found = Requirements()
+        """Looks at the suite and asks the retriever for its health. Nothing is started."""
+        needs = Requirements()
         try:
-            self._questions(found)
-            self._agent(found)
+            self._questions(needs)
+            self._agent(needs)
         except ConfigError as error:
-            found.missing.append(str(error))
-        return found
+            needs.missing.append(str(error))
+        return needs
 
     @cached_property
-    def _said(self) -> tuple[dict[str, Any], list[str]]:
+    def _choice(self) -> tuple[dict[str, Any], list[str]]:
         """Values of the options that choose rollouts, and the other words; raises ConfigError."""
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         for name, option in CHOOSING.items():
@@ -77,13 +77,13 @@ class PlannedSessions:
     @cached_property
     def _suite(self) -> Suite:
         """The suite as the options change it; raises ConfigError."""
-        values, _ = self._said
+        values, _ = self._choice
         changes = [("agent.model" if path == "model" else path, value) for path, value in values["changes"].items()]
         own = [(path, value) for path, value in changes if not path.startswith("backend.")]
         return load_suite(suite_file(Path(self.folder)), own, values["agent"])
 
-    def _questions(self, found: Requirements) -> None:
-        (values, others), suite = self._said, self._suite
+    def _questions(self, needs: Requirements) -> None:
+        (values, others), suite = self._choice, self._suite
         trials = values["trials"] or suite.trials
         chosen = min(each for each in (len(suite.scenarios), values["limit"], suite.sizes.get(self.variant)) if each is not None)
         how_many = f"{chosen} of {len(suite.scenarios)}" if chosen < len(suite.scenarios) else f"all {chosen}"
@@ -91,54 +91,54 @@ class PlannedSessions:
         left_out = "".join(f"; left out: {count} {what}" for what, count in suite.dataset.left_out.items())
         selected = f"; of them those that pytest selects by {' '.join(others)}" if others else ""
         where = suite.dataset.file or suite.dataset.format
-        found.lines.append(f"questions: {how_many} of {suite.dataset.name} ({where}){times}{left_out}{selected}")
+        needs.lines.append(f"questions: {how_many} of {suite.dataset.name} ({where}){times}{left_out}{selected}")
         if chosen * trials < self.in_flight:
             enough = -(-self.in_flight // max(chosen, 1))
-            found.missing.append(
+            needs.missing.append(
                 f"questions: {chosen * trials} rollouts are never {self.in_flight} in flight; "
                 f"take more questions, or each several times: -- --agentbench-trials={enough}"
             )
 
-    def _agent(self, found: Requirements) -> None:
-        """Says whom the agent and the scorers ask; raises ConfigError for an agent that there is not."""
+    def _agent(self, needs: Requirements) -> None:
+        """Tells the retriever and the roles that agent and scorers ask; raises ConfigError for an unknown agent."""
         suite, variant = self._suite, self.variant or "default"
         if variant not in ("default", *suite.variants):
             raise ConfigError(f"{self.folder}: no variant {variant!r}; known: {', '.join(('default', *suite.variants))}")
         settings = suite.agent_of(variant)
         if brings_code(settings, suite.folder):
-            found.lines.append(f"agent: {settings['kind']} is code of the suite; whom it asks is known when it runs")
+            needs.lines.append(f"agent: {settings['kind']} is code of the suite; whom it asks is known when it runs")
             return
         agent = make_agent(settings, suite.folder)
-        self._retriever(found, retriever_of(agent))
+        self._retriever(needs, retriever_of(agent))
         for role in sorted(needs_roles(agent)):
-            self._role(found, role)
+            self._role(needs, role)
         if any(wants_judge(load_scorer(name)) for name in suite.scorers if not is_import_path(name)):
-            self._role(found, JUDGE)
+            self._role(needs, JUDGE)
 
-    def _retriever(self, found: Requirements, url: str | None) -> None:
+    def _retriever(self, needs: Requirements, url: str | None) -> None:
         if url is None:
             return
         if not url:
-            found.lines.append("retriever: the agent's settings name none, so it has no tool `search`")
+            needs.lines.append("retriever: the agent's settings name none, so it has no tool `search`")
             return
         booted = all(_boots(spec, url) for spec in self.backends.values())
-        answer, is_there = ("is a service of the backend", True) if booted else _asked(url)
-        found.lines.append(f"retriever: {without_logins(url)} {answer}")
+        answer, is_there = ("is a service of the backend", True) if booted else _health_of(url)
+        needs.lines.append(f"retriever: {without_logins(url)} {answer}")
         if not is_there:
-            found.missing.append(f"retriever: {without_logins(url)} {answer}; start it, or correct `retriever` of the agent")
+            needs.missing.append(f"retriever: {without_logins(url)} {answer}; start it, or correct `retriever` of the agent")
 
-    def _role(self, found: Requirements, role: str) -> None:
-        """Says who plays a role: once where that is the same whatever the backend."""
+    def _role(self, needs: Requirements, role: str) -> None:
+        """Tells the player of a role, once if all backends have the same one."""
         played = {name: self._player(role, spec) for name, spec in self.backends.items()}
         for text, why in dict.fromkeys(played.values()):
             names = [name for name, each in played.items() if each == (text, why)]
             whose = "" if len(names) == len(played) else f" ({', '.join(names)})"
-            found.lines.append(f"role {role}{whose}: {text}")
+            needs.lines.append(f"role {role}{whose}: {text}")
             if why:
-                found.missing.append(f"role {role}{whose}: {why}")
+                needs.missing.append(f"role {role}{whose}: {why}")
 
     def _player(self, role: str, spec: BackendSpec) -> tuple[str, str]:
-        """(who plays a role before a backend, why nobody does)."""
+        """Returns the player of a role on a backend, and the reason why it is missing."""
         backend: Json = {"name": spec.name, "url": getattr(spec, "url", None), "roles": spec.beside["roles"]}
         player = player_of(role, self._suite, backend)
         if player is None and role == JUDGE:
@@ -148,7 +148,7 @@ class PlannedSessions:
 
 
 def _words(player: Json, *, is_set: bool) -> str:
-    """Which model plays a role, where, and whether the key that it wants is there."""
+    """Returns a role's model, its place, and whether its key is set."""
     place = f"the service {player['service']}" if "service" in player else without_logins(player.get("url", "the backend under test"))
     key = f", the key {player['api_key']} is {'set' if is_set else 'not set'}" if "api_key" in player else ""
     return f"{player['model']} at {place}{key}" if "model" in player else f"{place}{key}"
@@ -160,13 +160,13 @@ def _boots(spec: BackendSpec, url: str) -> bool:
     return at.hostname in ("127.0.0.1", "localhost", "::1") and at.port in {service.port for service in services.values()} - {0}
 
 
-def _asked(url: str) -> tuple[str, bool]:
-    """What a retriever says of itself, and whether it can be asked."""
+def _health_of(url: str) -> tuple[str, bool]:
+    """Returns words about the health of a retriever, and whether it works."""
     try:
         answer = Api(Endpoint(url.rstrip("/"), "")).get("/health", PATIENCE)
     except BackendError:
         return "does not answer", False
     if answer.status != 200:
         return f"answers {answer} to GET /health", False
-    said = answer.json()
-    return (f"answers, {said['documents']} documents" if isinstance(said, dict) and "documents" in said else "answers"), True
+    health = answer.json()
+    return (f"answers, {health['documents']} documents" if isinstance(health, dict) and "documents" in health else "answers"), True

@@ -1,7 +1,7 @@
 """Directories of the HLE evaluation of ToolOrchestra: a file for each task, and what its samplers and summaries write beside them.
 
-Where the evaluation divides by the length of a window, this divides by what of the window was measured, which stands beside it. Of a run
-that was over before its window both have a rate of 0.
+Where the evaluation divides by the length of a window, this divides by what of the window was measured, which stands beside it. Both have
+a rate of 0 if the run ended before the window began.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _window(span: tuple[float, float], last: float, usage: Sequence[Json], sampl
 
 
 def _per_second(moments: Sequence[float], span: tuple[float, float], last: float) -> Mapping[str, Any]:
-    """How many moments are in a window, over what of the window was measured; 0 a second where nothing was, as the evaluation has it."""
+    """Counts moments in a window, and divides by its measured part; the rate is 0 without one, as in the evaluation."""
     start, end = span
     count = sum(start <= moment <= end for moment in moments)
     measured = max(0.0, min(end, last) - start)

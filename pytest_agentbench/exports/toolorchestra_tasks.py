@@ -55,7 +55,7 @@ def _rounds(tools: Sequence[ToolCall]) -> Iterator[list[Any]]:
 
 
 def _responses(rollout: Rollout, correct: bool) -> Json:
-    """The tools that ran in each round, of which the evaluation counts the first one as 0, and what the last `answer` came to."""
+    """Returns the tools that ran in each round, and the prediction of the last `answer`. The first round is number 0."""
     rounds: defaultdict[int, list[Json]] = defaultdict(list)
     for call in rollout.tool_calls:
         if call.ran:
@@ -69,14 +69,14 @@ def _responses(rollout: Rollout, correct: bool) -> Json:
 
 
 def _messages(rollout: Rollout) -> Json:
-    """What the model said and called in each round in which a tool ran; its text is null where the transcript does not have every round."""
+    """Returns text and calls of the model for each round in which a tool ran. The text is null if the transcript lacks a round."""
     texts = [message.get("content") for message in rollout.messages if message.get("role") == "assistant"]
-    said = texts if len(texts) == rollout.turns else []
+    spoken = texts if len(texts) == rollout.turns else []
     rounds: defaultdict[int, list[Json]] = defaultdict(list)
     for call in rollout.tool_calls:
         rounds[call.turn].append({"tool_name": call.name, "tool_arguments": call.arguments})
     ran = sorted({call.turn for call in rollout.tool_calls if call.ran})
     return {
-        f"turn_{number - 1}_message": {"content": said[number - 1] if number <= len(said) else None, "tool_calls": rounds[number]}
+        f"turn_{number - 1}_message": {"content": spoken[number - 1] if number <= len(spoken) else None, "tool_calls": rounds[number]}
         for number in ran
     }

@@ -25,7 +25,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What it is called on the terminal, and its run after it."""
+        """The name of the cell on the terminal, which its run gets too."""
         return f"{self.method}-c{self.concurrency}"
 
     def folder(self, run: str) -> str:

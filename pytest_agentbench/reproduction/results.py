@@ -30,7 +30,7 @@ class MeasuredCell:
     method: str
     concurrency: int
     run: str  # name of its run directory
-    steps: int  # that ended in the window
+    steps: int  # steps that ended in the window
     measured_s: float  # of the window; less than its length where the run ended before it
     steps_per_min: float | None  # None where nothing of the window was measured
     trials_per_min: float | None

@@ -43,13 +43,13 @@ def _mismatch(discovered: DiscoveredSuite, variant: str, backend: Json, keys: bo
 
 
 def player_of(role: str, suite: Suite, backend: Json) -> Json | None:
-    """Who plays a role, None where nobody does. What the backend says of it goes before what the suite says."""
+    """Returns the player of a role: that of the backend, else that of the suite, else None."""
     player: Json | None = backend.get("roles", {}).get(role, suite.roles.get(role))
     return player
 
 
 def why_unplayed(role: str, suite: Suite, backend: Json, *, keys: bool) -> str:
-    """Why nobody plays a role; empty when somebody does. `keys`: whether the key that it wants has to be there."""
+    """Returns the reason why a role cannot be played, or an empty text. `keys`: whether the key of its endpoint has to be set."""
     player = player_of(role, suite, backend)
     if player is None:
         return f"nobody plays it: `roles` of suite.yaml or of the YAML of backend {backend.get('name')!r} has to name it"
