@@ -28,10 +28,10 @@ def shortage(error: BaseException) -> str:
 
 
 def address_space() -> int:
-    """Returns the bytes of address space that this process has, or 0 if the system does not tell."""
+    """Returns the bytes of address space that this process has, or 0 if the system does not tell, or lets nothing be read any more."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-    except OSError:
+    except (OSError, MemoryError):
         return 0
     return int(pages) * resource.getpagesize()
 
@@ -48,7 +48,8 @@ def _of_memory() -> str:
     if limit == resource.RLIM_INFINITY:
         return "no limit is set for a process, so the machine or its control group has no more"
     taken = address_space() >> 20
-    return f"{limit >> 20} MiB of address space are allowed to a process, and {taken} are taken; raise the limit (`ulimit -v`)"
+    known = f", and {taken} are taken" if taken else ""
+    return f"{limit >> 20} MiB of address space are allowed to a process{known}; raise the limit (`ulimit -v`)"
 
 
 def _of_threads() -> str:
