@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.reference.again import comparable
+from benchmarks.reference.differences import differences
 from benchmarks.reference.sessions import MADE
-from benchmarks.reference.store import EXPECTED, archive_of, read_archive, stored, write_archive
+from benchmarks.reference.store import EXPECTED, INPUTS, archive_of, read_archive, stored, write_archive
+from pytest_agentbench.runs.journal import opened, sealed
 from tests.project import ROOT
 
 SMALL = ("banking", "resumed")
@@ -63,6 +68,21 @@ def test_a_change_is_seen(tmp_path: Path) -> None:
     assert any(line.startswith("-throughput ") for line in lines)
     assert any(line.startswith("+rates ") for line in lines)
     assert "1 run, 1 differ" == lines[-1]
+
+
+def test_what_running_again_compares() -> None:
+    """Times may be others; an answer of an agent may not."""
+    archive = read_archive(archive_of("black_box"))
+    name = f"{INPUTS}rollouts.jsonl"
+    line, *others = archive[name].splitlines()
+
+    def changed(**fields: Any) -> dict[str, bytes]:
+        record = {**json.loads(opened(line)), **fields}
+        return comparable({**archive, name: b"\n".join([sealed(json.dumps(record).encode()), *others])})
+
+    assert [] == [*differences("black_box", comparable(archive), changed(started_at=1.0, ended_ns=2))]
+    found = [*differences("black_box", comparable(archive), changed(answer="another one"))]
+    assert any(line.startswith("+") and "another one" in line for line in found)
 
 
 def test_an_unknown_name() -> None:

@@ -22,7 +22,7 @@ LEFT_OUT: Mapping[str, str] = {
     r"performance|stopwatch|serving|processes|efficiency|ab|cache|gpus": "measurements of speed",
     r"environment|identity|code": "the machine and the version",
     r"worst|errors|failures|score_per_.*": "the same as in the rollouts, by id",
-    r"log|programs|content|settings": "ports and paths, and hashes of what holds them",
+    r"log|programs|content|settings|retriever|failure": "ports and lines of logs, and hashes of what holds them",
 }
 _LEFT_OUT = re.compile("|".join(f"(?:{pattern})" for pattern in LEFT_OUT))
 

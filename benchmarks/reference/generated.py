@@ -13,7 +13,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import Looks
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.metrics.performance import CpuShares
 from pytest_agentbench.metrics.stopwatch import Stopwatch
-from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score, ToolCall
+from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score, ToolCall
 from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, SessionFacts, SessionShare
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import record_line, sealed
@@ -72,7 +72,7 @@ def suite_of_shop(seed: Seed) -> Suite:
     scenarios = tuple(Scenario(_id(number), ({"role": "user", "content": f"Is there lamp {number}?"},)) for number in range(count))
     data = DatasetInfo("a shop (generated)", "agent-leaderboard", "data.json", "0" * 64, "generated", count)
     thresholds = {"tsq": 0.5, "tsq.mean": 0.6}
-    asked = {"scorers": {"tsq": {}, "repeated": {}}, "scales": scales, "thresholds": thresholds}
+    asked: Json = {"scorers": {"tsq": {}, "repeated": {}}, "scales": scales, "thresholds": thresholds}
     return Suite("shop", Path("/project/scenarios/shop"), scenarios, data, **asked)
 
 
@@ -136,7 +136,7 @@ def _calls(start: int, dice: random.Random) -> Iterator[LLMCall]:
         first = start + dice.randint(80, 200) * MS
         stamps = [first + position * 10 * MS for position in range(3)]
         chunks = tuple(Chunk(at, "content", lag_ns=20_000) for at in stamps)
-        usage = {"prompt_tokens": 500, "completion_tokens": 3, "cached_tokens": 300, "token_source": "usage"}
-        identity = {"dialect": "chat", "streamed": True, "model": "model", "answered_by": "model", "http_status": 200}
+        usage: Json = {"prompt_tokens": 500, "completion_tokens": 3, "cached_tokens": 300, "token_source": "usage"}
+        identity: Json = {"dialect": "chat", "streamed": True, "model": "model", "answered_by": "model", "http_status": 200}
         yield LLMCall(start, start, stamps[-1], chunks, finish_reason="stop", stamp="kernel", **usage, **identity)
         start = stamps[-1] + MS

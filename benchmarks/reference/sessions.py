@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import docker
 import yaml
 
 from benchmarks.reference.origins import SEED, SOURCE, TOOL
@@ -74,7 +75,14 @@ def retries(place: Workplace) -> Path:
     lost = asks(place, 4)
     failing = [{"match": {"call": 1}, "status": 500}, {"match": {"call": 2}, "status": 503}, {"match": {"contains": lost}, "status": 500}]
     _scripted(place, *failing)
-    place.run(*BANKING, "--agentbench-limit=6", "--agentbench-backend=scripted", "--agentbench-retries=2", ends=(1, 6))
+    place.run(
+        *BANKING,
+        "--agentbench-limit=6",
+        "--agentbench-backend=scripted",
+        "--agentbench-concurrency=1",
+        "--agentbench-retries=2",
+        ends=(1, 6),
+    )
     return place.latest
 
 
@@ -159,10 +167,7 @@ def hle(place: Workplace) -> Path:
     chosen = {"name": "search", "arguments": {"model": "search-1"}}
     search: list[Json] = [
         {"match": {"contains": "write a query to search"}, "text": "<query>lamps of brass from the old town</query>"},
-        {
-            "match": {"contains": "Choose an appropriate tool.", "call": 1},
-            "tool_calls": [{"name": "search", "arguments": {"model": "search-1"}}],
-        },
+        {"match": {"contains": "Choose an appropriate tool.", "call": 1}, "tool_calls": [chosen]},
     ]
     rules = [*search, *yaml.safe_load(answers.read_text(encoding="utf-8"))]
     answers.write_text(yaml.safe_dump(rules, sort_keys=False), encoding="utf-8")
@@ -173,6 +178,40 @@ def hle(place: Workplace) -> Path:
             "--agentbench-concurrency=1",
             ends=ENDS,
         )
+    return place.latest
+
+
+SOLVE = "echo hello > /root/hello"
+IMAGE = "agentbench-reference:1"
+
+
+def terminal(place: Workplace) -> Path:
+    """Two tasks in containers, one of which is solved; raises NoEngine where there is no Docker Engine and none can be started."""
+    from tests.dockerd import any_engine  # noqa: PLC0415 - only `make` needs the tests
+    from tests.sandbox.image import root  # noqa: PLC0415 - as above
+    from tests.tasks import write_task  # noqa: PLC0415 - as above
+
+    place.init("banking")
+    toml = f'[environment]\ndocker_image = "{IMAGE}"\nnetwork_mode = "no-network"\nmemory_mb = 256\n'
+    for name in ("idle", "solved"):
+        files = {"task.toml": toml, "instruction.md": f"Task {name}: write hello into /root/hello.\n"}
+        write_task(place.root / "scenarios/tasks/tasks", name, files=files)
+    suite = {"name": "tasks", "dataset": {"format": "harbor", "file": "tasks"}, "agent": {"kind": "terminal"}, "scorers": ["reward"]}
+    place.write("scenarios/tasks/suite.yaml", json.dumps({**suite, "thresholds": {"reward": 1.0}, "timeout": 120}))
+    place.write("scenarios/tasks/test_tasks.py", 'def test_task(rollout):\n    assert rollout.score("reward") >= 1.0\n')
+    done: Json = {"tool_calls": [{"name": "done", "arguments": {}}]}
+    bash = {"name": "bash", "arguments": {"command": SOLVE}}
+    rules = [{"match": {"contains": "Task solved", "turn": 0}, "tool_calls": [bash]}, done]
+    place.write("backends/answers.yaml", json.dumps(rules))
+    place.write("backends/scripted.yaml", "kind: embedded\npolicy: script\nscript: answers.yaml\n")
+    with any_engine() as url:
+        client = docker.DockerClient(base_url=url)
+        client.api.import_image_from_data(root(), repository=IMAGE.partition(":")[0], tag="1", changes=["WORKDIR /app"])
+        try:
+            place.run("pytest", "scenarios/tasks", "--agentbench-backend=scripted", ends=ENDS, DOCKER_HOST=url)
+        finally:
+            client.images.remove(IMAGE, force=True)
+            client.close()
     return place.latest
 
 
@@ -203,6 +242,7 @@ MADE: Mapping[str, Callable[[Workplace], Path | Files]] = {
     "retries": retries,
     "dead_engine": dead_engine,
     "hle": hle,
+    "terminal": terminal,
     "imported": imported,
     "ten_thousand": ten_thousand,
 }

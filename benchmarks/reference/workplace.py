@@ -51,9 +51,10 @@ class Workplace:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
-    def run(self, *words: str, ends: Collection[int] = (0,)) -> None:
-        """Runs a module of Python; raises SessionError if its exit status is not one of `ends`."""
-        environment = {**child_environment(), "PYTEST_ADDOPTS": "-p no:randomly -p no:cacheprovider", "TZ": "UTC", "COLUMNS": "80"}
+    def run(self, *words: str, ends: Collection[int] = (0,), **variables: str) -> None:
+        """Runs a module of Python with these variables; raises SessionError if its exit status is not one of `ends`."""
+        own = {"PYTEST_ADDOPTS": "-p no:randomly -p no:cacheprovider", "TZ": "UTC", "COLUMNS": "80"}
+        environment = {**child_environment(), **own, **variables}
         done = subprocess.run([sys.executable, "-m", *words], cwd=self.root, env=environment, capture_output=True, text=True, check=False)
         if done.returncode not in ends:
             raise SessionError(f"`python -m {' '.join(words)}` ended with {done.returncode}, not {[*ends]}:\n{done.stdout}{done.stderr}")
