@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.child import LOG
 from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.supervisor import signal_group
 
@@ -50,7 +51,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env={**child_environment(), **(variables or {})},
+                env={**child_environment(), LOG: str(log.absolute()), **(variables or {})},
                 start_new_session=True,
                 pass_fds=pass_fds,
             )
