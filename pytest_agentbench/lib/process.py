@@ -39,15 +39,22 @@ class Child:
     """
 
     def __init__(
-        self, module: str, config: dict[str, Any], log: Path, *, pass_fds: tuple[int, ...] = (), variables: Mapping[str, str] | None = None
+        self,
+        module: str,
+        config: dict[str, Any],
+        log: Path,
+        *,
+        pass_fds: tuple[int, ...] = (),
+        variables: Mapping[str, str] | None = None,
+        python: Path | None = None,
     ) -> None:
-        """Starts it; does not wait. stderr goes to `log`; `variables` are added to the environment."""
+        """Starts it; does not wait. stderr goes to `log`; `variables` are added to the environment; `python`: another interpreter."""
         self.module = module
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module],
+                [python or sys.executable, "-m", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

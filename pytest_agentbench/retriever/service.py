@@ -53,7 +53,7 @@ class Retriever:
 
     async def hits(self, request: RetrievalRequest) -> list[list[Json]]:
         """For each query {document, score, source}, the nearest first."""
-        vectors = await self._embedder.vectors(request.queries)
+        vectors = await self._embedder.vectors([f"{self._config.embeddings.query_prefix}{query}" for query in request.queries])
         nearest = await asyncio.to_thread(self._index.nearest, vectors, self._config.candidates)
         return [await self._of(query, found, request) for query, found in zip(request.queries, nearest, strict=True)]
 

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest_agentbench
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError, unknown_name
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.lib.log_tail import indented, tail
@@ -151,6 +152,16 @@ def home_of(name: str) -> Path:
         raise ConfigError(unknown_name("environment", name, environments()))
     pins = hashlib.sha256("\n".join(environments()[name].pins).encode()).hexdigest()
     return environments_folder() / f"{name}-{pins[:8]}"
+
+
+def package_path() -> Path:
+    """A folder in which this package is alone, for interpreters of environments, which have what its modules need and not the package."""
+    package = Path(pytest_agentbench.__file__).parent
+    folder = environments_folder() / f"package-{hashlib.sha256(bytes(package)).hexdigest()[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        (folder / package.name).symlink_to(package)
+    return folder
 
 
 def is_whole(home: Path) -> bool:
