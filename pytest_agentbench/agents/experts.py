@@ -113,7 +113,7 @@ class ExpertContext:
             raise InfraError(f"{said}{await self._log()}") from error
 
     async def _log(self) -> str:
-        """Where the retriever writes its log, for the end of a sentence; empty for one that does not say, or is gone."""
+        """Returns the end of a sentence with the path of the retriever's log, or an empty text if the retriever does not tell it."""
         import aiohttp
 
         url, patience = f"{self.retriever.rstrip('/')}/health", aiohttp.ClientTimeout(PATIENCE)

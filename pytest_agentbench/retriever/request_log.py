@@ -16,7 +16,7 @@ from pytest_agentbench.records import Json
 
 
 def where_it_is() -> Json:
-    """Returns the path of the log as `log`; nothing where the process was started by hand, and stderr is a terminal's."""
+    """Returns the path of the log as `log`, or an empty dictionary in a process that was started by hand."""
     path = os.environ.get(LOG)
     return {"log": path} if path else {}
 

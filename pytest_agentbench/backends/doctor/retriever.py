@@ -43,7 +43,7 @@ class Examined:
 
     config: RetrieverConfig
     python: str  # its interpreter, by the name in the YAML
-    folder: Path  # where the YAML is
+    folder: Path  # the YAML's
     here: Path  # the folder of relative paths
     booted: tuple[str, ...] = ()  # addresses that are there only when the stack is
 
