@@ -60,6 +60,7 @@ from pytest_agentbench.metrics.roles import RoleUse
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
 from pytest_agentbench.reports.sweep import LEVELS, PAGE, PICTURE
 from pytest_agentbench.reproduction.results import COLUMNS
+from pytest_agentbench.retriever.config import is_retriever, read_settings
 from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.scorers import SCORERS, load_scorer
@@ -246,7 +247,7 @@ def load(path: Path) -> None:
         case ".yaml" if path.name.endswith(".script.yaml"):
             load_rules(path)
         case ".yaml":
-            load_backend(str(path), path.parent)
+            read_settings(path) if is_retriever(path) else load_backend(str(path), path.parent)
         case ".json":
             json.loads(text)
         case ".jsonl":

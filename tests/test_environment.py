@@ -13,7 +13,7 @@ from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.url import UrlSpec
 from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.reports.ci import DETECTED
-from pytest_agentbench.retriever.config import TavilySpec
+from pytest_agentbench.retriever.config import NAMED, RetrieverConfig, TavilySpec
 
 PACKAGE = Path(pytest_agentbench.__file__).parent
 ROOT = PACKAGE.parent
@@ -95,7 +95,7 @@ def read_by_roles() -> set[str]:
 
 def read_by_the_retriever() -> set[str]:
     """Without settings of its own: another name is the user's."""
-    return {TavilySpec().api_key}
+    return {TavilySpec().api_key, *(found[1] for found in NAMED.finditer(RetrieverConfig.model_fields["index_dir"].default))}
 
 
 def listed() -> list[str]:

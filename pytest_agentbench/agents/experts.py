@@ -43,6 +43,7 @@ ANSWER_PROMPT = "Answer the question. Think first, and write the final answer be
 SHORTEST = 5  # characters of a query
 LONGEST = 390  # characters of a query that the retriever gets
 WAIT = 60.0  # seconds for the retriever
+PATIENCE = 2.0  # seconds for what a retriever that failed says of itself
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,25 @@ class ExpertContext:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(WAIT)) as session, session.post(url, json=body) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise InfraError(f"the retriever at {url} does not answer: {error!r}") from error
+            raise InfraError(f"the retriever at {url} does not answer: {error!r}{await self._log()}") from error
         if response.status != 200:
-            raise InfraError(f"the retriever at {url} answered HTTP {response.status}: {beginning(content, 200)}")
+            raise InfraError(f"the retriever at {url} answered HTTP {response.status}: {beginning(content, 200)}{await self._log()}")
         try:
             return [_text(each["document"]) for each in json_text.loads(content)[0]]
         except (ValueError, LookupError, TypeError) as error:
-            raise InfraError(f"the retriever at {url} said {beginning(content, 200)!r}, which is no list of documents") from error
+            said = f"the retriever at {url} said {beginning(content, 200)!r}, which is no list of documents"
+            raise InfraError(f"{said}{await self._log()}") from error
+
+    async def _log(self) -> str:
+        """Returns the end of a sentence with the path of the retriever's log, or an empty text if the retriever does not tell it."""
+        import aiohttp
+
+        url, patience = f"{self.retriever.rstrip('/')}/health", aiohttp.ClientTimeout(PATIENCE)
+        try:
+            async with aiohttp.ClientSession(timeout=patience) as session, session.get(url) as response:
+                return f"; its log: {json_text.loads(await response.read())['log']}"
+        except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
+            return ""
 
 
 def budget(tool: str, context_length: int | None) -> ContextBudget:

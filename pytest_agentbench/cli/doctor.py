@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import ConfigError, MissingError
+from pytest_agentbench.lib.login_url import LoginUrl
 
 if TYPE_CHECKING:
-    from pytest_agentbench.backends.common_spec import BackendSpec
     from pytest_agentbench.backends.doctor.check import Check
 
 MARKS = {"ok": "✓", "missing": "✗", "unknown": "?", "absent": "-"}
@@ -18,25 +18,43 @@ MARKS = {"ok": "✓", "missing": "✗", "unknown": "?", "absent": "-"}
 
 def add(commands: Any) -> None:
     """The parser of this command."""
-    doctor = commands.add_parser("doctor", help="what backends need of this machine, what is missing, and how to get it")
+    doctor = commands.add_parser("doctor", help="what backends and retrievers need of this machine, what is missing, and how to get it")
     doctor.add_argument(
-        "backends", nargs="*", metavar="BACKEND", help="a name, a YAML file or a URL (default: this machine, and all in backends/)"
+        "backends",
+        nargs="*",
+        metavar="BACKEND",
+        help="a name, a YAML file or a URL; or a retriever's SETTINGS.yaml, or a suite's folder, whose agents may ask a retriever "
+        "(default: this machine, and all in backends/)",
     )
     doctor.set_defaults(run=run_doctor)
 
 
 def run_doctor(options: argparse.Namespace) -> None:
-    """One line for each check; a backend that was named and lacks something is an error."""
-    from pytest_agentbench.backends.spec import load_backend
-    from pytest_agentbench.lib.login_url import LoginUrl
-
+    """Prints a line for each check; raises MissingError if something that was named needs what is not here."""
     if not options.backends:
         examine_project()
         return
-    specs = {name: load_backend(name, Path.cwd()) for name in map(LoginUrl, options.backends)}
-    if lacking := [name for name, spec in specs.items() if _examine(name, spec, reach=True)]:
+    named = [(name, *_named(name)) for name in map(LoginUrl, options.backends)]
+    if lacking := [name for name, title, checks in named if _examine(title, checks)]:
         raise MissingError(f"this machine lacks something that {', '.join(lacking)} need{'s' * (len(lacking) == 1)}")
-    print(f"nothing is missing for: {', '.join(specs)}")
+    print(f"nothing is missing for: {', '.join(name for name, _, _ in named)}")
+
+
+def _named(name: str) -> tuple[str, Iterable[Check]]:
+    """Returns the title and the checks of a backend, a retriever or a suite; raises ConfigError for an unknown name."""
+    from pytest_agentbench.backends.doctor import checks
+    from pytest_agentbench.backends.doctor.retriever import file_checks, suite_checks
+    from pytest_agentbench.backends.spec import load_backend
+    from pytest_agentbench.retriever.config import is_retriever
+    from pytest_agentbench.suites.folder import load_suite, suite_file
+
+    if Path(name).is_dir():
+        suite = load_suite(suite_file(Path(name)))
+        return f"{name} (suite)", suite_checks({variant: suite.agent_of(variant) for variant in ("default", *suite.variants)})
+    if is_retriever(Path(name)):
+        return f"{name} (retriever)", file_checks(Path(name))
+    spec = load_backend(name, Path.cwd())
+    return f"{name} ({spec.kind})", checks(spec)
 
 
 def examine_project() -> None:
@@ -56,21 +74,21 @@ def examine_project() -> None:
 
 def _lacks(name: str) -> bool:
     """Examines a backend of the project without asking other machines; one whose YAML is wrong does not keep others from it."""
+    from pytest_agentbench.backends.doctor import checks
     from pytest_agentbench.backends.spec import load_backend
 
     try:
-        return _examine(name, load_backend(name, Path.cwd()), reach=False)
+        spec = load_backend(name, Path.cwd())
+        return _examine(f"{name} ({spec.kind})", checks(spec, reach=False))
     except ConfigError as error:
         print(f"{name}\n  ✗ {error}")
         return True
 
 
-def _examine(name: str, spec: BackendSpec, *, reach: bool) -> bool:
-    """Prints what a backend needs; returns whether something is missing."""
-    from pytest_agentbench.backends.doctor import checks
-
-    print(f"{name} ({spec.kind})")
-    return _print(checks(spec, reach=reach))
+def _examine(title: str, checks: Iterable[Check]) -> bool:
+    """Prints what something needs; returns whether something is missing."""
+    print(title)
+    return _print(checks)
 
 
 def _print(checks: Iterable[Check]) -> bool:

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
     leaderboard.add_argument(
         "--domains", nargs="+", default=["banking"], metavar="DOMAIN", help="banking healthcare insurance investment telecom"
     )
-    leaderboard.add_argument("--revision", default="main", help="commit, tag or branch (default: main); its commit is printed")
+    leaderboard.add_argument("--revision", help="commit, tag or branch, `main` for the newest (default: a commit that stays the same)")
     leaderboard.add_argument("--output", type=Path, default=Path("data"), metavar="DIR", help="where to write (default: data)")
     leaderboard.set_defaults(run=run_leaderboard)
     exam = sets.add_parser("hle", help="Humanity's Last Exam, which is gated: to who has accepted its terms")
@@ -48,9 +48,9 @@ def add(commands: Any) -> None:
 
 def run_leaderboard(options: argparse.Namespace) -> None:
     """Says what it wrote, file by file."""
-    from pytest_agentbench.suites.datasets.hub import download
+    from pytest_agentbench.suites.datasets.hub import REVISION, download
 
-    download(options.domains, options.revision, options.output)
+    download(options.domains, options.revision or REVISION, options.output)
 
 
 def run_hle(options: argparse.Namespace) -> None:

@@ -1,34 +1,83 @@
-"""`agentbench retriever`: an index of documents for the retriever."""
+"""`agentbench retriever`: an index of documents, and the service that searches it."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import json
+import subprocess
 from pathlib import Path
 from typing import Any
+
+LOADING = 3600.0  # seconds for a model and an index of many GB to be read
 
 
 def add(commands: Any) -> None:
     """The parsers of this command."""
-    retriever = commands.add_parser("retriever", help="build the index of documents that `python -m pytest_agentbench.retriever` searches")
-    build = retriever.commands("what to do").add_parser("build", help="make vectors of a corpus, and write its index")
+    retriever = commands.add_parser("retriever", help="build an index of documents, and serve it to agents that search")
+    verbs = retriever.commands("what to do")
+    build = verbs.add_parser("build", help="make vectors of a corpus, and write its index")
     build.add_argument("corpus", type=Path, metavar="CORPUS.jsonl", help="a document a line: {id, content}")
     build.add_argument("--output", type=Path, default=Path("index"), metavar="DIR", help="where to write (default: index)")
     build.add_argument("--model", required=True, help="that makes the vectors; the retriever has to name the same")
     build.add_argument("--url", help="base URL of an OpenAI-compatible server; without it the model is one of sentence-transformers")
     build.add_argument("--api-key", metavar="VARIABLE", help="environment variable with the server's key")
+    build.add_argument(
+        "--python", default="agentbench", metavar="NAME", help="environment that makes them, such as retriever-cpu (default: this one)"
+    )
     build.set_defaults(run=run_build)
+    serve = verbs.add_parser("serve", help="serve an index until Ctrl-C; its log is beside the settings")
+    serve.add_argument("settings", type=Path, metavar="SETTINGS.yaml", help="index, embeddings, port, environment")
+    serve.set_defaults(run=run_serve)
 
 
 def run_build(options: argparse.Namespace) -> None:
-    """Says what it wrote."""
-    from pytest_agentbench.lib.config import validate
-    from pytest_agentbench.retriever.config import EmbeddingsSpec
-    from pytest_agentbench.retriever.embeddings import embedder
-    from pytest_agentbench.retriever.index import DOCUMENTS, INDEX, build, faiss
+    """Builds an index and prints the files; raises BackendError if another interpreter fails."""
+    from pytest_agentbench.backends.machine.environments import OWN
+    from pytest_agentbench.retriever.build import build_index
 
-    faiss()  # before anything is embedded
     given = {"url": options.url, "model": options.model, "api_key": options.api_key}
-    spec = validate(EmbeddingsSpec, given, "agentbench retriever build")
-    documents = asyncio.run(build(options.corpus, options.output, embedder(spec)))
-    print(f"wrote {options.output / INDEX} and {options.output / DOCUMENTS}: {documents} documents")
+    if options.python == OWN:
+        build_index(options.corpus, options.output, given)
+    else:
+        _build_elsewhere(options.python, [str(options.corpus), str(options.output), json.dumps(given)])
+
+
+def _build_elsewhere(python: str, arguments: list[str]) -> None:
+    """Builds in another interpreter."""
+    from pytest_agentbench.backends.machine.environments import package_path, resolve_python
+    from pytest_agentbench.errors import BackendError
+    from pytest_agentbench.lib.process import foreign_environment
+
+    command = [str(resolve_python(python, Path.cwd())), "-m", "pytest_agentbench.retriever.build", *arguments]
+    done = subprocess.run(command, env={**foreign_environment(), "PYTHONPATH": str(package_path())}, stderr=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise BackendError(done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"{python} ended with {done.returncode}")
+
+
+def run_serve(options: argparse.Namespace) -> None:
+    """Serves until Ctrl-C and prints the address and the log; raises BackendError if the service ends by itself."""
+    from pytest_agentbench.backends.machine.environments import OWN, package_path, resolve_python
+    from pytest_agentbench.cli.termination import tidy_termination
+    from pytest_agentbench.errors import BackendError
+    from pytest_agentbench.lib.process import Child
+    from pytest_agentbench.retriever.config import read_settings
+
+    file: Path = options.settings
+    settings, log = read_settings(file), file.with_suffix(".log")
+    with tidy_termination():
+        child = Child(
+            "pytest_agentbench.retriever",
+            settings.config.model_dump(),
+            log,
+            variables={} if settings.python == OWN else {"PYTHONPATH": str(package_path())},
+            python=resolve_python(settings.python, file.parent),
+        )
+        try:
+            print(f"starts; its log: {log}", flush=True)
+            print(f"serves at http://127.0.0.1:{child.ready(LOADING)['port']}; Ctrl-C ends it", flush=True)
+            child.process.wait()
+            raise BackendError(child.obituary("ended"))
+        except KeyboardInterrupt:
+            print("no longer served")
+        finally:
+            child.stop()

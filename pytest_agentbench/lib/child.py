@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import asyncio
     import signal
 
+LOG = "AGENTBENCH_LOG"  # a variable of a process that we start: the file that its stderr goes to
+
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.child import LOG
 from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.supervisor import signal_group
 
@@ -38,19 +39,26 @@ class Child:
     """
 
     def __init__(
-        self, module: str, config: dict[str, Any], log: Path, *, pass_fds: tuple[int, ...] = (), variables: Mapping[str, str] | None = None
+        self,
+        module: str,
+        config: dict[str, Any],
+        log: Path,
+        *,
+        pass_fds: tuple[int, ...] = (),
+        variables: Mapping[str, str] | None = None,
+        python: Path | None = None,
     ) -> None:
-        """Starts it; does not wait. stderr goes to `log`; `variables` are added to the environment."""
+        """Starts it; does not wait. stderr goes to `log`; `variables` are added to the environment; `python`: another interpreter."""
         self.module = module
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module],
+                [python or sys.executable, "-m", module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env={**child_environment(), **(variables or {})},
+                env={**child_environment(), LOG: str(log.absolute()), **(variables or {})},
                 start_new_session=True,
                 pass_fds=pass_fds,
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.cut_marks import beginning
-from pytest_agentbench.retriever.config import EmbeddingsSpec
+from pytest_agentbench.retriever.config import EmbeddingsSpec, filled_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,7 @@ class Embedder(Protocol):
 
 def embedder(spec: EmbeddingsSpec) -> Embedder:
     """The one that the settings describe; raises ConfigError where its key or its package is not there."""
-    return Server(spec) if spec.url else InProcess(spec.model)
+    return Server(spec) if spec.url else InProcess(filled_in(spec.model, "embeddings.model"))
 
 
 class Server:
@@ -77,10 +77,11 @@ class InProcess:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise ConfigError("sentence-transformers is not installed: pip install 'pytest-agentbench[sentence-transformers]'") from error
-        self._model = SentenceTransformer(model)
+        self._model, self._free = SentenceTransformer(model), asyncio.Lock()
 
     async def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return _unit(await asyncio.to_thread(self._model.encode, [*texts]))
+        async with self._free:  # a tokenizer serves one thread at a time
+            return _unit(await asyncio.to_thread(self._model.encode, [*texts]))
 
 
 def _unit(rows: Any) -> NDArray[np.float32]:

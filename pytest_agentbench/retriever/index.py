@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,10 +35,10 @@ class Index:
     """The documents that are nearest to a vector."""
 
     def __init__(self, index: Any, documents: Sequence[Json]) -> None:
-        self._index, self.documents = index, documents
+        self._index, self.documents, self._free = index, documents, threading.Lock()
 
     @classmethod
-    def read(cls, folder: Path) -> Index:
+    def read(cls, folder: Path, *, gpu: bool = False) -> Index:
         """One that was built, here or elsewhere; raises ConfigError for files that are not there, or do not belong together."""
         library, documents = faiss(), read_corpus(folder / DOCUMENTS)
         if not (folder / INDEX).is_file():
@@ -50,7 +51,7 @@ class Index:
             raise ConfigError(
                 f"{folder}: {INDEX} has {index.ntotal} vectors and {DOCUMENTS} {len(documents)} documents: they should be of one corpus"
             )
-        return cls(index, documents)
+        return cls(_on_gpus(library, index) if gpu else index, documents)
 
     @property
     def dimensions(self) -> int:
@@ -63,11 +64,24 @@ class Index:
             raise ConfigError(
                 f"the index has vectors of {self.dimensions} numbers, and the embeddings {vectors.shape[1]}: name the model that made it"
             )
-        scores, places = self._index.search(vectors, min(most, len(self.documents)))
+        with self._free:  # FAISS serves one thread at a time on a GPU, and takes all cores for one on the CPU
+            scores, places = self._index.search(vectors, min(most, len(self.documents)))
         return [
             [(float(score), self.documents[place]) for score, place in zip(*row, strict=True) if place >= 0]
             for row in zip(scores, places, strict=True)
         ]
+
+
+def _on_gpus(library: Any, index: Any) -> Any:
+    """Moves an index to all visible GPUs, a part to each, in half precision; raises ConfigError if FAISS sees no GPU."""
+    if not library.get_num_gpus():
+        raise ConfigError(
+            "gpu: FAISS sees no GPU; its build for GPUs is in the environment `retriever` (agentbench env create retriever), "
+            "and CUDA_VISIBLE_DEVICES says which GPUs it may see"
+        )
+    options = library.GpuMultipleClonerOptions()
+    options.useFloat16 = options.shard = True
+    return library.index_cpu_to_all_gpus(index, co=options)
 
 
 async def build(corpus: Path, folder: Path, embedder: Embedder) -> int:

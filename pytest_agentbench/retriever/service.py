@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from pytest_agentbench.retriever.config import RetrieverConfig
 from pytest_agentbench.retriever.corpus import text_of
 from pytest_agentbench.retriever.embeddings import Embedder
 from pytest_agentbench.retriever.index import Index
+from pytest_agentbench.retriever.request_log import logged, where_it_is
 from pytest_agentbench.retriever.tavily import Tavily
 
 LARGEST_BODY = 1 << 24  # bytes
@@ -51,7 +53,7 @@ class Retriever:
 
     async def hits(self, request: RetrievalRequest) -> list[list[Json]]:
         """For each query {document, score, source}, the nearest first."""
-        vectors = await self._embedder.vectors(request.queries)
+        vectors = await self._embedder.vectors([f"{self._config.embeddings.query_prefix}{query}" for query in request.queries])
         nearest = await asyncio.to_thread(self._index.nearest, vectors, self._config.candidates)
         return [await self._of(query, found, request) for query, found in zip(request.queries, nearest, strict=True)]
 
@@ -69,17 +71,26 @@ class Retriever:
         return score > self._config.least_score and len(text_of(document)) > self._config.least_characters
 
     async def _health(self, _: web.Request) -> web.Response:
-        return _json({"status": "ok", "documents": len(self._index.documents)})
+        return _json({"status": "ok", "documents": len(self._index.documents), **where_it_is()})
 
     async def _retrieve(self, http: web.Request) -> web.Response:
-        try:
-            request = validate(RetrievalRequest, orjson.loads(await http.read()), "request")
-            hits = await self.hits(request)
-        except (ConfigError, orjson.JSONDecodeError) as error:
-            return _json({"detail": str(error)}, 400)
-        except BackendError as error:
-            return _json({"detail": str(error)}, 502)
+        with logged() as facts:
+            try:
+                request = validate(RetrievalRequest, orjson.loads(await http.read()), "request")
+                facts |= {"scenario": request.eid, "queries": len(request.queries)}
+                hits = await self.hits(request)
+            except (ConfigError, orjson.JSONDecodeError) as error:
+                return _refusal(error, 400, facts)
+            except BackendError as error:
+                return _refusal(error, 502, facts)
+            facts |= {"documents": sum(map(len, hits)), **Counter(hit["source"] for each in hits for hit in each)}
         return _json(hits if request.return_scores else [[hit["document"] for hit in each] for each in hits])
+
+
+def _refusal(error: Exception, status: int, facts: Json) -> web.Response:
+    """Says what is wrong to the client and, as facts of the request, to the log."""
+    facts |= {"status": status, "error": str(error)}
+    return _json({"detail": str(error)}, status)
 
 
 def _json(data: object, status: int = 200) -> web.Response:

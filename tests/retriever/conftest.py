@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from collections.abc import Callable, Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from tests import engines
+from tests.web import QuietHandler, serving
 
 pytest.importorskip("faiss", reason="NOT TESTED: the extra `retriever` is not installed: pip install 'pytest-agentbench[retriever]'")
 
@@ -68,3 +72,32 @@ def start(engine: str, index_dir: Path, tmp_path: Path) -> Iterator[Start]:
 def serve(start: Start) -> Callable[..., str]:
     """Starts a retriever with the settings given and returns its address once it serves."""
     return lambda **config: f"http://127.0.0.1:{start(**config).ready()['port']}"
+
+
+class Web(ThreadingHTTPServer):
+    """A server of Tavily's shape."""
+
+    asked: list[tuple[str, Json]]
+    results: list[Json]
+    answers: threading.Event  # it waits for this before it answers
+
+
+class Handler(QuietHandler):
+    server: Web
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((f"{self.path} {self.headers['Authorization']}", body))
+        self.server.answers.wait()
+        answer = json.dumps({"results": self.server.results}).encode()
+        with contextlib.suppress(ConnectionError):  # the retriever went away meanwhile
+            self.answer(200 if self.server.results else 432, answer)
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with serving(Web(("127.0.0.1", 0), Handler)) as server:
+        server.answers = threading.Event()
+        server.answers.set()
+        server.asked, server.results = [], [{"content": "cut", "raw_content": "whole page"}, {"content": "short page", "raw_content": None}]
+        yield server

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.retriever.config import parse_config
+from pytest_agentbench.retriever.config import filled_in, parse_config
 
 EMBEDDINGS = {"embeddings": {"model": "m"}}
 
 
 def test_the_folder_of_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings name it, or else the environment."""
+    """The settings name it, also with an environment variable in it, or else INDEX_DIR does."""
     monkeypatch.setenv("INDEX_DIR", "/data/index")
 
-    assert "/data/index" == parse_config(EMBEDDINGS).index_dir
-    assert "own" == parse_config({**EMBEDDINGS, "index_dir": "own"}).index_dir
+    folders = [parse_config({**EMBEDDINGS, **own}).index_dir for own in ({}, {"index_dir": "own"}, {"index_dir": "${INDEX_DIR}/2"})]
+    assert ["/data/index", "own", "/data/index/2"] == [filled_in(folder, "index_dir") for folder in folders]
 
 
 def test_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither does, both are named."""
+    """Where neither does, the variable is named."""
     monkeypatch.delenv("INDEX_DIR", raising=False)
 
-    with pytest.raises(ConfigError, match=r"index_dir: should be a folder .* INDEX_DIR may name it"):
-        parse_config(EMBEDDINGS)
+    with pytest.raises(ConfigError, match=r"index_dir is \$INDEX_DIR, and INDEX_DIR is not set"):
+        filled_in(parse_config(EMBEDDINGS).index_dir, "index_dir")

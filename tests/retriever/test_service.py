@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from http.server import ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -14,8 +13,7 @@ from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.cli.requirements import PlannedSessions
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
-from tests.retriever.conftest import documents
-from tests.web import QuietHandler, serving
+from tests.retriever.conftest import Web, documents
 
 Serve = Callable[..., str]
 LAMP, WHALE = "How were brass lamps made by smiths?", "What do blue whales feed on in cold oceans?"
@@ -34,7 +32,7 @@ def test_several_queries(serve: Serve) -> None:
     assert [["lamp"], ["whale"], []] == [each[:1] for each in ids(answer)]
     assert documents()[0] == answer.json()[0][0]
     assert "short" not in ids(answer)[0]
-    assert {"status": "ok", "documents": 5} == httpx.get(f"{url}/health").json()
+    assert {"status": "ok", "documents": 5}.items() < httpx.get(f"{url}/health").json().items()
 
 
 def test_a_plan_that_asks_it(serve: Serve, tmp_path: Path) -> None:
@@ -123,30 +121,6 @@ def test_it_ends_with_its_stdin(start: Callable[..., Child]) -> None:
     child.process.stdin.close()
 
     assert 0 == child.process.wait(30)
-
-
-class Web(ThreadingHTTPServer):
-    """A server of Tavily's shape."""
-
-    asked: list[tuple[str, Json]]
-    results: list[Json]
-
-
-class Handler(QuietHandler):
-    server: Web
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((f"{self.path} {self.headers['Authorization']}", body))
-        answer = json.dumps({"results": self.server.results}).encode()
-        self.answer(200 if self.server.results else 432, answer)
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving(Web(("127.0.0.1", 0), Handler)) as server:
-        server.asked, server.results = [], [{"content": "cut", "raw_content": "whole page"}, {"content": "short page", "raw_content": None}]
-        yield server
 
 
 def test_the_web_where_documents_say_too_little(serve: Serve, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pytest_agentbench.backends.doctor.docker import docker_checks
 from pytest_agentbench.backends.doctor.gpus import driver_check, gpu_checks, oldest_driver
 from pytest_agentbench.backends.doctor.machine import port_checks
 from pytest_agentbench.backends.doctor.programs import program_checks, secret_checks
+from pytest_agentbench.backends.doctor.retriever import service_checks
 from pytest_agentbench.backends.doctor.weights import weight_checks
 from pytest_agentbench.backends.stack.spec import StackSpec
 
@@ -22,10 +23,11 @@ def lacking(spec: StackSpec) -> list[Check]:
 
 
 def stack_checks(spec: StackSpec) -> Iterator[Check]:
-    """Secrets, programs, ports, GPUs, images and weights."""
+    """Secrets, programs, ports, GPUs, images, weights and retrievers."""
     yield from secret_checks(spec)
     yield from program_checks(spec)
     yield from port_checks([port for service in spec.services.values() for port in (service.port, *service.ports.values())])
     yield from gpu_checks(spec)
     yield from docker_checks(spec)
     yield from weight_checks(spec)
+    yield from service_checks(spec)

@@ -25,10 +25,19 @@ def weight_checks(spec: StackSpec) -> Iterator[Check]:
     model = spec.model or ""
     if "/" not in model or TEMPLATE.search(model):
         return
-    if model.startswith(("/", "./", "../", "~")):
+    if is_path(model):
         yield _folder(Path(spec.here, Path(model).expanduser()))
-        return
-    cache = hub_cache(_environment(spec))
+    else:
+        yield from hub_checks(model, hub_cache(_environment(spec)))
+
+
+def is_path(model: str) -> bool:
+    """Whether a model's name is that of a folder, and none on the hub."""
+    return model.startswith(("/", "./", "../", "~"))
+
+
+def hub_checks(model: str, cache: Path) -> Iterator[Check]:
+    """Checks that a model of the hub is in the cache; if it is not, checks the token and the disk for the download."""
     check = cached(model, cache)
     yield check
     if check.state != "ok":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -170,6 +170,16 @@ def home_of(name: str) -> Path:
     linked = [str(own_package.package_folder())] if spec.has_our_package else []
     content = hashlib.sha256("\n".join([*spec.from_index, *linked]).encode()).hexdigest()
     return environments_folder() / f"{name}-{content[:8]}"
+
+
+def package_path() -> Path:
+    """Returns a folder in which this package is alone, as PYTHONPATH of interpreters that have what its modules need and not the package."""
+    package = own_package.package_folder()
+    folder = environments_folder() / f"package-{hashlib.sha256(bytes(package)).hexdigest()[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        (folder / package.name).symlink_to(package)
+    return folder
 
 
 def is_whole(home: Path) -> bool:

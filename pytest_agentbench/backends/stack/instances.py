@@ -17,6 +17,7 @@ from pytest_agentbench.backends.stack.templates import dependencies, expand, tex
 from pytest_agentbench.errors import ConfigError, MissingError
 
 HOST = "127.0.0.1"
+PACKAGE = "pytest_agentbench."  # how the word of a command begins that names a module of ours
 
 
 @dataclass
@@ -67,14 +68,18 @@ class Factory:
         """Raises ConfigError for a template that is not known, MissingError for an interpreter or a secret that is not there."""
         python = self._python(instance)
         values, where = self._values(instance, python), _where(instance)
-        command = [expand(word, values, where) for word in instance.spec.run]
-        own = {name: expand(value, values, where) for name, value in {**self.spec.env, **instance.spec.env}.items()}
+        command = self.command(instance, python)
+        own = {name: expand(value, values, where) for name, value in {**self._path(instance), **self.spec.env, **instance.spec.env}.items()}
         own |= self._secrets(instance)
         if instance.spec.image is not None:
             return self._container(instance, command, {**NO_REPORTS, **own}, values, where)
         own |= {"CUDA_VISIBLE_DEVICES": ",".join(instance.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         cwd = Path(self.spec.here, expand(instance.spec.cwd, values, where)) if instance.spec.cwd else self.run_dir
         return ServiceProcess(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
+
+    def command(self, instance: Instance, python: Path | None = None) -> list[str]:
+        """The words of its command; raises ConfigError for a template that is not known."""
+        return [expand(word, self._values(instance, python), _where(instance)) for word in instance.spec.run]
 
     def check_texts(self, instance: Instance) -> None:
         """Raises ConfigError for a template that is not known."""
@@ -116,6 +121,14 @@ class Factory:
         from pytest_agentbench.backends.machine.environments import resolve_python
 
         return resolve_python(expand(python, self._values(instance, None), _where(instance)), Path(self.spec.here))
+
+    def _path(self, instance: Instance) -> dict[str, str]:
+        """Returns the PYTHONPATH of a process that runs a module of this package in another environment."""
+        from pytest_agentbench.backends.machine.environments import OWN, package_path
+
+        spec = instance.spec
+        foreign = spec.image is None and (spec.python or self.spec.python) not in (None, OWN)
+        return {"PYTHONPATH": str(package_path())} if foreign and any(word.startswith(PACKAGE) for word in spec.run) else {}
 
     def _secrets(self, instance: Instance) -> dict[str, str]:
         for name in instance.spec.secrets:

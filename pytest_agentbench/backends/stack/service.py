@@ -13,6 +13,7 @@ from typing import Protocol
 from pytest_agentbench.backends.stack.ownership import marked
 from pytest_agentbench.backends.stack.surroundings import surroundings
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib.child import LOG
 from pytest_agentbench.lib.process import end_group, foreign_environment
 
 
@@ -66,7 +67,7 @@ class ServiceProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=self.env,
+                    env={**self.env, LOG: str(self.log.absolute())},
                     cwd=self.cwd,
                     start_new_session=True,
                 )

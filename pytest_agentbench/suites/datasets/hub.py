@@ -16,6 +16,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.heuristic_labels import LABEL_SOURCE, expected_calls
 
 REPOSITORY = "galileo-ai/agent-leaderboard-v2"
+REVISION = "80200b599f33def2d54580f7d8c3ce3cdf8ef270"  # the commit that is taken where no other revision is named
 DOMAINS = ("banking", "healthcare", "insurance", "investment", "telecom")
 
 #: The source's configs, and the columns of each that the conversion reads. A config's splits are the domains.

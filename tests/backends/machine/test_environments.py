@@ -63,6 +63,8 @@ def test_engines_that_belong_together() -> None:
         "dynamo-sglang",
         "dynamo-vllm",
         "harbor",
+        "retriever",
+        "retriever-cpu",
         "sglang",
         "thunderagent",
         "vllm",
@@ -225,7 +227,8 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert "the environment 'dynamo' is not there: agentbench env create dynamo" == str(known_one.value)
     assert (
         f"python: .venvs/mine is no interpreter and no virtual environment, in {tmp_path} or the working directory; "
-        "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, sglang, thunderagent, vllm, vllm-continuum, vllm-cpu"
+        "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, retriever, retriever-cpu, "
+        "sglang, thunderagent, vllm, vllm-continuum, vllm-cpu"
     ) == str(unknown_one.value)
 
 
@@ -233,7 +236,7 @@ def test_an_unknown_name(capsys: Capture) -> None:
     """The command lists the known ones, before it makes any."""
     status = main(["env", "create", "dynamo", "dynamite"])
 
-    known = "agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, sglang, thunderagent, vllm, vllm-continuum, vllm-cpu"
+    known = ", ".join(sorted(environments.environments()))
     assert (4, f"agentbench: no environment 'dynamite'; known: {known}\n") == (status, capsys.readouterr().err)
     assert not home_of("dynamo").exists()
     with pytest.raises(ConfigError):

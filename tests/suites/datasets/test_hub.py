@@ -18,7 +18,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.agent_leaderboard import load
-from pytest_agentbench.suites.datasets.hub import COLUMNS, REPOSITORY, documents, download, entry, parquet_files, write
+from pytest_agentbench.suites.datasets.hub import COLUMNS, REPOSITORY, REVISION, documents, download, entry, parquet_files, write
 from tests.hub import COMMIT, Hub, hub_client
 from tests.web import serving
 
@@ -228,6 +228,16 @@ def test_a_hub_without_the_data(hub: Hub, tmp_path: Path, revision: str, message
     assert re.match(r"pytest_agentbench\.errors\.(Config|Agentbench)Error: ", last)
     assert message in last
     assert not (tmp_path / "out").exists()
+
+
+@needs_hub
+@pytest.mark.parametrize(("words", "revision"), [((), REVISION), (("--revision", "v2"), "v2")])
+def test_the_revision_of_a_command(hub: Hub, tmp_path: Path, words: tuple[str, ...], revision: str) -> None:
+    """Without `--revision` the command asks the hub for one commit, and not for a branch, which moves; this hub has neither."""
+    done = hub_client(hub.url, tmp_path, "-m", "pytest_agentbench.cli", "download", "agent-leaderboard", *words)
+
+    assert re.fullmatch("[0-9a-f]{40}", REVISION)
+    assert f"refuses {REPOSITORY} at revision {revision}: RevisionNotFoundError: " in done.stderr
 
 
 @needs_hub

@@ -1,0 +1,195 @@
+"""Checks of a retriever: packages, GPUs, the index, the lists of questions, the model of the embeddings, keys, the port."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.backends.doctor.check import Check, missing, ok, unknown
+from pytest_agentbench.backends.doctor.machine import key_checks, port_checks, reach_check
+from pytest_agentbench.backends.doctor.weights import hub_cache, hub_checks, is_path
+from pytest_agentbench.backends.machine.environments import OWN, resolve_python
+from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of
+from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.errors import AgentbenchError, ConfigError
+from pytest_agentbench.lib.process import foreign_environment
+from pytest_agentbench.retriever.config import EmbeddingsSpec, RetrieverConfig, filled_in, parse_config, read_settings
+from pytest_agentbench.retriever.index import DOCUMENTS, INDEX
+
+MODULE = "pytest_agentbench.retriever"
+NO_GPUS = "`python: retriever` has FAISS for GPUs; CUDA_VISIBLE_DEVICES says which it may see; without them leave out `gpu`"
+PATIENCE = 60.0  # seconds for an interpreter to say what it has
+
+#: Prints which of the packages in the arguments an interpreter does not have, and with a first argument how many GPUs FAISS sees.
+ASK = """
+import importlib.util, json, sys
+absent = [name for name in sys.argv[2:] if importlib.util.find_spec(name) is None]
+gpus = 0
+if sys.argv[1] and "faiss" not in absent:
+    import faiss
+    gpus = faiss.get_num_gpus()
+print(json.dumps([absent, gpus]))
+"""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A retriever that is examined."""
+
+    config: RetrieverConfig
+    python: str  # its interpreter, by the name in the YAML
+    folder: Path  # the YAML's
+    here: Path  # the folder of relative paths
+    booted: tuple[str, ...] = ()  # addresses that are there only when the stack is
+
+
+def file_checks(file: Path) -> Iterator[Check]:
+    """Checks a file with settings of `agentbench retriever serve`; raises ConfigError if they are not valid."""
+    settings = read_settings(file)
+    folder = file.absolute().parent
+    yield from retriever_checks(Examined(settings.config, settings.python, folder, folder))
+
+
+def service_checks(spec: StackSpec) -> Iterator[Check]:
+    """Checks each service of a stack that runs a retriever."""
+    instances = instances_of(spec, Path(), lambda: 0)
+    factory, urls = Factory(spec, Path(), instances), tuple(each.url for each in instances)
+    for each in instances:
+        if MODULE in each.spec.run and each.spec.image is None and each.replica == 0:
+            yield from _service(spec, factory, each, urls)
+
+
+def _service(spec: StackSpec, factory: Factory, instance: Instance, urls: tuple[str, ...]) -> Iterator[Check]:
+    command = factory.command(instance)
+    try:
+        config = parse_config(json.loads(command[command.index(MODULE) + 1]))
+    except (ConfigError, IndexError, json.JSONDecodeError) as error:
+        yield missing("retriever", f"services.{instance.service}: {error}", "correct the line of JSON behind the name of the module")
+        return
+    if config.port == instance.ports["port"]:
+        config = config.model_copy(update={"port": 0})  # a port of the stack, which is examined with all of them
+    here = Path(spec.here, instance.spec.cwd or "(a folder of the boot)")
+    yield from retriever_checks(Examined(config, instance.spec.python or spec.python or OWN, Path(spec.here), here, urls))
+
+
+def retriever_checks(examined: Examined) -> Iterator[Check]:
+    """Checks everything that a retriever needs, in the order of its start."""
+    config = examined.config
+    yield from _packages(examined)
+    yield from _index(examined)
+    if config.allowed:
+        yield _path("lists", config.allowed, "allowed", examined.here, (), "correct `allowed`, or leave it out")
+    yield from _embeddings(config.embeddings, examined)
+    yield from _web(config)
+    yield from port_checks([config.port])
+
+
+def _packages(examined: Examined) -> Iterator[Check]:
+    config, name = examined.config, examined.python
+    needed = ["aiohttp", "orjson", "pydantic", "faiss", *([] if config.embeddings.url else ["sentence_transformers"])]
+    own = "pip install 'pytest-agentbench[retriever{}]'".format("" if config.embeddings.url else ",sentence-transformers")
+    environment = "retriever" if config.gpu else "retriever-cpu"
+    try:
+        absent, gpus = _has(resolve_python(name, examined.folder), needed, gpu=config.gpu)
+    except (AgentbenchError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+        yield missing("retriever", f"python: {name}: {error}", f"agentbench env create {environment}, and `python: {environment}`")
+        return
+    if absent:
+        yield missing("packages", f"{', '.join(absent)} not in {name}", own if name == OWN else f"`python: {environment}`")
+    else:
+        yield ok("packages", f"{', '.join(needed)} in {name}")
+    if config.gpu and not absent:
+        yield ok("GPUs", f"FAISS sees {gpus}") if gpus else missing("GPUs", f"FAISS of {name} sees none", NO_GPUS)
+
+
+def _has(python: Path, packages: list[str], *, gpu: bool) -> tuple[list[str], int]:
+    """Returns the packages that an interpreter does not have, and with `gpu` the number of GPUs that its FAISS sees."""
+    command = [python, "-c", ASK, "gpu" if gpu else "", *packages]
+    done = subprocess.run(command, capture_output=True, text=True, env=foreign_environment(), timeout=PATIENCE, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}")
+    absent, gpus = json.loads(done.stdout)
+    return absent, gpus
+
+
+def _index(examined: Examined) -> Iterator[Check]:
+    config = examined.config
+    model = config.embeddings.model
+    yield _path(
+        "index",
+        config.index_dir,
+        "index_dir",
+        examined.here,
+        (INDEX, DOCUMENTS),
+        f"agentbench retriever build CORPUS.jsonl --output {{}} --model {model}",
+    )
+
+
+def _path(name: str, text: str, key: str, here: Path, files: tuple[str, ...], fix: str) -> Check:
+    """Checks a file, or a folder with these files; `{}` in the fix stands for the path."""
+    try:
+        path = Path(here, filled_in(text, key))
+    except ConfigError as error:
+        what, _, how = str(error).partition(": export ")
+        return missing(name, what, f"export {how}")
+    needed = [path / file for file in files] or [path]
+    if absent := [str(each) for each in needed if not each.is_file()]:
+        return missing(name, f"{absent[0]} is not there", fix.format(path))
+    return ok(name, f"{path}, {sum(each.stat().st_size for each in needed) / 1e9:.1f} GB")
+
+
+def _embeddings(spec: EmbeddingsSpec, examined: Examined) -> Iterator[Check]:
+    if spec.url:
+        yield from key_checks(spec.api_key)
+        if not spec.url.startswith(examined.booted):
+            yield reach_check(spec.url)
+        return
+    try:
+        model = filled_in(spec.model, "embeddings.model")
+    except ConfigError as error:
+        what, _, how = str(error).partition(": export ")
+        yield missing("weights", what, f"export {how}")
+        return
+    if is_path(model):
+        yield _folder(Path(examined.here, Path(model).expanduser()))
+    else:
+        yield from hub_checks(model, hub_cache(os.environ))
+
+
+def _folder(folder: Path) -> Check:
+    """Checks the folder of a model, which sentence-transformers or transformers has saved."""
+    names = ("modules.json", "config.json")
+    if any((folder / name).is_file() for name in names):
+        return ok("weights", str(folder))
+    return missing("weights", f"{folder} has neither {' nor '.join(names)}", "correct `embeddings.model`")
+
+
+def _web(config: RetrieverConfig) -> Iterator[Check]:
+    """Checks the key of the web search. Without the key the retriever works, so that the state is `unknown` and not `missing`."""
+    if config.tavily is None:
+        return
+    if os.environ.get(name := config.tavily.api_key):
+        yield ok("web search", f"{name} is set")
+    else:
+        yield unknown("web search", f"{name} is not set, so the web is not searched", f"export {name}=...")
+
+
+def suite_checks(agents: dict[str, dict[str, Any]]) -> Iterator[Check]:
+    """Checks the retrievers that the agents of a suite ask; `agents` maps variants to settings of agents."""
+    addresses: dict[str, list[str]] = {}
+    for variant, agent in agents.items():
+        if url := agent.get("retriever"):
+            addresses.setdefault(str(url), []).append(variant)
+    if not addresses:
+        yield ok("retriever", "no agent of this suite asks one")
+    for url, variants in addresses.items():
+        check = reach_check(url)
+        detail = f"of {', '.join(variants)}: {check.detail}"
+        yield check._replace(
+            name="retriever", detail=detail, fix=check.fix and "agentbench retriever serve SETTINGS.yaml, or correct `retriever`"
+        )
