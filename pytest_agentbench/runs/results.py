@@ -162,7 +162,7 @@ class SuiteFacts:
         return self.scorers[0]
 
     def facts(self) -> dict[str, Any]:
-        """These fields by their names."""
+        """Returns the fields of SuiteFacts by their names."""
         return {each.name: getattr(self, each.name) for each in fields(SuiteFacts)}
 
 

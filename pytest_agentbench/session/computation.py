@@ -1,4 +1,4 @@
-"""What the files of a run directory and the facts of its session come to: the journal and the samples become a Run."""
+"""Computes a Run from the files of a run directory and the facts of its session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MainScore(NamedTuple):
 
 @dataclass
 class JournalContents:
-    """What one pass over the journal leaves."""
+    """The contents of a journal after one pass over it."""
 
     tallies: Tallies
     client: Client = field(default_factory=Client)  # of this session, as its backend's counters are
@@ -62,7 +62,7 @@ def read_rollouts(
 
 
 def serving(looks: Looks | None, directory: Path, calls: Sequence[Span], client: Client) -> ServingSummary | None:
-    """Returns what the stack told of itself, and where that differs from what the tap saw; None if it told nothing."""
+    """Returns the metrics of the stack, and where they differ from what the tap saw; None if the stack has none."""
     if looks is None:
         return None
     stats = summary(tally(read_samples(directory, NAMES), windows.outer(calls)))

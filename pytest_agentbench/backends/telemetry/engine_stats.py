@@ -135,7 +135,7 @@ class EngineStats:
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """How the metrics of the services were looked at."""
+    """The sampling of the services, as far as the samples do not tell it."""
 
     notes: tuple[str, ...]  # sentences: what could not be looked at or written
     looks: int  # rounds in which all services were looked at
