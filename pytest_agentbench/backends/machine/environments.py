@@ -173,7 +173,7 @@ def home_of(name: str) -> Path:
 
 
 def package_path() -> Path:
-    """Returns a folder in which this package is alone, as PYTHONPATH of interpreters that have what its modules need and not the package."""
+    """Returns a folder with this package alone, the PYTHONPATH of interpreters that have what its modules need and not the package."""
     package = own_package.package_folder()
     folder = environments_folder() / f"package-{hashlib.sha256(bytes(package)).hexdigest()[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
