@@ -14,7 +14,7 @@ UNMAPPED = ("failed to map segment", "cannot allocate memory")
 
 
 def shortage(error: BaseException) -> str:
-    """Returns what there is too little of, and which limit allows no more; empty for an error of another kind."""
+    """Returns the shortage behind an error and the limit that applies, or an empty text for an error of another kind."""
     code = error.errno if isinstance(error, OSError) else None
     words = str(error).lower()
     if "can't start new thread" in words or code == errno.EAGAIN:
@@ -28,7 +28,7 @@ def shortage(error: BaseException) -> str:
 
 
 def address_space() -> int:
-    """Returns the bytes of address space that this process has, or 0 if the system does not tell, or lets nothing be read any more."""
+    """Returns the bytes of address space that this process has, or 0 if it cannot be read."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     except (OSError, MemoryError):
