@@ -18,7 +18,7 @@ from pytest_agentbench.runs.verdicts import EarlierRuns, GateResult, RoundsResul
 from pytest_agentbench.suites.arms import arm_of
 from pytest_agentbench.suites.models import ModelUse
 
-SCHEMA = "agentbench-run/5"  # docs/run-json.md describes it
+SCHEMA = "agentbench-run/6"  # docs/run-json.md describes it
 
 
 @dataclass(frozen=True)

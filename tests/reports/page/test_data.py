@@ -97,11 +97,11 @@ def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     """Of an older schema, or with a journal no record of which can be read, there is no empty table, but what makes it again."""
     file = run_directory(tmp_path / "old", rollout("a"), rollout("b")) / "run.json"
     whole = file.read_text()
-    file.write_text(whole.replace("agentbench-run/5", "agentbench-run/3"))
+    file.write_text(whole.replace("agentbench-run/6", "agentbench-run/3"))
     for command in ("report", "watch"):
         assert 4 == main([command, "old", "--reports", str(tmp_path)])
         said = capsys.readouterr().err
-        assert "is of schema agentbench-run/3, and this version reads agentbench-run/5; `pytest -q` makes it again" in said
+        assert "is of schema agentbench-run/3, and this version reads agentbench-run/6; `pytest -q` makes it again" in said
     file.write_text(whole)
     journal = tmp_path / "old" / "rollouts.jsonl"
     lines = [opened(line) for line in journal.read_bytes().splitlines()]
