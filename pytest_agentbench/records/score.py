@@ -22,13 +22,18 @@ class Score(float):
     parts: Mapping[str, float]
     explanation: str
 
-    def __new__(cls, value: float, parts: Mapping[str, float] | None = None, explanation: str = "") -> Self:
+    def __new__(cls, value: float, parts: Mapping[str, Any] | None = None, explanation: str = "") -> Self:
         if not is_score(value):
             raise ValueError(f"{value!r} is not a score, which is a number between -{LARGEST_SCORE:g} and {LARGEST_SCORE:g}")
         self = super().__new__(cls, value)
         self.parts = dict(parts or {})
         self.explanation = explanation
         return self
+
+    @property
+    def value(self) -> float:
+        """The number without its parts."""
+        return float(self)
 
     def __repr__(self) -> str:
         return f"{float(self):.3f}"

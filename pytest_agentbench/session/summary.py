@@ -19,6 +19,8 @@ from pytest_agentbench.backends.telemetry.samples import read_samples
 from pytest_agentbench.gate.ab import Comparison, SuiteInArms
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.repeats import earlier_tries
+from pytest_agentbench.lib.codec import plain
+from pytest_agentbench.lib.codec import read as read_record
 from pytest_agentbench.metrics import windows
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
@@ -26,8 +28,6 @@ from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.arm_results import ArmsCompared, Cache
 from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run
-from pytest_agentbench.runs.codec import plain
-from pytest_agentbench.runs.codec import read as read_record
 from pytest_agentbench.runs.contents import (
     BackendUse,
     Environment,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, Score
 from pytest_agentbench.runs.builder import PlannedSuite, Tallies, build_run, prices_of
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import BackendUse, Imported, Run, SessionFacts
 from pytest_agentbench.suites.suite import Scenario
 from tests.made_runs import SCALES, SHOP, session_facts
