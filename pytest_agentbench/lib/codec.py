@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import date
 from operator import itemgetter
@@ -71,6 +71,11 @@ def read(kind: type[Record], data: object, path: str = "") -> Record:
 def received(kind: type[Record], data: object) -> Record:
     """Returns the record that another process has sent; raises ValueError as `read` does, and for each field that is missing."""
     return cast("Record", _read(kind, data, "", message=True))
+
+
+def each_received(kind: type[Record], data: Iterable[object]) -> tuple[Record, ...]:
+    """Returns the records that another process has sent, as `received` does."""
+    return tuple(received(kind, each) for each in data)
 
 
 def _read(kind: Any, data: object, path: str, *, message: bool) -> Any:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pytest_agentbench.records.common import Json
-
 LARGEST_SCORE = 1e15  # every whole number up to it is exact, and squares and their sums are finite
 
 
@@ -40,10 +38,3 @@ class Score(float):
 
     def __reduce__(self) -> tuple[type[Score], tuple[float, Mapping[str, float], str]]:
         return Score, (float(self), self.parts, self.explanation)
-
-    def to_dict(self) -> Json:
-        return {"value": float(self), "parts": dict(self.parts), "explanation": self.explanation}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Score:
-        return cls(data["value"], data.get("parts"), data.get("explanation", ""))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import SAMPLING, Json, Scale, scale_in
 from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.task import Task
@@ -59,7 +60,7 @@ class Scenario:
             "tools": tuple(Tool(**tool) for tool in data["tools"]),
             "expected": tuple(data["expected"]),
             "turns": tuple(map(tuple, data["turns"])),
-            "task": Task.from_dict(data["task"]) if data["task"] else None,
+            "task": codec.received(Task, data["task"]) if data["task"] else None,
         }
         return cls(**{**data, **restored})
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent
 from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.sizes import USUAL, Sizes
 from pytest_agentbench.llm.client import LLM
@@ -86,9 +87,9 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> tuple
     while True:
         match await process.read():
             case "tool_call", done:
-                tools.keep(done["place"], ToolCall.from_dict(done["call"]))
+                tools.keep(done["place"], codec.received(ToolCall, done["call"]))
             case "tries", done:
-                tools.settle_on([*map(ToolCall.from_dict, done["calls"])], [*map(Draft.from_dict, done["drafts"])])
+                tools.settle_on([*codec.each_received(ToolCall, done["calls"])], [*codec.each_received(Draft, done["drafts"])])
             case "role", question:
                 try:
                     other = await (llm.judge(question["endpoint"]) if question["name"] == JUDGE else llm.role(question["name"]))
@@ -97,7 +98,7 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> tuple
                     process.say("reply", error=str(error))
             case _, done:
                 llm.transcript = done["transcript"]
-                tools.settle_on([*map(ToolCall.from_dict, done["tool_calls"])], [*map(Draft.from_dict, done["drafts"])])
+                tools.settle_on([*codec.each_received(ToolCall, done["tool_calls"])], [*codec.each_received(Draft, done["drafts"])])
                 tools.final_state = done["final_state"]
                 return done["status"], done["reason"], done["answer"]
 
@@ -116,11 +117,11 @@ def isolated_scorer(template: Forking, name: str) -> Scorer:
 
 async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, rollout: Rollout, judge: LLM | None) -> Score:
     job = {"op": "score", "name": name, "base_url": judge.base_url if judge else "", "model": judge.model if judge else ""}
-    async with template.process(job, {"scenario": scenario.to_wire(), "rollout": rollout.to_dict()}) as process:
+    async with template.process(job, {"scenario": scenario.to_wire(), "rollout": codec.plain(rollout)}) as process:
         try:
             _, done = await process.read()
         except ChildProcessError as error:
             raise ChildProcessError(f"the scorer's process {error}") from None
     if "error" in done:
         raise ChildProcessError(done["error"])
-    return Score.from_dict(done["score"])
+    return codec.received(Score, done["score"])

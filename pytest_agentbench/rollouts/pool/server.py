@@ -25,6 +25,7 @@ from pytest_agentbench.rollouts.pool.reporter import Reporter
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.rollouts.pool.templates import Setups
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
+from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.record_size import sized
 from pytest_agentbench.sandbox.factory import Sandboxes
@@ -262,7 +263,7 @@ class Pool:
                 await self._settled(message["id"])
                 return {}, orjson.dumps(await self.addresses.said(message["id"]))
             case "submit":
-                return {}, await self.record(Rollout.from_json(body))
+                return {}, await self.record(rollout_of(body))
             case other:
                 return {"status": "infra_error", "reason": f"the pool does not know {other!r}"}, b""
 
