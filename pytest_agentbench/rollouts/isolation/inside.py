@@ -38,7 +38,7 @@ async def _work_off(setup: RolloutSetup, connection: socket.socket) -> None:
     line = PoolLine(*await asyncio.open_connection(sock=connection))
     job, body = await wire.read(line.reader)
     facts = json.loads(body)
-    scenario = Scenario.from_wire(facts["scenario"])
+    scenario = codec.received(Scenario, facts["scenario"])
     async with aiohttp.ClientSession() as session:
         work = _agent(setup, scenario, job, line, session) if job["op"] == "agent" else _score(setup, scenario, job, facts, session)
         task = asyncio.create_task(work)

@@ -62,7 +62,7 @@ class IsolatedAgent:
         mark = current()
         assert mark is not None  # agents work within a rollout
         job = {"op": "agent", "base_url": llm.base_url, "model": llm.model, "sampling": llm.sampling, "trial": mark.key.trial}
-        async with self.template.process(job, {"scenario": scenario.to_wire()}) as process:
+        async with self.template.process(job, {"scenario": codec.plain(scenario)}) as process:
             try:
                 status, reason, answer = await _agent_done(process, llm, tools)
             except asyncio.CancelledError:  # its time is over: what has it done?
@@ -117,7 +117,7 @@ def isolated_scorer(template: Forking, name: str) -> Scorer:
 
 async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, rollout: Rollout, judge: LLM | None) -> Score:
     job = {"op": "score", "name": name, "base_url": judge.base_url if judge else "", "model": judge.model if judge else ""}
-    async with template.process(job, {"scenario": scenario.to_wire(), "rollout": codec.plain(rollout)}) as process:
+    async with template.process(job, {"scenario": codec.plain(scenario), "rollout": codec.plain(rollout)}) as process:
         try:
             _, done = await process.read()
         except ChildProcessError as error:

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
@@ -247,7 +247,7 @@ class Pool:
             case "rollout":
                 return await self._rollout(RolloutKey(*message["key"]))
             case "scenario":
-                return {}, orjson.dumps(self._scenario(RolloutKey(*message["key"])).to_wire())
+                return {}, orjson.dumps(codec.plain(self._scenario(RolloutKey(*message["key"]))))
             case "backend":
                 await self._backend_there()
                 there = self.addresses.endpoint
