@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, NotRequired, Union
 
 from pytest_agentbench.backends.telemetry.samples import GpuLine, ServiceLine
 from pytest_agentbench.gate.trend import Trend
+from pytest_agentbench.lib.codec import parts_of
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.runs.codec import is_open
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.tables import COLUMNS
 
@@ -97,7 +97,7 @@ def keys_of(kind: type) -> list[Key]:
     if kind is Score:
         return [Key("value", float, ""), Key("parts", dict[str, float], "numbers that it is made of"), Key("explanation", str, "")]
     if dataclasses.is_dataclass(kind):
-        return [*first, *(Key(each.name, hints[each.name], docs[each.name], open=is_open(each)) for each in dataclasses.fields(kind))]
+        return [*first, *(Key(each.name, each.kind, docs[each.name], open=each.open) for each in parts_of(kind))]
     extras = typing.get_type_hints(kind, include_extras=True)  # of a TypedDict, or of a tuple whose places have names
     return [Key(name, each, docs[name], typing.get_origin(extras[name]) is not NotRequired) for name, each in hints.items()]
 

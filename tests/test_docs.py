@@ -51,6 +51,7 @@ from pytest_agentbench.errors import MissingError
 from pytest_agentbench.exports import EXPORTS, TOOLS
 from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.import_path import options_of
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.metrics import registry
@@ -61,7 +62,6 @@ from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
 from pytest_agentbench.reports.sweep import LEVELS, PAGE, PICTURE
 from pytest_agentbench.reproduction.results import COLUMNS
 from pytest_agentbench.retriever.config import is_retriever, read_settings
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.session import hookspecs

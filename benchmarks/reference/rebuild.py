@@ -10,11 +10,11 @@ from pathlib import Path
 from pytest_agentbench.backends.telemetry.engine_stats import Looks
 from pytest_agentbench.cli.gate import Options, suites_of
 from pytest_agentbench.gate.ab import SuiteInArms
+from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.metrics.performance import CpuShares, Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import suite_of
 from pytest_agentbench.runs.arm_results import ArmFacts
-from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import Run, SessionFacts
 from pytest_agentbench.runs.identity import hashed
 from pytest_agentbench.runs.results import PlannedSuite, SuiteFacts

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from pytest_agentbench.agents.factory import A_PATH
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.almost_json import object_text
 from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
@@ -124,7 +125,7 @@ class Command:
             raise InfraError(f"what keeps hold of `{command}` is gone") from error
         if "failed" in report:
             raise AgentError(f"`{command}` cannot be started: {report['failed']}")
-        program = Program.from_dict(report["program"])
+        program = codec.received(Program, report["program"])
         tools.programs.append(program)
         sys.stderr.write(report["stderr"])
         answer = report["answer"]

@@ -11,10 +11,10 @@ from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.values import latencies, samples, score_limits
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import doubt
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.provenance import MeasuringOptions, RunIdentity
 from pytest_agentbench.runs.results import Mean

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.metrics import registry, timings
 from pytest_agentbench.metrics.goodput import is_unknown, values_of
 from pytest_agentbench.records import Json, LLMCall, Rollout, Scale, scale_in
@@ -51,14 +52,6 @@ class Trial:
     began_at: float = 0.0  # seconds since 1970, of the last attempt: latencies are compared in the order of time
     duration_ms: float = 0.0  # of the last attempt
     calls: tuple[CallTimes, ...] = ()  # of all attempts
-
-    def to_dict(self) -> Json:
-        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "calls": [asdict(call) for call in self.calls]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Trial:
-        calls = tuple(CallTimes(**call) for call in data["calls"])
-        return cls(**{**data, "calls": calls, "unscored": tuple(data["unscored"])})
 
 
 @dataclass(frozen=True)
@@ -162,7 +155,7 @@ class Evidence:
         `replaces` is the run that was the baseline before, `reason` why a lower one takes its place; both are for people.
         """
         yield {"schema": SCHEMA, "suite": suite, "replaces": replaces, "reason": reason, **asdict(self.facts)}
-        yield from (trial.to_dict() for trials in self.groups.values() for trial in trials if trial.suite == suite)
+        yield from (codec.plain(trial) for trials in self.groups.values() for trial in trials if trial.suite == suite)
 
     @classmethod
     def from_lines(cls, lines: Iterable[Json]) -> Evidence:
@@ -173,7 +166,8 @@ class Evidence:
             raise ValueError(f"the first line is no header of schema {SCHEMA}")
         del header["replaces"], header["reason"]
         scales = {group: {score: Scale(**each) for score, each in scores.items()} for group, scores in header["scales"].items()}
-        return cls.of(RunFacts(**{**header, "unusable": tuple(header["unusable"]), "scales": scales}), map(Trial.from_dict, every))
+        facts = RunFacts(**{**header, "unusable": tuple(header["unusable"]), "scales": scales})
+        return cls.of(facts, (codec.read(Trial, each) for each in every))
 
 
 def trial_of(rollout: Rollout) -> Trial:

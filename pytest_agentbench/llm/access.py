@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, RolloutKey
@@ -96,7 +97,7 @@ class Lines:
         """Ends the agent's address and those of its roles; their calls. Raises InfraError when the tap cannot be asked."""
         assert self._agent is not None
         id, self._agent = self._agent, None
-        calls = [*map(LLMCall.from_dict, await self._tap.close(id))]
+        calls = [*codec.each_received(LLMCall, await self._tap.close(id))]
         return _in_order([*calls, *await self._closed([known for known in self._open if known[0] != JUDGE])])
 
     async def judges_are_done(self) -> tuple[LLMCall, ...]:
@@ -108,7 +109,7 @@ class Lines:
         for known in which:
             id, llm = self._open.pop(known)
             self._unstructured.update([] if llm.structured else [known[1]])
-            calls += map(LLMCall.from_dict, await self._tap.close(id))
+            calls += codec.each_received(LLMCall, await self._tap.close(id))
         return calls
 
     async def hang_up(self) -> None:

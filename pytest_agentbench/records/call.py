@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_agentbench.records.common import Json
 
@@ -75,10 +74,6 @@ class ToolCall:
         """Whether the tool was carried out, though it may have refused or failed. One that could not be understood never is."""
         return self.problem is None
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ToolCall:
-        return cls(**data)
-
 
 @dataclass(frozen=True)
 class LLMCall:
@@ -126,12 +121,3 @@ class LLMCall:
     def output(self) -> list[Chunk]:
         """The chunks with text or a tool call, in the order in which they came."""
         return [chunk for chunk in self.chunks if chunk.kind in OUTPUT_KINDS]
-
-    def to_dict(self) -> Json:
-        data = {each.name: getattr(self, each.name) for each in fields(self)}
-        data["chunks"] = [[*chunk] for chunk in self.chunks]
-        return data
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> LLMCall:
-        return cls(**{**data, "chunks": tuple(Chunk(*chunk) for chunk in data.get("chunks", ()))})

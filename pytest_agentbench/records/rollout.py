@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 from pytest_agentbench.errors import NoScore, ScorerFailed
 from pytest_agentbench.records.call import LLMCall, ToolCall
@@ -45,17 +43,6 @@ class Draft:
     started_ns: int = 0  # monotonic nanoseconds
     ended_ns: int = 0
 
-    def to_dict(self) -> Json:
-        data = {each.name: getattr(self, each.name) for each in fields(self)}
-        data["tool_calls"] = [asdict(call) for call in self.tool_calls]
-        data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
-        return data
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Draft:
-        calls, scores = map(ToolCall.from_dict, data["tool_calls"]), data["scores"].items()
-        return cls(**{**data, "tool_calls": tuple(calls), "scores": {name: Score.from_dict(score) for name, score in scores}})
-
 
 @dataclass(frozen=True)
 class Program:
@@ -66,10 +53,6 @@ class Program:
     ended_ns: int
     cpu_s: float  # of all its processes
     peak_mib: float  # of the largest of them
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Program:
-        return cls(**data)
 
 
 @dataclass(frozen=True)
@@ -84,14 +67,6 @@ class Attempt:
     ended_ns: int = 0
     calls: tuple[LLMCall, ...] = ()  # of the agent, to the backend under test
     other_calls: tuple[LLMCall, ...] = ()
-
-    def to_dict(self) -> Json:
-        data = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**data, **{name: [call.to_dict() for call in data[name]] for name in ("calls", "other_calls")}}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Attempt:
-        return cls(**{**data, **{name: tuple(map(LLMCall.from_dict, data[name])) for name in ("calls", "other_calls")}})
 
 
 @dataclass(frozen=True)
@@ -188,40 +163,3 @@ class Rollout:
         if name in self.score_errors:
             raise ScorerFailed(str(self.key), f"no {name}, the scorer failed: {self.score_errors[name]}")
         raise NoScore(f"{self.key}: no score {name!r}; this suite measures: {', '.join(sorted(self.scores)) or 'none'}")
-
-    def to_dict(self) -> Json:
-        data = {each.name: getattr(self, each.name) for each in fields(self)}
-        data["calls"] = [call.to_dict() for call in self.calls]
-        data["other_calls"] = [call.to_dict() for call in self.other_calls]
-        data["earlier_attempts"] = [attempt.to_dict() for attempt in self.earlier_attempts]
-        data["drafts"] = [draft.to_dict() for draft in self.drafts]
-        data["tool_calls"] = [asdict(call) for call in self.tool_calls]
-        data["programs"] = [asdict(program) for program in self.programs]
-        data["verification"] = asdict(self.verification) if self.verification else None
-        data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
-        return data
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Rollout:
-        return cls(
-            **{
-                **data,
-                "calls": tuple(map(LLMCall.from_dict, data.get("calls", ()))),
-                "other_calls": tuple(map(LLMCall.from_dict, data.get("other_calls", ()))),
-                "earlier_attempts": tuple(map(Attempt.from_dict, data.get("earlier_attempts", ()))),
-                "drafts": tuple(map(Draft.from_dict, data.get("drafts", ()))),
-                "tool_calls": tuple(map(ToolCall.from_dict, data.get("tool_calls", ()))),
-                "programs": tuple(map(Program.from_dict, data.get("programs", ()))),
-                "verification": Verification.from_dict(data["verification"]) if data.get("verification") else None,
-                "scores": {name: Score.from_dict(score) for name, score in data.get("scores", {}).items()},
-                **{name: tuple(data.get(name, ())) for name in ("expected", "messages")},
-            }
-        )
-
-    @classmethod
-    def from_json(cls, line: str | bytes) -> Rollout:
-        """Returns the rollout of a line of rollouts.jsonl; raises ValueError, TypeError or LookupError for another line."""
-        try:
-            return cls.from_dict(json.loads(line))
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None

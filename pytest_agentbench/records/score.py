@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pytest_agentbench.records.common import Json
-
 LARGEST_SCORE = 1e15  # every whole number up to it is exact, and squares and their sums are finite
 
 
@@ -22,7 +20,7 @@ class Score(float):
     parts: Mapping[str, float]
     explanation: str
 
-    def __new__(cls, value: float, parts: Mapping[str, float] | None = None, explanation: str = "") -> Self:
+    def __new__(cls, value: float, parts: Mapping[str, Any] | None = None, explanation: str = "") -> Self:
         if not is_score(value):
             raise ValueError(f"{value!r} is not a score, which is a number between -{LARGEST_SCORE:g} and {LARGEST_SCORE:g}")
         self = super().__new__(cls, value)
@@ -30,15 +28,13 @@ class Score(float):
         self.explanation = explanation
         return self
 
+    @property
+    def value(self) -> float:
+        """The number without its parts."""
+        return float(self)
+
     def __repr__(self) -> str:
         return f"{float(self):.3f}"
 
     def __reduce__(self) -> tuple[type[Score], tuple[float, Mapping[str, float], str]]:
         return Score, (float(self), self.parts, self.explanation)
-
-    def to_dict(self) -> Json:
-        return {"value": float(self), "parts": dict(self.parts), "explanation": self.explanation}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Score:
-        return cls(data["value"], data.get("parts"), data.get("explanation", ""))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,3 @@ class Verification:
     mode: str = "shared"  # `separate`: the verifier ran in a sandbox in which the agent never was; `shared`: it ran in the agent's
     tampered: str = ""  # how the verification was sabotaged, one sentence; the reward is 0 then. Empty: it was not
     changed: tuple[str, ...] | None = ()  # files that a shared verifier may use and the agent changed, 50 at most; null: not compared
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Verification:
-        changed = data.get("changed", ())
-        return cls(**{**data, "changed": None if changed is None else tuple(changed)})

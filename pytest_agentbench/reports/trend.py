@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 
 from pytest_agentbench.gate.trend import FIXED, OPEN, Point, Regression, SuiteTrend, Trend, TrendSeries
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.reports.chart import svg
-from pytest_agentbench.runs.codec import plain
 
 PAGE, DATA = "trend.html", "trend.json"
 SHORT = 10  # letters of a commit

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import orjson
 
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import SessionFacts
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.provenance import (

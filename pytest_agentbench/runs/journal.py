@@ -25,6 +25,7 @@ from zlib import crc32
 import orjson
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.characters import whole_characters
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.records import Json, Rollout, RolloutKey
@@ -155,10 +156,18 @@ def _glanced(record: bytes, place: tuple[int, int], contents: dict[bytes, Json])
 def _parsed(text: bytes, place: tuple[int, int]) -> tuple[RolloutKey, Entry] | None:
     """The same for any record, by reading all of it; None when it is none."""
     try:
-        record = Rollout.from_json(text)
+        record = rollout_of(text)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return record.key, Entry(*place, record.status, record.session, record.content, record.kind)
+
+
+def rollout_of(line: str | bytes) -> Rollout:
+    """Returns the rollout of a line of rollouts.jsonl; raises ValueError for another line, which names the field that is wrong."""
+    try:
+        return codec.read(Rollout, json.loads(line))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def record_line(rollout: Rollout) -> bytes:
@@ -168,9 +177,9 @@ def record_line(rollout: Rollout) -> bytes:
     reader of the line can write what it reads.
     """
     try:
-        return orjson.dumps(rollout.to_dict())
+        return orjson.dumps(codec.plain(rollout))
     except TypeError:  # objects in an agent's settings, lone surrogates, integers beyond 64 bits
-        numbers = json.loads(json.dumps(rollout.to_dict(), default=str), parse_constant=lambda _: None)
+        numbers = json.loads(json.dumps(codec.plain(rollout), default=str), parse_constant=lambda _: None)
         return whole_characters(json.dumps(numbers, ensure_ascii=False)).encode()
 
 
@@ -262,7 +271,7 @@ def read_journal(directory: Path, on_damage: Callable[[str], None] = _say) -> It
         for key, entry in sorted(index.entries.items(), key=lambda item: item[1].offset):
             file.seek(entry.offset)
             try:
-                rollout = Rollout.from_json(opened(file.read(entry.size)))
+                rollout = rollout_of(opened(file.read(entry.size)))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 on_damage(f"the record of {key} at byte {entry.offset:,} of {directory / FILE} cannot be read, and is left out: {error}")
             else:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.sizes import KIB, Sizes, cut, size_of, too_large
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.runs.journal import record_line
@@ -33,7 +34,7 @@ def sized(rollout: Rollout, sizes: Sizes) -> tuple[Rollout, bytes]:
     why = f"{too_large('record', len(line), sizes.record, 'record')}; cut: {', '.join(names)}"
     status = "limit" if rollout.status == "ok" else rollout.status
     reason = f"{rollout.reason}; {why}" if rollout.reason else why
-    small = dataclasses.replace(Rollout.from_dict(record), status=status, reason=reason)
+    small = dataclasses.replace(codec.read(Rollout, record), status=status, reason=reason)
     return small, record_line(small)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.records import Attempt, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Attempt, Json, RolloutKey
 from pytest_agentbench.runs.directory import LATEST, runs_called
-from pytest_agentbench.runs.journal import FILE, Entry, Journal, record_line
+from pytest_agentbench.runs.journal import FILE, Entry, Journal, record_line, rollout_of
 from pytest_agentbench.runs.sessions import FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session
 from pytest_agentbench.suites.hashes import ContentHashes, differences
@@ -78,7 +78,7 @@ def take_up(
 
 def with_earlier(line: bytes, before: bytes) -> bytes:
     """The record of a rollout that ran again as one of all its attempts; `before` is what an earlier session wrote of it."""
-    rollout = Rollout.from_json(line)
+    rollout = rollout_of(line)
     every = (*_attempts(before), *rollout.earlier_attempts)
     earlier = tuple(replace(attempt, attempt=number) for number, attempt in enumerate(every, 1))
     return record_line(replace(rollout, attempt=len(earlier) + 1, earlier_attempts=earlier))
@@ -87,7 +87,7 @@ def with_earlier(line: bytes, before: bytes) -> bytes:
 def _attempts(line: bytes) -> tuple[Attempt, ...]:
     """None of a record that is damaged."""
     try:
-        return Rollout.from_json(line).attempts
+        return rollout_of(line).attempts
     except (ValueError, TypeError, KeyError, AttributeError):
         return ()
 

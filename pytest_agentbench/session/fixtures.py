@@ -36,9 +36,10 @@ def rollout(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Rollout
 
 def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenario:
     """The scenario of this test: id, messages, tools, expected calls, metadata, task. The test runs once per scenario."""
+    from pytest_agentbench.lib import codec
     from pytest_agentbench.suites.suite import Scenario
 
-    return Scenario.from_wire(json.loads(_asked(request, {"op": "scenario", "key": _rollout_key})[1]))
+    return codec.received(Scenario, json.loads(_asked(request, {"op": "scenario", "key": _rollout_key})[1]))
 
 
 def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:

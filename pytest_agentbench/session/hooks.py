@@ -10,7 +10,8 @@ import pytest
 
 from pytest_agentbench.lib.losses import Losses
 from pytest_agentbench.lib.redact import Redactor
-from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.journal import rollout_of
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
@@ -31,7 +32,7 @@ class Hooks:
     def rollout_finished(self, line: bytes) -> None:
         """`line` is the record as it was journaled."""
         if self._config.hook.pytest_agentbench_rollout_finished.get_hookimpls():
-            self._config.hook.pytest_agentbench_rollout_finished(rollout=Rollout.from_json(line))
+            self._config.hook.pytest_agentbench_rollout_finished(rollout=rollout_of(line))
 
     def update_environment(self, environment: Json) -> None:
         self._config.hook.pytest_agentbench_update_environment(environment=environment)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError, InfraError, MissingError
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.lib.threads import no_threads
 from pytest_agentbench.llm.access import ModelAddress
@@ -19,7 +19,7 @@ from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.rollout import prepare, run_rollout
-from pytest_agentbench.runs.journal import record_line
+from pytest_agentbench.runs.journal import record_line, rollout_of
 from pytest_agentbench.session.recorder import Ledger
 from pytest_agentbench.suites.suite import Suite
 
@@ -68,7 +68,7 @@ def answered(asker: WorkerConnection, question: Json, body: bytes = b"") -> wire
 def run_inline(asker: WorkerConnection, ledger: Ledger, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes) -> Rollout:
     """Runs one rollout here and now, without budgets and retries, and hands it to the journal; one that ran is read from there."""
     try:
-        return Rollout.from_json(ledger.recorded(key))
+        return rollout_of(ledger.recorded(key))
     except KeyError:
         return submitted(asker, _run(asker, suites[key.suite], key, sizes))
 
@@ -86,7 +86,7 @@ def _run(asker: WorkerConnection, suite: Suite, key: RolloutKey, sizes: Sizes) -
 
 def submitted(asker: WorkerConnection, rollout: Rollout) -> Rollout:
     """The rollout as it stands in the journal, redacted; raises InfraError when it could not be written."""
-    return Rollout.from_json(answered(asker, {"op": "submit"}, record_line(rollout))[1])
+    return rollout_of(answered(asker, {"op": "submit"}, record_line(rollout))[1])
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def adhoc(asker: WorkerConnection, name: str) -> Iterator[LLM]:
     try:
         yield llm
     finally:
-        calls = tuple(map(LLMCall.from_dict, tap.close_now(address.id)))
+        calls = tuple(codec.each_received(LLMCall, tap.close_now(address.id)))
         record = Rollout(
             suite="",
             scenario=name,

@@ -14,13 +14,13 @@ from pytest_agentbench.backends.telemetry.engine_stats import Looks, ServingSumm
 from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.repeats import earlier_tries
+from pytest_agentbench.lib.codec import plain
+from pytest_agentbench.lib.codec import read as read_record
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.arm_results import Cache
 from pytest_agentbench.runs.builder import Tallies
-from pytest_agentbench.runs.codec import plain
-from pytest_agentbench.runs.codec import read as read_record
 from pytest_agentbench.runs.contents import (
     BackendUse,
     Environment,

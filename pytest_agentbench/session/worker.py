@@ -20,6 +20,7 @@ from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 from pytest_agentbench.reports.failure_section import brief, properties, rollout_section
+from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.session.marks import APPLIED, BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
 from pytest_agentbench.session.selection import first_scenarios
 from pytest_agentbench.suites.task import is_task_directory
@@ -212,7 +213,7 @@ class Worker:
         if outcome.get("over"):
             self._over = one_line(brief(outcome.get("cause") or outcome["reason"]))
         if body:
-            rollout = Rollout.from_json(body)
+            rollout = rollout_of(body)
             self._keep(item, rollout, outcome.get("cause") or rollout.reason)
         else:
             item.stash[TROUBLE] = outcome["reason"], outcome.get("status", "infra_error")

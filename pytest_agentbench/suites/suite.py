@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import SAMPLING, Json, Scale, scale_in
 from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.task import Task
@@ -52,23 +53,6 @@ class Scenario:
         answer = self.metadata.get("answer")
         answers = answer if isinstance(answer, list) else [answer]
         return None if not answers or answers[0] is None else str(answers[0])
-
-    def to_wire(self) -> Json:
-        """Returns the fields of this scenario as JSON for another process."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**values, "tools": [vars(tool) for tool in self.tools], "task": asdict(self.task) if self.task else None}
-
-    @classmethod
-    def from_wire(cls, data: Json) -> Scenario:
-        """Returns the scenario that `to_wire` has written. A field needs a line here if JSON changes its type."""
-        restored: Json = {
-            "messages": tuple(data["messages"]),
-            "tools": tuple(Tool(**tool) for tool in data["tools"]),
-            "expected": tuple(data["expected"]),
-            "turns": tuple(map(tuple, data["turns"])),
-            "task": Task.from_dict(data["task"]) if data["task"] else None,
-        }
-        return cls(**{**data, **restored})
 
 
 @dataclass(frozen=True)
@@ -158,7 +142,7 @@ class Suite:
     def to_wire(self) -> Json:
         """This suite for another process; tool sets that scenarios share are sent once."""
         toolsets = {id(each.tools): each.tools for each in self.scenarios}
-        scenarios = [{**replace(each, tools=()).to_wire(), "tools": id(each.tools)} for each in self.scenarios]
+        scenarios = [{**codec.plain(replace(each, tools=())), "tools": id(each.tools)} for each in self.scenarios]
         return {
             **{name: getattr(self, name) for name in AS_IT_IS},
             "folder": str(self.folder),
@@ -172,7 +156,7 @@ class Suite:
     def from_wire(cls, data: Json) -> Suite:
         toolsets = {int(number): tuple(Tool(**tool) for tool in tools) for number, tools in data.pop("toolsets").items()}
         scenarios = tuple(
-            replace(Scenario.from_wire({**each, "tools": ()}), tools=toolsets[each["tools"]]) for each in data.pop("scenarios")
+            replace(codec.received(Scenario, {**each, "tools": ()}), tools=toolsets[each["tools"]]) for each in data.pop("scenarios")
         )
         return cls(
             **{

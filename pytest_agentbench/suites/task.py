@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 TASK_FILE = "task.toml"
 
@@ -43,10 +42,6 @@ class Task:
     changed: str = ALLOW  # what its suite says of files that a verifier uses and the agent changed: `allow`, or `fail` for a reward of 0
     broken: str = ""  # what is wrong with its directory, one sentence; such a scenario cannot run, and its tests are errors
     unsupported: str = ""  # what it asks that is not supported, one sentence; such a scenario is skipped with it
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Task:
-        return cls(**{**data, "artifacts": tuple(data["artifacts"]), "private_addresses": tuple(data["private_addresses"])})
 
 
 def is_task_directory(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pytest_agentbench.lib import json_text, wire
+from pytest_agentbench.lib import codec, json_text, wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.metrics.blame import LIMIT
 from pytest_agentbench.records import Json, LLMCall
@@ -217,7 +217,7 @@ class Relay:
         _break_off(caller.exchanges)
         records = [*caller.refused, *(exchange.record for exchange in caller.exchanges if exchange.record is not None)]
         whose = {"role": caller.role, "endpoint": caller.endpoint}
-        return [{**record.to_dict(), **whose} for record in sorted(records, key=lambda record: record.received_ns)]
+        return [{**codec.plain(record), **whose} for record in sorted(records, key=lambda record: record.received_ns)]
 
 
 def _enough(caller: Caller, request: Request) -> Refusal | None:

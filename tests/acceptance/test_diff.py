@@ -12,8 +12,8 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.gate.diff import read, setup_changes
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.identity import PARTS
 from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity
 from pytest_agentbench.suites.models import ModelUse

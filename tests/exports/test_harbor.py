@@ -11,8 +11,8 @@ import pytest
 from pytest_agentbench.cli.imported import write
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.harbor import read
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.journal import read_journal
 
 PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")

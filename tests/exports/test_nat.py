@@ -15,10 +15,10 @@ from pytest_agentbench.cli.run_names import runs_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat import read
 from pytest_agentbench.exports.nat_events import read_events, understood
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.other_tools.nat import nat
 from pytest_agentbench.plots.points import points_of
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.tables import read_tables
 from tests.exports.nat_job import CONFIG, FAILED, VECTOR, call, event, item, tool, trace, write_csv, write_job

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.gate.diff import ComparedRun, doubts, score_changes, setup_changes, speed_changes
 from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.diff import changed_text, setup_lines, speed_lines, suite_lines
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.identity import SuiteSetup, run_identity
 from pytest_agentbench.runs.provenance import SuiteOptions
 from pytest_agentbench.runs.results import Means

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_agentbench.gate.promotion import luck
 from pytest_agentbench.gate.repeats import PARTS, beside, earlier_tries, setup_of
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.reports.outcome import tries_text
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import Rescored, Run
 from pytest_agentbench.runs.results import Means
 from pytest_agentbench.runs.run_file import write_run

@@ -12,8 +12,8 @@ from pytest_agentbench.backends.telemetry.samples import read_samples
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import toolorchestra
 from pytest_agentbench.gate.baselines import read_evidence
-from pytest_agentbench.records import Rollout
 from pytest_agentbench.retriever.corpus import read_allowed, read_corpus
+from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.suites.agent_config import read_agent_config
 from pytest_agentbench.suites.datasets import agent_leaderboard, hle
@@ -57,4 +57,4 @@ def test_a_faulty_file_is_a_sentence(tmp_path: Path, name: str, text: str, fault
 def test_a_deep_record_is_a_damaged_one() -> None:
     """A line of rollouts.jsonl that is nested too deeply raises ValueError, which readers of a journal take as damage."""
     with pytest.raises(ValueError, match="nested too deeply"):
-        Rollout.from_json(DEEP)
+        rollout_of(DEEP)

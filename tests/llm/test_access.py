@@ -8,9 +8,10 @@ import pytest
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.access import Lines, ModelAddress
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Answer, Endpoint, Json, Rollout, RolloutKey, Score
+from pytest_agentbench.records import Access, Answer, Endpoint, Json, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.pool.addresses import played
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.suites.suite import Scenario
@@ -44,7 +45,7 @@ class Tap:
         if id == self.lost:
             raise InfraError("the tap is gone")
         role, _, place = id.removeprefix("agent").partition(" ")
-        return [{"received_ns": len(self.events), "sent_ns": 0, "ended_ns": 9, "model": id, "role": role, "endpoint": place}]
+        return [codec.plain(LLMCall(len(self.events), 0, 9, model=id, role=role, endpoint=place))]
 
 
 class Judged:

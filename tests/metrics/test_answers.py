@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.metrics.answers import AnswerCounts
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.reports.answers import lines
-from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.results import SuiteResult
 from tests.made_runs import run_of
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.performance import Performance, in_flight
 from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall
-from pytest_agentbench.runs.codec import plain
 
 MS = 1_000_000  # nanoseconds
 

@@ -21,6 +21,7 @@ from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack import ownership
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json, LLMCall, Rollout
 from pytest_agentbench.runs.journal import read_journal
@@ -115,7 +116,7 @@ async def test_how_large_a_program_is(tmp_path: Path, options: Json) -> None:
                 for base, asked in ((router.url, body), (f"http://127.0.0.1:{ports['port']}/r/{id}/v1", {**body, "program_id": ""})):
                     async with session.post(f"{base}/chat/completions", json={"model": router.model, **asked}) as answer:
                         await answer.read()
-            (call,) = [LLMCall.from_dict(each) for each in await taps.close(id)]
+            (call,) = [codec.received(LLMCall, each) for each in await taps.close(id)]
             known = programs(router)
             taps.leave()
     finally:

@@ -17,10 +17,10 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.repeats import beside
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.plots import FOLDER, drawn
 from pytest_agentbench.plots.canvas import AXES
 from pytest_agentbench.plots.scatter import AXES as SCATTER_AXES
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.directory import keep_out_of_git
 from pytest_agentbench.runs.provenance import Git

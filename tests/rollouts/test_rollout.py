@@ -16,11 +16,12 @@ import pytest
 
 from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
+from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Answer, Json, Rollout, RolloutKey, Score
+from pytest_agentbench.records import Access, Answer, Json, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.rollout import RolloutSetup, preflight, prepare, run_rollout
-from pytest_agentbench.runs.journal import record_line
+from pytest_agentbench.runs.journal import record_line, rollout_of
 from pytest_agentbench.scorers import SCORERS, Scorer
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
 from pytest_agentbench.suites.task import Task
@@ -359,7 +360,8 @@ async def test_an_agent_without_an_answer() -> None:
 
 def call(**keys: Any) -> Json:
     """A call as the tap tells of it."""
-    return {"received_ns": 0, "sent_ns": 0, "ended_ns": 1, **keys}
+    sent: Json = codec.plain(LLMCall(**{"received_ns": 0, "sent_ns": 0, "ended_ns": 1, **keys}))
+    return sent
 
 
 FAILED = call(error_kind="server_error", http_status=500, error="HTTP 500: it broke")
@@ -457,7 +459,7 @@ async def test_scores(value: Any, scores: Json, errors: dict[str, str]) -> None:
     """A scorer may return a plain number; one that fails, or returns what is none, leaves a reason instead of a score."""
     record = await ran(answer, scorers={"mine": scoring(value)})
 
-    assert scores == {name: score.to_dict() for name, score in record.scores.items()}
+    assert scores == {name: codec.plain(score) for name, score in record.scores.items()}
     assert errors == {name: re.sub(r" \(test_rollout\.py:\d+\)$", "", error) for name, error in record.score_errors.items()}
 
 
@@ -473,7 +475,7 @@ def test_a_record_is_a_line() -> None:
     line = record_line(record)
 
     assert b"\n" not in line
-    assert record == Rollout.from_json(line)
+    assert record == rollout_of(line)
 
 
 @pytest.mark.parametrize(

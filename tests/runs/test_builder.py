@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, Score
 from pytest_agentbench.runs.builder import Tallies, build_run, prices_of
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.contents import BackendUse, Imported, Run, SessionFacts
 from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.suite_result import plan_suite

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import LLMCall, Rollout, RolloutKey, ToolCall
 from pytest_agentbench.runs.journal import FILE, Journal, read_index, read_journal, record_line, sealed
 
@@ -22,7 +23,7 @@ def rollout(number: int, answer: str = "") -> Rollout:
 
 
 def line(record: Rollout) -> bytes:
-    return json.dumps(record.to_dict()).encode()
+    return json.dumps(codec.plain(record)).encode()
 
 
 def written(record: Rollout) -> bytes:

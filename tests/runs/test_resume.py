@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout, RolloutKey
-from pytest_agentbench.runs.journal import Journal, record_line
+from pytest_agentbench.runs.journal import Journal, record_line, rollout_of
 from pytest_agentbench.runs.resume import EarlierSessions, find_resumable, take_up, with_earlier
 from pytest_agentbench.runs.sessions import FILE, Session, append_session, folder_of, read_sessions
 from pytest_agentbench.suites.hashes import ContentHashes, PromptSource, digest, suite_identity
@@ -83,7 +83,7 @@ def test_attempts_of_all_sessions_are_one_record() -> None:
     mine = Attempt(1, "infra_error", "gone", session=2, calls=(three,), other_calls=(one,))
     new = replace(old, status="ok", reason="", session=2, calls=(four,), earlier_attempts=(mine,))
 
-    both = Rollout.from_json(with_earlier(record_line(new), record_line(old)))
+    both = rollout_of(with_earlier(record_line(new), record_line(old)))
 
     earlier = (old.earlier_attempts[0], Attempt(2, "infra_error", "boom", 1, 0, 30, (two,)), replace(mine, attempt=3))
     assert replace(new, attempt=4, earlier_attempts=earlier) == both
@@ -94,7 +94,7 @@ def test_a_damaged_record_has_no_attempts() -> None:
     """Of a record that cannot be read nothing is taken over, and the new one stands alone."""
     new = shop_rollout(session=2)
 
-    assert new == Rollout.from_json(with_earlier(record_line(new), b'{"suite": "shop", "status'))
+    assert new == rollout_of(with_earlier(record_line(new), b'{"suite": "shop", "status'))
 
 
 def shop_rollout(**keys: Any) -> Rollout:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.records import Attempt, Json, Rollout, Scale, Score, ToolCall
 from pytest_agentbench.reports.words import score_text
-from pytest_agentbench.runs.codec import plain, read
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.environment import environment
 from pytest_agentbench.runs.results import Mean

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.runs.codec import plain
 from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import run_of
 

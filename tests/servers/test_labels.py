@@ -8,6 +8,7 @@ from dataclasses import asdict
 import aiohttp
 import pytest
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
 from tests.servers.real_server import Server, ask
@@ -30,7 +31,7 @@ async def labelled(server: Server, tap: Tap, calls: dict[str, Json]) -> tuple[li
         for path, body in calls.items():
             await asyncio.to_thread(ask, tap.url(id) + path, body)
         records = await tap.close(id)
-        stack.over("1", [record.to_dict() for record in records])
+        stack.over("1", [codec.plain(record) for record in records])
         await stack.farewell()
     return records, stack
 

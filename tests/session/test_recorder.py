@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Json, Rollout, RolloutKey
-from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.journal import read_journal, rollout_of
 from pytest_agentbench.session.recorder import DURATIONS, Ledger, known_durations, remember_durations
 
 
@@ -25,7 +26,7 @@ class HushedLedger:
         """A rollout arrives from the pool."""
         record = Rollout("shop", name, "default", 1, status="ok", answer=answer)
         summary: Json = {"key": [*record.key], "kind": "scenario", "status": "ok", "scores": {}, "tokens": 0, "duration_s": 0.0, **keys}
-        return self.ledger.finished(summary, json.dumps(record.to_dict()).encode())
+        return self.ledger.finished(summary, json.dumps(codec.plain(record)).encode())
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_records_are_redacted_first(recorder: HushedLedger, tmp_path: Path) -> N
     """The journal, the hooks and the test that asked get the same line, without what must not be written."""
     line = recorder.finish("a", "hush!")
 
-    assert "[redacted]!" == Rollout.from_json(line).answer
+    assert "[redacted]!" == rollout_of(line).answer
     assert [line] == recorder.told
     assert line == recorder.ledger.recorded(RolloutKey("shop", "a"))
     assert b"hush" not in (tmp_path / "rollouts.jsonl").read_bytes()

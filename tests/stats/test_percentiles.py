@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.runs.codec import plain
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.stats.percentiles import (
     HIGH,
     LOW,

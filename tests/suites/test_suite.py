@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Json
 from pytest_agentbench.scorers import with_declarations
 from pytest_agentbench.suites.folder import load_suite
@@ -263,7 +264,7 @@ def test_the_wire_keeps_every_field_of_a_scenario() -> None:
     bare = {name: FILLED[name] for name in ("id", "messages")}
     for filled in (bare, *({**bare, name: value} for name, value in FILLED.items()), FILLED):
         scenario = Scenario(**filled)
-        received = Scenario.from_wire(json.loads(json.dumps(scenario.to_wire())))
+        received = codec.received(Scenario, json.loads(json.dumps(codec.plain(scenario))))
 
         assert scenario == received
 

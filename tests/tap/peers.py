@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap.client import TapControl
@@ -56,7 +57,7 @@ class Tap:
         return id
 
     async def close(self, id: str) -> list[LLMCall]:
-        return [LLMCall.from_dict(call) for call in (await self.control.ask(op="close", id=id))["calls"]]
+        return [codec.received(LLMCall, call) for call in (await self.control.ask(op="close", id=id))["calls"]]
 
     async def in_flight(self) -> int:
         return int((await self.control.ask(op="stats"))["in_flight"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap.client import TapControl
@@ -191,7 +192,7 @@ async def test_what_the_server_tells(tap: Tap, answer: bytes, server: Json | Non
     _, (call,) = await through(tap, id, request(id), answer=answer)
 
     assert server == call.server
-    assert call == LLMCall.from_dict(json.loads(json.dumps(call.to_dict())))
+    assert call == codec.received(LLMCall, json.loads(json.dumps(codec.plain(call))))
 
 
 #: An answer in each API, by the path of the call -> what it calls itself.

@@ -20,7 +20,7 @@ from pytest_agentbench.reports.page.server import server_series
 from pytest_agentbench.reports.page.shell import page
 from pytest_agentbench.runs import run_file
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.journal import FILE, opened
+from pytest_agentbench.runs.journal import FILE, opened, rollout_of
 from pytest_agentbench.runs.sessions import FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session, read_sessions
 
@@ -153,7 +153,7 @@ class LiveRecords:
 
     def _take(self, line: bytes) -> None:
         try:
-            rollout = Rollout.from_json(opened(line))
+            rollout = rollout_of(opened(line))
         except (ValueError, TypeError, KeyError, AttributeError):
             self.damaged += 1
             return
@@ -184,7 +184,7 @@ def _record(directory: Path, place: tuple[int, int]) -> Rollout:
     offset, size = place
     with (directory / FILE).open("rb") as file:
         file.seek(offset)
-        return Rollout.from_json(opened(file.read(size)))
+        return rollout_of(opened(file.read(size)))
 
 
 def _stamp(directory: Path) -> tuple[int, int]:

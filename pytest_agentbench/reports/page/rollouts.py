@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.records import Attempt, Draft, Json, LLMCall, Rollout, ToolCall
 from pytest_agentbench.runs.calendar import Calendar
@@ -62,7 +63,7 @@ def detail(rollout: Rollout) -> Json:
         "tools": [_tool(call) for call in rollout.tool_calls],
         "answer": rollout.answer,
         "reason": rollout.reason,
-        "scores": {name: score.to_dict() for name, score in rollout.scores.items()},
+        "scores": {name: codec.plain(score) for name, score in rollout.scores.items()},
         "score_errors": dict(rollout.score_errors),
         "drafts": [_draft(each) for each in rollout.drafts],
         "verification": _verification(rollout),

@@ -8,13 +8,12 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 import aiohttp
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.capture import print_exception
 from pytest_agentbench.lib.sizes import Sizes, cut
 from pytest_agentbench.lib.user_frames import with_place
@@ -40,7 +39,7 @@ async def _work_off(setup: RolloutSetup, connection: socket.socket) -> None:
     line = PoolLine(*await asyncio.open_connection(sock=connection))
     job, body = await wire.read(line.reader)
     facts = json.loads(body)
-    scenario = Scenario.from_wire(facts["scenario"])
+    scenario = codec.received(Scenario, facts["scenario"])
     async with aiohttp.ClientSession() as session:
         work = _agent(setup, scenario, job, line, session) if job["op"] == "agent" else _score(setup, scenario, job, facts, session)
         task = asyncio.create_task(work)
@@ -68,8 +67,8 @@ async def _agent(setup: RolloutSetup, scenario: Scenario, job: Json, line: PoolL
     done = {"status": status, "reason": reason, "answer": answer, "transcript": llm.transcript}
     return {
         **done,
-        "tool_calls": [asdict(call) for call in tools.calls],
-        "drafts": [draft.to_dict() for draft in tools.drafts],
+        "tool_calls": codec.plain(tools.calls),
+        "drafts": codec.plain(tools.drafts),
         "final_state": tools.final_state,
     }
 
@@ -81,9 +80,8 @@ async def _score(setup: RolloutSetup, scenario: Scenario, job: Json, facts: Json
         return LLM(job["base_url"], job["model"], session=session, facts=ModelFacts(**job["facts"]))
 
     try:
-        return {
-            "score": (await score(setup.scorers[job["name"]], scenario, Rollout.from_dict(facts["rollout"]), judge, setup.sizes)).to_dict()
-        }
+        rollout = codec.received(Rollout, facts["rollout"])
+        return {"score": codec.plain(await score(setup.scorers[job["name"]], scenario, rollout, judge, setup.sizes))}
     except (Exception, SystemExit) as error:  # the scorer is the user's code
         print_exception(error)  # The other side gets the last of its frames only.
         return {"error": with_place(f"{type(error).__name__}: {cut(str(error), setup.sizes.reason)}", error)}
@@ -136,8 +134,8 @@ class ReportedToolbox(Toolbox):
 
     def keep(self, place: int, call: ToolCall) -> None:
         super().keep(place, call)
-        self._line.tell({"op": "tool_call"}, {"place": place, "call": asdict(call)})
+        self._line.tell({"op": "tool_call"}, {"place": place, "call": codec.plain(call)})
 
     def settle_on(self, calls: Sequence[ToolCall], drafts: Sequence[Draft]) -> None:
         super().settle_on(calls, drafts)
-        self._line.tell({"op": "tries"}, {"calls": [asdict(call) for call in calls], "drafts": [draft.to_dict() for draft in drafts]})
+        self._line.tell({"op": "tries"}, {"calls": codec.plain(calls), "drafts": codec.plain(drafts)})

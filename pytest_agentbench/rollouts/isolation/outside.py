@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent
 from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.sizes import USUAL, Sizes
 from pytest_agentbench.llm.client import LLM
@@ -61,7 +62,7 @@ class IsolatedAgent:
         mark = current()
         assert mark is not None  # agents work within a rollout
         job = {"op": "agent", **_model(llm), "sampling": llm.sampling, "trial": mark.key.trial}
-        async with self.template.process(job, {"scenario": scenario.to_wire()}) as process:
+        async with self.template.process(job, {"scenario": codec.plain(scenario)}) as process:
             try:
                 status, reason, answer = await _agent_done(process, llm, tools)
             except asyncio.CancelledError:  # its time is over: what has it done?
@@ -86,9 +87,9 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> tuple
     while True:
         match await process.read():
             case "tool_call", done:
-                tools.keep(done["place"], ToolCall.from_dict(done["call"]))
+                tools.keep(done["place"], codec.received(ToolCall, done["call"]))
             case "tries", done:
-                tools.settle_on([*map(ToolCall.from_dict, done["calls"])], [*map(Draft.from_dict, done["drafts"])])
+                tools.settle_on([*codec.each_received(ToolCall, done["calls"])], [*codec.each_received(Draft, done["drafts"])])
             case "role", question:
                 try:
                     other = await (llm.judge(question["endpoint"]) if question["name"] == JUDGE else llm.role(question["name"]))
@@ -97,7 +98,7 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> tuple
                     process.say("reply", error=str(error))
             case _, done:
                 llm.transcript = done["transcript"]
-                tools.settle_on([*map(ToolCall.from_dict, done["tool_calls"])], [*map(Draft.from_dict, done["drafts"])])
+                tools.settle_on([*codec.each_received(ToolCall, done["tool_calls"])], [*codec.each_received(Draft, done["drafts"])])
                 tools.final_state = done["final_state"]
                 return done["status"], done["reason"], done["answer"]
 
@@ -116,16 +117,16 @@ def isolated_scorer(template: Forking, name: str) -> Scorer:
 
 async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, rollout: Rollout, judge: LLM | None) -> Score:
     job = {"op": "score", "name": name, **(_model(judge) if judge else {})}
-    async with template.process(job, {"scenario": scenario.to_wire(), "rollout": rollout.to_dict()}) as process:
+    async with template.process(job, {"scenario": codec.plain(scenario), "rollout": codec.plain(rollout)}) as process:
         try:
             _, done = await process.read()
         except ChildProcessError as error:
             raise ChildProcessError(f"the scorer's process {error}") from None
     if "error" in done:
         raise ChildProcessError(done["error"])
-    return Score.from_dict(done["score"])
+    return codec.received(Score, done["score"])
 
 
 def _model(llm: LLM) -> Json:
     """A client as the other side makes it again."""
-    return {"base_url": llm.base_url, "model": llm.model, "facts": asdict(llm.facts)}
+    return {"base_url": llm.base_url, "model": llm.model, "facts": codec.plain(llm.facts)}

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import orjson
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 
 BLOCKED = 3  # exit status of a pool that ended itself because somebody held it up
@@ -27,7 +28,7 @@ class ControllerPipe:
         os._exit(BLOCKED)
 
     def leave_with(self, rollout: Rollout) -> NoReturn:
-        self._write({"key": [*rollout.key], "end": {"rollout": rollout.to_dict()}})
+        self._write({"key": [*rollout.key], "end": {"rollout": codec.plain(rollout)}})
         os._exit(BLOCKED)
 
     def leave_behind(self) -> NoReturn:

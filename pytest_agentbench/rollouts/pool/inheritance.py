@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.announcements import RolloutTally
@@ -57,7 +58,7 @@ class Inheritance:
         """What needs no tap."""
         scheduler.alone.update(RolloutKey(*key) for key in self._left.get("alone", ()))
         for key, attempts in self._left.get("attempts", ()):
-            scheduler.earlier[RolloutKey(*key)] = tuple(Attempt.from_dict(attempt) for attempt, _ in attempts)
+            scheduler.earlier[RolloutKey(*key)] = tuple(codec.received(Attempt, attempt) for attempt, _ in attempts)
             scheduler.tries[RolloutKey(*key)] = sum(not interrupted for _, interrupted in attempts)
         addresses.before = RolloutTally(**self._left.get("tally", {}))
 
@@ -68,7 +69,7 @@ class Inheritance:
                 addresses.adopt(token, facts["label"])
             if not facts["lent"]:
                 with suppress(InfraError):  # the tap is gone as well: nobody knows these calls any more
-                    self._calls[RolloutKey(*facts["key"])].add(map(LLMCall.from_dict, await addresses.close(token)))
+                    self._calls[RolloutKey(*facts["key"])].add(codec.each_received(LLMCall, await addresses.close(token)))
         addresses.release(self._left.get("labels", {}))
         for key, began in self.in_flight.items():
             if key not in self.ends:
@@ -88,7 +89,7 @@ class Inheritance:
             return None
         end, calls, now = self.ends[key], self._calls.get(key, AttemptCalls()), time.monotonic_ns()
         if "rollout" in end:
-            return dataclasses.replace(Rollout.from_dict(end["rollout"]), other_calls=tuple(calls.others))
+            return dataclasses.replace(codec.received(Rollout, end["rollout"]), other_calls=tuple(calls.others))
         return Rollout(
             *key,
             status=end["status"],

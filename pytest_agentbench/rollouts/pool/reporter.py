@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Attempt, Json, Rollout, RolloutKey
 
 #: How calls end that nobody answers.
@@ -25,7 +26,7 @@ class Reporter:
         self._tell({"op": "begun", "key": key})
 
     def failed(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None:
-        self._tell({"op": "failed", "key": key, "attempt": attempt.to_dict(), "interrupted": interrupted})
+        self._tell({"op": "failed", "key": key, "attempt": codec.plain(attempt), "interrupted": interrupted})
 
     async def looked(self, rollout: Rollout) -> None:
         """Asks where the tap could not say what became of the calls, or nobody answered one."""

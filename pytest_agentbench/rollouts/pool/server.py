@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.sizes import Sizes
@@ -27,6 +27,7 @@ from pytest_agentbench.rollouts.pool.reporter import Reporter
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.rollouts.pool.templates import Setups
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
+from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.record_size import sized
 from pytest_agentbench.sandbox.factory import Sandboxes
@@ -248,7 +249,7 @@ class Pool:
             case "rollout":
                 return await self._rollout(RolloutKey(*message["key"]))
             case "scenario":
-                return {}, orjson.dumps(self._scenario(RolloutKey(*message["key"])).to_wire())
+                return {}, orjson.dumps(codec.plain(self._scenario(RolloutKey(*message["key"]))))
             case "backend":
                 await self._backend_there()
                 there = self.addresses.endpoint
@@ -264,7 +265,7 @@ class Pool:
                 await self._settled(message["id"])
                 return {}, orjson.dumps(await self.addresses.said(message["id"]))
             case "submit":
-                return {}, await self.record(Rollout.from_json(body))
+                return {}, await self.record(rollout_of(body))
             case other:
                 return {"status": "infra_error", "reason": f"the pool does not know {other!r}"}, b""
 

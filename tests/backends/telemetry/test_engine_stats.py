@@ -11,8 +11,8 @@ from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreement
 from pytest_agentbench.backends.telemetry.engine_stats import GUESS, SampleTally, ServerCounts, prefix_cache, server, tally
 from pytest_agentbench.backends.telemetry.engine_stats import summary as engine_stats
 from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, Series
+from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout
-from pytest_agentbench.runs.codec import plain
 
 MS = 1_000_000  # nanoseconds
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall, RolloutKey
 from pytest_agentbench.stats.percentiles import percentile
@@ -100,7 +101,9 @@ class Tap(Relay):
 
     def hand_over(self) -> list[LLMCall]:
         """All calls; the tokens are closed."""
-        return [LLMCall.from_dict(call) for reply in self._ask([{"op": "close", "id": id} for id in self._ids]) for call in reply["calls"]]
+        return [
+            codec.received(LLMCall, call) for reply in self._ask([{"op": "close", "id": id} for id in self._ids]) for call in reply["calls"]
+        ]
 
     def _ask(self, questions: Sequence[Json]) -> list[Json]:
         async def ask() -> list[Json]:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib import wire
-from pytest_agentbench.records import Access, Json, Rollout
+from pytest_agentbench.records import Access, Json
 from pytest_agentbench.rollouts.pool.server import Pool
+from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 
 pytestmark = pytest.mark.timeout(60)
@@ -139,7 +140,7 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
         test.say(op="rollout", key=KEY)
         told, line = await controller.hear()
         assert ("finished", KEY, "scenario", "infra_error") == (told["op"], told["key"], told["kind"], told["status"])
-        assert "the tap refused open: it is full" == Rollout.from_json(line).reason
+        assert "the tap refused open: it is full" == rollout_of(line).reason
 
         controller.say(b'{"redacted": true}', op="reply")
         outcome, body = await test.hear()

@@ -1,0 +1,382 @@
+"""Converts records and messages to JSON and back. The types of a record's fields are all that has to be written down for it.
+
+A record is a frozen dataclass, which JSON has as an object; a named tuple, which is an array; or a class whose constructor's parameters
+are its attributes, such as `Score`, which is an object as well. The functions that convert a type are generated when it first occurs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import date
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, Union, cast
+
+from pytest_agentbench.records import OPEN, Json
+
+Record = TypeVar("Record")
+RecordEncoder = Callable[[Any], Any]
+RecordDecoder = Callable[[Any, bool], Any]  # of a JSON value, and whether it is a message, in which no field may be missing
+
+WORDS: Mapping[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+}
+
+#: Types that JSON has as texts -> how they are written and read.
+TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    Path: (str, Path),
+    date: (date.isoformat, date.fromisoformat),
+}
+
+
+class WrongValue(ValueError):
+    """A value that does not fit its type; `at` is the field that it is about, if it is about one of the value's own."""
+
+    def __init__(self, sentence: str, at: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence, self.at = sentence, at
+
+
+def plain(value: Any) -> Any:
+    """Returns what JSON can express: records as objects, tuples as lists, also in mappings and lists of records."""
+    kind = type(value)
+    if kind in WORDS and kind not in (dict, list):
+        return value
+    if is_record(kind):
+        return encoder(cast("Any", kind))(value)
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return [*map(plain, value)] if isinstance(value, list | tuple) else value
+
+
+def read(kind: type[Record], data: object, path: str = "") -> Record:
+    """Returns the record that a file has as `data`. A missing field takes its default.
+
+    Raises ValueError with the first place that is wrong, such as `suites.banking.retried is a text, ...`; `path` is where the data stand.
+    """
+    return cast("Record", _read(kind, data, path, message=False))
+
+
+def received(kind: type[Record], data: object) -> Record:
+    """Returns the record that another process has sent; raises ValueError as `read` does, and for each field that is missing."""
+    return cast("Record", _read(kind, data, "", message=True))
+
+
+def each_received(kind: type[Record], data: Iterable[object]) -> tuple[Record, ...]:
+    """Returns the records that another process has sent, as `received` does."""
+    return tuple(received(kind, each) for each in data)
+
+
+def _read(kind: Any, data: object, path: str, *, message: bool) -> Any:
+    try:
+        return decoder(kind)(data, message)
+    except ValueError:
+        raise ValueError(_fault(kind, data, path, message=message)) from None
+
+
+def _fault(kind: Any, data: Any, path: str, *, message: bool) -> str:
+    """Returns the first fault in data that cannot be read, with its place."""
+    try:
+        decoder(kind)(data, message)
+    except WrongValue as error:
+        own = error
+    except ValueError as error:  # of a constructor
+        own = WrongValue(f": {error}")
+    for label, inner, part in _parts(kind, data):
+        try:
+            decoder(inner)(part, message)
+        except ValueError:
+            return _fault(inner, part, f"{path}{label}" if path else label.removeprefix("."), message=message)
+    place = ".".join(filter(None, (path, own.at))) or "it"
+    return f"{place}{own.sentence}"
+
+
+def _parts(kind: Any, data: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields label, type and value of each part of a JSON value."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if is_union(kind):
+        yield from _parts(_main_member(inner), data)
+    elif is_array(kind) and isinstance(data, list | tuple):
+        yield from ((f"[{place}]", each.kind, value) for place, (each, value) in enumerate(zip(parts_of(kind), data, strict=False)))
+    elif is_record(kind) and isinstance(data, Mapping):
+        known = {each.name: each.kind for each in parts_of(kind) if not each.open}
+        more = [typing.get_args(each.kind)[1] for each in parts_of(kind) if each.open]
+        yield from ((f".{name}", known.get(name, *more), value) for name, value in data.items() if name in known or more)
+    elif origin is tuple and isinstance(data, list | tuple):
+        every = inner[:1] * len(data) if inner[-1] is Ellipsis else inner
+        yield from ((f"[{place}]", each, value) for place, (each, value) in enumerate(zip(every, data, strict=False)))
+    elif origin is not None and isinstance(data, Mapping):
+        yield from ((f".{name}", inner[1], value) for name, value in data.items())
+
+
+def _main_member(kinds: tuple[Any, ...]) -> Any:
+    """Returns the member of a union that has parts; otherwise the first one that is not None."""
+    others = [kind for kind in kinds if kind is not type(None)]
+    return next((kind for kind in others if kind not in WORDS), others[0])
+
+
+class RecordField(NamedTuple):
+    """A field of a record, as it is read."""
+
+    name: str
+    kind: Any
+    open: bool = False  # whether its entries stand among the keys of its record
+    default: Callable[[], Any] | None = None  # makes its default; None of a field that has to be there
+
+
+@functools.cache
+def parts_of(kind: type) -> tuple[RecordField, ...]:
+    """Returns the fields of a record with their types, also those of the records that it inherits from."""
+    if is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        every = fields(kind)
+        return tuple(RecordField(each.name, hints[each.name], each.metadata == OPEN, _default(each)) for each in every)
+    if is_array(kind):
+        hints, values = typing.get_type_hints(kind), cast("Any", kind)._field_defaults
+        return tuple(RecordField(name, hint, default=_constant(values[name]) if name in values else None) for name, hint in hints.items())
+    hints = typing.get_type_hints(kind.__new__)
+    parameters = [*inspect.signature(kind.__new__).parameters.values()][1:]
+    empty = inspect.Parameter.empty
+    return tuple(
+        RecordField(each.name, hints[each.name], default=None if each.default is empty else _constant(each.default)) for each in parameters
+    )
+
+
+def _default(field: Any) -> Callable[[], Any] | None:
+    if field.default_factory is not MISSING:
+        return cast("Callable[[], Any]", field.default_factory)
+    return None if field.default is MISSING else _constant(field.default)
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def is_union(kind: Any) -> bool:
+    """Returns whether a type is one of several, such as `int | None`."""
+    return typing.get_origin(kind) in (Union, types.UnionType)
+
+
+def is_array(kind: Any) -> bool:
+    """Returns whether a type is a named tuple."""
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def is_record(kind: Any) -> bool:
+    """Returns whether a type has fields: a dataclass, a named tuple, or a number with attributes."""
+    return isinstance(kind, type) and (is_dataclass(kind) or is_array(kind) or (issubclass(kind, float) and kind is not float))
+
+
+@dataclass
+class _FunctionText:
+    """The text of a function, and what the names in it mean."""
+
+    names: dict[str, Any]
+    lines: list[str]
+
+    def name(self, value: Any) -> str:
+        """Returns a name by which the text can speak of a value."""
+        name = f"g{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def later(self, kind: Any, made_by: Callable[[Any], Callable[..., Any]]) -> str:
+        """Returns the name of a function for another type, which is generated when it is first called."""
+        name = self.name(None)
+
+        def first(*arguments: Any) -> Any:
+            function = self.names[name] = made_by(kind)
+            return function(*arguments)
+
+        self.names[name] = first
+        return name
+
+    def function(self, name: str) -> Callable[..., Any]:
+        exec(compile("\n".join(self.lines), f"<{__name__} {name}>", "exec"), self.names)  # noqa: S102 - the text is made here, of names
+        return cast("Callable[..., Any]", self.names["f"])
+
+
+@functools.cache
+def encoder(kind: Any) -> RecordEncoder:
+    """Returns the function that converts values of a type to what JSON can express."""
+    source = _FunctionText({}, [])
+    if not is_record(kind):
+        source.lines = [f"f = lambda v: {_encoded(kind, 'v', source)}"]
+    elif is_array(kind):
+        source.lines = [f"f = lambda v: [{', '.join(_encoded(each.kind, f'v[{n}]', source) for n, each in enumerate(parts_of(kind)))}]"]
+    else:
+        values = ((part, _encoded(part.kind, f"v.{part.name}", source)) for part in parts_of(kind))
+        entries = (f"**{value}" if part.open else f"{part.name!r}: {value}" for part, value in values)
+        source.lines = [f"f = lambda v: {{{', '.join(entries)}}}"]
+    return source.function(f"encoder of {kind}")
+
+
+def _encoded(kind: Any, value: str, source: _FunctionText) -> str:
+    """Returns an expression for the JSON of a value."""
+    inner = typing.get_args(kind)
+    if is_union(kind):
+        member = _encoded(_main_member(inner), value, source)
+        return value if member == value else f"({value} and {member})"
+    if kind in TEXTS or kind is Any:
+        return f"{source.name(plain if kind is Any else TEXTS[kind][0])}({value})"
+    if is_record(kind):
+        return f"{source.later(kind, encoder)}({value})"
+    if typing.get_origin(kind) in (None, dict):
+        return value
+    return _encoded_parts(inner, value, source, is_list=typing.get_origin(kind) is tuple)
+
+
+def _encoded_parts(inner: tuple[Any, ...], value: str, source: _FunctionText, *, is_list: bool) -> str:
+    """Returns an expression for the JSON of a tuple or a mapping with parts of these types."""
+    if is_list and inner[-1] is not Ellipsis:
+        return f"[{', '.join(_encoded(each, f'{value}[{place}]', source) for place, each in enumerate(inner))}]"
+    each = _encoded(inner[0 if is_list else 1], "e", source)
+    if is_list:
+        return f"[*{value}]" if each == "e" else f"[{each} for e in {value}]"
+    return f"{{**{value}}}" if each == "e" else f"{{k: {each} for k, e in {value}.items()}}"
+
+
+@functools.cache
+def decoder(kind: Any) -> RecordDecoder:
+    """Returns the function that reads a JSON value as one of a type, and raises ValueError for one that does not fit."""
+    source = _FunctionText({}, ["def f(v, m):"])
+    if is_record(kind):
+        _decode_record(kind, source)
+    else:
+        source.lines += [f"    {line}" for line in _decoding(kind, "v", source)]
+        source.lines.append("    return v")
+    return source.function(f"decoder of {kind}")
+
+
+def _decode_record(kind: type, source: _FunctionText) -> None:
+    parts = parts_of(kind)
+    closed = [part for part in parts if not part.open]
+    shape = list if is_array(kind) else dict
+    check = source.name(_as_list if is_array(kind) else _as_dict)
+    completed = source.name(functools.partial(_completed_array if is_array(kind) else _completed, kind))
+    source.lines += [f"    if v.__class__ is not {shape.__name__}: v = {check}(v)"]
+    if len(closed) == len(parts):
+        source.lines += [f"    if len(v) != {len(parts)}: v = {completed}(v, m)"]
+    else:
+        source.lines += [f"    v, more = {completed}(v, m)"]
+    if closed:
+        values = ", ".join(f"v{n}" for n in range(len(closed)))
+        if shape is dict:
+            get = source.name(itemgetter(*(part.name for part in closed)))
+            source.lines += [
+                f"    try: {values} = {get}(v)",
+                f"    except KeyError: {completed}(v, m)",
+            ]
+        else:
+            source.lines += [f"    {values}{',' if len(closed) == 1 else ''} = v"]
+    names = [f"v{n}" for n in range(len(closed))]
+    _construct(kind, dict(zip(closed, names, strict=True)) | {part: "more" for part in parts if part.open}, source)
+
+
+def _construct(kind: type, variables: Mapping[RecordField, str], source: _FunctionText) -> None:
+    """Adds the lines that convert the JSON of each field, which is in a variable, and make a record of them."""
+    for part, variable in variables.items():
+        source.lines += [f"    {line}" for line in _decoding(part.kind, variable, source)]
+    if is_array(kind):  # without its constructor, which is slower
+        source.lines.append(f"    return {source.name(tuple.__new__)}({source.name(kind)}, ({', '.join(variables.values())},))")
+    else:
+        made = ", ".join(f"{part.name}={variable}" for part, variable in variables.items())
+        source.lines.append(f"    return {source.name(kind)}({made})")
+
+
+def _decoding(kind: Any, v: str, source: _FunctionText) -> list[str]:
+    """Returns the lines that check the JSON value in the variable `v`, and convert it where that is needed."""
+    if kind is Any:
+        return []
+    if kind in TEXTS:
+        return [*_decoding(str, v, source), f"{v} = {source.name(TEXTS[kind][1])}({v})"]
+    if is_record(kind):
+        return [f"{v} = {source.later(kind, decoder)}({v}, m)"]
+    if typing.get_origin(kind) is not None:
+        return (_decoding_union if is_union(kind) else _decoding_parts)(kind, v, source)
+    fits = " and ".join(f"{v}.__class__ is not {each}" for each in (("float", "int") if kind is float else (kind.__name__,)))
+    return [f"if {fits}: {source.name(_check)}({source.name(kind)}, {v})"]
+
+
+def _decoding_parts(kind: Any, v: str, source: _FunctionText) -> list[str]:
+    """Returns the lines for a tuple or a mapping."""
+    inner, is_list = typing.get_args(kind), typing.get_origin(kind) is tuple
+    shape, convert = ("list", _as_list) if is_list else ("dict", _as_dict)
+    lines = [f"if {v}.__class__ is not {shape}: {v} = {source.name(convert)}({v})"]
+    if is_list and inner[-1] is not Ellipsis:
+        every = ", ".join(f"{source.later(each, decoder)}({v}[{n}], m)" for n, each in enumerate(inner))
+        return [*lines, f"if len({v}) != {len(inner)}: {source.name(_check_length)}({v}, {len(inner)})", f"{v} = ({every},)"]
+    part = inner[0 if is_list else 1]
+    if part is Any:
+        return [*lines, f"{v} = tuple({v})"] if is_list else lines
+    one = source.later(part, decoder)
+    return [*lines, f"{v} = " + (f"tuple([{one}(e, m) for e in {v}])" if is_list else f"{{k: {one}(e, m) for k, e in {v}.items()}}")]
+
+
+def _decoding_union(kind: Any, v: str, source: _FunctionText) -> list[str]:
+    """Returns the lines for a union of several simple types or one of another kind, with None or without."""
+    kinds = typing.get_args(kind)
+    others = tuple(kind for kind in kinds if kind is not type(None))
+    if len(others) == 1:
+        lines = [*_decoding(others[0], v, source)]
+    else:
+        lines = [f"if {v}.__class__ not in {source.name(frozenset(others))}: {source.name(_check)}({source.name(others[0])}, {v})"]
+    if len(others) == len(kinds) or not lines:
+        return lines
+    return [f"if {v} is not None:", *(f"    {line}" for line in lines)]
+
+
+def _as_list(value: Any) -> list[Any]:
+    _check(list, value)
+    return [*value]
+
+
+def _as_dict(value: Any) -> Json:
+    _check(dict, value)
+    return {**value}
+
+
+def _check(kind: type, value: Any) -> None:
+    """Raises WrongValue for a value of another type. Inside a program lists may be tuples, and objects any mapping."""
+    shapes: Mapping[type, Any] = {dict: Mapping, list: list | tuple, float: float | int}
+    if not isinstance(value, shapes.get(kind, kind)) or (kind is not bool and isinstance(value, bool)):
+        raise WrongValue(f" is {WORDS.get(type(value), type(value).__name__)}, not {WORDS[kind]}")
+
+
+def _check_length(values: list[Any], length: int) -> None:
+    if len(values) != length:
+        raise WrongValue(f" has {len(values)} elements, not {length}")
+
+
+def _completed(kind: type, data: Json, message: bool) -> Any:
+    """Returns data with the defaults of fields that are missing; of a record with open fields also the entries that belong there."""
+    parts = parts_of(kind)
+    known = {part.name: part for part in parts if not part.open}
+    more = {name: value for name, value in data.items() if name not in known}
+    missing = [part for name, part in known.items() if name not in data]
+    if lacking := [part.name for part in missing if message or part.default is None]:
+        raise WrongValue(" is missing", at=lacking[0])
+    if more and len(known) == len(parts):
+        raise WrongValue(f" is unknown; known are: {', '.join(known)}", at=next(iter(more)))
+    whole = {**data, **{part.name: encoder(part.kind)(part.default()) for part in missing if part.default}}
+    return whole if len(known) == len(parts) else (whole, more)
+
+
+def _completed_array(kind: type, data: list[Any], message: bool) -> list[Any]:
+    """Returns an array with the defaults of elements that are missing at its end."""
+    parts = parts_of(kind)
+    missing = parts[len(data) :]
+    if message or len(data) > len(parts) or any(part.default is None for part in missing):
+        _check_length(data, len(parts))
+    return [*data, *(encoder(part.kind)(part.default()) for part in missing if part.default)]

@@ -1,0 +1,188 @@
+"""Records come back from JSON as they went, and what is wrong with a file is named with its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.lib.codec import plain, read, received
+from pytest_agentbench.records import OPEN, Score
+from pytest_agentbench.runs.contents import Run
+from tests.made_runs import run_of
+
+
+@dataclass(frozen=True)
+class Box:
+    """Something with a size."""
+
+    name: str
+    size: float | None
+    ends: tuple[float, float] | None
+    word: float | str = 0.0
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Boxes, and what a plugin has to say."""
+
+    boxes: tuple[Box, ...]
+    places: Mapping[str, Mapping[str, int]]
+    full: bool
+    anything: Any
+    more: Mapping[str, Any] = field(default_factory=dict, metadata=OPEN)
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+BOXES = st.builds(Box, st.text(), st.none() | NUMBERS, st.none() | st.tuples(NUMBERS, NUMBERS), NUMBERS | st.text())
+PLUGINS = st.dictionaries(st.text("xyz", min_size=1), st.none() | st.integers() | st.lists(st.text()), max_size=3)
+SHELVES = st.builds(
+    Shelf,
+    st.lists(BOXES).map(tuple),
+    st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers())),
+    st.booleans(),
+    st.none() | st.lists(st.integers()),
+    PLUGINS,
+)
+
+
+@given(SHELVES)
+def test_what_is_written_is_read(shelf: Shelf) -> None:
+    """Whatever is in a record, its JSON is read as an equal record; what plugins added stands among its own keys."""
+    written = json.loads(json.dumps(plain(shelf)))
+
+    assert shelf == read(Shelf, written)
+    assert {"boxes", "places", "full", "anything", *shelf.more} == written.keys()
+
+
+def test_a_run_is_read_as_it_was() -> None:
+    """The same holds of a whole run."""
+    run = run_of()
+
+    assert run == read(Run, json.loads(json.dumps(plain(run))))
+
+
+GOOD: dict[str, Any] = {"boxes": [{"name": "a", "size": 1, "ends": None, "word": "b"}], "places": {"left": {"a": 1}}, "full": True}
+GOOD["anything"] = None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"full": 1}, "full is a whole number, not true or false"),
+        ({"boxes": {}}, "boxes is an object, not a list"),
+        ({"boxes": ["a"]}, "boxes[0] is a text, not an object"),
+        ({"places": {"left": {"a": 1.5}}}, "places.left.a is a number, not a whole number"),
+        ({"places": {"left": {"a": True}}}, "places.left.a is true or false, not a whole number"),
+        ({"places": {"left": None}}, "places.left is null, not an object"),
+        ({"boxes": [{**GOOD["boxes"][0], "size": "big"}]}, "boxes[0].size is a text, not a number"),
+        ({"boxes": [{**GOOD["boxes"][0], "word": []}]}, "boxes[0].word is a list, not a number"),
+        ({"boxes": [{**GOOD["boxes"][0], "ends": [1.0]}]}, "boxes[0].ends has 1 elements, not 2"),
+        ({"boxes": [{"name": "a", "size": 1}]}, "boxes[0].ends is missing"),
+        ({"boxes": [{**GOOD["boxes"][0], "sise": 1}]}, "boxes[0].sise is unknown; known are: name, size, ends, word"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, Any], sentence: str) -> None:
+    """The first fault is told with its place and with what should be there; nothing is guessed, and no key is left out."""
+    with pytest.raises(ValueError, match=r".") as raised:
+        read(Shelf, {**GOOD, **change})
+
+    assert sentence == str(raised.value)
+
+
+def test_no_object_at_all() -> None:
+    """A file that holds something else altogether has no place to name."""
+    with pytest.raises(ValueError, match=r"^it is a list, not an object$"):
+        read(Shelf, [])
+
+
+class Stamp(NamedTuple):
+    """A row of an array, the last places of which may be missing in a file."""
+
+    at: int
+    kind: str
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The types that JSON does not have."""
+
+    label: str
+    stamps: tuple[Stamp, ...] = ()
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    folder: Path | None = None
+    until: date = date(2026, 1, 1)
+    ends: tuple[tuple[str, ...], ...] = ()
+    content: dict[str, Any] = field(default_factory=dict)
+
+
+STAMPS = st.builds(Stamp, st.integers(), st.text(), st.none() | st.integers())
+SCORES = st.builds(Score, st.floats(-1e9, 1e9), st.dictionaries(st.text(), NUMBERS), st.text())
+PATHS = st.none() | st.lists(st.text("abc", min_size=1), min_size=1).map(lambda parts: Path(*parts))
+ENDS = st.lists(st.lists(st.text()).map(tuple)).map(tuple)
+PARCELS = st.builds(Parcel, st.text(), st.lists(STAMPS).map(tuple), st.dictionaries(st.text(), SCORES), PATHS, st.dates(), ENDS, PLUGINS)
+
+
+@given(PARCELS)
+def test_types_that_json_does_not_have(parcel: Parcel) -> None:
+    """Scores keep their parts, paths and dates are texts, and rows are arrays; a file and a message are the same JSON."""
+    written = json.loads(json.dumps(plain(parcel)))
+
+    assert parcel == read(Parcel, written) == received(Parcel, written)
+    assert [score.parts for score in parcel.scores.values()] == [score.parts for score in read(Parcel, written).scores.values()]
+
+
+@given(PARCELS, st.sampled_from([each for each in Parcel.__dataclass_fields__ if each != "label"]))
+def test_a_missing_field(parcel: Parcel, name: str) -> None:
+    """A field that is missing takes its default in a file. In a message it is an error that names the field."""
+    written = plain(parcel)
+    del written[name]
+
+    assert getattr(Parcel(""), name) == getattr(read(Parcel, written), name)
+    with pytest.raises(ValueError, match=f"^{name} is missing$"):
+        received(Parcel, written)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"stamps": [[1, "a"], [2]]}, "stamps[1] has 1 elements, not 3"),
+        ({"stamps": [[1, "a", None, None]]}, "stamps[0] has 4 elements, not 3"),
+        ({"stamps": [[1, "a", None], [1.5, "a", None]]}, "stamps[1][0] is a number, not a whole number"),
+        ({"scores": {"tsq": {"parts": {}}}}, "scores.tsq.value is missing"),
+        ({"scores": {"tsq": {"value": "high"}}}, "scores.tsq.value is a text, not a number"),
+        ({"scores": {"tsq": {"value": 1e99}}}, "scores.tsq: 1e+99 is not a score, which is a number between -1e+15 and 1e+15"),
+        ({"folder": 1}, "folder is a whole number, not a text"),
+        ({"until": "tomorrow"}, "until: Invalid isoformat string: 'tomorrow'"),
+        ({"ends": [["a"], ["a", 1]]}, "ends[1][1] is a whole number, not a text"),
+        ({"content": []}, "content is a list, not an object"),
+        ({"label": None}, "label is null, not a text"),
+    ],
+)
+def test_damage_is_named(change: dict[str, Any], sentence: str) -> None:
+    """Each kind of field is refused with its place in the record."""
+    with pytest.raises(ValueError, match=r".") as raised:
+        read(Parcel, {**plain(Parcel("a")), **change})
+
+    assert sentence == str(raised.value)
+
+
+def test_a_short_row_of_a_file() -> None:
+    """Places at the end of a row take their defaults as fields do."""
+    assert Stamp(1, "a") == read(Parcel, {"label": "", "stamps": [[1, "a"]]}).stamps[0]
+
+
+def test_a_function_is_generated_once() -> None:
+    """A default that can change is made anew for each record."""
+    first, second = read(Parcel, {"label": "a"}), read(Parcel, {"label": "b"})
+
+    assert first.content == second.content
+    assert first.content is not second.content
