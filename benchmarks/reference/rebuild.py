@@ -15,7 +15,7 @@ from pytest_agentbench.metrics.performance import CpuShares, Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import suite_of
 from pytest_agentbench.runs.arm_results import ArmFacts
-from pytest_agentbench.runs.contents import Run, SessionFacts
+from pytest_agentbench.runs.contents import SCHEMA, Run, SessionFacts
 from pytest_agentbench.runs.identity import hashed
 from pytest_agentbench.runs.results import PlannedSuite, SuiteFacts
 from pytest_agentbench.runs.sessions import folder_of
@@ -92,6 +92,7 @@ def rebuild(directory: Path) -> Run:
     folder, calls = folder_of(directory, session), performance.sessions[session].calls
     facts = replace(
         facts,
+        schema=SCHEMA,
         stopwatch=performance.judged(inputs.cpu, facts.environment.cpus),
         serving=serving(inputs.looks, folder, calls, journal.client),
     )
