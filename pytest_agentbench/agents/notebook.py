@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pytest_agentbench.llm.model_facts import reckoned_tokens
+from pytest_agentbench.llm.model_facts import estimated_tokens
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Notebook:
 
     def context(self, room: ContextBudget) -> str:
         """What fits of it: the newest code, and the newest documents beside it, each in the order in which it came."""
-        code = newest(self.code, min(room.code, room.all - reckoned_tokens(self.problem)))
-        left = room.all - reckoned_tokens(self.problem) - sum(map(reckoned_tokens, code))
+        code = newest(self.code, min(room.code, room.all - estimated_tokens(self.problem)))
+        left = room.all - estimated_tokens(self.problem) - sum(map(estimated_tokens, code))
         first = len(self.documents) - len(kept := newest(self.documents, left))
         documents = "\n\n".join(f"Doc {number}: {text}" for number, text in enumerate(kept, first + 1))
         parts = [("Documents:\n", documents), ("Python code and execution outputs:\n", "\n\n".join(code))]
@@ -50,6 +50,6 @@ class Notebook:
 def newest(pieces: Sequence[str], room: int) -> list[str]:
     """The last pieces that fit into so many tokens together."""
     kept = len(pieces)
-    while kept and (room := room - reckoned_tokens(pieces[kept - 1])) >= 0:
+    while kept and (room := room - estimated_tokens(pieces[kept - 1])) >= 0:
         kept -= 1
     return [*pieces[kept:]]

@@ -14,7 +14,7 @@ from pytest_agentbench.agents.notebook import ContextBudget, Notebook
 from pytest_agentbench.errors import ConfigError, InfraError, LimitReached
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.llm.client import LLM, Reply, RequestedCall
-from pytest_agentbench.llm.model_facts import reckoned_tokens
+from pytest_agentbench.llm.model_facts import estimated_tokens
 from pytest_agentbench.records import Answer, Json, ToolCall
 from pytest_agentbench.sandbox.code_place import DOCKER, KINDS, CodePlace
 from pytest_agentbench.suites.suite import Scenario, Tool, content_text
@@ -176,13 +176,13 @@ class RoundMessages:
         """Leaves out the oldest rounds once it is too much, down to half of the room: what comes before the cut is then cached anew, so
         cuts have to be rare.
         """
-        room = self.agent.context_tokens - reckoned_tokens(self.notebook.problem)
+        room = self.agent.context_tokens - estimated_tokens(self.notebook.problem)
         if self._size() > room:
             while self.dropped < len(self.rounds) and self._size() > room // 2:
                 self.dropped += 1
 
     def _size(self) -> int:
-        return sum(reckoned_tokens(str(message)) for each in self.rounds[self.dropped :] for message in each)
+        return sum(estimated_tokens(str(message)) for each in self.rounds[self.dropped :] for message in each)
 
 
 def _tool(name: str) -> Tool:

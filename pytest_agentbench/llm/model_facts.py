@@ -102,7 +102,7 @@ class ModelFacts:
         return self.context_length - sum(map(int, prompt)) if prompt else 0
 
 
-def reckoned_tokens(text: str) -> int:
+def estimated_tokens(text: str) -> int:
     """Estimates the number of tokens in a text."""
     return -(-len(text) // CHARACTERS)
 
