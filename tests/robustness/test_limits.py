@@ -6,6 +6,7 @@ import resource
 
 import pytest
 
+from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
 from tests.project import Project, family
 from tests.robustness.processes import limited
 
@@ -80,10 +81,12 @@ def test_address_space_ends_in_mid_session(project: Project) -> None:
 
     result = project.run("scenarios/shop")
 
-    assert pytest.ExitCode.USAGE_ERROR == result.ret
-    result.stderr.fnmatch_lines(["ERROR: agentbench cannot run: there are too few threads or processes: * MiB of address space are *"])
+    # A thread may get the stack of one that has ended, so it is not always the same thread that is refused.
+    assert result.ret in (pytest.ExitCode.USAGE_ERROR, CANNOT_MEASURE)
+    said = f"{result.stdout}{result.stderr}"
+    assert "MiB of address space are allowed to a process" in " ".join(said.split())
     assert "raise the limit (`ulimit -v`)" in project.run_json["backend"]["failure"]
-    assert "INTERNALERROR" not in f"{result.stdout}{result.stderr}"
+    assert "INTERNALERROR" not in said
 
 
 @pytest.mark.parametrize("mib", [98, 108, 118, 128, 150])
