@@ -149,7 +149,7 @@ class Project:
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """Runs pytest in a process of its own; of the other plugins of this environment it has those that are named with -p."""
-        return self.pytester.runpytest_subprocess(*ALONE, *arguments, timeout=120)
+        return self.pytester.runpytest_subprocess(*ALONE, *arguments, timeout=300)
 
     def run_once(self, *arguments: str) -> None:
         """Leaves reports/ as a run with these arguments leaves it; tests whose projects are equal by then share that run."""
