@@ -34,7 +34,7 @@ _FIELD = re.compile(
 )
 _INSTEAD = re.compile(r"use '(\w+)' instead", re.IGNORECASE)
 _CONTEXT = re.compile(r"context length (?:is|of)(?: only)? (\d+)", re.IGNORECASE)
-_PROMPT = re.compile(r"(\d+) (?:in the (?:messages|functions)|input tokens|tokens from the input)", re.IGNORECASE)
+_PROMPT = re.compile(r"(?<!\d)(\d{1,12}) (?:in the (?:messages|functions)|input tokens|tokens from the input)", re.IGNORECASE)
 _LONGEST = re.compile(r"supports at most (\d+) completion tokens", re.IGNORECASE)
 
 
