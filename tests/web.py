@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
+
+from aiohttp import web
 
 Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
@@ -38,3 +40,15 @@ def serving(server: Server) -> Iterator[Server]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@asynccontextmanager
+async def listening(application: web.Application) -> AsyncIterator[str]:
+    """Serves an application in this event loop on a free port of 127.0.0.1; yields its URL, without a path."""
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -16,6 +16,7 @@ from benchmarks.reference.store import Files
 from benchmarks.reference.workplace import Workplace
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
+from tests.plain_agent import PLAIN
 
 BANKING = ("pytest", "scenarios/banking")
 LIMIT = "--agentbench-limit=10"
@@ -99,33 +100,10 @@ def asks(place: Workplace, number: int) -> str:
     return str(json.loads((place.root / "scenarios/banking/banking.json").read_text(encoding="utf-8"))[number]["question"])
 
 
-#: A program that makes the calls of an agent, with the standard library alone.
-PROGRAM = """
-import json, os, sys, urllib.request
-
-scenario = json.load(sys.stdin)
-tools = [{"type": "function", "function": {k: tool[k] for k in ("name", "description", "parameters")}} for tool in scenario["tools"]]
-answers = {tool["name"]: tool["response"] for tool in scenario["tools"]}
-messages = scenario["messages"]
-while True:
-    body = {"model": scenario["model"], "messages": messages, "tools": tools, **scenario["sampling"]}
-    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), headers)
-    message = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
-    messages.append(message)
-    if not message.get("tool_calls"):
-        break
-    for call in message["tool_calls"]:
-        messages.append({"role": "tool", "tool_call_id": call["id"], "content": answers[call["function"]["name"]]})
-print(message["content"])
-print("a line for the log", file=sys.stderr)
-"""
-
-
 def black_box(place: Workplace) -> Path:
     """An agent that is a program."""
     place.init("banking")
-    place.write("scenarios/banking/agent.py", PROGRAM)
+    place.write("scenarios/banking/agent.py", PLAIN)
     suite = place.root / "scenarios/banking/suite.yaml"
     own = yaml.safe_load(suite.read_text(encoding="utf-8")) | {"agent": {"kind": "command", "program": ["python3", "agent.py"]}}
     suite.write_text(yaml.safe_dump({name: value for name, value in own.items() if name != "variants"}, sort_keys=False), encoding="utf-8")

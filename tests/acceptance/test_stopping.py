@@ -61,8 +61,8 @@ def test_a_time_limit(project: Project, way: tuple[str, ...]) -> None:
 
     passed = result.parseoutcomes().get("passed", 0)
     assert passed in ((0, 2) if way else (2,))  # workers may take longer than the limit to say what they want
-    # Workers may run tests that they have already, up to all the others, before they hear of the first ERROR.
-    assert 1 <= result.parseoutcomes().get("errors", 1) <= (6 - passed if way else 1)
+    errors = result.parseoutcomes().get("errors", 1)
+    assert errors >= 1 if way else errors == 1  # workers may run the tests that they have before they hear of the first ERROR
     assert CANNOT_MEASURE == result.ret
     assert passed == len(project.rollouts)
     assert {"rollouts": 6, "finished": passed, "not_run": 6 - passed} == project.run_json["plan"]

@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from pytest_agentbench.engine.config import EngineConfig
 from pytest_agentbench.engine.server import Engine
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tools.toolbox import Toolbox
+from tests.web import listening
 
 FIND = Tool("find_item", "Finds an\nitem.", {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]})
 ORDER = Tool("order_item", "Orders an item.", {"type": "object"})
@@ -45,13 +44,8 @@ async def staged(folder: Path, answers: Sequence[Json], **sampling: Any) -> Asyn
     script, log = folder / "script.json", folder / "requests.jsonl"
     script.write_text(json.dumps(in_turn(answers)))
     engine = Engine(EngineConfig(policy="script", script=str(script), request_log=str(log)))
-    runner = web.AppRunner(engine.application(), shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield Stage(LLM(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", "embedded-lexical", sampling), log)
-    finally:
-        await runner.cleanup()
+    async with listening(engine.application()) as url:
+        yield Stage(LLM(f"{url}/v1", "embedded-lexical", sampling), log)
 
 
 def in_turn(answers: Sequence[Json]) -> list[Json]:

@@ -22,6 +22,7 @@ from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.agents.scripted import staged
 from tests.sandbox.local import LocalSandbox
+from tests.web import listening
 
 PROBLEM = "What is six times seven?"
 SCENARIO = Scenario("hle-7", ({"role": "user", "content": PROBLEM},))
@@ -57,14 +58,9 @@ class Retriever:
 async def retrieving(documents: Any = (DOCUMENTS,), status: int = 200) -> AsyncIterator[Retriever]:
     retriever, application = Retriever(status, documents), web.Application()
     application.router.add_post("/retrieve", retriever.retrieve)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        retriever.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with listening(application) as url:
+        retriever.url = url
         yield retriever
-    finally:
-        await runner.cleanup()
 
 
 class Played:

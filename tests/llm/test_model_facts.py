@@ -13,6 +13,7 @@ from pytest_agentbench.errors import InfraError, LimitReached
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import Json
+from tests.web import listening
 
 ASKED: list[Json] = [{"role": "user", "content": "x" * 400}]  # 100 tokens, as a rule of thumb
 ANSWER: Json = {"choices": [{"message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}]}
@@ -46,13 +47,8 @@ class Server:
 async def serving(refusal: Callable[[Json], str], facts: ModelFacts | None = None, status: int = 400) -> AsyncIterator[tuple[Server, LLM]]:
     server, application = Server(refusal, status), web.Application()
     application.router.add_post("/v1/chat/completions", server.chat)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield server, LLM(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", "gpt-5", facts=facts)
-    finally:
-        await runner.cleanup()
+    async with listening(application) as url:
+        yield server, LLM(f"{url}/v1", "gpt-5", facts=facts)
 
 
 def as_gpt_5(body: Json) -> str:
