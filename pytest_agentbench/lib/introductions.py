@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any
 
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.messages import Hello, Messages, Refused, refusal
 
 HELLO = 4096  # bytes of a first frame
 PATIENCE = 5.0  # seconds until it is there
+HELLOS: Messages[Hello] = Messages(Hello)
 MOST = 256  # connections that may be silent at the same time; one more, and the oldest is closed
 
 
@@ -21,8 +22,11 @@ class Introductions:
         self._token, self._patience, self._most = token.encode(), patience, most
         self._silent: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
-    async def hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any] | None:
-        """The first frame of a connection; None for one that does not belong here. Raises EOFError for one that is closed."""
+    async def hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
+        """Returns the first message of a connection, and None for one that does not belong here; one of another version is told so.
+
+        Raises EOFError for a connection that is closed.
+        """
         self._silent[writer] = None
         if len(self._silent) > self._most:
             oldest = next(iter(self._silent))
@@ -30,13 +34,24 @@ class Introductions:
             oldest.transport.abort()
         timer = asyncio.get_running_loop().call_later(self._patience, self._is_late, writer)
         try:
-            hello, _ = await wire.read(reader, HELLO)
+            header, _ = await wire.read(reader, HELLO)
         except (ConnectionError, ValueError, RecursionError):  # it is longer, or no JSON
             return None
         finally:
             timer.cancel()
             self._silent.pop(writer, None)
-        return hello if self._knows(hello) else None
+        match header:
+            case ["Hello", {"token": str(token), "protocol": protocol}] if self._knows(token):
+                pass
+            case _:
+                return None
+        if reason := refusal(protocol):
+            writer.write(wire.pack(Refused(reason)))
+            return None
+        try:
+            return HELLOS.read(header)
+        except ValueError:
+            return None
 
     def _is_late(self, writer: asyncio.StreamWriter) -> None:
         """What it said while something held up the loop is there, and is read in the next rounds; whoever is silent then is closed."""
@@ -47,6 +62,5 @@ class Introductions:
         if writer in self._silent:
             writer.transport.abort()
 
-    def _knows(self, hello: Any) -> bool:
-        token = hello.get("token") if isinstance(hello, dict) else None
-        return isinstance(token, str) and secrets.compare_digest(token.encode(errors="surrogatepass"), self._token)
+    def _knows(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(errors="surrogatepass"), self._token)

@@ -1,14 +1,16 @@
-"""How processes of one session talk: length-prefixed frames over loopback sockets, a JSON header and a raw body.
+"""How processes of one session talk: length-prefixed frames over loopback sockets, each with a message as its header and a raw body.
 
-The first frame of every connection carries the session's token. A closed connection raises `ConnectionError`; it never hangs.
+The first frame of every connection is a `Hello`. A closed connection raises `ConnectionError`; it never hangs.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
+
+from pytest_agentbench.lib import json_text, messages
 
 if TYPE_CHECKING:
     import asyncio
@@ -16,15 +18,12 @@ if TYPE_CHECKING:
 _PREFIX = struct.Struct("!II")  # bytes of the header, bytes of the body
 MAX_FRAME = 1 << 30  # bytes; anything larger is not one of ours
 
-Frame = tuple[dict[str, Any], bytes]
+Frame = tuple[Any, bytes]  # the JSON of a message, which `Messages.read` reads, and the body
 
 
-def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
-    return framed(json.dumps(header, separators=(",", ":")).encode(), body)
-
-
-def framed(head: bytes, body: bytes = b"") -> bytes:
-    """A frame whose header is written already."""
+def pack(message: Any, body: bytes = b"") -> bytes:
+    """Returns the frame of a message."""
+    head = json_text.dumps(messages.header(message) if is_dataclass(message) else message)
     return b"".join((_PREFIX.pack(len(head), len(body)), head, body))
 
 
@@ -41,17 +40,17 @@ def connect(port: int, token: str, role: str, timeout: float | None = 10) -> soc
     connection = socket.create_connection(("127.0.0.1", port), timeout)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.settimeout(None)
-    send(connection, {"token": token, "role": role})
+    send(connection, messages.Hello(token, role))
     return connection
 
 
-def send(connection: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
-    connection.sendall(pack(header, body))
+def send(connection: socket.socket, message: Any, body: bytes = b"") -> None:
+    connection.sendall(pack(message, body))
 
 
 def receive(connection: socket.socket) -> Frame:
     head, body = sizes(_exactly(connection, _PREFIX.size))
-    return json.loads(_exactly(connection, head)), _exactly(connection, body)
+    return json_text.loads(_exactly(connection, head)), _exactly(connection, body)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
@@ -67,4 +66,4 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 async def read(reader: asyncio.StreamReader, most: int = MAX_FRAME) -> Frame:
     """The next frame of an asyncio stream, of `most` bytes; raises asyncio.IncompleteReadError (an EOFError) when it is closed."""
     head, body = sizes(await reader.readexactly(_PREFIX.size), most)
-    return json.loads(await reader.readexactly(head)), await reader.readexactly(body)
+    return json_text.loads(await reader.readexactly(head)), await reader.readexactly(body)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.routing_hints import NO_LABEL, Label
 
@@ -25,7 +26,7 @@ class TapControl:
     @classmethod
     async def connect(cls, port: int, token: str) -> TapControl:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(wire.pack({"token": token, "role": "pool"}))
+        writer.write(wire.pack(Hello(token, "pool")))
         return cls(reader, writer)
 
     async def ask(self, **question: Any) -> dict[str, Any]:

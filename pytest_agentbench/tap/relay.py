@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pytest_agentbench.lib import codec, json_text, wire
+from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.metrics.blame import LIMIT
 from pytest_agentbench.records import Json, LLMCall
@@ -132,7 +132,7 @@ class Relay:
             known = await self.introductions.hello(reader, writer) is not None
             while known:
                 question, _ = await wire.read(reader)
-                writer.write(wire.framed(json_text.dumps(self.answer(question))))
+                writer.write(wire.pack(self.answer(question)))
                 await writer.drain()
         except (EOFError, OSError, ValueError, RecursionError):
             pass  # the pool is gone, or this is not the pool

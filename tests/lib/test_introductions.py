@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.introductions import HELLO, Introductions
+from pytest_agentbench.lib.messages import PROTOCOL, Hello, OtherVersion, header
+from tests.lib.test_messages import SMALL
 
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -41,8 +46,9 @@ async def said(reader: asyncio.StreamReader) -> bytes:
 
 async def test_who_knows_the_token() -> None:
     """A frame with the token is let in, also one as long as it may be; another token, a longer frame and no JSON are not."""
-    padded = wire.pack({"token": "t", "role": "x" * (HELLO - len('{"token":"t","role":""}'))})
-    frames = [wire.pack({"token": "t"}), padded, wire.pack({"token": "t", "role": "x" * HELLO}), wire.pack({"token": "\udc00"}), b"\0" * 64]
+    empty = len(json.dumps(header(Hello("t", "")), separators=(",", ":")))
+    padded, longer = (wire.pack(Hello("t", "x" * size)) for size in (HELLO - empty, HELLO))
+    frames = [wire.pack(Hello("t", "test")), padded, longer, wire.pack(Hello("\udc00", "test")), b"\0" * 64]
     async with server(Introductions("t")) as port:
         answers = []
         for frame in frames:
@@ -52,6 +58,33 @@ async def test_who_knows_the_token() -> None:
             writer.close()
 
     assert [b"welcome", b"welcome", b"", b"", b""] == answers
+
+
+async def test_another_version() -> None:
+    """Who knows the token and speaks another protocol gets a sentence with both numbers; without the token there is no answer."""
+    async with server(Introductions("t")) as port:
+        for token, answers in (("t", 1), ("guessed", 0)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(wire.pack(Hello(token, "test", PROTOCOL + 1)))
+            if answers:
+                with pytest.raises(
+                    OtherVersion, match=f"protocol {PROTOCOL + 1}, and this one protocol {PROTOCOL}: both"
+                ):
+                    SMALL.read((await wire.read(reader))[0])
+
+            assert b"" == await said(reader)
+            writer.close()
+
+
+@pytest.mark.parametrize("damaged", [{"token": "t", "protocol": PROTOCOL}, {"token": "t", "protocol": PROTOCOL, "role": 1}])
+async def test_a_damaged_hello(damaged: dict[str, object]) -> None:
+    """A first message with the token that lacks a field, or has a wrong one, is not answered."""
+    async with server(Introductions("t")) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(wire.pack(["Hello", damaged]))
+
+        assert b"" == await said(reader)
+        writer.close()
 
 
 async def test_who_says_nothing() -> None:
@@ -68,7 +101,7 @@ async def test_who_was_not_heard() -> None:
     async with server(Introductions("t", patience=0.05)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.sleep(0.01)  # until the server waits for it; if it does not by then, it is served all the same
-        writer.write(wire.pack({"token": "t"}))
+        writer.write(wire.pack(Hello("t", "test")))
         time.sleep(0.2)  # noqa: ASYNC251 - that is what is tried
 
         assert b"welcome" == await said(reader)
@@ -84,7 +117,7 @@ async def test_too_many_at_the_door() -> None:
             await asyncio.sleep(0)
         assert b"" == await said(lines[0][0])
         for reader, writer in lines[1:]:
-            writer.write(wire.pack({"token": "t"}))
+            writer.write(wire.pack(Hello("t", "test")))
 
             assert b"welcome" == await said(reader)
         for _, writer in lines:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.messages import Hello, header
 
 #: Any JSON value, non-finite numbers left out because they do not equal themselves.
 JSON = st.recursive(
@@ -125,13 +126,13 @@ def test_what_is_not_a_frame() -> None:
 
 
 def test_connect_introduces_itself() -> None:
-    """The first frame of a connection is its token and role; afterwards it blocks without a limit."""
+    """The first frame of a connection is a hello with its token and role; afterwards it blocks without a limit."""
     with socket.create_server(("127.0.0.1", 0)) as server, wire.connect(server.getsockname()[1], "secret", "test") as connection:
         accepted, _ = server.accept()
         with accepted:
             accepted.settimeout(60)
 
-            assert ({"token": "secret", "role": "test"}, b"") == wire.receive(accepted)
+            assert (header(Hello("secret", "test")), b"") == wire.receive(accepted)
             assert connection.gettimeout() is None
 
 

@@ -62,10 +62,12 @@ def pool(project: Project, tmp_path: Path) -> Iterator[PoolProcess]:
 
 def heard(controller: socket.socket) -> Json:
     """The next thing that the pool wants of its controller; nothing has died, whenever it asks."""
-    while (message := wire.receive(controller)[0])["op"] in NOTED:
+    while True:
+        message: Json = wire.receive(controller)[0]
+        if message["op"] not in NOTED:
+            return message
         if message["op"] == "look":
             wire.send(controller, {"op": "looked"})
-    return message
 
 
 def asked(line: socket.socket, **question: Any) -> wire.Frame:

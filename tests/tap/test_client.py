@@ -13,13 +13,14 @@ import pytest
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.messages import PROTOCOL, Hello
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.client import TapControl
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import Agent, Tap, agent, answering, backend, read_message, request, response, said
 
-HELLO = wire.pack({"token": TOKEN, "role": "pool"})
+HELLO = wire.pack(Hello(TOKEN, "pool"))
 
 
 @pytest.fixture
@@ -32,9 +33,10 @@ async def line(tap: Tap, shared_tap: tuple[Child, Json]) -> AsyncIterator[Agent]
 @pytest.mark.parametrize(
     "hello",
     [
-        wire.pack({"token": "wrong"}),
-        wire.pack({"token": None}),
-        wire.pack({"token": [TOKEN]}),
+        wire.pack(Hello("wrong", "pool")),
+        wire.pack(["Hello", {"token": None, "role": "pool", "protocol": PROTOCOL}]),
+        wire.pack(["Hello", {"token": [TOKEN], "role": "pool", "protocol": PROTOCOL}]),
+        wire.pack({"token": TOKEN, "role": "pool"}),
         wire.pack({}),
         struct.pack("!II", 2, 0) + b"[]",
         struct.pack("!II", 5, 0) + b"{\xff\xfe}",

@@ -156,7 +156,7 @@ class HeldStack:
         self._connection.close()
 
     def _next(self) -> Json:
-        message, _ = wire.receive(self._connection)
+        message: Json = wire.receive(self._connection)[0]
         return message
 
 

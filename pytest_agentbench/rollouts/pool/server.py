@@ -90,7 +90,7 @@ class Pool:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if (hello := await self.introductions.hello(reader, writer)) is not None:
-                await (self._controller(reader, writer) if hello.get("role") == "controller" else self._test(reader, writer))
+                await (self._controller(reader, writer) if hello.role == "controller" else self._test(reader, writer))
         except (EOFError, ConnectionError):
             pass  # the other side is gone; what it waited for goes on
         except ValueError:

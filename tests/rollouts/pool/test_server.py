@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.records import Access, Json
 from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.runs.journal import rollout_of
@@ -52,7 +53,7 @@ async def refuse_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
             question, _ = await wire.read(reader)
         except EOFError:
             break
-        if "op" in question:
+        if "op" in question:  # the first frame is a hello
             writer.write(wire.pack({"error": "it is full"} if question["op"] == "open" else {}))
     writer.close()
 
@@ -71,7 +72,7 @@ class Session:
 
     async def connect(self, role: str, token: str = TOKEN) -> Line:
         line = Line(*await asyncio.open_connection("127.0.0.1", self.port))
-        line.say(token=token, role=role)
+        line.writer.write(wire.pack(Hello(token, role)))
         self.lines.append(line)
         return line
 
@@ -85,7 +86,7 @@ class Session:
     async def plan(self, controller: Line, test: Line, *keys: list[Any]) -> Json:
         """A plan on its way from a test to the scheduler; what the controller was told of it."""
         test.say(op="plan", keys=keys, selected={"shop": len(keys)})
-        told, _ = await controller.hear()
+        told: Json = (await controller.hear())[0]
         controller.say(op="reply")
         await test.hear()
         return told

@@ -1,0 +1,70 @@
+"""Messages are told apart by the names of their classes, and what is none says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_agentbench.lib.messages import Hello, Messages, OtherVersion, Refused, header
+from pytest_agentbench.records import RolloutKey
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A message with a key."""
+
+    key: RolloutKey
+
+
+@dataclass(frozen=True)
+class Rested:
+    """A message with two fields."""
+
+    whole: bool
+    count: int = 0
+
+
+Small = Begun | Rested
+SMALL: Messages[Small] = Messages(Small)
+
+
+@pytest.mark.parametrize("message", [Begun(RolloutKey("shop", "shop-1", "default", 2)), Rested(whole=True), Rested(whole=False, count=3)])
+def test_there_and_back(message: Small) -> None:
+    """A message is the name of its class and its fields, and comes back as it was."""
+    assert header(message)[0] == type(message).__name__
+    assert message == SMALL.read(header(message))
+
+
+def test_one_class() -> None:
+    """A direction may have a single message."""
+    only: Messages[Rested] = Messages(Rested)
+
+    assert only.read(["Rested", {"whole": True, "count": 2}]) == Rested(whole=True, count=2)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "sentence"),
+    [
+        (None, r"^None is no message$"),
+        ({"op": "rested"}, r"^\{'op': 'rested'\} is no message$"),
+        (["Rested"], r"^\['Rested'\] is no message$"),
+        ([1, {}], r"^\[1, \{\}\] is no message$"),
+        (header(Hello("t", "test")), r"^the message 'Hello' is unknown; known are: Begun, Rested, Refused$"),
+        (["Rested", []], r"^it is a list, not an object$"),
+        (["Rested", {"whole": True}], r"^count is missing$"),
+        (["Rested", {"whole": 1, "count": 1}], r"^whole is a whole number, not true or false$"),
+        (["Rested", {"whole": True, "count": 1, "why": ""}], r"^why is unknown; known are: whole, count$"),
+        (["Begun", {"key": ["shop", "shop-1", "default"]}], r"^key has 3 elements, not 4$"),
+    ],
+)
+def test_damaged(damaged: object, sentence: str) -> None:
+    """What is no message of a direction is refused in a sentence that names the first fault."""
+    with pytest.raises(ValueError, match=sentence):
+        SMALL.read(damaged)
+
+
+def test_a_refusal() -> None:
+    """Whatever is expected, the refusal of another version is raised with its reason."""
+    with pytest.raises(OtherVersion, match=r"^both need the same version$"):
+        SMALL.read(header(Refused("both need the same version")))
