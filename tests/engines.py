@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 
@@ -24,6 +25,6 @@ def engine(folder: Path, rules: Sequence[Json] = (), **config: Any) -> Iterator[
         config = {"policy": "script", "script": str(script), **config}
     child = Child("pytest_agentbench.engine", config, folder / "engine.log")
     try:
-        yield f"http://127.0.0.1:{child.ready()['port']}"
+        yield f"http://127.0.0.1:{child.ready(Listening).port}"
     finally:
         child.stop()

@@ -14,6 +14,7 @@ import yaml
 from benchmarks.reference.origins import SEED, SOURCE, TOOL
 from benchmarks.reference.store import Files
 from benchmarks.reference.workplace import Workplace
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from tests.plain_agent import PLAIN
@@ -123,7 +124,7 @@ def _retriever(place: Workplace) -> Iterator[str]:
     folder = place.root
     engine = Child("pytest_agentbench.engine", {"model": "m"}, folder / "vectors.log")
     try:
-        vectors = f"http://127.0.0.1:{engine.ready()['port']}/v1"
+        vectors = f"http://127.0.0.1:{engine.ready(Listening).port}/v1"
         corpus = "".join(json.dumps({"id": id, "contents": text}) + "\n" for id, text in DOCUMENTS.items())
         (folder / "corpus.jsonl").write_text(corpus, encoding="utf-8")
         words = ("retriever", "build", "corpus.jsonl", "--output=index", f"--url={vectors}", "--model=m")
@@ -131,7 +132,7 @@ def _retriever(place: Workplace) -> Iterator[str]:
         config = {"index_dir": str(folder / "index"), "embeddings": {"url": vectors, "model": "m"}, "least_score": -1.0}
         retriever = Child("pytest_agentbench.retriever", config, folder / "retriever.log")
         try:
-            yield f"http://127.0.0.1:{retriever.ready()['port']}"
+            yield f"http://127.0.0.1:{retriever.ready(Listening).port}"
         finally:
             retriever.stop()
     finally:

@@ -19,6 +19,7 @@ from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.engine import POLICIES
 from pytest_agentbench.engine.config import EngineSettings
 from pytest_agentbench.errors import BackendError, ConfigError, unknown_name
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, start_again
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import file_digest
@@ -85,7 +86,7 @@ class Embedded(Backend):
         child = self._started()
         if child is None:
             raise BackendError("it was stopped before it started")
-        child.ready()
+        child.ready(Listening)
         endpoint = Endpoint(f"http://127.0.0.1:{self.port}/v1", self._model, self.name, **self.spec.beside)
         self.models = listed_models(endpoint)
         return endpoint
@@ -125,7 +126,7 @@ class Embedded(Backend):
             if not tell([ENGINE]):
                 return died
             try:
-                if start_again(self._started) is None:
+                if start_again(self._started, Listening) is None:
                     break
             except BackendError as error:
                 return None if self._stopped else f"{died}\nand was not started again: {error}"

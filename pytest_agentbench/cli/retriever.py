@@ -59,6 +59,7 @@ def run_serve(options: argparse.Namespace) -> None:
     from pytest_agentbench.backends.machine.environments import OWN, package_path, resolve_python
     from pytest_agentbench.cli.termination import tidy_termination
     from pytest_agentbench.errors import BackendError
+    from pytest_agentbench.lib.messages import Listening
     from pytest_agentbench.lib.process import Child
     from pytest_agentbench.retriever.config import read_settings
 
@@ -74,7 +75,7 @@ def run_serve(options: argparse.Namespace) -> None:
         )
         try:
             print(f"starts; its log: {log}", flush=True)
-            print(f"serves at http://127.0.0.1:{child.ready(LOADING)['port']}; Ctrl-C ends it", flush=True)
+            print(f"serves at http://127.0.0.1:{child.ready(Listening, LOADING).port}; Ctrl-C ends it", flush=True)
             child.process.wait()
             raise BackendError(child.obituary("ended"))
         except KeyboardInterrupt:

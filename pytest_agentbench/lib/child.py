@@ -6,7 +6,9 @@ import ctypes
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pytest_agentbench.lib import codec
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,15 +19,22 @@ LOG = "AGENTBENCH_LOG"  # a variable of a process that we start: the file that i
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
-def read_config() -> dict[str, Any]:
-    """The line that the controller wrote first."""
-    config: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    return config
+Config = TypeVar("Config")
 
 
-def serving(**facts: Any) -> None:
-    """Tells the controller that this process serves. Nobody reads stdout after that line: what is printed later goes to the log."""
-    print(json.dumps(facts), flush=True)  # noqa: T201 - stdout is the line to the controller
+def read_line() -> Any:
+    """Reads the first line of stdin, which is JSON that says what the process is to do; raises ValueError for anything else."""
+    return json.loads(sys.stdin.buffer.readline())
+
+
+def read_config(kind: type[Config]) -> Config:
+    """Returns the message that `read_line` reads; raises ValueError for anything else."""
+    return codec.received(kind, read_line())
+
+
+def serving(message: object) -> None:
+    """Writes the first line of stdout, which says that this process serves. What is printed later goes to the log."""
+    print(json.dumps(codec.plain(message)), flush=True)  # noqa: T201 - stdout is the line to the controller
     os.dup2(2, 1)
 
 

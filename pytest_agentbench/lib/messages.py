@@ -32,6 +32,13 @@ class Hello:
 
 
 @dataclass(frozen=True)
+class Listening:
+    """The first line that a server process writes to stdout. Its parent waits for it."""
+
+    port: int  # on 127.0.0.1
+
+
+@dataclass(frozen=True)
 class Refused:
     """What a process sends before it closes a connection to a process of another version. `Messages.read` raises it as `OtherVersion`."""
 

@@ -16,14 +16,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.child import LOG
 from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.supervisor import signal_group
 
 PROC = Path("/proc")
+
+Ready = TypeVar("Ready")
 
 STARTS = 3  # processes that are started in the place of one, if each of them dies before it serves
 
@@ -41,14 +44,17 @@ class Child:
     def __init__(
         self,
         module: str,
-        config: dict[str, Any],
+        config: object,
         log: Path,
         *,
         pass_fds: tuple[int, ...] = (),
         variables: Mapping[str, str] | None = None,
         python: Path | None = None,
     ) -> None:
-        """Starts it; does not wait. stderr goes to `log`; `variables` are added to the environment; `python`: another interpreter."""
+        """Starts the process with the JSON of `config` on its stdin, and does not wait for it. Its stderr goes to `log`.
+
+        `variables` are added to its environment; `python` is another interpreter than this one.
+        """
         self.module = module
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -64,19 +70,21 @@ class Child:
             )
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(config).encode() + b"\n")
+            self.process.stdin.write(json.dumps(codec.plain(config)).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # it died at once; `ready` says so with its log
 
-    def ready(self, timeout: float = 60) -> dict[str, Any]:
-        """What the child says when it serves; raises BackendError with the log's tail when it dies first or takes too long."""
+    def ready(self, kind: type[Ready], timeout: float = 60) -> Ready:
+        """Waits for the child's first line, and returns the message in it, which is of type `kind`.
+
+        Raises BackendError with the log's tail when the child dies first or takes too long.
+        """
         line, expired = first_line(self.process, timeout)
         if not line:
             why = f"did not serve within {timeout:g} s" if expired else "died before it was ready"
             raise BackendError(self.obituary(why, by_us=expired))
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return codec.received(kind, json.loads(line))
 
     @property
     def is_gone(self) -> bool:
@@ -126,10 +134,10 @@ class Child:
         self.process.returncode = 0
 
 
-def start_again(start: Callable[[], Child | None], seconds: float = 60.0) -> dict[str, Any] | None:
+def start_again(start: Callable[[], Child | None], kind: type[Ready], seconds: float = 60.0) -> Ready | None:
     """Starts a process in the place of one that died, and another one if it dies before it serves.
 
-    Returns what the process said when it served, or None if `start` returns None because the session ends. Raises BackendError if
+    Returns its first line, a message of type `kind`, or None if `start` returns None because the session ends. Raises BackendError if
     STARTS processes died in a row, or if one did not serve within `seconds`.
     """
     for left in reversed(range(STARTS)):
@@ -137,7 +145,7 @@ def start_again(start: Callable[[], Child | None], seconds: float = 60.0) -> dic
         if (child := start()) is None:
             return None
         try:
-            return child.ready(seconds)
+            return child.ready(kind, seconds)
         except BackendError:
             child.close_pipes()
             if not left or time.monotonic() >= began + seconds:

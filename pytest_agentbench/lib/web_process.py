@@ -16,7 +16,8 @@ from typing import Any
 from aiohttp import web
 
 from pytest_agentbench.errors import AgentbenchError, ConfigError
-from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
+from pytest_agentbench.lib.child import end_with_stdin, read_line, serving
+from pytest_agentbench.lib.messages import Listening
 
 BACKLOG = 1024  # connections that may come at once
 SHUTDOWN = 0.1  # seconds for requests in flight
@@ -26,7 +27,7 @@ def run_service(where: str, service: Callable[[Any], Coroutine[Any, Any, None]])
     """Runs `service` with the settings of this process, which sentences call `where`; its exit status, 2 with a sentence on stderr."""
     gc.freeze()  # what is imported stays: no collection looks at it again, nor those at the interpreter's end
     try:
-        asyncio.run(service(json.loads(sys.argv[1]) if sys.argv[1:] else read_config()))
+        asyncio.run(service(json.loads(sys.argv[1]) if sys.argv[1:] else read_line()))
     except json.JSONDecodeError as error:
         return _refused(f"{where}: {'the argument should be' if sys.argv[1:] else 'stdin should begin with'} a line of JSON: {error}")
     except AgentbenchError as error:
@@ -46,7 +47,7 @@ async def serve(application: web.Application, where: str, host: str, port: int, 
     try:
         site = web.TCPSite(runner, host, port, backlog=BACKLOG, reuse_port=reuse_port or None)
         await _listen(site, f"{where}: cannot listen on port {port} of {host}")
-        serving(port=runner.addresses[0][1])
+        serving(Listening(runner.addresses[0][1]))
         await stopped.wait()
     finally:
         await runner.cleanup()

@@ -10,6 +10,7 @@ from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.lib.process import Child, start_again
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.clock import stamps_wanted
+from pytest_agentbench.tap.protocol import TapListening
 
 
 class TapProcesses:
@@ -23,21 +24,21 @@ class TapProcesses:
         self._config = {"token": self._token, "port": self._reserved.getsockname()[1], "budgets": budgets}
         self._logs = logs
         self.children = {name: self._start(name) for name in _names(processes)}
-        self._ports: dict[str, Json] = {}
+        self._ports: dict[str, TapListening] = {}
         self._starting = threading.Lock()
         self._stopped = False
 
     def ready(self) -> None:
         """Waits until all of them serve; raises BackendError when one does not."""
         for name, child in self.children.items():
-            self._ports[name] = child.ready()
+            self._ports[name] = child.ready(TapListening)
 
     @property
     def facts(self) -> Json:
         """What the pool has to know of them."""
         return {
             "port": self._config["port"],
-            "control_ports": [each["control_port"] for each in self._ports.values()],
+            "control_ports": [each.control_port for each in self._ports.values()],
             "token": self._token,
         }
 
@@ -51,7 +52,7 @@ class TapProcesses:
                 child = self.children[name] = self._start(name)
                 return child
 
-        if (facts := start_again(start)) is None:
+        if (facts := start_again(start, TapListening)) is None:
             return False
         self._ports[name] = facts
         return True

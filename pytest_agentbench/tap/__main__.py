@@ -9,11 +9,12 @@ import signal
 import socket
 import sys
 
-from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
+from pytest_agentbench.lib.child import end_with_stdin, read_line, serving
 from pytest_agentbench.lib.file_limits import raise_limit
 from pytest_agentbench.tap.agents import AgentConnection
 from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.clock import stamping
+from pytest_agentbench.tap.protocol import TapListening
 from pytest_agentbench.tap.relay import Relay
 
 if sys.platform != "win32":
@@ -36,7 +37,7 @@ async def serve(token: str, budgets: Budgets, port: int) -> None:
     shared = hasattr(socket, "SO_REUSEPORT")
     agents = await loop.create_server(lambda: AgentConnection(relay), "127.0.0.1", port, backlog=BACKLOG, reuse_port=shared)
     control = await asyncio.start_server(relay.control, "127.0.0.1", 0)
-    serving(port=agents.sockets[0].getsockname()[1], control_port=control.sockets[0].getsockname()[1])
+    serving(TapListening(agents.sockets[0].getsockname()[1], control.sockets[0].getsockname()[1]))
     with stamping():
         await end.wait()
 
@@ -45,7 +46,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     try:
         raise_limit()
-        config = read_config()
+        config = read_line()
         token, budgets, port = str(config["token"]), Budgets(**config.get("budgets", {})), int(config.get("port", 0))
     except (json.JSONDecodeError, LookupError, TypeError, ValueError) as error:
         sys.stderr.write(f"tap config: stdin should begin with a line of JSON that has a token: {error!r}\n")

@@ -15,6 +15,7 @@ from pytest_agentbench.agents.factory import make_agent
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluatingWithFeedback, merit
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.errors import AgentError, ConfigError, InfraError, LimitReached
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
@@ -48,7 +49,7 @@ class Engine:
         (self.folder / "script.yaml").write_text(json.dumps(rules))
         config = {"policy": "script", "script": str(self.folder / "script.yaml"), "model": "m", "request_log": str(self.folder / "log")}
         self.children.append(Child("pytest_agentbench.engine", config, self.folder / "engine.log"))
-        self.url = f"http://127.0.0.1:{self.children[-1].ready()['port']}/v1"
+        self.url = f"http://127.0.0.1:{self.children[-1].ready(Listening).port}/v1"
 
     async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
         del key

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.cli import main as agentbench
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from tests.benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Figure, Options, Result
@@ -67,7 +68,7 @@ def _served(folder: Path) -> Iterator[tuple[str, str]]:
 def _child(stack: ExitStack, name: str, config: Json, folder: Path) -> int:
     child = Child(f"pytest_agentbench.{name}", config, folder / f"{name}.log")
     stack.callback(child.stop)
-    return int(child.ready()["port"])
+    return int(child.ready(Listening).port)
 
 
 def _experts() -> list[Json]:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from tests.engines import engine
@@ -34,7 +35,7 @@ def start_engine(tmp_path: Path) -> Iterator[StartEngine]:
 @pytest.fixture
 def serve(start_engine: StartEngine) -> Callable[..., str]:
     """Starts an engine with the settings given and returns its address once it serves."""
-    return lambda **config: f"http://127.0.0.1:{start_engine(**config).ready()['port']}"
+    return lambda **config: f"http://127.0.0.1:{start_engine(**config).ready(Listening).port}"
 
 
 @pytest.fixture(scope="session")

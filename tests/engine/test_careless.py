@@ -8,6 +8,7 @@ import pytest
 
 from pytest_agentbench.engine.careless import Careless
 from pytest_agentbench.engine.lexical.policy import Lexical
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.records import Json
 
 TOOLS: list[Json] = [
@@ -65,4 +66,4 @@ def test_an_error_rate_belongs_to_it(start_engine: Any) -> None:
     child = start_engine(policy="lexical", error_rate=0.1)
 
     with pytest.raises(Exception, match="only policy 'careless' has an error_rate"):
-        child.ready()
+        child.ready(Listening)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from pytest_agentbench.engine.config import EngineConfig
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 
 StartEngine = Callable[..., Child]
@@ -29,7 +30,7 @@ def _refusal(child: Child) -> str:
 
 def test_says_where_it_serves(start_engine: StartEngine) -> None:
     """The ready line holds the port, and the engine answers there."""
-    port = start_engine().ready()["port"]
+    port = start_engine().ready(Listening).port
 
     assert 200 == httpx.get(f"http://127.0.0.1:{port}/health").status_code
 
@@ -113,7 +114,7 @@ def test_names_a_request_log_that_cannot_be_written(start_engine: StartEngine, t
 def test_ends_with_stdin(start_engine: StartEngine) -> None:
     """When stdin closes the engine exits with 0, also while it answers."""
     child = start_engine(ttft_ms=60_000)
-    port = child.ready()["port"]
+    port = child.ready(Listening).port
     assert child.process.stdin is not None
     request = {"model": "embedded-lexical", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
     with httpx.stream("POST", f"http://127.0.0.1:{port}/v1/chat/completions", json=request, timeout=60):
@@ -126,7 +127,7 @@ def test_ends_with_stdin(start_engine: StartEngine) -> None:
 def test_ends_with_sigterm(start_engine: StartEngine) -> None:
     """SIGTERM ends it with 0."""
     child = start_engine()
-    child.ready()
+    child.ready(Listening)
     child.process.send_signal(signal.SIGTERM)
 
     assert 0 == child.process.wait(30)

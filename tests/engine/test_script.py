@@ -13,6 +13,7 @@ import pytest
 from pytest_agentbench.engine.protocol import Delivery, PolicyReply, ReplyCall, Stall
 from pytest_agentbench.engine.script import Script, load_rules
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from tests.engines import engine
@@ -274,7 +275,7 @@ def test_exit(start_engine: Callable[..., Child], ask: Ask, tmp_path: Path) -> N
     """The process dies at once, with exit code 70, and its client loses the connection."""
     (tmp_path / "death.yaml").write_text(FAULTS)
     child = start_engine(policy="script", script=str(tmp_path / "death.yaml"))
-    port = child.ready()["port"]
+    port = child.ready(Listening).port
     with pytest.raises(httpx.RemoteProtocolError):
         ask(f"http://127.0.0.1:{port}", "death")
 

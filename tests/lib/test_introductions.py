@@ -67,9 +67,7 @@ async def test_another_version() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(wire.pack(Hello(token, "test", PROTOCOL + 1)))
             if answers:
-                with pytest.raises(
-                    OtherVersion, match=f"protocol {PROTOCOL + 1}, and this one protocol {PROTOCOL}: both"
-                ):
+                with pytest.raises(OtherVersion, match=f"protocol {PROTOCOL + 1}, and this one protocol {PROTOCOL}: both"):
                     SMALL.read((await wire.read(reader))[0])
 
             assert b"" == await said(reader)

@@ -18,6 +18,7 @@ import pytest
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.log_tail import LOG_TAIL
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, killed, variable_of, with_variable
 from tests.waits import wait_for
 
@@ -27,9 +28,9 @@ StartChild = Callable[..., Child]
 
 SERVES = """
 import sys
-from pytest_agentbench.lib.child import read_config, serving
-config = read_config()
-serving(config=len(str(config)))
+from pytest_agentbench.lib.child import read_line, serving
+from pytest_agentbench.lib.messages import Listening
+serving(Listening(len(str(read_line()))))
 sys.stdin.buffer.read()
 """
 
@@ -53,7 +54,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartChil
 
 def refusal(child: Child, timeout: float = 60) -> str:
     with pytest.raises(BackendError) as caught:
-        child.ready(timeout)
+        child.ready(Listening, timeout)
     return str(caught.value)
 
 
@@ -61,7 +62,7 @@ def test_a_child_serves_and_leaves(start: StartChild) -> None:
     """A child gets its config, says what it serves, and leaves by itself when its stdin closes; stopping it twice is fine."""
     child = start(SERVES, port=5)
 
-    assert {"config": len("{'port': 5}")} == child.ready()
+    assert Listening(len("{'port': 5}")) == child.ready(Listening)
     assert all(timer.finished.is_set() for timer in threading.enumerate() if isinstance(timer, threading.Timer))  # none would kill it later
 
     child.stop(grace=60)
@@ -77,7 +78,7 @@ def test_an_interrupt_while_a_child_begins(start: StartChild) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         with pytest.raises(KeyboardInterrupt):
-            child.ready()
+            child.ready(Listening)
     finally:
         signal.signal(signal.SIGALRM, before)
 
@@ -87,10 +88,11 @@ def test_an_interrupt_while_a_child_begins(start: StartChild) -> None:
 SPENDS = """
 import sys, time
 from pytest_agentbench.lib.child import serving
+from pytest_agentbench.lib.messages import Listening
 memory = b"x" * (80 << 20)
 while time.process_time() < 0.5:
     pass
-serving()
+serving(Listening(1))
 sys.stdin.buffer.read()
 """
 
@@ -99,7 +101,7 @@ sys.stdin.buffer.read()
 def test_what_a_child_costs(start: StartChild) -> None:
     """The CPU time and the peak of memory of a child that lives; of one that is gone nothing is known."""
     child = start(SPENDS)
-    child.ready()
+    child.ready(Listening)
     cost = child.cost()
     child.stop(grace=60)
 
@@ -112,7 +114,7 @@ def test_a_large_config(start: StartChild) -> None:
     """A config far larger than a pipe's buffer arrives whole."""
     large = "x" * 5_000_000
 
-    assert {"config": len(str({"suites": large}))} == start(SERVES, suites=large).ready()
+    assert Listening(len(str({"suites": large}))) == start(SERVES, suites=large).ready(Listening)
 
 
 def test_a_child_that_dies(start: StartChild) -> None:
@@ -161,8 +163,9 @@ def test_a_child_that_never_serves(start: StartChild) -> None:
 STUBBORN = """
 import signal, time
 from pytest_agentbench.lib.child import serving
+from pytest_agentbench.lib.messages import Listening
 signal.signal(signal.SIGTERM, signal.{action})
-serving()
+serving(Listening(1))
 time.sleep(600)
 """
 
@@ -171,7 +174,7 @@ time.sleep(600)
 def test_a_stubborn_child(start: StartChild, action: str, exit_code: int) -> None:
     """A child that does not leave when its stdin closes is terminated, and killed when that does not help."""
     child = start(STUBBORN.format(action=action))
-    child.ready()
+    child.ready(Listening)
     child.stop(grace=0.2)
 
     assert exit_code == child.process.returncode
@@ -179,8 +182,12 @@ def test_a_stubborn_child(start: StartChild, action: str, exit_code: int) -> Non
 
 def test_what_is_printed_later_goes_to_the_log(start: StartChild) -> None:
     """Nobody reads a child's stdout after its first line, so that a talkative one would block: it is in the log instead."""
-    child = start(SERVES.replace("serving(config=len(str(config)))", "serving()\nprint('x' * 1_000_000)\nprint('done', file=sys.stderr)"))
-    child.ready()
+    child = start(
+        SERVES.replace(
+            "serving(Listening(len(str(read_line()))))", "serving(Listening(1))\nprint('x' * 1_000_000)\nprint('done', file=sys.stderr)"
+        )
+    )
+    child.ready(Listening)
     child.stop(grace=60)
 
     assert 0 == child.process.returncode
@@ -195,7 +202,7 @@ def test_a_child_leaves_with_its_parent(tmp_path: Path, monkeypatch: pytest.Monk
 import pathlib, time
 from pytest_agentbench.lib.process import Child
 child = Child("child_of_the_killed", {}, pathlib.Path("child.log"))
-child.ready()
+child.ready(dict)
 print(child.process.pid, flush=True)
 time.sleep(600)
 """
@@ -210,7 +217,7 @@ time.sleep(600)
 def test_a_session_of_its_own(start: StartChild) -> None:
     """Ctrl-C on the terminal does not reach a child: it is in no process group of ours."""
     child = start(SERVES)
-    child.ready()
+    child.ready(Listening)
 
     assert child.process.pid == os.getsid(child.process.pid)
 

@@ -16,6 +16,7 @@ import pytest
 from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
 from pytest_agentbench.backends.machine.ports import Reserved
 from pytest_agentbench.errors import MissingError
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from tests.project import Project
 from tests.real.booted_stack import ROOT
@@ -54,7 +55,7 @@ def routed(folder: Path, *options: str) -> Iterator[Routed]:
         "ThunderAgent",
         "--host=127.0.0.1",
         f"--port={port}",
-        f"--backends=http://127.0.0.1:{engine.ready()['port']}",
+        f"--backends=http://127.0.0.1:{engine.ready(Listening).port}",
     ]
     with (folder / "router.log").open("wb") as log:
         router = subprocess.Popen([*command, *options], stdout=log, stderr=log)

@@ -18,6 +18,7 @@ from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.protocol import TapListening
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.project import Project
 from tests.tap.peers import Message, Tap, answering, backend, response, stream
@@ -155,8 +156,8 @@ MESSAGE_STREAM = named(
 async def test_sdks(tmp_path: Path) -> None:
     """The SDKs of OpenAI and Anthropic find the tap by their own variables; what is said to them is read from each of their APIs."""
     child = Child("pytest_agentbench.tap", {"token": "of-the-test"}, tmp_path / "tap.log")
-    ports = child.ready()
-    control = await TapControl.connect(ports["control_port"], "of-the-test")
+    ports = child.ready(TapListening)
+    control = await TapControl.connect(ports.control_port, "of-the-test")
     tap = Tap(child, ports, control)
     requests: list[Message] = []
     answers = [

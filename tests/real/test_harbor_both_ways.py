@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from pytest_agentbench.backends.machine.environments import home_of, is_whole
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, foreign_environment
 from pytest_agentbench.records import Json
 from pytest_agentbench.sandbox.harbor_factory import without_compose
@@ -116,7 +117,7 @@ def test_our_agent_by_harbors_command(environment: dict[str, str], tmp_path: Pat
     ]
     server = scripted(tmp_path, rules)
     try:
-        url = f"http://127.0.0.1:{server.ready()['port']}/v1"
+        url = f"http://127.0.0.1:{server.ready(Listening).port}/v1"
         agent = ("-a", AGENT, "-m", "openai/scripted", "--ak", f"api_base={url}", "--ak", "max_iterations=3", "--ak", "temperature=0")
         where = ("-p", TASKS / "log-forensics", "-e", ENVIRONMENT, "-o", tmp_path / "jobs", "--job-name", "ours", "-y")
         done("harbor", "run", *agent, *where, environment=environment, folder=tmp_path)
@@ -191,7 +192,7 @@ def test_an_agent_that_runs_out_of_iterations_is_verified(environment: dict[str,
     """What it has done so far counts, and Harbor's record says what it ran out of."""
     server = scripted(tmp_path, [{"tool_calls": [{"name": "bash", "arguments": {"command": "pwd"}}]}])
     try:
-        url = f"http://127.0.0.1:{server.ready()['port']}/v1"
+        url = f"http://127.0.0.1:{server.ready(Listening).port}/v1"
         agent = {"import_path": AGENT, "model_name": "openai/scripted", "kwargs": {"api_base": url, "max_iterations": 2}}
         told = trial(TASKS / "meter-readings", agent, tmp_path, environment)
     finally:

@@ -26,6 +26,7 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json, LLMCall, Rollout
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.tap.client import Taps
+from pytest_agentbench.tap.protocol import TapListening
 from pytest_agentbench.tap.routing_hints import make_labels
 from tests.real.booted_stack import ROOT, Booted, booted, run
 from tests.waits import wait_for
@@ -108,12 +109,12 @@ async def test_how_large_a_program_is(tmp_path: Path, options: Json) -> None:
     body = {"messages": [{"role": "user", "content": LONG}], "stream": True, "stream_options": options, "program_id": "straight"}
     try:
         with stack(tmp_path / "stack") as router:
-            ports, id = tap.ready(), uuid4().hex
-            taps = await Taps.connect([ports["control_port"]], "t")
+            ports, id = tap.ready(TapListening), uuid4().hex
+            taps = await Taps.connect([ports.control_port], "t")
             await taps.point_at(Endpoint(router.url, router.model))
             await taps.open(id, None, make_labels({"kind": "thunderagent"}).label("tapped"))
             async with aiohttp.ClientSession() as session:
-                for base, asked in ((router.url, body), (f"http://127.0.0.1:{ports['port']}/r/{id}/v1", {**body, "program_id": ""})):
+                for base, asked in ((router.url, body), (f"http://127.0.0.1:{ports.port}/r/{id}/v1", {**body, "program_id": ""})):
                     async with session.post(f"{base}/chat/completions", json={"model": router.model, **asked}) as answer:
                         await answer.read()
             (call,) = [codec.received(LLMCall, each) for each in await taps.close(id)]

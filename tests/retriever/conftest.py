@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from tests import engines
@@ -71,7 +72,7 @@ def start(engine: str, index_dir: Path, tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def serve(start: Start) -> Callable[..., str]:
     """Starts a retriever with the settings given and returns its address once it serves."""
-    return lambda **config: f"http://127.0.0.1:{start(**config).ready()['port']}"
+    return lambda **config: f"http://127.0.0.1:{start(**config).ready(Listening).port}"
 
 
 class Web(ThreadingHTTPServer):

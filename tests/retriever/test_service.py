@@ -11,6 +11,7 @@ import pytest
 
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.cli.requirements import PlannedSessions
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json
 from tests.retriever.conftest import Web, documents
@@ -115,7 +116,7 @@ def test_settings_that_cannot_work(start: Callable[..., Child], tmp_path: Path, 
 def test_it_ends_with_its_stdin(start: Callable[..., Child]) -> None:
     """Whoever started it is gone: so is it."""
     child = start()
-    child.ready()
+    child.ready(Listening)
     assert child.process.stdin is not None
 
     child.process.stdin.close()

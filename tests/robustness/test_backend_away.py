@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.machine.ports import is_free
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, lives
 from pytest_agentbench.records import Json
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
@@ -46,7 +47,7 @@ class Server:
 
     def start(self) -> None:
         self._child = Child("pytest_agentbench.engine", self._config, self._log)
-        self._config["port"] = self._child.ready()["port"]
+        self._config["port"] = self._child.ready(Listening).port
 
     def kill(self) -> None:
         """By SIGKILL; returns when another one can have its port."""

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from pytest_agentbench.lib.process import Child
-from pytest_agentbench.records import Json
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.protocol import TapListening
 from tests.engines import engine
 from tests.tap.peers import Tap
 
@@ -23,18 +23,18 @@ StartTap = Callable[..., Child]
 
 
 @pytest.fixture(scope="session")
-def shared_tap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, Json]]:
+def shared_tap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, TapListening]]:
     """One process for all tests that leave nothing in it but closed ids."""
     child = Child("pytest_agentbench.tap", {"token": TOKEN}, tmp_path_factory.mktemp("tap") / "tap.log")
-    yield child, child.ready()
+    yield child, child.ready(TapListening)
     child.stop()
 
 
 @pytest.fixture
-async def tap(shared_tap: tuple[Child, Json]) -> AsyncIterator[Tap]:
+async def tap(shared_tap: tuple[Child, TapListening]) -> AsyncIterator[Tap]:
     """A tap; whatever a test does to it, it must neither die nor log anything, and keep no call in flight."""
     child, ports = shared_tap
-    control = await TapControl.connect(ports["control_port"], TOKEN)
+    control = await TapControl.connect(ports.control_port, TOKEN)
     tap = Tap(child, ports, control)
     yield tap
     control.close()

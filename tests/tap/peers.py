@@ -14,6 +14,7 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.protocol import TapListening
 
 CHAT: Json = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -43,9 +44,9 @@ class Message(NamedTuple):
 class Tap:
     """A running tap, asked over its control port."""
 
-    def __init__(self, child: Child, ports: Json, control: TapControl) -> None:
+    def __init__(self, child: Child, ports: TapListening, control: TapControl) -> None:
         self.child, self.control = child, control
-        self.port: int = ports["port"]
+        self.port: int = ports.port
 
     async def point_at(self, url: str, **more: Any) -> None:
         await self.control.ask(op="upstream", url=url, **more)

@@ -11,6 +11,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 import pytest
 
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.protocol import TapListening
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import (
     CHAT,
@@ -40,8 +41,8 @@ KEEP_ALIVE = b": still here\n\n"
 @asynccontextmanager
 async def tap_with(start_tap: StartTap, **budgets: float) -> AsyncIterator[Tap]:
     child = start_tap(token=TOKEN, budgets=budgets)
-    ports = child.ready()
-    tap = Tap(child, ports, await TapControl.connect(ports["control_port"], TOKEN))
+    ports = child.ready(TapListening)
+    tap = Tap(child, ports, await TapControl.connect(ports.control_port, TOKEN))
     yield tap
     tap.control.close()
     assert (None, "") == (child.process.poll(), child.log.read_text())

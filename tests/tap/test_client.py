@@ -15,8 +15,8 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import PROTOCOL, Hello
 from pytest_agentbench.lib.process import Child
-from pytest_agentbench.records import Json
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.protocol import TapListening
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import Agent, Tap, agent, answering, backend, read_message, request, response, said
 
@@ -24,9 +24,9 @@ HELLO = wire.pack(Hello(TOKEN, "pool"))
 
 
 @pytest.fixture
-async def line(tap: Tap, shared_tap: tuple[Child, Json]) -> AsyncIterator[Agent]:
+async def line(tap: Tap, shared_tap: tuple[Child, TapListening]) -> AsyncIterator[Agent]:
     """A connection to the control port that nobody has introduced yet."""
-    async with agent(shared_tap[1]["control_port"]) as line:
+    async with agent(shared_tap[1].control_port) as line:
         yield line
 
 
@@ -160,7 +160,7 @@ async def test_an_asker_that_is_cancelled(tap: Tap) -> None:
 async def test_a_tap_that_is_gone(start_tap: StartTap) -> None:
     """Whoever waits for it is told, and so is whoever asks later."""
     child = start_tap(token=TOKEN)
-    control = await TapControl.connect(child.ready()["control_port"], TOKEN)
+    control = await TapControl.connect(child.ready(TapListening).control_port, TOKEN)
     await control.ask(op="stats")
     os.kill(child.process.pid, signal.SIGSTOP)
     waiting = [asyncio.create_task(control.ask(op="stats")) for _ in range(3)]
@@ -177,9 +177,9 @@ async def test_a_tap_that_is_gone(start_tap: StartTap) -> None:
     control.close()
 
 
-async def test_a_wrong_token(shared_tap: tuple[Child, Json]) -> None:
+async def test_a_wrong_token(shared_tap: tuple[Child, TapListening]) -> None:
     """The pool is told that there is no tap for it."""
-    control = await TapControl.connect(shared_tap[1]["control_port"], "wrong")
+    control = await TapControl.connect(shared_tap[1].control_port, "wrong")
 
     with pytest.raises(InfraError, match="the tap is gone"):
         await control.ask(op="stats")

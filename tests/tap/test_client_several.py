@@ -12,6 +12,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.tap.client import TapControl, Taps
+from pytest_agentbench.tap.protocol import TapListening
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import agent, answering, backend, request, said, until
 
@@ -30,12 +31,12 @@ class Two:
 @pytest.fixture
 async def two(start_tap: StartTap) -> AsyncIterator[Two]:
     first = start_tap(token=TOKEN)
-    ports = [first.ready()]
-    second = start_tap(token=TOKEN, port=ports[0]["port"])
-    ports.append(second.ready())
-    controls = [await TapControl.connect(each["control_port"], TOKEN) for each in ports]
-    assert ports[0]["port"] == ports[1]["port"]
-    yield Two([first, second], Taps(controls), controls, ports[0]["port"])
+    ports = [first.ready(TapListening)]
+    second = start_tap(token=TOKEN, port=ports[0].port)
+    ports.append(second.ready(TapListening))
+    controls = [await TapControl.connect(each.control_port, TOKEN) for each in ports]
+    assert ports[0].port == ports[1].port
+    yield Two([first, second], Taps(controls), controls, ports[0].port)
     for control in controls:
         control.close()
     assert ["", ""] == [child.log.read_text() for child in (first, second)]

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_agentbench.records import OUTPUT_KINDS, Json
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.protocol import TapListening
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import (
     CHAT,
@@ -54,8 +55,8 @@ async def test_who_may_call(tap: Tap) -> None:
 async def test_no_backend_yet(start_tap: StartTap) -> None:
     """Until the tap is told where calls go, they are answered with 503."""
     child = start_tap(token=TOKEN)
-    ports = child.ready()
-    tap = Tap(child, ports, await TapControl.connect(ports["control_port"], TOKEN))
+    ports = child.ready(TapListening)
+    tap = Tap(child, ports, await TapControl.connect(ports.control_port, TOKEN))
     async with agent(tap.port) as caller:
         answer = await caller.ask(request(await tap.open()))
     tap.control.close()

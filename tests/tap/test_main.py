@@ -15,13 +15,14 @@ import pytest
 
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.protocol import TapListening
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import CHAT, LAST_CHUNK, STREAM_HEAD, STREAMED, Tap, agent, backend, chunk, event, read_message, request, text_of
 
 
 async def opened(child: Child) -> Tap:
-    ports = child.ready()
-    return Tap(child, ports, await TapControl.connect(ports["control_port"], TOKEN))
+    ports = child.ready(TapListening)
+    return Tap(child, ports, await TapControl.connect(ports.control_port, TOKEN))
 
 
 @pytest.mark.parametrize("how", ["stdin", "SIGTERM"])

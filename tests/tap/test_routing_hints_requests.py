@@ -14,6 +14,7 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.protocol import TapListening
 from pytest_agentbench.tap.routing_hints import make_labels
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import CHAT, DONE, Message, Tap, agent, answering, backend, event, request, response, said, stream, until
@@ -275,8 +276,8 @@ async def test_calls_that_leave_while_they_are_held(start_tap: StartTap) -> None
 
 
 async def opened(child: Child) -> Tap:
-    ports = child.ready()
-    return Tap(child, ports, await TapControl.connect(ports["control_port"], TOKEN))
+    ports = child.ready(TapListening)
+    return Tap(child, ports, await TapControl.connect(ports.control_port, TOKEN))
 
 
 async def _in_flight(tap: Tap, count: int) -> bool:

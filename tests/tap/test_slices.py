@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from pytest_agentbench.tap import slices
+from pytest_agentbench.tap.protocol import TapListening
 from tests.tap.conftest import TOKEN, StartTap
 
 GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}  # number of sched_getattr
@@ -31,7 +32,7 @@ def attributes(pid: int) -> tuple[int, ...]:
 async def test_the_tap_takes_short_turns(start_tap: StartTap) -> None:
     """It is scheduled like all others, but for the length of its turns."""
     child = start_tap(token=TOKEN)
-    child.ready()
+    child.ready(TapListening)
     ours, its = attributes(os.getpid()), attributes(child.process.pid)
     if not ours[5]:
         pytest.skip("this kernel knows no length of turns: Linux 6.12 and later do")

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.lib.process import Child
-from pytest_agentbench.records import Json
 from pytest_agentbench.tap.answers import BATCH, LARGEST, MOST_EVENTS, SLICE, BackendAnswer
 from pytest_agentbench.tap.client import TapControl
 from pytest_agentbench.tap.dialects import DIALECTS
+from pytest_agentbench.tap.protocol import TapListening
 from pytest_agentbench.tap.stream import NetworkRead
 from pytest_agentbench.tap.upstream import LONGEST_HEAD
 from tests.tap.conftest import TOKEN, StartTap
@@ -59,9 +59,9 @@ async def test_small_requests_for_nobody(tap: Tap) -> None:
 
 
 @pytest.mark.parametrize("size", [4097, 1 << 29])
-async def test_a_long_introduction(tap: Tap, shared_tap: tuple[Child, Json], size: int) -> None:
+async def test_a_long_introduction(tap: Tap, shared_tap: tuple[Child, TapListening], size: int) -> None:
     """Who has not said who it is and announces more than 4 KiB to the control port is hung up on before any of it comes."""
-    async with agent(shared_tap[1]["control_port"]) as line:
+    async with agent(shared_tap[1].control_port) as line:
         await line.send(struct.pack("!II", size, 0))
 
         assert b"" == await line.rest()
@@ -129,8 +129,8 @@ def bomb() -> bytes:
 async def test_a_bomb(start_tap: StartTap, kind: str) -> None:
     """Half a megabyte that unpacks to 500 MB ends its call, and the tap never holds more of it than the limit."""
     child = start_tap(token=TOKEN)
-    ports = child.ready()
-    control = await TapControl.connect(ports["control_port"], TOKEN)
+    ports = child.ready(TapListening)
+    control = await TapControl.connect(ports.control_port, TOKEN)
     tap = Tap(child, ports, control)
     id, packed = await tap.open(), bomb()
     coding = "content-encoding: gzip\r\n"

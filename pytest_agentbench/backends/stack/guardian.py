@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.backends.stack.boot import Stack
+from pytest_agentbench.backends.stack.protocol import Serving
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.child import read_config, serving
+from pytest_agentbench.lib.child import read_line, serving
 from pytest_agentbench.lib.foreign import block
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
@@ -78,7 +79,7 @@ class Guardian:
         listener.bind(str(self.home / SOCKET))
         listener.listen(16)
         self._write_facts()
-        serving()
+        serving(Serving())
         daemon(self._welcome, listener, name="welcome")
         daemon(self._boot, name="boot")
         daemon(self._tell_progress, name="tell-progress")
@@ -257,7 +258,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the holder's to handle
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     gc.freeze()  # what is imported stays: no collection looks at it again, nor those at the interpreter's end
-    guardian = Guardian(read_config())
+    guardian = Guardian(read_line())
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guardian.end, args=("SIGTERM",)).start())
     guardian.live()
     return 0

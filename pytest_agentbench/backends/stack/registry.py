@@ -22,6 +22,7 @@ from pytest_agentbench.backends.stack.guardian import FACTS, GUARDIAN_LOG, SOCKE
 from pytest_agentbench.backends.stack.inherited import inherited
 from pytest_agentbench.backends.stack.leftovers import leftovers, remove
 from pytest_agentbench.backends.stack.ownership import is_alive, kill_marked, lock, processes
+from pytest_agentbench.backends.stack.protocol import Serving
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import wire
@@ -179,7 +180,7 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
     finally:
         os.close(owned)
     try:
-        child.ready()
+        child.ready(Serving)
         return _hold(home, child)
     except BackendError:
         child.stop()

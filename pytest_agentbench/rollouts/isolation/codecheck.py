@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, code_place
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.child import end_with_parent, read_config
+from pytest_agentbench.lib.child import end_with_parent, read_line
 from pytest_agentbench.lib.import_path import is_import_path, search_path
 from pytest_agentbench.lib.process import child_environment, end_text, first_line
 from pytest_agentbench.records import Json, Scale
@@ -72,7 +72,7 @@ def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) ->
 def main() -> NoReturn:
     """Answers with the first fault, or with the declarations. Output of the code is discarded, and what it leaves running ends here."""
     end_with_parent(os.getppid(), signal.SIGKILL)
-    config = read_config()
+    config: Json = read_line()
     answer = os.dup(1)
     os.dup2(2, 1)
     sys.path[:] = config["sys_path"]

@@ -11,9 +11,10 @@ import sys
 import time
 
 from pytest_agentbench.lib import capture
-from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
+from pytest_agentbench.lib.child import end_with_stdin, read_line, serving
 from pytest_agentbench.lib.file_limits import raise_limit
 from pytest_agentbench.lib.leftovers import SESSION, end_marked
+from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.pool.controller_pipe import ControllerPipe
@@ -28,7 +29,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     raise_limit()
     controller = os.getppid()
-    config = read_config()
+    config: Json = read_line()
     capture.install(config["log_level"])
     daemon(_leave_with_stdin, controller, name="leave")
     gc.freeze()  # what is imported stays: no collection looks at it again
@@ -46,7 +47,7 @@ async def _serve(config: Json, listener: socket.socket) -> bool:
     watchdog = Watchdog(ControllerPipe(config["controller_pipe"]), longest)
     watchdog.start()
     end_with_stdin(asyncio.get_running_loop(), pool.finished)
-    serving(port=listener.getsockname()[1])
+    serving(Listening(listener.getsockname()[1]))
     await pool.serve(listener)
     watchdog.stop()
     is_orphan = pool.draining is None

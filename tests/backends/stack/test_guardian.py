@@ -152,9 +152,9 @@ def test_reaped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     reaped: list[object] = []
     ready = Child.ready
 
-    def reap_first(self: Child) -> Any:
+    def reap_first(self: Child, kind: type[Any]) -> Any:
         reaped.extend(registry.reap())
-        return ready(self)
+        return ready(self, kind)
 
     monkeypatch.setattr(Child, "ready", reap_first)
     held = registry.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
+from pytest_agentbench.lib.child import end_with_stdin, read_line, serving
 from pytest_agentbench.tap.clock import ANCILLARY, stamping, stamps_wanted
 from pytest_agentbench.tap.sockets import ROOM
 
@@ -56,10 +56,10 @@ async def serve(port: int) -> None:
     listener.setblocking(False)
     connections = set[Sides]()
     loop.add_reader(listener, lambda: connections.add(Sides(listener.accept()[0], port)))
-    serving(port=listener.getsockname()[1])
+    serving({"port": listener.getsockname()[1], "control_port": 0})
     with stamping():
         await end.wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(read_config()["port"]))
+    uvloop.run(serve(read_line()["port"]))

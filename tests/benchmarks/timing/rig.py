@@ -18,6 +18,7 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall, RolloutKey
 from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.tap.client import TapControl
+from pytest_agentbench.tap.protocol import TapListening
 from pytest_agentbench.tap.routing_hints import make_labels, new_id
 from tests.benchmarks.measurement import BenchmarkError
 from tests.benchmarks.timing.errors import Costs, Measured, added, agent_ttft, compare, joined, measured, model_key, size
@@ -70,11 +71,11 @@ class Relay:
 
     def __init__(self, module: str, config: Json, folder: Path) -> None:
         self.child = Child(module, config, folder / "relay.log")
-        self.ports = self.child.ready()
+        self.ports = self.child.ready(TapListening)
         self.startup = self.cpu()
 
     def url(self, id: str) -> str:
-        return f"http://127.0.0.1:{self.ports['port']}/r/{id}/v1"
+        return f"http://127.0.0.1:{self.ports.port}/r/{id}/v1"
 
     def cpu(self) -> float:
         """Milliseconds of CPU so far."""
@@ -107,7 +108,7 @@ class Tap(Relay):
 
     def _ask(self, questions: Sequence[Json]) -> list[Json]:
         async def ask() -> list[Json]:
-            control = await TapControl.connect(self.ports["control_port"], "of-the-benchmark")
+            control = await TapControl.connect(self.ports.control_port, "of-the-benchmark")
             try:
                 return await asyncio.gather(*(control.ask(**question) for question in questions))
             finally:
@@ -186,9 +187,9 @@ def drive(load: Child, probe: Child) -> tuple[dict[str, list[Any]], dict[str, di
     """Times of the agents' calls, and durations of the twins beside them."""
     for child in (load, probe):
         proceed(child)
-    times = load.ready(LIMIT)["times"]
+    times = load.ready(dict, LIMIT)["times"]
     proceed(probe)
-    return times, probe.ready(LIMIT)
+    return times, probe.ready(dict, LIMIT)
 
 
 @contextmanager
@@ -196,7 +197,7 @@ def driver(log: Path, spec: Json) -> Iterator[Child]:
     """Agents that are ready to begin."""
     child = Child("tests.benchmarks.timing.load", spec, log)
     try:
-        child.ready(LIMIT)
+        child.ready(dict, LIMIT)
         yield child
     finally:
         child.stop()
