@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.import_path import check_takes, is_import_path, options_of
 from pytest_agentbench.records import SAMPLING, Json
 from pytest_agentbench.sandbox.code_place import CodePlace
+from pytest_agentbench.suites.task import Task
 
 #: What the method `run` of an agent takes.
 TAKEN = ("scenario", "llm", "tools")
@@ -151,6 +152,11 @@ def code_place(agent: Agent) -> CodePlace | None:
     """Where this agent, or one that it wraps, runs programs for scenarios that are no tasks; None where it runs none."""
     own: CodePlace | None = getattr(agent, "code_place", None)
     return own or next(filter(None, map(code_place, _wrapped(agent))), None)
+
+
+def container_for_code(agents: Iterable[Agent]) -> Task | None:
+    """Returns what the container is made from in which the programs of one of these agents run; None if none of them needs one."""
+    return next((place.container for place in map(code_place, agents) if place and place.image), None)
 
 
 def _wrapped(agent: Agent) -> list[Agent]:

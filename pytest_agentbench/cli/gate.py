@@ -12,8 +12,8 @@ from pytest_agentbench.records import suite_of
 
 if TYPE_CHECKING:
     from pytest_agentbench.gate.evidence import Evidence
+    from pytest_agentbench.rollouts.compile import CompiledSuite
     from pytest_agentbench.runs.contents import Run
-    from pytest_agentbench.session.discovery import DiscoveredSuite
     from pytest_agentbench.suites.arms import Arm
 
 
@@ -83,13 +83,17 @@ def status_of(run: Run, evidence: Evidence, inconclusive: str, *, failed: bool =
     return exit_status(ending, inconclusive)
 
 
-def suites_of(run: Run) -> Iterator[DiscoveredSuite]:
+def suites_of(run: Run) -> Iterator[CompiledSuite]:
     """The suites of a run under the variants that ran, as far as run.json knows them: rules and scores, no scenarios."""
-    from pytest_agentbench.session.discovery import DiscoveredSuite
+    from pytest_agentbench.gate.rules import parse_rule
+    from pytest_agentbench.rollouts.compile import CompiledSuite
+    from pytest_agentbench.runs.suite_result import bar_of
     from pytest_agentbench.suites.suite import Suite
 
     for group, part in run.suites.items():
         name = suite_of(group, part.variant)
         scorers, folder = {each.scorer: each.options for each in part.scored_by.values()}, Path(part.folder)
         suite = Suite(name, folder, (), part.dataset, scorers=scorers, scales=part.scales, gate=part.gate, deterministic=part.deterministic)
-        yield DiscoveredSuite(folder, suite, part.thresholds, (part.variant,), 1)
+        passes = bar_of(suite.score_names, part.thresholds, part.scales) is not None
+        rules = tuple(parse_rule(text, suite.score_names, part.scales, passes=passes) for text in part.gate)
+        yield CompiledSuite(suite, (part.variant,), 1, part.thresholds, rules)

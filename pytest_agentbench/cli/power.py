@@ -42,16 +42,16 @@ def run_power(options: argparse.Namespace) -> None:
     """Two tables: trials and the smallest drop, then drops and what each takes."""
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.verdict import CONFIDENCE
-    from pytest_agentbench.scorers import with_declarations
+    from pytest_agentbench.rollouts.compile import compile_suite
     from pytest_agentbench.stats.decisions import POPULATION
     from pytest_agentbench.stats.power import Design
-    from pytest_agentbench.suites.folder import load_suite, suite_file
+    from pytest_agentbench.suites.folder import SuiteText, suite_file
 
-    suite = with_declarations(load_suite(suite_file(options.suite)))
+    suite = compile_suite(SuiteText.of(suite_file(options.suite))).suite
     score = options.score or suite.score_names[0]
     if score not in suite.score_names:
         raise ConfigError(f"{suite_file(options.suite)}: {unknown_name('score', score, suite.score_names)}")
-    scale = _scale(suite, score)
+    scale = suite.scale(score)
     if scale.width is None:
         raise ConfigError(
             f"{score} does not have both a least and a greatest value, so it is unknown before a run what it can find; "
@@ -64,19 +64,6 @@ def run_power(options: argparse.Namespace) -> None:
     designs = [Design(count, number, within, of=options.of, confidence=CONFIDENCE, level=level) for number in options.trials]
     for line in (*_found(designs, scale.width), "", *_needed(designs, scale.width)):
         print(line)
-
-
-def _scale(suite: Suite, score: str) -> Scale:
-    """Returns the scale of a score; raises ConfigError if the code of the suite's own scorer cannot be loaded to ask for it."""
-    from pytest_agentbench.errors import ConfigError
-    from pytest_agentbench.rollouts.isolation.codecheck import check_code
-
-    if score in suite.scales:
-        return suite.scale(score)
-    check = check_code(suite, ["default"])
-    if check.fault:
-        raise ConfigError(check.fault)
-    return check.scales[score]
 
 
 def fixed_size_of(suite: Suite) -> tuple[int, str]:

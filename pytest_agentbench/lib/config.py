@@ -13,6 +13,7 @@ from pytest_agentbench.lib.login_url import LoginUrl
 
 if TYPE_CHECKING:
     import yaml
+    from pydantic_core import ErrorDetails
 
 
 class Spec(BaseModel):
@@ -103,23 +104,34 @@ def _replaced(data: Any, path: list[str], value: Any, where: str) -> dict[str, A
 
 
 def validate(model: type[Model], data: Any, where: str) -> Model:
-    """`data` as a `model`; raises ConfigError that names the file, the key and, for an unknown key, the known ones."""
+    """Returns `data` as a `model`.
+
+    Raises ConfigError with a line for each key that is wrong. A line names the file, the key and, for an unknown key, the known ones.
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        faults = error.errors(include_url=False)  # a misspelt key explains more than the one that is missing because of it
-        first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
-        path = [str(part) for part in first["loc"]]
-        key = ".".join(part for part in path if part != "[key]")  # pydantic's, where the name of an entry is wrong
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(_model_at(model, path[:-1]).model_fields)
-            raise ConfigError(f"{where}: unknown key {key!r}; known keys: {known}") from error
-        if first["type"] == "missing":
-            raise ConfigError(f"{where}: the key {key!r} is missing") from error
-        message = first["msg"].removeprefix("Value error, ")
-        value = _shown(first["input"])
-        given = "" if isinstance(value, dict) and first["type"] == "value_error" else f", not {value!r}"  # a whole model
-        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{_uncapitalised(message)}{given}") from error
+        raise ConfigError("\n".join(f"{where}: {_sentence(model, fault)}" for fault in _telling(error))) from error
+
+
+def _telling(error: ValidationError) -> list[ErrorDetails]:
+    """Returns the first fault of each key, unknown keys first. A misspelt key explains more than the one that is missing because of it."""
+    faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+    unknown = {fault["loc"][:-1] for fault in faults if fault["type"] == "extra_forbidden"}
+    telling = [fault for fault in faults if fault["type"] != "missing" or fault["loc"][:-1] not in unknown]
+    return [*{fault["loc"][:1]: fault for fault in reversed(telling)}.values()][::-1]
+
+
+def _sentence(model: type[BaseModel], fault: ErrorDetails) -> str:
+    path = [str(part) for part in fault["loc"]]
+    key = ".".join(part for part in path if part != "[key]")  # pydantic's, where the name of an entry is wrong
+    if fault["type"] == "extra_forbidden":
+        return f"unknown key {key!r}; known keys: {', '.join(_model_at(model, path[:-1]).model_fields)}"
+    if fault["type"] == "missing":
+        return f"the key {key!r} is missing"
+    value = _shown(fault["input"])
+    given = "" if isinstance(value, dict) and fault["type"] == "value_error" else f", not {value!r}"  # a whole model
+    return f"{f'{key}: ' if key else ''}{_uncapitalised(fault['msg'].removeprefix('Value error, '))}{given}"
 
 
 def _shown(value: Any) -> Any:

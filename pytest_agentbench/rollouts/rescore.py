@@ -27,7 +27,7 @@ from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.runs.results import PlannedSuite, ScoredBy, SuiteFacts, SuiteResult
 from pytest_agentbench.runs.run_file import redacted, write_run
-from pytest_agentbench.scorers import Scorer, declared_scale, with_declarations
+from pytest_agentbench.scorers import Scorer, declared_scale
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.folder import load_suite
@@ -119,7 +119,7 @@ def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> 
 def _loaded(folder: Path, name: str) -> Suite:
     if not (folder / SUITE_FILE).is_file():
         raise ConfigError(f"suite {name!r}: there is no {folder / SUITE_FILE}; give its folder with --suite")
-    suite = with_declarations(load_suite(folder / SUITE_FILE))
+    suite = load_suite(folder / SUITE_FILE)
     if suite.name != name:
         raise ConfigError(f"{folder / SUITE_FILE} is the suite {suite.name!r}, and the run has no rollouts of it but of {name!r}")
     return suite

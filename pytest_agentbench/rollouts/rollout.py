@@ -6,14 +6,14 @@ import dataclasses
 import functools
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.factory import UPGRADE, all_options, brings_code, code_place, is_black_box, make_agent, needs_task
+from pytest_agentbench.agents.factory import UPGRADE, all_options, code_place, is_black_box, make_agent
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
@@ -25,13 +25,12 @@ from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import judged
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
+from pytest_agentbench.rollouts.checks import uncalled_tools
 from pytest_agentbench.rollouts.scores import scored, scorer_of
 from pytest_agentbench.rollouts.verified import agents_time, verified
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
-from pytest_agentbench.sandbox.harbor_factory import check_sandbox
-from pytest_agentbench.scorers import Scorer, with_declarations
+from pytest_agentbench.scorers import Scorer
 from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
-from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools import factory as tool_factory
 from pytest_agentbench.tools.answers import CannedAnswer, answered, answers_from, check_answers
 from pytest_agentbench.tools.source import DecisionOnly, Tools
@@ -68,70 +67,10 @@ def prepare(suite: Suite, variant: str, sizes: Sizes = USUAL) -> RolloutSetup:
         answers = answers_from(suite.answers_of(variant))
         if suite.scenarios:
             check_answers(answers, map(tools.for_scenario, suite.scenarios))
-        _check_agents_calls(suite, variant, agent)
+        for fault in uncalled_tools(suite, variant, agent):
+            raise ConfigError(fault)
     shared = suite.roles, suite.limits, tools, answers
     return RolloutSetup(agent, scorers, sampling_of(settings), settings.get(UPGRADE), all_options(settings, agent), *shared, sizes=sizes)
-
-
-def preflight(suite: Suite, variants: Iterable[str]) -> Suite:
-    """Checks the names of a suite before anything boots. Returns the suite with what its built-in scorers declare.
-
-    Code that the suite brings is not imported in this process.
-    """
-    with _names_its_file(suite):
-        for sandbox in sorted({each.task.sandbox for each in suite.scenarios if each.task}):
-            check_sandbox(sandbox)
-        for variant in variants:
-            settings = suite.agent_of(variant)
-            _check_isolation(suite, variant)
-            if isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly) or all(each.tools for each in suite.scenarios):
-                check_answers(answers_from(suite.answers_of(variant)), suite.scenarios)
-            if not brings_code(settings, suite.folder):
-                agent = make_agent(settings, suite.folder)
-                _check_tasks(suite, settings, agent)
-                _check_agents_calls(suite, variant, agent)
-    return with_declarations(suite)
-
-
-def container_for_code(suite: Suite, variants: Iterable[str]) -> Task | None:
-    """What the container is made from in which a built-in agent's programs run; None where it needs none."""
-    for settings in map(suite.agent_of, variants):
-        if not brings_code(settings, suite.folder) and (place := code_place(make_agent(settings, suite.folder))) and place.image:
-            return place.container
-    return None
-
-
-def _check_tasks(suite: Suite, settings: Json, agent: Agent) -> None:
-    """Raises ConfigError for an agent that works in a sandbox and a scenario that has none."""
-    other = next((each.id for each in suite.scenarios if each.task is None), None)
-    if other is not None and needs_task(agent):
-        how = "a data set of format harbor has tasks, and an orchestrator takes `code_sandbox: docker` or `code_sandbox: bubblewrap`"
-        raise ConfigError(f"agent: {settings['kind']!r} works in a sandbox, and scenario {other!r} is no task; {how}")
-    if code_place(agent) and (task := next((each.id for each in suite.scenarios if each.task), None)):
-        raise ConfigError(f"agent: scenario {task!r} is a task and brings a sandbox; leave `code_sandbox` out, or set it to `task`")
-
-
-def _check_isolation(suite: Suite, variant: str) -> None:
-    """Raises ConfigError for an agent that would run in a process of its own, where the sandbox of its task is out of reach."""
-    task = next((each.id for each in suite.scenarios if each.task), None)
-    if suite.isolation != "process" or task is None:
-        return
-    why = f"in a process for each rollout, which has no sandbox, and scenario {task!r} is a task; leave `isolation` out"
-    if brings_code(suite.agent_of(variant), suite.folder):
-        raise ConfigError(f"isolation: the agent {suite.agent_of(variant)['kind']!r} runs {why}")
-    if tool_factory.brings_code(suite.tools_of(variant)):
-        raise ConfigError(f"isolation: the agent runs with the suite's tools {why}")
-
-
-def _check_agents_calls(suite: Suite, variant: str, agent: Agent) -> None:
-    """Raises ConfigError for tools that are carried out, or answered, and an agent whose calls do not come to them."""
-    if not (is_black_box(agent) or needs_task(agent) or code_place(agent)):
-        return
-    calls_none = f"the agent {suite.agent_of(variant)['kind']!r} calls none of the suite's tools, so there is nothing to"
-    if not isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly):
-        raise ConfigError(f"tools: {calls_none} carry out")
-    if suite.answers_of(variant):
-        raise ConfigError(f"answers: {calls_none} answer")
 
 
 @contextmanager

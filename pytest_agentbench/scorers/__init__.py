@@ -11,7 +11,6 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.import_path import check_takes, is_import_path, load_object, with_options
 from pytest_agentbench.records import Json, Rollout, Scale, Score
 from pytest_agentbench.scorers.declaration import scale_of
-from pytest_agentbench.suites.suite import SUITE_FILE, score_name
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario, Suite
@@ -51,23 +50,17 @@ SCORERS: Mapping[str, str] = {
 }
 
 
-def with_declarations(suite: Suite, *, own: bool = False) -> Suite:
-    """Returns the suite with what its built-in scorers declare, and with `own`, what its own scorers declare, whose code is imported.
-
-    Raises ConfigError for a scorer that does not exist, and then for a threshold of a score that no scorer of the suite measures.
-    """
-    where = suite.folder / SUITE_FILE
-    try:
-        named = {name: options for name, options in suite.scorers.items() if own or not is_import_path(name)}
-        loaded = {name: load_scorer(name, suite.folder, options) for name, options in named.items()}
-        suite = suite.with_scales({score_name(name): declared_scale(name, scorer) for name, scorer in loaded.items()})
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    for name in suite.thresholds:
-        if name.removesuffix(".mean") not in suite.score_names:
-            scores = f"{', '.join(suite.score_names)} (and <score>.mean)"
-            raise ConfigError(f"{where}: thresholds: {name!r} is not measured; scores of this suite: {scores}")
-    return suite
+def built_in_scales(suite: Suite) -> tuple[dict[str, Scale], list[str]]:
+    """Returns what the built-in scorers of a suite declare, by score, and a sentence for each that does not exist or is set up wrongly."""
+    scales: dict[str, Scale] = {}
+    faults: list[str] = []
+    for name, options in suite.scorers.items():
+        if not is_import_path(name):
+            try:
+                scales[name] = declared_scale(name, load_scorer(name, suite.folder, options))
+            except ConfigError as error:
+                faults.append(str(error))
+    return scales, faults
 
 
 def declared_scale(name: str, scorer: Scorer) -> Scale:

@@ -17,6 +17,7 @@ from pytest_agentbench.errors import MissingError
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.records import Json
 from pytest_agentbench.session.causes import Causes, mark_crash
+from pytest_agentbench.session.discovery import for_worker
 from pytest_agentbench.session.escapes import WorkflowCommands, escape_report
 from pytest_agentbench.session.header import header, nothing_selected
 from pytest_agentbench.session.marks import BELOW, QUARANTINED
@@ -59,7 +60,7 @@ class Controller:
 
     def _start(self) -> None:
         discovered = find_suites(self.config, self.settings)
-        if not discovered:
+        if not discovered.folders:
             return
         refuse_distant(self.workers)
         self.readers = readers(self.config, discovered, self.workers, self.settings.workers)
@@ -99,10 +100,10 @@ class Controller:
     @property
     def worker_input(self) -> Json:
         """What a test process has to know."""
-        discovered, gate = (self.setup.discovered, self.setup.gate) if self.setup else ((), None)
+        gate = self.setup.gate if self.setup else None
         services = self.opened.services if self.opened else None
         return {
-            "suites": {str(each.folder): each.for_worker() for each in discovered},
+            "suites": for_worker(self.setup.discovered) if self.setup else {},
             "limit": self.settings.limit,
             "gated": sorted(gate.compared) if gate else [],
             "port": services.port if services else None,
@@ -153,7 +154,7 @@ class Controller:
     def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
         """Called by xdist for the test that a worker ran when it died: nothing was judged, which is an ERROR."""
         file = self.config.rootpath / report.location[0]
-        if self.setup is not None and any(each.folder in file.parents for each in self.setup.discovered):
+        if self.setup is not None and any(folder in file.parents for folder in self.setup.discovered.folders):
             mark_crash(report)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -2,74 +2,88 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError, MissingData
-from pytest_agentbench.records import Json, Scale
-from pytest_agentbench.suites import arms as arms_of
-from pytest_agentbench.suites.arms import Arm, VariantOrigin
-from pytest_agentbench.suites.quarantine import check_quarantine
-from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import SUITE_FILE
 
 if TYPE_CHECKING:
-    from pytest_agentbench.gate.rules import Rule
-    from pytest_agentbench.rollouts.isolation.codecheck import CodeCheck
+    from pytest_agentbench.rollouts.compile import CompiledSuite, SuiteOptions
+    from pytest_agentbench.suites.folder import SuiteText
 
 
 @dataclass(frozen=True)
-class DiscoveredSuite:
-    """A suite, or why there is none, and what a test process has to know of it."""
+class UnusableSuite:
+    """A folder whose suite does not run, and why."""
 
     folder: Path
-    suite: Suite | None
-    thresholds: Mapping[str, float]
-    variants: tuple[str, ...]
-    trials: int
-    error: str = ""
-    skip: bool = False  # whether the error is no fault: its tests are skipped
-    marks: bool = True  # whether its name is a mark of its tests
-    changed_by: str = ""  # the command line's changes of its suite.yaml, for a sentence about that file
-    sides: Mapping[str, VariantOrigin] = field(default_factory=dict)  # of an A/B session: variant -> the suite's own, and the arm
+    error: str
+    skip: bool = False  # whether that is no fault, so that its tests are skipped
+    marks: bool = True  # whether the folder's name is a mark of its tests
 
     @property
     def name(self) -> str:
-        """The suite's name, or its folder's when it could not be loaded."""
-        return self.suite.name if self.suite else self.folder.name
+        """The name of the suite's folder."""
+        return self.folder.name
+
+
+@dataclass(frozen=True)
+class DiscoveredSuites:
+    """The suites that the paths of a command line lead to."""
+
+    compiled: Sequence[CompiledSuite]
+    unusable: Sequence[UnusableSuite]
 
     @property
-    def is_broken(self) -> bool:
-        """Whether it cannot run for a fault of somebody's, who is told."""
-        return bool(self.error) and not self.skip
+    def folders(self) -> list[Path]:
+        """The folders of all of them."""
+        return [*(each.folder for each in self.compiled), *(each.folder for each in self.unusable)]
 
-    def for_worker(self) -> Json:
-        """What tests are made of: names and numbers, no data."""
-        if self.suite is None:
-            return {"name": self.name, "error": self.error, "skip": self.skip, "marks": self.marks}
-        return {
-            "name": self.name,
-            "error": "",
-            "skip": False,
-            "marks": self.marks,
-            "description": self.suite.description,
-            "ids": [scenario.id for scenario in self.suite.scenarios],
-            "variants": [*self.variants],
-            "sizes": {name: limit for name, limit in self.suite.sizes.items() if name in self.variants},
-            "trials": self.trials,
-            "thresholds": self.thresholds,
-            "scorers": [*self.suite.score_names],
-            "scales": {score: scale.text for score, scale in self.suite.every_scale.items()},
-            "label_source": self.suite.dataset.label_source,
-            "quarantined": {each.scenario: str(each) for each in self.suite.quarantine},
-            "unsupported": self.suite.unsupported,
-        }
+    @property
+    def broken(self) -> list[UnusableSuite]:
+        """Those that cannot run because of a fault."""
+        return [each for each in self.unusable if not each.skip]
+
+    @property
+    def markers(self) -> list[tuple[str, Path]]:
+        """Name and folder of each suite whose name is a mark of its tests."""
+        return [*((each.name, each.folder) for each in self.compiled), *((each.name, each.folder) for each in self.unusable if each.marks)]
+
+
+def for_worker(suites: DiscoveredSuites) -> dict[str, Json]:
+    """Returns what test processes get to know of each suite, by its folder: names and numbers, no data."""
+    unusable = {
+        str(each.folder): {"name": each.name, "error": each.error, "skip": each.skip, "marks": each.marks} for each in suites.unusable
+    }
+    return {**unusable, **{str(each.folder): _names_and_numbers(each) for each in suites.compiled}}
+
+
+def _names_and_numbers(compiled: CompiledSuite) -> Json:
+    suite = compiled.suite
+    return {
+        "name": suite.name,
+        "error": "",
+        "skip": False,
+        "marks": True,
+        "description": suite.description,
+        "ids": [scenario.id for scenario in suite.scenarios],
+        "variants": [*compiled.variants],
+        "sizes": {name: limit for name, limit in suite.sizes.items() if name in compiled.variants},
+        "trials": compiled.trials,
+        "thresholds": compiled.thresholds,
+        "scorers": [*suite.score_names],
+        "scales": {score: scale.text for score, scale in suite.every_scale.items()},
+        "label_source": suite.dataset.label_source,
+        "quarantined": {each.scenario: str(each) for each in suite.quarantine},
+        "unsupported": suite.unsupported,
+    }
 
 
 def suite_folders(args: Sequence[str], root: Path, skipped: Sequence[str]) -> list[Path]:
@@ -102,21 +116,31 @@ def is_skipped(folder: Path, patterns: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class SuiteHead:
-    """What is read of a suite.yaml before it is known whether its tests run."""
+    """A suite.yaml that was parsed, before it is known whether its tests run."""
 
     folder: Path
-    name: str  # the folder's where the file cannot be read: whoever loads it says so
-    only_when_named: bool = False
+    text: SuiteText | None  # None if it cannot be parsed
+    fault: str = ""  # why it cannot
 
     @classmethod
     def of(cls, folder: Path) -> SuiteHead:
-        from pytest_agentbench.lib.config import load_yaml
+        """Parses the suite.yaml in a folder."""
+        from pytest_agentbench.suites.folder import SuiteText
 
         try:
-            keys = load_yaml(folder / SUITE_FILE)
-        except ConfigError:
-            return cls(folder, folder.name)
-        return cls(folder, str(keys.get("name")), keys.get("only_when_named") is True)
+            return cls(folder, SuiteText.of(folder / SUITE_FILE))
+        except ConfigError as error:
+            return cls(folder, None, str(error))
+
+    @property
+    def name(self) -> str:
+        """The suite's name; the folder's if the file cannot be parsed."""
+        return str(self.text.keys.get("name")) if self.text else self.folder.name
+
+    @property
+    def only_when_named(self) -> bool:
+        """Whether the suite runs only if the command line names it."""
+        return self.text is not None and self.text.keys.get("only_when_named") is True
 
     def not_named(self, args: Sequence[str], marks: str) -> str:
         """Why a suite that runs only when it is named does not run now; empty when it does. `marks` is the expression of -m."""
@@ -134,146 +158,38 @@ def is_left_out(name: str, marks: str, suites: Collection[str]) -> bool:
     return name not in words and all(word in suites for word in words)
 
 
-def find(
-    folder: Path,
-    changes: Sequence[tuple[str, Any]],
-    variants: Sequence[str],
-    trials: int | None,
-    agent: str | None = None,
-    *,
-    insists: bool = False,
-) -> DiscoveredSuite:
-    """The suite in a folder; what is wrong with it is kept, and becomes the error of its tests.
+def discover(heads: Sequence[SuiteHead], options: Mapping[str, SuiteOptions], *, insists: bool) -> DiscoveredSuites:
+    """Compiles the suites; what is wrong with one of them becomes the error of its tests, and the others are not concerned.
 
-    A data set that is not here is no fault, unless somebody `insists` on a verdict. Thresholds and rules are checked once the code
-    of the suite has been, whose scorers declare what they may be (`with_sound_code`).
+    `options` are those of each suite by its name. Data that are not on this machine are no fault, unless somebody `insists` on a verdict.
     """
-    from pytest_agentbench.rollouts.rollout import preflight
-    from pytest_agentbench.suites.folder import load_suite
+    from pytest_agentbench.rollouts.compile import CompiledSuite, compile_all
 
-    try:
-        suite = load_suite(folder / SUITE_FILE, changes, agent)
-        chosen = choose_variants(suite, variants)
-        suite = preflight(suite, chosen)
-        today = datetime.now().astimezone().date()
-        check_quarantine(suite.quarantine, {each.id for each in suite.scenarios}, today, str(folder / SUITE_FILE))
-    except MissingData as error:
-        return DiscoveredSuite(folder, None, {}, (), 1, str(error), skip=not insists)
-    except ConfigError as error:
-        return DiscoveredSuite(folder, None, {}, (), 1, f"{error}{_changed_by(changes, agent)}")
-    changed_by = _changed_by(changes, agent)
-    return DiscoveredSuite(folder, suite, dict(suite.thresholds), chosen, trials or suite.trials, changed_by=changed_by)
+    unusable = [UnusableSuite(head.folder, head.fault) for head in heads if head.text is None]
+    texts = [(head.text, options[head.name]) for head in heads if head.text is not None]
+    results = dict(zip([text.file.parent for text, _ in texts], compile_all(texts), strict=True))
+    compiled = [each for each in results.values() if isinstance(each, CompiledSuite)]
+    for folder, error in results.items():
+        if isinstance(error, ConfigError):
+            unusable.append(UnusableSuite(folder, str(error), skip=isinstance(error, MissingData) and not insists))
+    return DiscoveredSuites(compiled, unusable)
 
 
-def _changed_by(changes: Sequence[tuple[str, Any]], agent: str | None) -> str:
-    """What of the command line has changed the suite.yaml that a sentence is about, without values; empty where nothing has."""
-    options = [*(["--agentbench-agent"] if agent else []), *(f"--agentbench-set {name}" for name, _ in changes)]
-    return f" (as changed by {', '.join(options)})" if options else ""
+def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:
+    """Returns the thresholds in force: those of the command line, then of backend.yaml, then of suite.yaml.
 
-
-def check_rules(suite: Suite) -> None:
-    """Raises ConfigError for a gate rule in suite.yaml that cannot be asked."""
-    from pytest_agentbench.gate.rules import parse_rule
-    from pytest_agentbench.runs.suite_result import bar_of
-
-    passes = bar_of(suite.score_names, suite.thresholds, suite.scales) is not None
-    for text in suite.gate:
-        try:
-            check_rule(suite, parse_rule(text, suite.score_names, suite.scales, passes=passes))
-        except ConfigError as error:
-            raise ConfigError(f"{suite.folder / SUITE_FILE}: {error}") from error
-
-
-def check_rule(suite: Suite, rule: Rule) -> None:
-    """Raises ConfigError for a rule about a score that every run, or none, would keep."""
-    if rule.kind != "score":
-        return
-    scale = suite.scale(rule.metric)
-    if not rule.versus:
-        _check_limit(rule.metric, scale, rule.limit, f"the rule {rule.text!r}")
-    elif scale.width is not None and rule.margin > scale.width:
-        raise _out_of_range(rule.metric, scale, f"the margin {rule.text!r}")
-
-
-def check_thresholds(suite: Suite, thresholds: Mapping[str, float], where: str = "") -> None:
-    """Raises ConfigError, whose sentence begins with `where`, for a threshold that every score, or none, would reach."""
-    for name, threshold in thresholds.items():
-        score = name.removesuffix(".mean")
-        _check_limit(score, suite.scale(score), threshold, f"{where}the threshold {name}: {threshold:g}")
-
-
-def _check_limit(score: str, scale: Scale, limit: float, what: str) -> None:
-    if not scale.contains(limit):
-        raise _out_of_range(score, scale, what)
-
-
-def _out_of_range(score: str, scale: Scale, what: str) -> ConfigError:
-    return ConfigError(f"{what} is out of range: {score} is {scale.range_text}, so it would decide nothing")
-
-
-def with_sound_code(discovered: Sequence[DiscoveredSuite]) -> list[DiscoveredSuite]:
-    """Returns the suites with what their own scorers declare. No code is imported in this process.
-
-    A suite becomes the error of its tests if its code cannot be loaded, or its thresholds or rules do not fit what its scorers declare.
+    Raises ConfigError for a score that the suite does not measure, and for a threshold that every score, or none, would reach.
     """
-    from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_all
+    from pytest_agentbench.rollouts.checks import threshold_faults
 
-    own = [each for each in discovered if each.suite and brings_any(each.suite, each.variants)]
-    checks = dict(zip([each.folder for each in own], check_all([(each.suite, each.variants) for each in own if each.suite]), strict=True))
-    return [_with_scales(each, checks.get(each.folder)) for each in discovered]
-
-
-def _with_scales(discovered: DiscoveredSuite, check: CodeCheck | None) -> DiscoveredSuite:
-    """Returns the suite with the scales of its own scorers; `check` is that of its code, None if it has none."""
-    if discovered.suite is None:
-        return discovered
-    if check and check.fault:
-        return DiscoveredSuite(discovered.folder, None, {}, (), 1, check.fault)
-    suite = discovered.suite.with_scales(check.scales) if check else discovered.suite
-    try:
-        check_thresholds(suite, suite.thresholds, f"{suite.folder / SUITE_FILE}: ")
-        check_rules(suite)
-    except ConfigError as error:
-        return DiscoveredSuite(discovered.folder, None, {}, (), 1, f"{error}{discovered.changed_by}")
-    return dataclasses.replace(discovered, suite=suite, thresholds=dict(suite.thresholds))
-
-
-def in_arms(discovered: DiscoveredSuite, arms: Sequence[Arm]) -> DiscoveredSuite:
-    """The suite under each arm of an A/B session."""
-    from pytest_agentbench.rollouts.rollout import preflight
-
-    if discovered.suite is None or not arms:
-        return discovered
-    try:
-        suite, variants = arms_of.in_arms(discovered.suite, discovered.variants, arms)
-        preflight(suite, variants)
-    except ConfigError as error:
-        return DiscoveredSuite(discovered.folder, None, {}, (), 1, str(error))
-    return dataclasses.replace(discovered, suite=suite, variants=variants, sides=arms_of.sides(discovered.variants, arms))
-
-
-def choose_variants(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:
-    """The variants to run; raises ConfigError for one that the suite does not have."""
-    every = ("default", *suite.variants)
-    if tuple(names) == ("all",):
-        return every
-    for name in names:
-        if name not in every:
-            raise ConfigError(f"{suite.folder / SUITE_FILE}: no variant {name!r}; known: {', '.join(every)}, or `all`")
-    return tuple(names)
-
-
-def merged_thresholds(
-    discovered: DiscoveredSuite, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]
-) -> dict[str, float]:
-    """Command line over backend.yaml over suite.yaml; raises ConfigError for a score that the suite does not measure."""
-    assert discovered.suite is not None
-    merged = {**discovered.thresholds, **backend.get(discovered.suite.name, {}), **chosen}
+    suite = compiled.suite
+    merged = {**compiled.thresholds, **backend.get(suite.name, {}), **chosen}
     for name in merged:
-        if name.removesuffix(".mean") not in discovered.suite.score_names:
+        if name.removesuffix(".mean") not in suite.score_names:
             raise ConfigError(
-                f"threshold {name!r}: suite {discovered.suite.name!r} does not measure it; "
-                f"it measures: {', '.join(discovered.suite.score_names)} (and <score>.mean)"
+                f"threshold {name!r}: suite {suite.name!r} does not measure it; "
+                f"it measures: {', '.join(suite.score_names)} (and <score>.mean)"
             )
-    check_thresholds(discovered.suite, merged, f"suite {discovered.suite.name!r}: ")
+    for fault in threshold_faults(suite, merged):
+        raise ConfigError(f"suite {suite.name!r}: {fault}")
     return merged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,10 +15,11 @@ from pytest_agentbench.gate.suite_rule import SuiteRule
 from pytest_agentbench.gate.values import samples
 from pytest_agentbench.gate.verdict import CONFIDENCE, RuleFinding, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.rollouts.checks import rule_fault
+from pytest_agentbench.rollouts.compile import CompiledSuite
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.suite_result import bar_of
 from pytest_agentbench.runs.verdicts import BaselineRun, GateResult, InterimLook, RuleResult
-from pytest_agentbench.session.discovery import DiscoveredSuite, check_rule
 from pytest_agentbench.stats.decisions import FAIL, POPULATION, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.stats.power import Design, least_margin, spread, trials_for
@@ -79,15 +79,13 @@ class Gate:
         """The scores of a suite of which a rule asks the population."""
         return {each.rule.metric for each in self.rules if each.group == group and each.rule.of == POPULATION}
 
-    def warnings(self, discovered: Sequence[DiscoveredSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
+    def warnings(self, compiled: Sequence[CompiledSuite], limit: int | None, rounds: int | None = None) -> Iterator[str]:
         """A sentence for each rule that takes more trials, and each margin with which a suite of this size cannot pass or hardly will.
 
         `rounds` is how many trials there may be where they are added until the verdict stands.
         """
         sizes = {
-            group: (len(judged_scenarios(each.suite, variant, limit)), rounds or each.trials)
-            for each, variant, group in _groups(discovered)
-            if each.suite
+            group: (len(judged_scenarios(each.suite, variant, limit)), rounds or each.trials) for each, variant, group in _groups(compiled)
         }
         for each in self.rules:
             scenarios, trials = sizes[each.group]
@@ -149,7 +147,7 @@ class GateOptions(Protocol):
     def ab(self) -> tuple[Arm, ...]: ...
 
 
-def make_gate(discovered: Sequence[DiscoveredSuite], settings: GateOptions) -> Gate | None:
+def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate | None:
     """The gate that suites and options ask for; None where nobody asks. Raises ConfigError for what cannot be asked.
 
     Of an A/B session only what its thresholds ask of each arm.
@@ -157,17 +155,16 @@ def make_gate(discovered: Sequence[DiscoveredSuite], settings: GateOptions) -> G
     if settings.ab and (settings.gate or settings.baseline):
         raise ConfigError("--agentbench-ab compares its arms with each other; gates and baselines are for sessions of one backend")
     explicit = read_evidence(find_baseline(settings.baseline, settings.reports_directory)) if settings.baseline else None
-    groups = [*_groups(discovered)]
+    groups = [*_groups(compiled)]
     if explicit and groups and not any(group in explicit.groups for _, _, group in groups):
         known, here = ", ".join(explicit.groups) or "nothing", ", ".join(group for _, _, group in groups)
         raise ConfigError(f"the baseline {settings.baseline} is one of {known}; this session has {here}")
     suite_rules: list[SuiteRule] = []
     baselines: dict[str, Evidence] = {}
-    for text in settings.gate:
-        _somebody_measures(text, discovered)
+    typed = {id(each): rules for each, rules in zip(compiled, typed_rules(settings.gate, compiled), strict=True)}
     for each, _, group in groups:
-        assert each.suite is not None
-        rules = [(any_part, rule) for any_part, rule in rules_of(each, settings) if rule.of == RUN or not settings.ab]
+        asked = rules_of(each, typed[id(each)], settings.thresholds)
+        rules = [(any_part, rule) for any_part, rule in asked if rule.of == RUN or not settings.ab]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
         about = each.suite.deterministic, _bar(each)
@@ -183,14 +180,12 @@ def make_gate(discovered: Sequence[DiscoveredSuite], settings: GateOptions) -> G
     return Gate(suite_rules, baselines, settings.verdict == "gate", insists) if suite_rules or insists else None
 
 
-def judge_again(
-    run: Run, directory: Path, discovered: Sequence[DiscoveredSuite], asking: GateOptions
-) -> tuple[GateResult | None, Evidence]:
+def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], asking: GateOptions) -> tuple[GateResult | None, Evidence]:
     """(what the gate finds, or None where nothing is asked; the evidence) of a run that is over.
 
     Raises ConfigError for what cannot be asked, and for a run that is its own baseline.
     """
-    gate = make_gate(discovered, asking)
+    gate = make_gate(compiled, asking)
     if gate and any(base.facts.run == run.id for base in gate.baselines.values()):
         raise ConfigError(f"{run.id} is its own baseline, and no run has changed since itself; --baseline names another")
     evidence = read_evidence(directory)
@@ -205,49 +200,49 @@ def judged_scenarios(suite: Suite, variant: str, limit: int | None) -> list[str]
     return [each.id for each in suite.scenarios[:limit][: suite.sizes.get(variant)] if each.id not in left_out]
 
 
-def rules_of(discovered: DiscoveredSuite, asking: GateOptions) -> Iterator[tuple[bool, Rule]]:
-    """(whether it is from the command line, rule): those of suite and thresholds about which the command line says nothing, and its own.
+def rules_of(compiled: CompiledSuite, typed: Sequence[Rule], thresholds: Mapping[str, float]) -> Iterator[tuple[bool, Rule]]:
+    """Yields each rule of a suite, and whether it is from the command line.
 
-    Raises ConfigError for one of the command line that every run, or none, would keep.
+    `typed` are the rules and `thresholds` the limits of the command line. About what they speak of the suite itself has no say.
     """
-    suite = discovered.suite
-    assert suite is not None
-    typed = [rule for text in asking.gate if (rule := _perhaps(discovered, text)) is not None]
-    for rule in typed:
-        check_rule(suite, rule)
     about = {rule.about for rule in typed}
-    written = map(functools.partial(_parsed, discovered), suite.gate)  # `discovery` has checked them
-    yield from ((False, rule) for rule in written if rule.about not in about)
+    yield from ((False, rule) for rule in compiled.rules if rule.about not in about)
     yield from ((True, rule) for rule in typed)
-    means = mean_rules(discovered.thresholds, suite.scales)
-    yield from ((f"{rule.metric}.mean" in asking.thresholds, rule) for rule in means if rule.about not in about)
+    means = mean_rules(compiled.thresholds, compiled.suite.scales)
+    yield from ((f"{rule.metric}.mean" in thresholds, rule) for rule in means if rule.about not in about)
 
 
-def _parsed(discovered: DiscoveredSuite, text: str) -> Rule:
-    assert discovered.suite is not None
-    return parse_rule(text, discovered.suite.score_names, discovered.suite.scales, passes=_bar(discovered) is not None)
+def typed_rules(texts: Sequence[str], compiled: Sequence[CompiledSuite]) -> list[list[Rule]]:
+    """Returns for each suite the rules of the command line that can be asked of it.
+
+    Raises ConfigError for a rule that no suite can be asked, that a suite with that score refuses, or that every run, or none, would keep.
+    """
+    rules: list[list[Rule]] = [[] for _ in compiled]
+    for text in texts:
+        refused = 0
+        for each, own in zip(compiled, rules, strict=True):
+            try:
+                own.append(_parsed(each, text))
+            except ConfigError:
+                refused += 1
+                if text.startswith(tuple(f"{score}.mean" for score in each.suite.score_names)):
+                    raise
+        if 0 < refused == len(compiled):
+            every = dict.fromkeys(name for each in compiled for name in each.suite.score_names)
+            parse_rule(text, [*every], passes=any(map(_bar, compiled)))
+    for each, own in zip(compiled, rules, strict=True):
+        for fault in filter(None, (rule_fault(each.suite, rule) for rule in own)):
+            raise ConfigError(fault)
+    return rules
 
 
-def _bar(discovered: DiscoveredSuite) -> Bar | None:
-    return bar_of(discovered.suite.score_names, discovered.thresholds, discovered.suite.scales) if discovered.suite else None
+def _parsed(compiled: CompiledSuite, text: str) -> Rule:
+    suite = compiled.suite
+    return parse_rule(text, suite.score_names, suite.scales, passes=_bar(compiled) is not None)
 
 
-def _perhaps(discovered: DiscoveredSuite, text: str) -> Rule | None:
-    try:
-        return _parsed(discovered, text)
-    except ConfigError:
-        return None  # of another suite
-
-
-def _somebody_measures(text: str, discovered: Sequence[DiscoveredSuite]) -> None:
-    """Raises ConfigError for a rule of the command line that no suite can be asked, or that a suite with that score refuses."""
-    suites = [each for each in discovered if each.suite]
-    every = list(dict.fromkeys(name for each in suites if each.suite for name in each.suite.score_names))
-    measuring = [each for each in suites if each.suite and text.startswith(tuple(f"{score}.mean" for score in each.suite.score_names))]
-    for each in measuring:
-        _parsed(each, text)
-    if not measuring and (every or not discovered):
-        parse_rule(text, every, passes=any(map(_bar, suites)))
+def _bar(compiled: CompiledSuite) -> Bar | None:
+    return bar_of(compiled.suite.score_names, compiled.thresholds, compiled.suite.scales)
 
 
 def _usual_rule(suite: Suite) -> Rule:
@@ -257,11 +252,10 @@ def _usual_rule(suite: Suite) -> Rule:
     return parse_rule(text, suite.score_names, suite.scales)
 
 
-def _groups(discovered: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:
+def _groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, str, str]]:
     """(suite, variant, the name of both) of everything that this session may run."""
-    for each in discovered:
-        if each.suite:
-            yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
+    for each in compiled:
+        yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 
 
 def _about(baseline: Evidence) -> BaselineRun:

@@ -36,7 +36,7 @@ def _lines(setup: Setup, opened: OpenSession | None, workers: Sequence[str], rea
     if len(readers) < len(workers) and settings.workers is None:
         yield sentence(workers, readers)
     if setup.gate is not None:
-        yield from setup.gate.warnings(setup.discovered, settings.limit, settings.rounds)
+        yield from setup.gate.warnings(setup.discovered.compiled, settings.limit, settings.rounds)
     if opened is not None and opened.number > 1:
         yield from _earlier(opened)
 
@@ -54,7 +54,7 @@ def nothing_selected(setup: Setup, directory: Path) -> Iterator[str]:
     """That the run directory of the header was not kept, unless -q left the header out, and the words of -m that mean nothing."""
     if setup.config.get_verbosity() >= 0:
         yield f"agentbench: no rollout was asked for, so there is no run directory {setup.shown(directory)}"
-    known = ", ".join(sorted(each.name for each in setup.discovered if each.marks))
+    known = ", ".join(sorted(name for name, _ in setup.discovered.markers))
     for word in unknown_marks(setup.config.getoption("markexpr", ""), setup.config.getini("markers")):
         yield f"agentbench: -m: {word!r} is no suite of this session and no registered marker; suites: {known}"
 

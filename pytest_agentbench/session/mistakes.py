@@ -42,7 +42,7 @@ class Mistakes:
     def pytest_sessionstart(self) -> None:
         setup = self._controller.setup
         if setup is not None:
-            broken = any(each.is_broken for each in setup.discovered)  # of such a suite nobody knows what it names
+            broken = setup.discovered.broken  # of such a suite nobody knows what it names
             for name in () if broken else variables.unread(os.environ, setup.secret_names):
                 advise(setup.config, f"the environment variable {name} is set, and agentbench does not read it; {READ_VARIABLES}")
             given = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
@@ -57,8 +57,8 @@ class Mistakes:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         file = self._controller.config.rootpath / report.nodeid.partition("::")[0]
-        discovered = self._controller.setup.discovered if self._controller.setup else ()
-        wrong = [each.folder for each in discovered if each.is_broken]
+        setup = self._controller.setup
+        wrong = [each.folder for each in setup.discovered.broken] if setup else []
         self._controller.outcomes.wrong_files += report.failed and any(folder in file.parents for folder in wrong)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:

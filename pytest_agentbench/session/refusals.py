@@ -9,7 +9,8 @@ from pathlib import Path
 import pluggy
 import pytest
 
-from pytest_agentbench.session.discovery import DiscoveredSuite
+from pytest_agentbench.rollouts.compile import CompiledSuite
+from pytest_agentbench.session.discovery import DiscoveredSuites, UnusableSuite
 from pytest_agentbench.suites.suite import SUITE_FILE
 
 #: Marks that pytest and widespread plugins act upon, and words of `-m`. A plugin that is not here today may be here tomorrow.
@@ -52,20 +53,23 @@ def meant_elsewhere(config: pytest.Config) -> frozenset[str]:
     return MARKS | {line.partition(":")[0].partition("(")[0].strip() for line in lines}
 
 
-def refuse_marks(discovered: DiscoveredSuite, marks: Collection[str]) -> DiscoveredSuite:
-    """A suite's name marks its tests: with a name like `xfail` they would be expected to fail, and all would be well."""
-    if discovered.suite is None:  # it is known why, and by its folder's name
-        return dataclasses.replace(discovered, marks=discovered.name not in marks and not discovered.name.startswith("_"))
-    if discovered.name not in marks:
-        return discovered
-    where = f"{discovered.folder / SUITE_FILE}: name: {discovered.name!r} is a mark that pytest or a plugin acts upon"
-    sentence = f"{where}, and a suite's name marks its tests; take another one, such as {discovered.name}_suite"
-    return DiscoveredSuite(discovered.folder, None, {}, (), 1, sentence, marks=False)
+def refuse_marks(suites: DiscoveredSuites, marks: Collection[str]) -> DiscoveredSuites:
+    """A suite's name marks its tests: with a name like `xfail` they would be expected to fail, and all would be well.
+
+    A suite that cannot run is known by its folder's name, which is no mark if it means something elsewhere.
+    """
+    unusable = [dataclasses.replace(each, marks=each.name not in marks and not each.name.startswith("_")) for each in suites.unusable]
+    for each in suites.compiled:
+        if each.name in marks:
+            where = f"{each.folder / SUITE_FILE}: name: {each.name!r} is a mark that pytest or a plugin acts upon"
+            sentence = f"{where}, and a suite's name marks its tests; take another one, such as {each.name}_suite"
+            unusable.append(UnusableSuite(each.folder, sentence, marks=False))
+    return DiscoveredSuites([each for each in suites.compiled if each.name not in marks], unusable)
 
 
-def refuse_twins(discovered: list[DiscoveredSuite]) -> None:
+def refuse_twins(compiled: Sequence[CompiledSuite]) -> None:
     """A suite's name is its marker and part of every rollout's key, so no two may share it."""
     folders: dict[str, Path] = {}
-    for each in discovered:
-        if each.suite and (twin := folders.setdefault(each.name, each.folder)) != each.folder:
+    for each in compiled:
+        if (twin := folders.setdefault(each.name, each.folder)) != each.folder:
             raise pytest.UsageError(f"two suites are named {each.name!r}: {twin / 'suite.yaml'} and {each.folder / 'suite.yaml'}")

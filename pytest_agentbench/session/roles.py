@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.agents.factory import brings_code, make_agent, needs_context, needs_roles, too_long
+from pytest_agentbench.agents.factory import needs_context, needs_roles, too_long
 from pytest_agentbench.backends.common_spec import context_length_of
 from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.records import Json
+from pytest_agentbench.session.discovery import DiscoveredSuites, UnusableSuite
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
 if TYPE_CHECKING:
-    from pytest_agentbench.session.discovery import DiscoveredSuite
+    from pytest_agentbench.rollouts.compile import CompiledSuite
 
 
-def with_roles_played(discovered: DiscoveredSuite, backend: Json, *, keys: bool) -> DiscoveredSuite:
-    """The suite, or why it cannot run on this backend, which `backend` describes. `keys`: whether they have to be there, for rollouts run.
+def played(suites: DiscoveredSuites, backend: Json, *, keys: bool) -> DiscoveredSuites:
+    """Returns the suites, without those that cannot run on a backend; `backend` describes it.
 
-    Agents that bring code of their own are loaded where their rollouts run, and a role that nobody plays is told there.
+    `keys` says whether the keys of roles have to be there, since rollouts run. Agents that bring code of their own are loaded where
+    their rollouts run, and a role that nobody plays is told there.
     """
-    for variant in discovered.variants if discovered.suite else ():
-        if why := _mismatch(discovered, variant, backend, keys):
-            return dataclasses.replace(discovered, suite=None, error=f"{discovered.folder / SUITE_FILE}: {why}")
-    return discovered
+    faults = {each.folder: why for each in suites.compiled if (why := next(filter(None, _mismatches(each, backend, keys)), ""))}
+    unusable = [UnusableSuite(folder, f"{folder / SUITE_FILE}: {why}") for folder, why in faults.items()]
+    return DiscoveredSuites([each for each in suites.compiled if each.folder not in faults], [*suites.unusable, *unusable])
 
 
-def _mismatch(discovered: DiscoveredSuite, variant: str, backend: Json, keys: bool) -> str:
-    """Returns a sentence if the agent of a variant cannot work with the backend and the roles, else an empty text."""
-    assert discovered.suite is not None
-    settings = discovered.suite.agent_of(variant)
-    if brings_code(settings, discovered.suite.folder):
-        return ""
-    own = backend["arms"][discovered.sides[variant].arm] if "arms" in backend else backend
-    agent = make_agent(settings, discovered.suite.folder)
-    if why := too_long(needs_context(agent), context_length_of(own)):
-        return f"agent: {why}"
-    for role in sorted(needs_roles(agent)):
-        if why := why_unplayed(role, discovered.suite, own, keys=keys):
-            return f"agent: {settings['kind']!r} asks the role {role!r}, and {why}"
-    return ""
+def _mismatches(compiled: CompiledSuite, backend: Json, keys: bool) -> Iterator[str]:
+    """Yields a sentence for each agent that cannot work with the backend and for each of its roles that nobody plays."""
+    for variant, agent in compiled.agents.items():
+        own = backend["arms"][compiled.sides[variant].arm] if "arms" in backend else backend
+        if why := too_long(needs_context(agent), context_length_of(own)):
+            yield f"agent: {why}"
+        for role in sorted(needs_roles(agent)):
+            if why := why_unplayed(role, compiled.suite, own, keys=keys):
+                yield f"agent: {compiled.suite.agent_of(variant)['kind']!r} asks the role {role!r}, and {why}"
 
 
 def player_of(role: str, suite: Suite, backend: Json) -> Json | None:

@@ -16,16 +16,16 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.session.backend_choice import make_backend
 from pytest_agentbench.session.discovery import (
-    DiscoveredSuite,
+    DiscoveredSuites,
     SuiteHead,
-    find,
-    in_arms,
+    UnusableSuite,
+    discover,
     is_left_out,
     merged_thresholds,
     suite_folders,
-    with_sound_code,
 )
 from pytest_agentbench.session.refusals import meant_elsewhere, refuse_marks, refuse_twins
+from pytest_agentbench.session.roles import played
 from pytest_agentbench.session.settings import Settings, advise
 from pytest_agentbench.suites.arms import CARRY, concurrencies
 from pytest_agentbench.suites.suite import Suite
@@ -43,14 +43,14 @@ class Setup:
     settings: Settings
     started_at: datetime
     concurrency: int  # rollouts in flight at most
-    discovered: Sequence[DiscoveredSuite]  # suites, those that cannot run included
+    discovered: DiscoveredSuites
     backend: Backend
     gate: Gate | None
 
     @property
     def suites(self) -> Mapping[str, Suite]:
-        """Those that can run, by their names."""
-        return {each.suite.name: each.suite for each in self.discovered if each.suite}
+        """The suites that can run, by their names."""
+        return {each.name: each.suite for each in self.discovered.compiled}
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class Setup:
         from pytest_agentbench.suites.models import unlisted
 
         agents = {RolloutKey(each.name, "", variant).group: each.suite.agent_of(variant)
-                  for each in self.discovered if each.suite for variant in each.variants}  # fmt: skip
+                  for each in self.discovered.compiled for variant in each.variants}  # fmt: skip
         models = {group: str(agent["model"]) for group, agent in agents.items() if agent.get("model")}
         return unlisted(models, self.backend.models)
 
@@ -96,24 +96,36 @@ class Setup:
         return os.path.relpath(path, self.config.invocation_params.dir) if path.is_relative_to(self.config.rootpath) else str(path)
 
 
-def find_suites(config: pytest.Config, settings: Settings) -> list[DiscoveredSuite]:
-    """Loads the suites that the command line leads to, and registers their markers."""
+def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
+    """Compiles the suites that the command line leads to, and registers their markers."""
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
     marks = meant_elsewhere(config)
-    loaded = _load(config, settings, folders)
-    suites = [refuse_marks(each, marks) for each in with_sound_code(loaded)]
-    refuse_twins(suites)
-    for suite in (each for each in suites if each.marks):
-        config.addinivalue_line("markers", f"{suite.name}: tests of the agentbench suite in {suite.folder.name}/")
+    suites = refuse_marks(_compile(config, settings, [*map(SuiteHead.of, folders)]), marks)
+    refuse_twins(suites.compiled)
+    for name, folder in suites.markers:
+        config.addinivalue_line("markers", f"{name}: tests of the agentbench suite in {folder.name}/")
     return suites
 
 
-def _load(config: pytest.Config, settings: Settings, folders: Sequence[Path]) -> list[DiscoveredSuite]:
-    """What the command line says of suites is for those whose tests run: an agent, a setting, a variant or an arm may be none of others."""
-    heads = [*map(SuiteHead.of, folders)]
-    own = dataclasses.replace(settings, agent=None, changes={}, variants=("default",), ab=())
+def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHead]) -> DiscoveredSuites:
+    """Compiles the suites whose tests run.
+
+    An agent, a setting, a variant or an arm of the command line is for those suites alone: it may not exist in others.
+    """
+    from pytest_agentbench.rollouts.compile import SuiteOptions
+
+    chosen = SuiteOptions(settings.suite_changes, settings.agent, settings.variants, settings.ab, settings.trials)
     left_out = _left_out(config, [head.name for head in heads])
-    return [_find(config, own if head.name in left_out else settings, head) for head in heads]
+    options = {head.name: SuiteOptions(trials=settings.trials) if head.name in left_out else chosen for head in heads}
+    marks = config.getoption("markexpr", "")
+    unnamed = [UnusableSuite(each.folder, why, skip=True) for each in heads if (why := each.not_named(config.args, marks))]
+    named = [head for head in heads if head.folder not in {each.folder for each in unnamed}]
+    found = discover(named, options, insists=settings.insists)
+    suites = DiscoveredSuites(found.compiled, [*found.unusable, *unnamed])
+    for each in suites.unusable:
+        if each.skip:
+            advise(config, each.error)
+    return suites
 
 
 def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
@@ -122,33 +134,20 @@ def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
     return {name for name in names if marks and is_left_out(name, marks, names)}
 
 
-def _find(config: pytest.Config, settings: Settings, head: SuiteHead) -> DiscoveredSuite:
-    if why := head.not_named(config.args, config.getoption("markexpr", "")):
-        return DiscoveredSuite(head.folder, None, {}, (), 1, why, skip=True)
-    changes, insists = settings.suite_changes, settings.insists
-    discovered = in_arms(find(head.folder, changes, settings.variants, settings.trials, settings.agent, insists=insists), settings.ab)
-    if discovered.skip:
-        advise(config, discovered.error)
-    return discovered
-
-
-def settle(
-    config: pytest.Config, settings: Settings, concurrency: int, discovered: Sequence[DiscoveredSuite], started_at: datetime
-) -> Setup:
+def settle(config: pytest.Config, settings: Settings, concurrency: int, discovered: DiscoveredSuites, started_at: datetime) -> Setup:
     """Chooses backend and gate; raises pytest.UsageError where one cannot be had."""
     from pytest_agentbench.session.gate import make_gate
-    from pytest_agentbench.session.roles import with_roles_played
 
     try:
         backend = make_backend(config, settings)
-        limits, left_out = backend.thresholds, _left_out(config, [each.name for each in discovered])
-        limited = [
-            dataclasses.replace(each, thresholds=merged_thresholds(each, limits, {} if each.name in left_out else settings.thresholds))
-            if each.suite
-            else each
-            for each in discovered
+        left_out = _left_out(config, [each.name for each in discovered.compiled])
+        compiled = [
+            dataclasses.replace(
+                each, thresholds=merged_thresholds(each, backend.thresholds, {} if each.name in left_out else settings.thresholds)
+            )
+            for each in discovered.compiled
         ]
-        limited = [with_roles_played(each, backend.description, keys=not config.getoption("collectonly")) for each in limited]
-        return Setup(config, settings, started_at, concurrency, limited, backend, make_gate(limited, settings))
+        suites = played(DiscoveredSuites(compiled, discovered.unusable), backend.description, keys=not config.getoption("collectonly"))
+        return Setup(config, settings, started_at, concurrency, suites, backend, make_gate(suites.compiled, settings))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
+from pytest_agentbench.agents.factory import container_for_code
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.file_limits import check_limit
 from pytest_agentbench.lib.import_path import search_path
 from pytest_agentbench.lib.losses import Losses
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Json
-from pytest_agentbench.rollouts.rollout import container_for_code
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.directory import name_of, new_directory
 from pytest_agentbench.runs.environment import environment
@@ -130,9 +130,9 @@ def _look_around(root: Path) -> Future[Environment]:
 
 def _tasks(setup: Setup) -> dict[tuple[str, str], Task]:
     tasks = {(suite.name, each.id): each.task for suite in setup.suites.values() for each in suite.scenarios if each.task}
-    for discovered in setup.discovered:
-        if discovered.suite and (container := container_for_code(discovered.suite, discovered.variants)):
-            tasks |= {(discovered.suite.name, each.id): container for each in discovered.suite.scenarios}
+    for compiled in setup.discovered.compiled:
+        if container := container_for_code(compiled.agents.values()):
+            tasks |= {(compiled.name, each.id): container for each in compiled.suite.scenarios}
     return tasks
 
 
@@ -161,7 +161,7 @@ def _pool_config(setup: Setup, directory: Path, session: int) -> Json:
 
 def _turns_config(setup: Setup) -> Json:
     """Variants of a session without arms are all of one, which has no name."""
-    sides = {name: discovered.sides.get(name, VariantOrigin(name, "")) for discovered in setup.discovered for name in discovered.variants}
+    sides = {name: each.sides.get(name, VariantOrigin(name, "")) for each in setup.discovered.compiled for name in each.variants}
     own = concurrencies(setup.settings.ab)
     return {"sides": sides, "policy": setup.settings.cache, "in_sequence": setup.backend.in_sequence, "own": own}
 

@@ -19,6 +19,7 @@ from pytest_agentbench.lib.codec import read as read_record
 from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.rollouts.compile import CompiledSuite
 from pytest_agentbench.runs.arm_results import Cache
 from pytest_agentbench.runs.builder import Tallies
 from pytest_agentbench.runs.contents import (
@@ -41,7 +42,6 @@ from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.sessions import append_session
 from pytest_agentbench.runs.suite_result import plan_suite
 from pytest_agentbench.session.computation import JournalContents, MainScore, compare_arms, compute, read_rollouts, serving
-from pytest_agentbench.session.discovery import DiscoveredSuite
 from pytest_agentbench.session.opened import OpenSession
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.processes import Services
@@ -68,7 +68,9 @@ def gather(opened: OpenSession) -> SessionFindings:
         opened.ledger.journal.close()
     earlier = {each.number: each.concurrency for each in opened.sessions}
     performance = Performance(setup.concurrency, setup.settings.slo, earlier, setup.settings.window)
-    contents = read_rollouts(opened.directory, main_scores(setup.discovered), performance, opened.number, gated=setup.gate is not None)
+    contents = read_rollouts(
+        opened.directory, main_scores(setup.discovered.compiled), performance, opened.number, gated=setup.gate is not None
+    )
     stopwatch = performance.stopwatch(services.cpu.samples, opened.number)
     spans = performance.sessions[opened.number].calls
     contents.client.add_unrecorded(services.unrecorded)
@@ -100,7 +102,7 @@ def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *,
     run = compute(facts, planned, journal)
     run = replace(run, identity=run_identity(run, _setups(setup, planned), setup.backend.identity, setup.backend.facts))
     if turns := opened.services.turns if setup.settings.ab else None:
-        suites = {each.name: SuiteInArms(each.suite.every_scale, each.sides) for each in setup.discovered if each.suite}
+        suites = {each.name: SuiteInArms(each.suite.every_scale, each.sides) for each in setup.discovered.compiled}
         run = replace(run, ab=compare_arms(run, opened.directory, suites, turns.facts(opened.services.failure)))
     if setup.gate and not opened.services.missing:
         with losses.step("the gate has not judged"):
@@ -113,10 +115,10 @@ def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *,
 def _plans_of(opened: OpenSession, tests: Outcomes, tallies: Tallies) -> Iterator[PlannedSuite]:
     """The suites of a session, under the variants of which there is something."""
     gate = opened.setup.gate
-    for discovered, variant, name in groups(opened.setup.discovered):
-        if discovered.suite and (name in opened.ledger.selected or tallies.suites[name].statuses):
+    for compiled, variant, name in groups(opened.setup.discovered.compiled):
+        if name in opened.ledger.selected or tallies.suites[name].statuses:
             population = gate.population(name) if gate else ()
-            asked = name, discovered.suite, variant, discovered.thresholds
+            asked = name, compiled.suite, variant, compiled.thresholds
             yield plan_suite(*asked, quarantined=tests.quarantined(name), population=population)
 
 
@@ -125,8 +127,8 @@ def _setups(setup: Setup, planned: Sequence[PlannedSuite]) -> dict[str, SuiteSet
     names, rounds = {each.name for each in planned}, setup.settings.rounds
     return {
         name: suite_setup(each.suite, variant, f"auto:{rounds}" if rounds else each.trials)
-        for each, variant, name in groups(setup.discovered)
-        if each.suite and name in names
+        for each, variant, name in groups(setup.discovered.compiled)
+        if name in names
     }
 
 
@@ -196,17 +198,16 @@ def looks_of(sampler: Sampler | None) -> Looks | None:
     return Looks(notes=tuple(sampler.notes), looks=sampler.rounds, every_s=sampler.every_s, cpu_s=sampler.cpu_s)
 
 
-def main_scores(discovered: Sequence[DiscoveredSuite]) -> dict[str, MainScore]:
+def main_scores(compiled: Sequence[CompiledSuite]) -> dict[str, MainScore]:
     """Returns the main score of each suite under each variant."""
-    suites = ((group, each.suite) for each, _, group in groups(discovered) if each.suite)
+    suites = ((group, each.suite) for each, _, group in groups(compiled))
     return {group: MainScore(name := suite.score_names[0], suite.scale(name)) for group, suite in suites}
 
 
-def groups(discovered: Sequence[DiscoveredSuite]) -> Iterator[tuple[DiscoveredSuite, str, str]]:
+def groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, str, str]]:
     """(suite, variant, the name of both) of everything that may have run; an earlier session may have run other variants."""
-    for each in discovered:
-        others = each.suite.variants if each.suite else ()
-        for variant in dict.fromkeys((*each.variants, "default", *others)):
+    for each in compiled:
+        for variant in dict.fromkeys((*each.variants, "default", *each.suite.variants)):
             yield each, variant, RolloutKey(each.name, "", variant).group
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.session.discovery import DiscoveredSuite, is_skipped
+from pytest_agentbench.session.discovery import DiscoveredSuites, is_skipped
 from pytest_agentbench.session.testfiles import only_reads
 from pytest_agentbench.suites.task import is_task_directory
 
 READERS = 1  # workers where tests only read rollouts
 
 
-def readers(config: pytest.Config, discovered: Sequence[DiscoveredSuite], typed: Sequence[str], count: int | None) -> list[str]:
+def readers(config: pytest.Config, discovered: DiscoveredSuites, typed: Sequence[str], count: int | None) -> list[str]:
     """The workers to start, as --tx has them, of those that were typed; `count` is --agentbench-workers."""
     if not typed or not config.getoption("numprocesses", None):  # --tx without -n names each of them
         return [*typed]
@@ -36,9 +36,11 @@ def sentence(typed: Sequence[str], started: Sequence[str]) -> str:
     return f"{len(started)} of {len(typed)} workers starts, the tests only read rollouts (--agentbench-workers={len(typed)} starts all)"
 
 
-def _only_read(config: pytest.Config, discovered: Sequence[DiscoveredSuite]) -> bool:
+def _only_read(config: pytest.Config, discovered: DiscoveredSuites) -> bool:
     """Whether all tests that the command line leads to only read rollouts."""
-    suites = {each.folder: each for each in discovered}
+    suites = dict(
+        zip(discovered.folders, [each.name for each in discovered.compiled] + [each.name for each in discovered.unusable], strict=True)
+    )
     named = config.getoption("markexpr", "")
     if config.getoption("doctestmodules", False):
         return False
@@ -46,7 +48,7 @@ def _only_read(config: pytest.Config, discovered: Sequence[DiscoveredSuite]) -> 
         suite = next((suites[folder] for folder in file.parents if folder in suites), None)
         if suite is None:
             return False
-        selected = suite.name == named or named not in {each.name for each in discovered}
+        selected = suite == named or named not in suites.values()
         if selected and not only_reads(file, _conftests(file, config.rootpath), config.getini("python_functions")):
             return False
     return True

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.key_shapes import places_of_keys
 from pytest_agentbench.lib.redact import PublicText
 
@@ -29,11 +27,11 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def refuse_keys_in_names(file: Path, own: Iterable[str], scenarios: Iterable[Scenario]) -> None:
-    """Raises ConfigError, without the key, where a name has the shape of one: the suite's `own`, of scenarios, of tools, of arguments."""
+def keys_in_names(own: Iterable[str], scenarios: Iterable[Scenario]) -> Iterator[str]:
+    """Yields a sentence, without the key, for each name with the shape of a key. `own` are names of the suite itself."""
     for what, name in _names(own, scenarios):
         if any(places_of_keys(name)):
-            raise ConfigError(f"{file}: {what} has the shape of a key, and names are in every report; give it another name")
+            yield f"{what} has the shape of a key, and names are in every report; give it another name"
 
 
 def _names(own: Iterable[str], scenarios: Iterable[Scenario]) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.suites.agent_config import Say, with_config, with_typed_config
 from pytest_agentbench.suites.argument_modes import with_modes
 from pytest_agentbench.suites.datasets import read_dataset
-from pytest_agentbench.suites.disclosure import refuse_keys_in_names
 from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.roles import with_role_file, written
 from pytest_agentbench.suites.spec import Answers, SuiteSpec
@@ -28,14 +27,32 @@ def suite_file(path: Path) -> Path:
     raise ConfigError(f"there is no suite in {path}: it should be a folder with a {SUITE_FILE}, such as scenarios/banking")
 
 
-def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
-    """The suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
+@dataclass(frozen=True)
+class SuiteText:
+    """A suite.yaml that was parsed and not checked."""
 
-    `overrides` are (dotted path, value) pairs, applied before the file is checked: `("agent.temperature", 0.6)`.
+    file: Path
+    keys: Json
+
+    @classmethod
+    def of(cls, file: Path) -> SuiteText:
+        """Parses a file; raises ConfigError with the line of a fault."""
+        return cls(file, load_yaml(file))
+
+
+def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
+    """Parses a suite.yaml and reads its suite as `read_suite` does."""
+    return read_suite(SuiteText.of(file), overrides, agent)
+
+
+def read_suite(text: SuiteText, overrides: Sequence[tuple[str, Any]] = (), agent: str | None = None) -> Suite:
+    """Returns the suite that a suite.yaml describes, with its data; raises ConfigError with file, fault and what would work.
+
+    `overrides` are (dotted path, value) pairs, applied before the keys are checked: `("agent.temperature", 0.6)`.
     `agent` takes the place of the suite's agent, and inherits its sampling parameters. The names of scorers and agents are not checked,
-    and the suite has no scales yet; `scorers.with_declarations` and `rollouts.preflight` do that.
+    and the suite has no scales yet; `rollouts.compile` does that.
     """
-    data = load_yaml(file)
+    file, data = text.file, dict(text.keys)
     if agent is not None:
         data["agent"] = in_place_of(data.get("agent"), agent)
     notes: list[str] = []
@@ -48,7 +65,6 @@ def load_suite(file: Path, overrides: Sequence[tuple[str, Any]] = (), agent: str
         scenarios = with_modes(spec.arguments, scenarios) if spec.arguments else scenarios
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
-    refuse_keys_in_names(file, (spec.name, *spec.variants), scenarios)
     return Suite(
         folder=file.parent,
         scenarios=tuple(_in_sandbox(each, spec) for each in scenarios),

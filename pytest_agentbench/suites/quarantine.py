@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 
-from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
 
 ONE_IN = 20  # scenarios of a suite that may be in quarantine, but always one: a gate that looks away from more says nothing
@@ -29,22 +28,19 @@ class Quarantined:
         return {**asdict(self), "expires": self.expires.isoformat()}
 
 
-def check_quarantine(entries: Sequence[Quarantined], scenarios: Collection[str], today: date, file: str) -> None:
-    """Raises ConfigError for entries that are unknown, double or expired, and for too many; `scenarios` are all ids of the suite."""
-    where = f"{file}: quarantine"
+def quarantine_faults(entries: Sequence[Quarantined], scenarios: Collection[str], today: date) -> Iterator[str]:
+    """Yields a sentence for each entry that is unknown, double or expired, and for too many; `scenarios` are all ids of the suite."""
     counts = Counter(each.scenario for each in entries)
     for each in entries:
         if each.scenario not in scenarios:
-            raise ConfigError(f"{where}: the data set has no scenario {each.scenario!r}; remove the entry, or name one that it has")
-        if counts[each.scenario] > 1:
-            raise ConfigError(f"{where}: {each.scenario!r} is there {counts[each.scenario]} times; keep one entry")
-        if each.expires < today:
-            raise ConfigError(
-                f"{where}: the entry of {each.scenario!r} expired on {each.expires}; "
+            yield f"quarantine: the data set has no scenario {each.scenario!r}; remove the entry, or name one that it has"
+        elif counts[each.scenario] > 1:
+            yield f"quarantine: {each.scenario!r} is there {counts[each.scenario]} times; keep one entry"
+        elif each.expires < today:
+            yield (
+                f"quarantine: the entry of {each.scenario!r} expired on {each.expires}; "
                 f"{each.owner}, who owns it, removes it or gives it another date"
             )
-    allowed = max(1, len(scenarios) // ONE_IN)
+    allowed, share = max(1, len(scenarios) // ONE_IN), 100 // ONE_IN
     if len(entries) > allowed:
-        raise ConfigError(
-            f"{where}: {len(entries)} of {len(scenarios)} scenarios, more than {100 // ONE_IN} % of them; at most {allowed} may be in it"
-        )
+        yield f"quarantine: {len(entries)} of {len(scenarios)} scenarios, more than {share} % of them; at most {allowed} may be in it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,8 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Draft, Json, Rollout, RolloutKey
-from pytest_agentbench.rollouts.rollout import RolloutSetup, preflight, run_rollout
+from pytest_agentbench.rollouts.compile import checked
+from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.scorers.tsq import tsq
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
 from pytest_agentbench.tools.methods import methods_of
@@ -438,12 +440,13 @@ def test_wrong_settings(settings: Json, sentence: str) -> None:
 
 
 @pytest.mark.parametrize("wraps", ["./agent.py:Mine", {"kind": "./agent.py:Mine"}, {"kind": "self_evaluating", "wraps": "./agent.py:Mine"}])
-def test_preflight_imports_no_wrapped_code(tmp_path: Path, wraps: Any) -> None:
-    """An agent that the suite brings is imported in the pool only, also where it is wrapped."""
-    (tmp_path / "agent.py").write_text("raise RuntimeError('imported')")
+def test_a_check_imports_no_wrapped_code(tmp_path: Path, wraps: Any) -> None:
+    """An agent that the suite brings is imported in other processes only, also where it is wrapped."""
+    mine = "class Mine:\n    async def run(self, scenario, llm, tools): ...\n"
+    (tmp_path / "agent.py").write_text(f"import os\nassert os.getpid() != {os.getpid()}\n{mine}")
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
 
-    preflight(Suite("shop", tmp_path, (SCENARIO,), data, agent={"kind": "self_evaluating", "wraps": wraps}), ["default"])
+    checked(Suite("shop", tmp_path, (SCENARIO,), data, agent={"kind": "self_evaluating", "wraps": wraps}))
 
 
 def test_merit() -> None:

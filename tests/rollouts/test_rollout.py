@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Json, LLMCall, Rollout, RolloutKey, Score
-from pytest_agentbench.rollouts.rollout import RolloutSetup, preflight, prepare, run_rollout
+from pytest_agentbench.rollouts.compile import checked
+from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare, run_rollout
 from pytest_agentbench.runs.journal import record_line, rollout_of
 from pytest_agentbench.scorers import SCORERS, Scorer
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
-from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools.toolbox import Toolbox
 
 KEY = RolloutKey("shop", "s-0")
@@ -149,53 +148,11 @@ def test_wrong_names_are_found_early(folder: Path, agent: Json, scorers: list[st
     """Wrong names and keys are found before anything boots, also beside code that the suite brings."""
     wrong = suite(folder, agent, scorers)
 
-    for look in (lambda: preflight(wrong, ["default"]), lambda: prepare(wrong, "default")):
+    for look in (lambda: checked(wrong), lambda: prepare(wrong, "default")):
         with pytest.raises(ConfigError) as caught:
             look()
 
         assert str(caught.value).startswith(f"{folder}/suite.yaml: {sentence}")
-
-
-def test_every_chosen_variant_is_looked_at(folder: Path) -> None:
-    """A fault in a variant is found when the variant is to run."""
-    wrong = suite(folder, {"kind": "tool_calling"}, hot={"kind": "tool_callin"})
-
-    preflight(wrong, ["default"])
-    with pytest.raises(ConfigError, match="no agent 'tool_callin'"):
-        preflight(wrong, ["default", "hot"])
-
-
-@pytest.mark.parametrize(
-    ("agent", "tools", "sentence"),
-    [
-        (
-            "./agent.py:run",
-            {},
-            "isolation: the agent './agent.py:run' runs in a process for each rollout, which has no sandbox, and",
-        ),
-        (
-            "tool_calling",
-            {"kind": "python", "module": "./tools.py:Bank"},
-            "isolation: the agent runs with the suite's tools in a process",
-        ),
-        ("terminal", {}, ""),
-    ],
-)
-def test_sandboxes_and_processes(folder: Path, agent: str, tools: Json, sentence: str) -> None:
-    """Only an agent that stays in the pool reaches its sandbox; the suite's own scorers may have processes of their own all the same."""
-    task = Scenario("s-0", (), task=Task("/nowhere", ""))
-    own = replace(suite(folder, {"kind": agent}), scenarios=(task,), isolation="process", tools={"default": tools} if tools else {})
-
-    with pytest.raises(ConfigError, match=re.escape(f"suite.yaml: {sentence}")) if sentence else nullcontext():
-        preflight(own, ["default"])
-    preflight(replace(own, isolation="none"), ["default"])
-
-
-def test_preflight_imports_no_code_of_the_suite(folder: Path) -> None:
-    """A suite's own code is imported in the pool only; what it says is not known before."""
-    (folder / "code.py").write_text("raise RuntimeError('imported')")
-
-    preflight(suite(folder, {"kind": "./code.py:Agent", "whatever": 1}, ["./code.py:polite", "tsq"]), ["default"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.rollouts.rollout import preflight
+from pytest_agentbench.rollouts.compile import checked
 from pytest_agentbench.sandbox.harbor_factory import check_sandbox, without_compose
 from pytest_agentbench.sandbox.harbor_package import TELEMETRY
 from pytest_agentbench.suites.folder import load_suite
@@ -43,7 +43,7 @@ def test_what_to_install(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv(TELEMETRY, "1")
     old = f"; this is Python {sys.version_info.major}.{sys.version_info.minor}" if sys.version_info < (3, 12) else ""
     with pytest.raises(ConfigError) as refused:
-        preflight(load_suite(suite_file), ["default"])
+        checked(load_suite(suite_file))
     with pytest.raises(ConfigError) as not_imported:
         importlib.import_module("pytest_agentbench.harbor")
 

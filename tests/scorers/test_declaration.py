@@ -16,8 +16,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.import_path import with_options
 from pytest_agentbench.lib.threads import off_the_loop
 from pytest_agentbench.records import UNDECLARED, Rollout, Scale, Score
+from pytest_agentbench.rollouts.compile import checked
 from pytest_agentbench.rollouts.scores import no_judge, scored
-from pytest_agentbench.scorers import SCORERS, load_scorer, with_declarations
+from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.scorers.declaration import scale_of
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from tests.project import ROOT
@@ -100,8 +101,8 @@ def test_a_range_that_depends_on_options(tmp_path: Path) -> None:
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 0)
     suite = Suite("shop", tmp_path, (), data, scorers={"./own.py:counted": {"most": -1}})
 
-    with pytest.raises(ConfigError, match=r"suite\.yaml: scorer './own.py:counted': its range cannot be computed: .*range=\(0, -1\)"):
-        with_declarations(suite, own=True)
+    with pytest.raises(ConfigError, match=r"scorer 'counted': its range cannot be computed: .*range=\(0, -1\)"):
+        checked(suite)
 
 
 def test_a_score_outside_the_range() -> None:

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.rollouts.compile import AS_IT_IS, CompiledSuite
 from pytest_agentbench.session.discovery import (
-    DiscoveredSuite,
+    DiscoveredSuites,
     SuiteHead,
-    choose_variants,
-    find,
+    UnusableSuite,
+    discover,
+    for_worker,
     is_left_out,
     merged_thresholds,
     suite_folders,
-    with_sound_code,
 )
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from tests.made_runs import SCALES
@@ -32,16 +33,11 @@ def touch(root: Path, *names: str) -> None:
         (root / name).touch()
 
 
-def shop(**keys: Any) -> Suite:
+def shop(**keys: Any) -> CompiledSuite:
     scenarios = tuple(Scenario(f"s-{number}", ()) for number in range(3))
-    return Suite(
-        "shop", Path("scenarios/shop"), scenarios, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), scales=SCALES, **keys
-    )
-
-
-def found(**keys: Any) -> DiscoveredSuite:
-    suite = shop(**keys)
-    return DiscoveredSuite(suite.folder, suite, dict(suite.thresholds), ("default",), 1)
+    data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3)
+    suite = Suite("shop", Path("scenarios/shop"), scenarios, data, scales=SCALES, **keys)
+    return CompiledSuite(suite, ("default",), 1, dict(suite.thresholds))
 
 
 @pytest.mark.parametrize(
@@ -134,108 +130,66 @@ def suite_file(folder: Path, **keys: Any) -> Path:
     return folder
 
 
-def test_a_suite_is_found(tmp_path: Path) -> None:
-    """A suite comes with its thresholds, the variants and trials asked for, and with changed values."""
-    suite_file(tmp_path, trials=2, thresholds={"tsq": 0.5}, variants={"hot": {}})
-
-    as_it_is = find(tmp_path, [], ("default",), None)
-    changed = find(tmp_path, [("thresholds.tsq", 0.7)], ("all",), 3)
-
-    assert ("shop", "", {"tsq": 0.5}, ("default",), 2) == (
-        as_it_is.name,
-        as_it_is.error,
-        as_it_is.thresholds,
-        as_it_is.variants,
-        as_it_is.trials,
-    )
-    assert ({"tsq": 0.7}, ("default", "hot"), 3) == (changed.thresholds, changed.variants, changed.trials)
+def discovered(folder: Path, *, insists: bool = False) -> DiscoveredSuites:
+    head = SuiteHead.of(folder)
+    return discover([head], {head.name: AS_IT_IS}, insists=insists)
 
 
-@pytest.mark.parametrize(
-    ("keys", "variants", "sentence"),
-    [
-        ({"nme": "x"}, ("default",), "suite.yaml: unknown key 'nme'; known keys: "),
-        ({"dataset": {"format": "agent-leaderboard", "file": "no.json"}}, ("default",), "suite.yaml: the data file "),
-        ({"scorers": ["tqs"]}, ("default",), "suite.yaml: no scorer 'tqs'; known: "),
-        ({"agent": {"kind": "tool_callin"}}, ("default",), "suite.yaml: no agent 'tool_callin'; known: "),
-        ({"thresholds": {"tsq": 1.5}}, ("default",), "suite.yaml: the threshold tsq: 1.5 is out of range: tsq is between 0 and 1, so"),
-        ({"thresholds": {"tsq.mean": 80}}, ("default",), "suite.yaml: the threshold tsq.mean: 80 is out of range: tsq is between 0 "),
-        ({"thresholds": {"tsq": -0.1}}, ("default",), "suite.yaml: the threshold tsq: -0.1 is out of range: tsq is between 0 and 1"),
-        (
-            {"scorers": ["repeated"], "thresholds": {"repeated.mean": -1}},
-            ("default",),
-            "suite.yaml: the threshold repeated.mean: -1 is out of range: repeated is 0 or more, so it would decide nothing",
-        ),
-        (
-            {"gate": ["tsq.mean >= 80"]},
-            ("default",),
-            "suite.yaml: the rule 'tsq.mean >= 80' is out of range: tsq is between 0 and 1, so it would ",
-        ),
-        (
-            {"gate": ["tsq.mean >= -3 vs baseline"]},
-            ("default",),
-            "suite.yaml: the margin 'tsq.mean >= -3 vs baseline' is out of range: tsq is between 0 and 1, so it would decide nothing",
-        ),
-        ({"agent": {"temperature": -1}}, ("default",), "suite.yaml: agent: temperature should be a number from 0 up, not -1"),
-        (
-            {"variants": {"hot": {"agent": {"top_p": "0.9"}}}},
-            ("hot",),
-            "suite.yaml: agent: top_p should be a number from 0 to 1, not '0.9'",
-        ),
-        ({"variants": {"hot": {}}}, ("default", "cold"), "suite.yaml: no variant 'cold'; known: default, hot, or `all`"),
-    ],
-)
-def test_a_fault_is_kept(tmp_path: Path, keys: dict[str, Any], variants: tuple[str, ...], sentence: str) -> None:
+def test_a_fault_is_kept(tmp_path: Path) -> None:
     """What is wrong with a suite becomes its error, under its folder's name; the others are not concerned."""
-    [result] = with_sound_code([find(suite_file(tmp_path, **keys), [], variants, None)])
+    for name, keys in (("a", {"scorers": ["tqs"]}), ("b", {}), ("c", {"nme": "x"})):
+        (tmp_path / name).mkdir()
+        suite_file(tmp_path / name, **{"name": name, **keys})
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/suite.yaml").write_text("name: [")
+    heads = [SuiteHead.of(tmp_path / name) for name in "abcd"]
 
-    assert result.error.startswith(f"{tmp_path}/{sentence}")
-    assert (None, tmp_path.name, {}, ()) == (result.suite, result.name, result.thresholds, result.variants)
-    assert {"name": tmp_path.name, "error": result.error, "skip": False, "marks": True} == result.for_worker()
+    found = discover(heads, dict.fromkeys("abcd", AS_IT_IS), insists=False)
 
-
-def test_a_fault_of_the_command_line(tmp_path: Path) -> None:
-    """Where options have changed the suite its error names them, without their values: the file alone may be right."""
-    result = find(suite_file(tmp_path), [("agent.temprature", 0.6)], ("default",), None, "tool_callin")
-
-    assert result.error.startswith(f"{tmp_path}/suite.yaml: ")
-    assert result.error.endswith(" (as changed by --agentbench-agent, --agentbench-set agent.temprature)")
-
-
-def test_choosing_variants() -> None:
-    """`all` is the suite's own agent and every variant; names keep the order in which they were asked for."""
-    suite = shop(variants={"hot": {}, "cold": {}})
-
-    assert ("default", "hot", "cold") == choose_variants(suite, ("all",))
-    assert ("cold", "default") == choose_variants(suite, ("cold", "default"))
+    assert ["b"] == [each.name for each in found.compiled]
+    assert {"a": False, "c": False, "d": False} == {each.name: each.skip for each in found.unusable}
+    assert all(each.error.startswith(f"{each.folder}/suite.yaml:") for each in found.unusable)
+    assert [tmp_path / name for name in "bdac"] == found.folders
 
 
-def test_what_a_worker_gets() -> None:
+def test_missing_data_are_no_fault(tmp_path: Path) -> None:
+    """A suite whose data are not on this machine is skipped, unless somebody insists on a verdict."""
+    suite_file(tmp_path, dataset={"format": "hle", "file": "hle.jsonl"})
+
+    assert [True] == [each.skip for each in discovered(tmp_path).unusable]
+    assert [False] == [each.skip for each in discovered(tmp_path, insists=True).unusable]
+    assert [] == discovered(tmp_path).broken
+
+
+def test_what_a_worker_gets(tmp_path: Path) -> None:
     """Test processes get names and numbers, as JSON; no data and no labels."""
-    whole = replace(found(description="A shop."), trials=2)
+    whole = DiscoveredSuites([replace(shop(description="A shop."), trials=2)], [UnusableSuite(tmp_path, "it is broken")])
 
     assert {
-        "name": "shop",
-        "error": "",
-        "skip": False,
-        "marks": True,
-        "description": "A shop.",
-        "ids": ["s-0", "s-1", "s-2"],
-        "variants": ["default"],
-        "sizes": {},
-        "trials": 2,
-        "thresholds": {},
-        "scorers": ["tsq"],
-        "scales": {"tsq": "higher is better, between 0 and 1"},
-        "label_source": "hand",
-        "quarantined": {},
-        "unsupported": {},
-    } == json.loads(json.dumps(whole.for_worker()))
+        "scenarios/shop": {
+            "name": "shop",
+            "error": "",
+            "skip": False,
+            "marks": True,
+            "description": "A shop.",
+            "ids": ["s-0", "s-1", "s-2"],
+            "variants": ["default"],
+            "sizes": {},
+            "trials": 2,
+            "thresholds": {},
+            "scorers": ["tsq"],
+            "scales": {"tsq": "higher is better, between 0 and 1"},
+            "label_source": "hand",
+            "quarantined": {},
+            "unsupported": {},
+        },
+        str(tmp_path): {"name": tmp_path.name, "error": "it is broken", "skip": False, "marks": True},
+    } == json.loads(json.dumps(for_worker(whole)))
 
 
 def test_thresholds_override_each_other() -> None:
     """The command line beats backend.yaml, which beats suite.yaml, each name for itself; other suites' limits do not matter."""
-    suite = found(thresholds={"tsq": 0.5, "tsq.mean": 0.8}, scorers=("tsq", "calls"))
+    suite = shop(thresholds={"tsq": 0.5, "tsq.mean": 0.8}, scorers=("tsq", "calls"))
     backend = {"shop": {"tsq": 0.1, "tsq.mean": 0.2, "calls": 0.3}, "bank": {"tsq": 0.9, "unknown": 1.0}}
 
     assert {"tsq": 0.5, "tsq.mean": 0.8} == merged_thresholds(suite, {}, {})
@@ -245,23 +199,11 @@ def test_thresholds_override_each_other() -> None:
     )
 
 
-def test_limits_at_the_ends_of_a_range(tmp_path: Path) -> None:
-    """A limit may be at either end of what a score can be; of a scorer of one's own nobody knows the ends."""
-    thresholds = {"tsq": 1, "tsq.mean": 0, "repeated.mean": 7, "polite": -50}
-    gate = ["tsq.mean >= 1", "tsq.mean >= -1 vs baseline", "repeated.mean <= 9", "repeated.mean <= 5 vs baseline", "polite.mean >= 80"]
-
-    (tmp_path / "x.py").write_text("def polite(scenario, rollout):\n    return 1.0\n")
-    file = suite_file(tmp_path, scorers=["tsq", "repeated", "./x.py:polite"], thresholds=thresholds, gate=gate)
-    [ended] = with_sound_code([find(file, [], ("default",), None)])
-
-    assert "" == ended.error
-
-
 @pytest.mark.parametrize(("backend", "chosen"), [({"shop": {"tsq": 2}}, {}), ({}, {"tsq": 2})])
 def test_thresholds_nobody_reaches(backend: dict[str, dict[str, float]], chosen: dict[str, float]) -> None:
     """A threshold that no score can reach is refused, wherever it was given."""
     with pytest.raises(ConfigError) as caught:
-        merged_thresholds(found(scorers={"tsq": {}}), backend, chosen)
+        merged_thresholds(shop(scorers={"tsq": {}}), backend, chosen)
 
     assert "suite 'shop': the threshold tsq: 2 is out of range: tsq is between 0 and 1, so it would decide nothing" == str(caught.value)
 
@@ -270,6 +212,6 @@ def test_thresholds_nobody_reaches(backend: dict[str, dict[str, float]], chosen:
 def test_thresholds_nobody_measures(backend: dict[str, dict[str, float]], chosen: dict[str, float]) -> None:
     """A threshold for a score that the suite does not measure is refused, wherever it was given."""
     with pytest.raises(ConfigError) as caught:
-        merged_thresholds(found(scorers=("tsq", "calls")), backend, chosen)
+        merged_thresholds(shop(scorers=("tsq", "calls")), backend, chosen)
 
     assert "threshold 'tqs.mean': suite 'shop' does not measure it; it measures: tsq, calls (and <score>.mean)" == str(caught.value)

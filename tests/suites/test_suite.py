@@ -14,7 +14,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Json
-from pytest_agentbench.scorers import with_declarations
+from pytest_agentbench.rollouts.compile import checked
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Scenario, Suite, Tool
 from pytest_agentbench.suites.task import Task
@@ -217,8 +217,8 @@ def test_variants(folder: Folder) -> None:
 
 def test_the_floor_of_rewards(folder: Folder) -> None:
     """The scorer `reward` declares a threshold of 1, which a suite's own replaces; other scorers declare none."""
-    assert {"reward": 1.0} == with_declarations(folder.load(("scorers", ["reward", "tsq"]))).thresholds
-    assert {"reward": 0.5} == with_declarations(folder.load(("scorers", ["reward"]), ("thresholds", {"reward": 0.5}))).thresholds
+    assert {"reward": 1.0} == checked(folder.load(("scorers", ["reward", "tsq"]))).thresholds
+    assert {"reward": 0.5} == checked(folder.load(("scorers", ["reward"]), ("thresholds", {"reward": 0.5}))).thresholds
 
 
 def test_variants_with_a_file_of_settings(folder: Folder) -> None:

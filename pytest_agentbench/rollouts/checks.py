@@ -1,0 +1,179 @@
+"""Checks of a suite before anything boots. Each function asks one question and yields a sentence for each answer that is a fault.
+
+A new check is a function here and an entry of CHECKS. A plugin adds one by the entry-point group `pytest_agentbench.checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.agents import Agent
+from pytest_agentbench.agents.factory import brings_code, code_place, is_black_box, needs_task
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import Scale
+from pytest_agentbench.sandbox.harbor_factory import check_sandbox
+from pytest_agentbench.suites.quarantine import quarantine_faults
+from pytest_agentbench.suites.suite import Suite
+from pytest_agentbench.tools import factory as tool_factory
+from pytest_agentbench.tools.answers import answers_from, check_answers
+from pytest_agentbench.tools.source import DecisionOnly
+
+if TYPE_CHECKING:
+    from pytest_agentbench.gate.rules import Rule
+
+ENTRY_POINTS = "pytest_agentbench.checks"
+
+
+@dataclass(frozen=True)
+class SuiteDraft:
+    """A suite that was read and not checked yet."""
+
+    suite: Suite  # with the scales that its scorers declare
+    variants: tuple[str, ...]  # that run
+    agents: Mapping[str, Agent]  # variant -> its agent, if it is a built-in one with sound settings
+    rules: tuple[Rule, ...]  # of its `gate`
+    today: date
+
+
+Check = Callable[[SuiteDraft], Iterable[str]]
+
+
+def known_sandboxes(draft: SuiteDraft) -> Iterator[str]:
+    """Can the sandboxes of the tasks be had?"""
+    for sandbox in sorted({each.task.sandbox for each in draft.suite.scenarios if each.task}):
+        try:
+            check_sandbox(sandbox)
+        except ConfigError as error:
+            yield str(error)
+
+
+def tasks_outside_processes(draft: SuiteDraft) -> Iterator[str]:
+    """Would an agent run in a process of its own, where the sandbox of its task is out of reach?"""
+    suite = draft.suite
+    task = next((each.id for each in suite.scenarios if each.task), None)
+    if suite.isolation != "process" or task is None:
+        return
+    why = f"in a process for each rollout, which has no sandbox, and scenario {task!r} is a task; leave `isolation` out"
+    for variant in draft.variants:
+        if brings_code(suite.agent_of(variant), suite.folder):
+            yield f"isolation: the agent {suite.agent_of(variant)['kind']!r} runs {why}"
+        elif tool_factory.brings_code(suite.tools_of(variant)):
+            yield f"isolation: the agent runs with the suite's tools {why}"
+
+
+def answers_of_known_tools(draft: SuiteDraft) -> Iterator[str]:
+    """Is a canned answer one of a tool that no scenario offers?"""
+    suite = draft.suite
+    for variant in draft.variants:
+        if isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly) or all(each.tools for each in suite.scenarios):
+            try:
+                check_answers(answers_from(suite.answers_of(variant)), suite.scenarios)
+            except ConfigError as error:
+                yield str(error)
+
+
+def tasks_for_agents(draft: SuiteDraft) -> Iterator[str]:
+    """Does an agent that works in a sandbox have one in each scenario, and only one?"""
+    scenarios = draft.suite.scenarios
+    task = next((each.id for each in scenarios if each.task), None)
+    other = next((each.id for each in scenarios if each.task is None), None)
+    for variant, agent in draft.agents.items():
+        if other is not None and needs_task(agent):
+            kind = draft.suite.agent_of(variant)["kind"]
+            how = "a data set of format harbor has tasks, and an orchestrator takes `code_sandbox: docker` or `code_sandbox: bubblewrap`"
+            yield f"agent: {kind!r} works in a sandbox, and scenario {other!r} is no task; {how}"
+        elif task is not None and code_place(agent):
+            yield f"agent: scenario {task!r} is a task and brings a sandbox; leave `code_sandbox` out, or set it to `task`"
+
+
+def tools_for_agents(draft: SuiteDraft) -> Iterator[str]:
+    """Are tools carried out, or answered, for an agent whose calls do not come to them?"""
+    for variant, agent in draft.agents.items():
+        yield from uncalled_tools(draft.suite, variant, agent)
+
+
+def uncalled_tools(suite: Suite, variant: str, agent: Agent) -> Iterator[str]:
+    """Yields a sentence for tools, and one for answers, that the agent of a variant never reaches."""
+    if not (is_black_box(agent) or needs_task(agent) or code_place(agent)):
+        return
+    calls_none = f"the agent {suite.agent_of(variant)['kind']!r} calls none of the suite's tools, so there is nothing to"
+    if not isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly):
+        yield f"tools: {calls_none} carry out"
+    if suite.answers_of(variant):
+        yield f"answers: {calls_none} answer"
+
+
+def measured_thresholds(draft: SuiteDraft) -> Iterator[str]:
+    """Is there a threshold for a score that no scorer of the suite measures?"""
+    for name in draft.suite.thresholds:
+        if name.removesuffix(".mean") not in draft.suite.score_names:
+            scores = f"{', '.join(draft.suite.score_names)} (and <score>.mean)"
+            yield f"thresholds: {name!r} is not measured; scores of this suite: {scores}"
+
+
+def quarantine(draft: SuiteDraft) -> Iterable[str]:
+    """Are the entries of the quarantine known, single and in force, and not too many?"""
+    return quarantine_faults(draft.suite.quarantine, {each.id for each in draft.suite.scenarios}, draft.today)
+
+
+def thresholds_in_range(draft: SuiteDraft) -> Iterable[str]:
+    """Would every score, or none, reach a threshold?"""
+    return threshold_faults(draft.suite, draft.suite.thresholds)
+
+
+def threshold_faults(suite: Suite, thresholds: Mapping[str, float]) -> Iterator[str]:
+    """Yields a sentence for each threshold that lies outside of the range of its score."""
+    for name, threshold in thresholds.items():
+        score = name.removesuffix(".mean")
+        if not (scale := suite.scale(score)).contains(threshold):
+            yield _out_of_range(f"the threshold {name}: {threshold:g}", score, scale)
+
+
+def rules_in_range(draft: SuiteDraft) -> Iterator[str]:
+    """Would every run, or none, keep a rule of the gate?"""
+    yield from filter(None, (rule_fault(draft.suite, rule) for rule in draft.rules))
+
+
+def rule_fault(suite: Suite, rule: Rule) -> str:
+    """Returns why a rule about a score would decide nothing; an empty text if it decides something."""
+    if rule.kind != "score":
+        return ""
+    scale = suite.scale(rule.metric)
+    if not rule.versus:
+        return "" if scale.contains(rule.limit) else _out_of_range(f"the rule {rule.text!r}", rule.metric, scale)
+    too_wide = scale.width is not None and rule.margin > scale.width
+    return _out_of_range(f"the margin {rule.text!r}", rule.metric, scale) if too_wide else ""
+
+
+def _out_of_range(what: str, score: str, scale: Scale) -> str:
+    return f"{what} is out of range: {score} is {scale.range_text}, so it would decide nothing"
+
+
+#: All checks, in the order of their sentences.
+CHECKS: tuple[Check, ...] = (
+    known_sandboxes,
+    tasks_outside_processes,
+    answers_of_known_tools,
+    tasks_for_agents,
+    tools_for_agents,
+    measured_thresholds,
+    quarantine,
+    thresholds_in_range,
+    rules_in_range,
+)
+
+
+def plugin_checks() -> list[Check]:
+    """Returns the checks of installed plugins; raises ConfigError for one that cannot be loaded."""
+    from importlib.metadata import entry_points
+
+    checks: list[Check] = []
+    for each in entry_points(group=ENTRY_POINTS):
+        try:
+            checks.append(each.load())
+        except Exception as error:  # code of a plugin
+            raise ConfigError(f"the check {each.name!r} of the entry points {ENTRY_POINTS} cannot be loaded: {error}") from error
+    return checks

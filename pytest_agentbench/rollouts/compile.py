@@ -1,0 +1,195 @@
+"""Compiles a suite: its folder is read once, its rules are parsed once, and everything about it is checked, before anything boots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.agents import Agent
+from pytest_agentbench.agents.factory import brings_code, make_agent
+from pytest_agentbench.errors import ConfigError, MissingData
+from pytest_agentbench.gate.rules import Rule, parse_rule
+from pytest_agentbench.rollouts.checks import CHECKS, Check, SuiteDraft, plugin_checks
+from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_code
+from pytest_agentbench.runs.suite_result import bar_of
+from pytest_agentbench.scorers import built_in_scales
+from pytest_agentbench.suites import arms as arms_of
+from pytest_agentbench.suites.arms import Arm, VariantOrigin
+from pytest_agentbench.suites.disclosure import keys_in_names
+from pytest_agentbench.suites.folder import SuiteText, read_suite
+from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+
+MOST = 10  # problems of a suite that are told
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """What a command line changes of a suite, and which of its variants it chooses."""
+
+    changes: Sequence[tuple[str, Any]] = ()  # (dotted path, value)
+    agent: str | None = None  # in the place of the suite's own
+    variants: Sequence[str] = (arms_of.DEFAULT,)
+    arms: Sequence[Arm] = ()  # of an A/B session
+    trials: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The options that change a suite.yaml, without values, for the end of a sentence about that file. It is empty without any."""
+        options = [*(["--agentbench-agent"] if self.agent else []), *(f"--agentbench-set {name}" for name, _ in self.changes)]
+        return f" (as changed by {', '.join(options)})" if options else ""
+
+
+AS_IT_IS = SuiteOptions()
+
+
+@dataclass(frozen=True)
+class CompiledSuite:
+    """A suite that is sound, with all that a session derives from its folder. Nothing of it is parsed again."""
+
+    suite: Suite  # with the scales that its scorers declare
+    variants: tuple[str, ...]  # that run; in an A/B session each under each arm
+    trials: int
+    thresholds: Mapping[str, float]  # in force
+    rules: tuple[Rule, ...] = ()  # of its `gate`
+    agents: Mapping[str, Agent] = field(default_factory=dict)  # variant -> its agent, if it is a built-in one
+    sides: Mapping[str, VariantOrigin] = field(default_factory=dict)  # in an A/B session: variant -> the suite's own, and the arm
+
+    @property
+    def name(self) -> str:
+        """The suite's name."""
+        return self.suite.name
+
+    @property
+    def folder(self) -> Path:
+        """The suite's folder."""
+        return self.suite.folder
+
+    @property
+    def unusable(self) -> dict[str, str]:
+        """Scenario -> why it cannot run, a sentence. Its tests are errors, and the rest of the suite runs."""
+        return {each.id: each.task.broken for each in self.suite.scenarios if each.task and each.task.broken}
+
+
+class UnsoundSuite(ConfigError):
+    """A suite that cannot run: a line for each of its problems, the first MOST of them."""
+
+    def __init__(self, file: Path, problems: Sequence[str], changed: str) -> None:
+        """`changed` names the options that changed the file."""
+        lines = [f"{file}: {problem}" for problem in problems[:MOST]]
+        more = [f"{file}: and {len(problems) - MOST} more problems"] if len(problems) > MOST else []
+        super().__init__("\n".join((*lines, *more)) + changed)
+
+
+def compile_suite(text: SuiteText, options: SuiteOptions = AS_IT_IS) -> CompiledSuite:
+    """Reads and checks the suite of a suite.yaml that has been parsed.
+
+    Code that the suite brings is imported in a process of its own. Raises UnsoundSuite with all problems, and MissingData if the data
+    are not on this machine.
+    """
+    return _or_raise(compile_all([(text, options)])[0])
+
+
+def compile_all(texts: Iterable[tuple[SuiteText, SuiteOptions]]) -> list[CompiledSuite | ConfigError]:
+    """Compiles several suites as `compile_suite` does, or returns its error. The code of suites is checked side by side."""
+    readings, checks = [_read(text, options) for text, options in texts], (*CHECKS, *plugin_checks())
+
+    def finished(reading: _Reading | ConfigError) -> CompiledSuite | ConfigError:
+        return reading if isinstance(reading, ConfigError) else reading.finish(checks)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return [*threads.map(finished, readings)]
+
+
+def checked(suite: Suite, variants: Sequence[str] = (arms_of.DEFAULT,)) -> CompiledSuite:
+    """Checks a suite that was read; raises UnsoundSuite as `compile_suite` does."""
+    return _or_raise(_Reading(suite, tuple(variants), {}, AS_IT_IS, []).finish(CHECKS))
+
+
+def _or_raise(result: CompiledSuite | ConfigError) -> CompiledSuite:
+    if isinstance(result, ConfigError):
+        raise result
+    return result
+
+
+def _read(text: SuiteText, options: SuiteOptions) -> _Reading | ConfigError:
+    """Reads a suite with its data, and with the arms of a session; returns the error if there is no suite to speak of then."""
+    try:
+        suite = read_suite(text, options.changes, options.agent)
+        if faults := [*keys_in_names((suite.name, *suite.variants), suite.scenarios)]:  # Sentences about other faults would tell the key.
+            return UnsoundSuite(text.file, faults, options.text)
+        problems, variants = _chosen(suite, options.variants)
+        sides: Mapping[str, VariantOrigin] = {}
+        if options.arms:
+            sides = arms_of.sides(variants, options.arms)
+            suite, variants = arms_of.in_arms(suite, variants, options.arms)
+    except MissingData as error:
+        return error
+    except ConfigError as error:
+        return ConfigError(f"{error}{options.text}")
+    return _Reading(suite, variants, sides, options, problems)
+
+
+def _chosen(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Returns a sentence for each name that is none of a variant, and the variants to run."""
+    every = (arms_of.DEFAULT, *suite.variants)
+    if tuple(names) == ("all",):
+        return [], every
+    unknown = [f"no variant {name!r}; known: {', '.join(every)}, or `all`" for name in names if name not in every]
+    return unknown, tuple(name for name in names if name in every)
+
+
+@dataclass
+class _Reading:
+    """A suite that was read, and the problems that have been found in it."""
+
+    suite: Suite
+    variants: tuple[str, ...]
+    sides: Mapping[str, VariantOrigin]
+    options: SuiteOptions
+    problems: list[str]
+
+    def finish(self, checks: Sequence[Check]) -> CompiledSuite | ConfigError:
+        """Checks the suite; returns it compiled, or an error with all problems."""
+        agents = self._agents()
+        scales, faults = built_in_scales(self.suite)
+        self.suite = self.suite.with_scales(scales)
+        self.problems += faults
+        if not self.problems and brings_any(self.suite, self.variants):  # All names of the suite are known by now.
+            check = check_code(self.suite, self.variants)
+            self.problems += [check.fault.removeprefix(f"{self.suite.folder / SUITE_FILE}: ")] if check.fault else []
+            self.suite = self.suite.with_scales(check.scales)
+        rules = self._rules()
+        draft = SuiteDraft(self.suite, self.variants, agents, rules, datetime.now().astimezone().date())
+        self.problems += [problem for check in checks for problem in check(draft)]
+        if self.problems:
+            return UnsoundSuite(self.suite.folder / SUITE_FILE, [*dict.fromkeys(self.problems)], self.options.text)
+        trials = self.options.trials or self.suite.trials
+        return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, agents, self.sides)
+
+    def _agents(self) -> dict[str, Agent]:
+        """Makes the agents that are built-in ones, each once."""
+        agents: dict[str, Agent] = {}
+        for variant in self.variants:
+            settings = self.suite.agent_of(variant)
+            try:
+                if not brings_code(settings, self.suite.folder):
+                    agents[variant] = make_agent(settings, self.suite.folder)
+            except ConfigError as error:
+                self.problems.append(str(error))
+        return agents
+
+    def _rules(self) -> tuple[Rule, ...]:
+        """Parses the rules of the suite's gate."""
+        suite, rules = self.suite, []
+        passes = bar_of(suite.score_names, suite.thresholds, suite.scales) is not None
+        for text in suite.gate:
+            try:
+                rules.append(parse_rule(text, suite.score_names, suite.scales, passes=passes))
+            except ConfigError as error:
+                self.problems.append(str(error))
+        return tuple(rules)

@@ -1,0 +1,174 @@
+"""A suite is read once, checked once, and its rules are parsed once."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError, MissingData
+from pytest_agentbench.rollouts.compile import MOST, CompiledSuite, SuiteOptions, compile_all, compile_suite
+from pytest_agentbench.suites.arms import Arm, VariantOrigin
+from pytest_agentbench.suites.folder import SuiteText
+from tests.tasks import write_task
+
+ENTRY = {"id": "s-0", "question": "?", "available_tools": []}
+
+
+def suite_text(folder: Path, **keys: Any) -> SuiteText:
+    """A suite with one scenario and these keys."""
+    spec = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}, **keys}
+    (folder / "data.json").write_text(json.dumps([ENTRY]))
+    (folder / "suite.yaml").write_text(json.dumps(spec))
+    return SuiteText.of(folder / "suite.yaml")
+
+
+def problems(text: SuiteText, options: SuiteOptions = SuiteOptions()) -> list[str]:  # noqa: B008 - it is frozen
+    """The lines of the error about a suite."""
+    with pytest.raises(ConfigError) as caught:
+        compile_suite(text, options)
+    return str(caught.value).split("\n")
+
+
+def test_a_suite_is_compiled(tmp_path: Path) -> None:
+    """A suite comes with thresholds, rules, agents, and the variants and trials that were asked for, and with changed values."""
+    text = suite_text(tmp_path, trials=2, thresholds={"tsq": 0.5}, variants={"hot": {}}, gate=["tsq.mean >= 0.4"])
+
+    plain = compile_suite(text)
+    changed = compile_suite(text, SuiteOptions([("thresholds.tsq", 0.7)], variants=("all",), trials=3))
+
+    assert ("shop", tmp_path, {"tsq": 0.5}, ("default",), 2) == (plain.name, plain.folder, plain.thresholds, plain.variants, plain.trials)
+    assert ["tsq.mean >= 0.4"] == [rule.text for rule in plain.rules]
+    assert ({"tsq": 0.7}, ("default", "hot"), 3) == (changed.thresholds, changed.variants, changed.trials)
+    assert ["default", "hot"] == [*changed.agents]
+    assert (0.0, 1.0) == plain.suite.scale("tsq").limits
+
+
+def test_variants_in_their_order(tmp_path: Path) -> None:
+    """`all` is the suite's own agent and every variant; names keep the order in which they were asked for."""
+    text = suite_text(tmp_path, variants={"hot": {}, "cold": {}})
+
+    assert ("default", "hot", "cold") == compile_suite(text, SuiteOptions(variants=("all",))).variants
+    assert ("cold", "default") == compile_suite(text, SuiteOptions(variants=("cold", "default"))).variants
+
+
+def test_only_chosen_variants_count(tmp_path: Path) -> None:
+    """A fault in a variant is found when the variant is to run."""
+    text = suite_text(tmp_path, variants={"hot": {"agent": {"kind": "tool_callin"}}})
+
+    assert ("default",) == compile_suite(text).variants
+    assert "no agent 'tool_callin'" in problems(text, SuiteOptions(variants=("default", "hot")))[0]
+
+
+def test_arms(tmp_path: Path) -> None:
+    """In an A/B session each variant is there under each arm, and has its agent once."""
+    arms = (Arm("a", "model", "small"), Arm("b", "model", "large"))
+
+    compiled = compile_suite(suite_text(tmp_path), SuiteOptions(arms=arms))
+
+    assert ("a", "b") == compiled.variants
+    assert {"a": VariantOrigin("default", "a"), "b": VariantOrigin("default", "b")} == compiled.sides
+    assert ("small", "large") == tuple(compiled.suite.agent_of(name)["model"] for name in compiled.variants)
+    assert ["a", "b"] == [*compiled.agents]
+
+
+def test_the_command_line_is_named(tmp_path: Path) -> None:
+    """Where options have changed the suite its error names them, without their values: the file alone may be right."""
+    said = problems(suite_text(tmp_path), SuiteOptions([("agent.temprature", 0.6)], "tool_callin"))
+
+    assert said[0].startswith(f"{tmp_path}/suite.yaml: ")
+    assert said[-1].endswith(" (as changed by --agentbench-agent, --agentbench-set agent.temprature)")
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    """Each problem is a line that names the file; after ten of them their number is told."""
+    five = suite_text(
+        tmp_path,
+        scorers=["tsq", "tqs"],
+        thresholds={"tsq": 1.5, "exact": 0.5},
+        gate=["tsq.mean >= 80", "tsq"],
+        agent={"kind": "tool_callin"},
+    )
+
+    said = problems(five)
+
+    assert all(line.startswith(f"{tmp_path}/suite.yaml: ") for line in said)
+    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(said, STARTS, strict=True))
+    many = suite_text(tmp_path, gate=[f"tsq.mean >= {number}" for number in range(2, 16)])
+    assert (MOST + 1, f"{tmp_path}/suite.yaml: and 4 more problems") == (len(lines := problems(many)), lines[-1])
+
+
+STARTS = (
+    "no agent 'tool_callin'",
+    "no scorer 'tqs'",
+    "gate rule 'tsq' should be METRIC",
+    "thresholds: 'exact' is not",
+    "the threshold tsq: 1.5 is",
+    "the rule 'tsq.mean >= 80' ",
+)
+
+
+def test_missing_data(tmp_path: Path) -> None:
+    """Data that nobody may ship have an error of their own."""
+    with pytest.raises(MissingData, match=r"hle\.jsonl is not there"):
+        compile_suite(suite_text(tmp_path, dataset={"format": "hle", "file": "hle.jsonl"}))
+
+
+def test_one_does_not_spoil_another(tmp_path: Path) -> None:
+    """Of several suites each is compiled, or is the error that says why not, in their order."""
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    texts = [suite_text(folder, name=folder.name, scorers=["tsq" if folder.name != "b" else "tqs"]) for folder in folders]
+
+    first, second, third = compile_all((text, SuiteOptions()) for text in texts)
+
+    assert ["a", "c"] == [each.name for each in (first, third) if isinstance(each, CompiledSuite)]
+    assert f"{tmp_path}/b/suite.yaml: no scorer 'tqs'" in str(second)
+
+
+CODE = """
+import os
+from pytest_agentbench import scorer
+
+assert os.getpid() != {pid}
+
+@scorer(better="lower", range=(0, 9))
+def slips(scenario, rollout):
+    return 0
+
+class Agent:
+    async def run(self, scenario, llm, tools): ...
+"""
+
+
+def test_code_of_the_suite(tmp_path: Path) -> None:
+    """A suite's own code is imported in another process, and what its scorers declare counts for thresholds and rules."""
+    (tmp_path / "code.py").write_text(CODE.format(pid=os.getpid()))
+    own: dict[str, Any] = {"agent": {"kind": "./code.py:Agent"}, "scorers": ["./code.py:slips"]}
+
+    sound = compile_suite(suite_text(tmp_path, **own, gate=["slips.mean <= 9"]))
+
+    assert ({}, "lower", (0.0, 9.0)) == (sound.agents, sound.suite.scale("slips").better, sound.suite.scale("slips").limits)
+    assert ["the rule 'slips.mean <= 10' is out of range: slips is between 0 and 9, so it would decide nothing"] == [
+        line.removeprefix(f"{tmp_path}/suite.yaml: ") for line in problems(suite_text(tmp_path, **own, gate=["slips.mean <= 10"]))
+    ]
+    (tmp_path / "code.py").write_text("raise RuntimeError('imported')")
+    assert "RuntimeError: imported" in problems(suite_text(tmp_path, **own))[0]
+
+
+def test_a_broken_task(tmp_path: Path) -> None:
+    """A scenario that cannot run is no problem of its suite: the rest runs."""
+    for name in ("sound", "broken"):
+        write_task(tmp_path / "tasks", name)
+    (tmp_path / "tasks/broken/task.toml").write_text("[")
+    keys = {"dataset": {"format": "harbor", "file": "tasks"}, "agent": {"kind": "terminal"}, "scorers": ["reward"]}
+
+    compiled = compile_suite(suite_text(tmp_path, **keys))
+
+    assert ["broken"] == [*compiled.unusable]
+    assert "task.toml" in compiled.unusable["broken"]
+    assert {"sound", "broken"} == {each.id for each in compiled.suite.scenarios}
