@@ -38,7 +38,7 @@ class SuiteDraft:
     today: date
 
 
-Check = Callable[[SuiteDraft], Iterable[str]]
+SuiteCheck = Callable[[SuiteDraft], Iterable[str]]
 
 
 def known_sandboxes(draft: SuiteDraft) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _out_of_range(what: str, score: str, scale: Scale) -> str:
 
 
 #: All checks, in the order of their sentences.
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[SuiteCheck, ...] = (
     known_sandboxes,
     tasks_outside_processes,
     answers_of_known_tools,
@@ -166,11 +166,11 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def plugin_checks() -> list[Check]:
+def plugin_checks() -> list[SuiteCheck]:
     """Returns the checks of installed plugins; raises ConfigError for one that cannot be loaded."""
     from importlib.metadata import entry_points
 
-    checks: list[Check] = []
+    checks: list[SuiteCheck] = []
     for each in entry_points(group=ENTRY_POINTS):
         try:
             checks.append(each.load())

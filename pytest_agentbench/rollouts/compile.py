@@ -14,7 +14,7 @@ from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, make_agent
 from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.gate.rules import Rule, parse_rule
-from pytest_agentbench.rollouts.checks import CHECKS, Check, SuiteDraft, plugin_checks
+from pytest_agentbench.rollouts.checks import CHECKS, SuiteCheck, SuiteDraft, plugin_checks
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_code
 from pytest_agentbench.runs.suite_result import bar_of
 from pytest_agentbench.scorers import built_in_scales
@@ -28,7 +28,7 @@ MOST = 10  # problems of a suite that are told
 
 
 @dataclass(frozen=True)
-class SuiteOptions:
+class CompileOptions:
     """What a command line changes of a suite, and which of its variants it chooses."""
 
     changes: Sequence[tuple[str, Any]] = ()  # (dotted path, value)
@@ -44,7 +44,7 @@ class SuiteOptions:
         return f" (as changed by {', '.join(options)})" if options else ""
 
 
-AS_IT_IS = SuiteOptions()
+AS_IT_IS = CompileOptions()
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class UnsoundSuite(ConfigError):
         super().__init__("\n".join((*lines, *more)) + changed)
 
 
-def compile_suite(text: SuiteText, options: SuiteOptions = AS_IT_IS) -> CompiledSuite:
+def compile_suite(text: SuiteText, options: CompileOptions = AS_IT_IS) -> CompiledSuite:
     """Reads and checks the suite of a suite.yaml that has been parsed.
 
     Code that the suite brings is imported in a process of its own. Raises UnsoundSuite with all problems, and MissingData if the data
@@ -94,7 +94,7 @@ def compile_suite(text: SuiteText, options: SuiteOptions = AS_IT_IS) -> Compiled
     return _or_raise(compile_all([(text, options)])[0])
 
 
-def compile_all(texts: Iterable[tuple[SuiteText, SuiteOptions]]) -> list[CompiledSuite | ConfigError]:
+def compile_all(texts: Iterable[tuple[SuiteText, CompileOptions]]) -> list[CompiledSuite | ConfigError]:
     """Compiles several suites as `compile_suite` does, or returns its error. The code of suites is checked side by side."""
     readings, checks = [_read(text, options) for text, options in texts], (*CHECKS, *plugin_checks())
 
@@ -116,7 +116,7 @@ def _or_raise(result: CompiledSuite | ConfigError) -> CompiledSuite:
     return result
 
 
-def _read(text: SuiteText, options: SuiteOptions) -> _Reading | ConfigError:
+def _read(text: SuiteText, options: CompileOptions) -> _Reading | ConfigError:
     """Reads a suite with its data, and with the arms of a session; returns the error if there is no suite to speak of then."""
     try:
         suite = read_suite(text, options.changes, options.agent)
@@ -150,10 +150,10 @@ class _Reading:
     suite: Suite
     variants: tuple[str, ...]
     sides: Mapping[str, VariantOrigin]
-    options: SuiteOptions
+    options: CompileOptions
     problems: list[str]
 
-    def finish(self, checks: Sequence[Check]) -> CompiledSuite | ConfigError:
+    def finish(self, checks: Sequence[SuiteCheck]) -> CompiledSuite | ConfigError:
         """Checks the suite; returns it compiled, or an error with all problems."""
         agents = self._agents()
         scales, faults = built_in_scales(self.suite)

@@ -15,7 +15,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import SUITE_FILE
 
 if TYPE_CHECKING:
-    from pytest_agentbench.rollouts.compile import CompiledSuite, SuiteOptions
+    from pytest_agentbench.rollouts.compile import CompiledSuite, CompileOptions
     from pytest_agentbench.suites.folder import SuiteText
 
 
@@ -158,7 +158,7 @@ def is_left_out(name: str, marks: str, suites: Collection[str]) -> bool:
     return name not in words and all(word in suites for word in words)
 
 
-def discover(heads: Sequence[SuiteHead], options: Mapping[str, SuiteOptions], *, insists: bool) -> DiscoveredSuites:
+def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], *, insists: bool) -> DiscoveredSuites:
     """Compiles the suites; what is wrong with one of them becomes the error of its tests, and the others are not concerned.
 
     `options` are those of each suite by its name. Data that are not on this machine are no fault, unless somebody `insists` on a verdict.

@@ -112,11 +112,11 @@ def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHea
 
     An agent, a setting, a variant or an arm of the command line is for those suites alone: it may not exist in others.
     """
-    from pytest_agentbench.rollouts.compile import SuiteOptions
+    from pytest_agentbench.rollouts.compile import CompileOptions
 
-    chosen = SuiteOptions(settings.suite_changes, settings.agent, settings.variants, settings.ab, settings.trials)
+    chosen = CompileOptions(settings.suite_changes, settings.agent, settings.variants, settings.ab, settings.trials)
     left_out = _left_out(config, [head.name for head in heads])
-    options = {head.name: SuiteOptions(trials=settings.trials) if head.name in left_out else chosen for head in heads}
+    options = {head.name: CompileOptions(trials=settings.trials) if head.name in left_out else chosen for head in heads}
     marks = config.getoption("markexpr", "")
     unnamed = [UnusableSuite(each.folder, why, skip=True) for each in heads if (why := each.not_named(config.args, marks))]
     named = [head for head in heads if head.folder not in {each.folder for each in unnamed}]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError, MissingData
-from pytest_agentbench.rollouts.compile import MOST, CompiledSuite, SuiteOptions, compile_all, compile_suite
+from pytest_agentbench.rollouts.compile import MOST, CompiledSuite, CompileOptions, compile_all, compile_suite
 from pytest_agentbench.suites.arms import Arm, VariantOrigin
 from pytest_agentbench.suites.folder import SuiteText
 from tests.tasks import write_task
@@ -26,7 +26,7 @@ def suite_text(folder: Path, **keys: Any) -> SuiteText:
     return SuiteText.of(folder / "suite.yaml")
 
 
-def problems(text: SuiteText, options: SuiteOptions = SuiteOptions()) -> list[str]:  # noqa: B008 - it is frozen
+def problems(text: SuiteText, options: CompileOptions = CompileOptions()) -> list[str]:  # noqa: B008 - it is frozen
     """The lines of the error about a suite."""
     with pytest.raises(ConfigError) as caught:
         compile_suite(text, options)
@@ -38,7 +38,7 @@ def test_a_suite_is_compiled(tmp_path: Path) -> None:
     text = suite_text(tmp_path, trials=2, thresholds={"tsq": 0.5}, variants={"hot": {}}, gate=["tsq.mean >= 0.4"])
 
     plain = compile_suite(text)
-    changed = compile_suite(text, SuiteOptions([("thresholds.tsq", 0.7)], variants=("all",), trials=3))
+    changed = compile_suite(text, CompileOptions([("thresholds.tsq", 0.7)], variants=("all",), trials=3))
 
     assert ("shop", tmp_path, {"tsq": 0.5}, ("default",), 2) == (plain.name, plain.folder, plain.thresholds, plain.variants, plain.trials)
     assert ["tsq.mean >= 0.4"] == [rule.text for rule in plain.rules]
@@ -51,8 +51,8 @@ def test_variants_in_their_order(tmp_path: Path) -> None:
     """`all` is the suite's own agent and every variant; names keep the order in which they were asked for."""
     text = suite_text(tmp_path, variants={"hot": {}, "cold": {}})
 
-    assert ("default", "hot", "cold") == compile_suite(text, SuiteOptions(variants=("all",))).variants
-    assert ("cold", "default") == compile_suite(text, SuiteOptions(variants=("cold", "default"))).variants
+    assert ("default", "hot", "cold") == compile_suite(text, CompileOptions(variants=("all",))).variants
+    assert ("cold", "default") == compile_suite(text, CompileOptions(variants=("cold", "default"))).variants
 
 
 def test_only_chosen_variants_count(tmp_path: Path) -> None:
@@ -60,14 +60,14 @@ def test_only_chosen_variants_count(tmp_path: Path) -> None:
     text = suite_text(tmp_path, variants={"hot": {"agent": {"kind": "tool_callin"}}})
 
     assert ("default",) == compile_suite(text).variants
-    assert "no agent 'tool_callin'" in problems(text, SuiteOptions(variants=("default", "hot")))[0]
+    assert "no agent 'tool_callin'" in problems(text, CompileOptions(variants=("default", "hot")))[0]
 
 
 def test_arms(tmp_path: Path) -> None:
     """In an A/B session each variant is there under each arm, and has its agent once."""
     arms = (Arm("a", "model", "small"), Arm("b", "model", "large"))
 
-    compiled = compile_suite(suite_text(tmp_path), SuiteOptions(arms=arms))
+    compiled = compile_suite(suite_text(tmp_path), CompileOptions(arms=arms))
 
     assert ("a", "b") == compiled.variants
     assert {"a": VariantOrigin("default", "a"), "b": VariantOrigin("default", "b")} == compiled.sides
@@ -77,7 +77,7 @@ def test_arms(tmp_path: Path) -> None:
 
 def test_the_command_line_is_named(tmp_path: Path) -> None:
     """Where options have changed the suite its error names them, without their values: the file alone may be right."""
-    said = problems(suite_text(tmp_path), SuiteOptions([("agent.temprature", 0.6)], "tool_callin"))
+    said = problems(suite_text(tmp_path), CompileOptions([("agent.temprature", 0.6)], "tool_callin"))
 
     assert said[0].startswith(f"{tmp_path}/suite.yaml: ")
     assert said[-1].endswith(" (as changed by --agentbench-agent, --agentbench-set agent.temprature)")
@@ -124,7 +124,7 @@ def test_one_does_not_spoil_another(tmp_path: Path) -> None:
         folder.mkdir()
     texts = [suite_text(folder, name=folder.name, scorers=["tsq" if folder.name != "b" else "tqs"]) for folder in folders]
 
-    first, second, third = compile_all((text, SuiteOptions()) for text in texts)
+    first, second, third = compile_all((text, CompileOptions()) for text in texts)
 
     assert ["a", "c"] == [each.name for each in (first, third) if isinstance(each, CompiledSuite)]
     assert f"{tmp_path}/b/suite.yaml: no scorer 'tqs'" in str(second)
