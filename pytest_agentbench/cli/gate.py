@@ -93,7 +93,7 @@ def suites_of(run: Run) -> Iterator[CompiledSuite]:
     for group, part in run.suites.items():
         name = suite_of(group, part.variant)
         scorers, folder = {each.scorer: each.options for each in part.scored_by.values()}, Path(part.folder)
-        suite = Suite(name, folder, (), part.dataset, scorers=scorers, scales=part.scales, gate=part.gate, deterministic=part.deterministic)
+        suite = Suite(name, folder, (), dataset=part.dataset, scorers=scorers, scales=part.scales, deterministic=part.deterministic)
         passes = bar_of(suite.score_names, part.thresholds, part.scales) is not None
         rules = tuple(parse_rule(text, suite.score_names, part.scales, passes=passes) for text in part.gate)
         yield CompiledSuite(suite, (part.variant,), 1, part.thresholds, rules)

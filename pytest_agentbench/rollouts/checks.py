@@ -16,7 +16,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Scale
 from pytest_agentbench.sandbox.harbor_factory import check_sandbox
 from pytest_agentbench.suites.quarantine import quarantine_faults
-from pytest_agentbench.suites.suite import Suite
+from pytest_agentbench.suites.suite import PoolSuite, Suite
 from pytest_agentbench.tools import factory as tool_factory
 from pytest_agentbench.tools.answers import answers_from, check_answers
 from pytest_agentbench.tools.source import DecisionOnly
@@ -95,7 +95,7 @@ def tools_for_agents(draft: SuiteDraft) -> Iterator[str]:
         yield from uncalled_tools(draft.suite, variant, agent)
 
 
-def uncalled_tools(suite: Suite, variant: str, agent: Agent) -> Iterator[str]:
+def uncalled_tools(suite: PoolSuite, variant: str, agent: Agent) -> Iterator[str]:
     """Yields a sentence for tools, and one for answers, that the agent of a variant never reaches."""
     if not (is_black_box(agent) or needs_task(agent) or code_place(agent)):
         return

@@ -30,7 +30,7 @@ from pytest_agentbench.rollouts.scores import scored, scorer_of
 from pytest_agentbench.rollouts.verified import agents_time, verified
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
 from pytest_agentbench.scorers import Scorer
-from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
+from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Scenario, score_name
 from pytest_agentbench.tools import factory as tool_factory
 from pytest_agentbench.tools.answers import CannedAnswer, answered, answers_from, check_answers
 from pytest_agentbench.tools.source import DecisionOnly, Tools
@@ -57,7 +57,7 @@ class RolloutSetup:
     unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
 
 
-def prepare(suite: Suite, variant: str, sizes: Sizes = USUAL) -> RolloutSetup:
+def prepare(suite: PoolSuite, variant: str, sizes: Sizes = USUAL) -> RolloutSetup:
     """Resolves the names of a suite; raises ConfigError that names its suite.yaml."""
     settings = suite.agent_of(variant)
     with _names_its_file(suite):
@@ -74,7 +74,7 @@ def prepare(suite: Suite, variant: str, sizes: Sizes = USUAL) -> RolloutSetup:
 
 
 @contextmanager
-def _names_its_file(suite: Suite) -> Iterator[None]:
+def _names_its_file(suite: PoolSuite) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:

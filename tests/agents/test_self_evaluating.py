@@ -446,7 +446,7 @@ def test_a_check_imports_no_wrapped_code(tmp_path: Path, wraps: Any) -> None:
     (tmp_path / "agent.py").write_text(f"import os\nassert os.getpid() != {os.getpid()}\n{mine}")
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
 
-    checked(Suite("shop", tmp_path, (SCENARIO,), data, agent={"kind": "self_evaluating", "wraps": wraps}))
+    checked(Suite("shop", tmp_path, (SCENARIO,), dataset=data, agent={"kind": "self_evaluating", "wraps": wraps}))
 
 
 def test_merit() -> None:

@@ -36,7 +36,7 @@ def touch(root: Path, *names: str) -> None:
 def shop(**keys: Any) -> CompiledSuite:
     scenarios = tuple(Scenario(f"s-{number}", ()) for number in range(3))
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3)
-    suite = Suite("shop", Path("scenarios/shop"), scenarios, data, scales=SCALES, **keys)
+    suite = Suite("shop", Path("scenarios/shop"), scenarios, dataset=data, scales=SCALES, **keys)
     return CompiledSuite(suite, ("default",), 1, dict(suite.thresholds))
 
 
