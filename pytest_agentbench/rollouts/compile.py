@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, make_agent
@@ -23,6 +23,8 @@ from pytest_agentbench.suites.arms import Arm, VariantOrigin
 from pytest_agentbench.suites.disclosure import keys_in_names
 from pytest_agentbench.suites.folder import SuiteText, read_suite
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+
+Result = TypeVar("Result")
 
 MOST = 10  # problems of a suite that are told
 
@@ -91,46 +93,43 @@ def compile_suite(text: SuiteText, options: CompileOptions = AS_IT_IS) -> Compil
     Code that the suite brings is imported in a process of its own. Raises UnsoundSuite with all problems, and MissingData if the data
     are not on this machine.
     """
-    return _or_raise(compile_all([(text, options)])[0])
+    return _read(text, options).finish((*CHECKS, *plugin_checks()))
 
 
 def compile_all(texts: Iterable[tuple[SuiteText, CompileOptions]]) -> list[CompiledSuite | ConfigError]:
-    """Compiles several suites as `compile_suite` does, or returns its error. The code of suites is checked side by side."""
-    readings, checks = [_read(text, options) for text, options in texts], (*CHECKS, *plugin_checks())
-
-    def finished(reading: _Reading | ConfigError) -> CompiledSuite | ConfigError:
-        return reading if isinstance(reading, ConfigError) else reading.finish(checks)
-
+    """Compiles several suites as `compile_suite` does; the error of a suite takes its place. Their code is checked side by side."""
+    readings, checks = [_result(_read, text, options) for text, options in texts], (*CHECKS, *plugin_checks())
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return [*threads.map(finished, readings)]
+        return [*threads.map(lambda each: each if isinstance(each, ConfigError) else _result(each.finish, checks), readings)]
+
+
+def _result(function: Callable[..., Result], *arguments: Any) -> Result | ConfigError:
+    try:
+        return function(*arguments)
+    except ConfigError as error:
+        return error
 
 
 def checked(suite: Suite, variants: Sequence[str] = (arms_of.DEFAULT,)) -> CompiledSuite:
     """Checks a suite that was read; raises UnsoundSuite as `compile_suite` does."""
-    return _or_raise(_Reading(suite, tuple(variants), {}, AS_IT_IS, []).finish(CHECKS))
+    return _Reading(suite, tuple(variants), {}, AS_IT_IS, []).finish(CHECKS)
 
 
-def _or_raise(result: CompiledSuite | ConfigError) -> CompiledSuite:
-    if isinstance(result, ConfigError):
-        raise result
-    return result
-
-
-def _read(text: SuiteText, options: CompileOptions) -> _Reading | ConfigError:
-    """Reads a suite with its data, and with the arms of a session; returns the error if there is no suite to speak of then."""
+def _read(text: SuiteText, options: CompileOptions) -> _Reading:
+    """Reads a suite with its data, and with the arms of a session; raises ConfigError if there is no suite to speak of then."""
     try:
         suite = read_suite(text, options.changes, options.agent)
         if faults := [*keys_in_names((suite.name, *suite.variants), suite.scenarios)]:  # Sentences about other faults would tell the key.
-            return UnsoundSuite(text.file, faults, options.text)
+            raise UnsoundSuite(text.file, faults, options.text)
         problems, variants = _chosen(suite, options.variants)
         sides: Mapping[str, VariantOrigin] = {}
         if options.arms:
             sides = arms_of.sides(variants, options.arms)
             suite, variants = arms_of.in_arms(suite, variants, options.arms)
-    except MissingData as error:
-        return error
+    except (MissingData, UnsoundSuite):
+        raise
     except ConfigError as error:
-        return ConfigError(f"{error}{options.text}")
+        raise ConfigError(f"{error}{options.text}") from error
     return _Reading(suite, variants, sides, options, problems)
 
 
@@ -153,8 +152,8 @@ class _Reading:
     options: CompileOptions
     problems: list[str]
 
-    def finish(self, checks: Sequence[SuiteCheck]) -> CompiledSuite | ConfigError:
-        """Checks the suite; returns it compiled, or an error with all problems."""
+    def finish(self, checks: Sequence[SuiteCheck]) -> CompiledSuite:
+        """Checks the suite and returns it compiled; raises UnsoundSuite with all problems."""
         agents = self._agents()
         scales, faults = built_in_scales(self.suite)
         self.suite = self.suite.with_scales(scales)
@@ -167,7 +166,7 @@ class _Reading:
         draft = SuiteDraft(self.suite, self.variants, agents, rules, datetime.now().astimezone().date())
         self.problems += [problem for check in checks for problem in check(draft)]
         if self.problems:
-            return UnsoundSuite(self.suite.folder / SUITE_FILE, [*dict.fromkeys(self.problems)], self.options.text)
+            raise UnsoundSuite(self.suite.folder / SUITE_FILE, [*dict.fromkeys(self.problems)], self.options.text)
         trials = self.options.trials or self.suite.trials
         return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, agents, self.sides)
 
