@@ -39,7 +39,8 @@ class EngineSettings(Spec):
     max_concurrency: int | None = Field(
         default=None,
         ge=1,
-        description="So many requests are answered at a time; further ones queue, and `/metrics` shows them. Without it there is no limit.",
+        description="The maximum number of requests that are answered at a time; further ones queue, and `/metrics` shows them. "
+        "The default is no limit.",
     )
     kv_blocks: int = Field(
         default=65_536,

@@ -18,18 +18,18 @@ from pytest_agentbench.records import JUDGE, Json
 class LimitsSpec(Spec):
     """What a rollout may use before it ends with the status `limit`."""
 
-    calls: int | None = Field(default=None, ge=1, description="So many LLM calls. Without it, their number has no limit.")
+    calls: int | None = Field(default=None, ge=1, description="The maximum number of LLM calls. The default is no limit.")
     tokens: int | None = Field(
         default=None,
         ge=1,
-        description="So many tokens of prompts and output together, as usage names them; a call without usage counts none. "
-        "Without it, tokens have no limit.",
+        description="The maximum number of prompt and output tokens together, as usage names them; a call without usage counts none. "
+        "The default is no limit.",
     )
     cost: FiniteFloat | None = Field(
         default=None,
         gt=0,
-        description="So much money, by the [prices](roles.md#prices) of the endpoints that are asked, each in its own currency. "
-        "An endpoint without prices is an error. Without it, the cost has no limit.",
+        description="The maximum cost, by the [prices](roles.md#prices) of the endpoints that are asked, each in its own currency. "
+        "An endpoint without prices is an error. The default is no limit.",
     )
 
 

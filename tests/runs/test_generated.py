@@ -10,7 +10,8 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Chunk, LLMCall
 from pytest_agentbench.runs.contents import Run
-from tests.generated import FILES, docs_of, generated, keys_of, records_of
+from tests.field_docs import docs_of
+from tests.generated import FILES, generated, keys_of, records_of
 
 RECORDS: dict[type, None] = {}
 for kinds, _ in FILES.values():

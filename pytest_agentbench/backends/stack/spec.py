@@ -126,7 +126,7 @@ class ServiceSpec(Spec):
         description="How many GPUs each replica gets, or a list of the visible ones that it gets; they are [leased](stacks.md#gpus). "
         "A process sees these and no others.",
     )
-    replicas: PositiveInt = Field(default=1, description="So many instances of the service are started.")
+    replicas: PositiveInt = Field(default=1, description="The number of instances that are started.")
     port: Port = Field(default=0, description="The main port. The default 0 takes a free one.")
     ports: dict[str, Port] = Field(
         default={}, description="Further ports: a list of names, each of which gets a free one, or name -> number."
@@ -180,7 +180,7 @@ class ReadySpec(Spec):
         default=600,
         description="Seconds for all of it, from the start of the first service on; `--agentbench-set backend.ready.timeout=1800`.",
     )
-    in_a_row: PositiveInt = Field(default=2, description="So many chats have to succeed one after the other.")
+    in_a_row: PositiveInt = Field(default=2, description="The number of chats that have to succeed one after the other.")
     workers: dict[str, PositiveInt] = Field(
         default={}, description="Dynamo's worker type -> how many have to be there, for example `{prefill: 1, decode: 2}`."
     )
