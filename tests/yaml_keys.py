@@ -26,6 +26,7 @@ from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.agents.whole_answer import TruncationRetry
 from pytest_agentbench.backends.common_spec import BackendKeys
 from pytest_agentbench.backends.embedded import EmbeddedSpec
+from pytest_agentbench.backends.spec import KINDS
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.backends.stack.spec import ContainerSpec, ReadySpec, ServiceSpec
 from pytest_agentbench.backends.url import UrlSpec
@@ -40,6 +41,9 @@ from pytest_agentbench.tools.mcp import McpTools
 from tests.field_docs import LINK, docs_of
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+#: Kind -> model of a backend's YAML.
+BACKENDS: Mapping[str, type[BaseModel]] = {name: load_object("backend kind", name, KINDS, Path()) for name in KINDS}
 
 #: Keys that are resolved before a model sees them, as (JSON Schema, description).
 BESIDE: Mapping[type, Mapping[str, tuple[Json, str]]] = {
@@ -115,22 +119,21 @@ def suite_schema() -> Json:
 
 def backend_schema() -> Json:
     """The JSON Schema of a backend's YAML. What `load_backend` fills in, the name of the file as `name` for one, is not required."""
-    kinds: dict[str, type[BaseModel]] = {"embedded": EmbeddedSpec, "url": UrlSpec, "stack": StackKind}
-    schema = _schema_of(kinds)
+    schema = _schema_of(BACKENDS)
     known = schema["$defs"]
-    for kind in kinds.values():
+    for kind in BACKENDS.values():
         known[kind.__name__]["required"] = [name for name in known[kind.__name__]["required"] if name not in FILLED_IN]
     stack = known["StackKind"]
     stack["properties"] |= {name: _described(*about) for name, about in BESIDE[StackKind].items()}
     stack["required"].remove("services")
     stack["anyOf"] = [{"required": ["services"]}, {"required": ["include"]}]
     has_services = {"anyOf": stack["anyOf"]}
-    named = [{"if": _is_kind(name, required=True), "then": _ref(kind)} for name, kind in kinds.items()]
+    named = [{"if": _is_kind(name, required=True), "then": _ref(kind)} for name, kind in BACKENDS.items()]
     return {
         "$schema": DRAFT,
         "title": "pytest-agentbench: backends/NAME.yaml",
         "type": "object",
-        "properties": {"kind": {"enum": [*kinds]}},
+        "properties": {"kind": {"enum": [*BACKENDS]}},
         "anyOf": [{"required": ["kind"]}, *stack["anyOf"]],
         "allOf": [*named, {"if": has_services, "then": _ref(StackKind)}],
         "$defs": known,
