@@ -72,6 +72,8 @@ FILLED_IN = {"name": "the file's name"}
 
 LONG = 40  # characters of a default that a table shows at most
 
+KIND_DOC = "The kind, which decides the other keys: a built-in name or, of an agent, an import path such as `./agent.py:Planner`."
+
 UPGRADE_DOC = "Whether calls that do not stream [travel as streams](suites.md#the-agent), so that they have a TTFT."
 
 
@@ -133,7 +135,7 @@ def backend_schema() -> Json:
         "$schema": DRAFT,
         "title": "pytest-agentbench: backends/NAME.yaml",
         "type": "object",
-        "properties": {"kind": {"enum": [*BACKENDS]}},
+        "properties": {"kind": _described({"enum": [*BACKENDS]}, BackendKeys.model_fields["kind"].description or "")},
         "anyOf": [{"required": ["kind"]}, *stack["anyOf"]],
         "allOf": [*named, {"if": has_services, "then": _ref(StackKind)}],
         "$defs": known,
@@ -205,9 +207,10 @@ def _kinds(kinds: Mapping[str, str], default: str | None, other: str | None) -> 
         other: What other kinds contain, if there are others; nothing is known of their keys.
     """
     names: Json = {"enum": [*kinds]}
+    kind = names if other is None else {"anyOf": [names, {"type": "string", "pattern": other}]}
     return {
         "type": "object",
-        "properties": {"kind": names if other is None else {"anyOf": [names, {"type": "string", "pattern": other}]}},
+        "properties": {"kind": _described(kind, KIND_DOC)},
         "allOf": [
             {"if": _is_kind(name, required=name != default), "then": {"$ref": f"#/$defs/{definition}"}}
             for name, definition in kinds.items()
@@ -235,7 +238,7 @@ def _options_schema(kind: type, more: Json) -> Json:
     return {
         "description": LINK.sub(r"\1", (inspect.getdoc(kind) or "").partition("\n\n")[0]),
         "type": "object",
-        "properties": {"kind": {}, **options, **beside, **more},
+        "properties": {"kind": _described({}, KIND_DOC), **options, **beside, **more},
         "additionalProperties": False,
         **({"required": required} if required else {}),
     }

@@ -23,8 +23,8 @@ from pytest_agentbench.tools.toolbox import Toolbox
 class React:
     """Options: see docs/agents.md."""
 
-    # The system prompt, with `{tools}` (a line for each tool) and `{tool_names}` (their names, with commas) in it. The default is the
-    # contract.
+    # The system prompt, with `{tools}` (a line for each tool) and `{tool_names}` (their names, with commas) in it. By default, it
+    # explains the format of ReAct.
     system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
     additional_instructions: str = field(default="", metadata=A_PROMPT)  # This text is put behind the system prompt.
     # The maximum number of tool calls; if the model wants more, the status is `limit`, and what was done is scored.

@@ -153,7 +153,7 @@ class SuiteSpec(Spec):
     tools: dict[str, JsonValue] = Field(
         default={},
         description='[What carries out the calls of tools](tools.md), such as `{kind: python, module: "./tools.py:Shop"}` or '
-        "[`{kind: mcp, command: [python, server.py]}`](mcp.md). Without it, calls are recorded and answered with samples "
+        "`{kind: mcp, command: [python, server.py]}` for [an MCP server](mcp.md). Without it, calls are recorded and answered with samples "
         "(*decision-only*).",
     )
     arguments: dict[str, dict[str, Literal["exact", "ignore", "pattern"]]] = Field(

@@ -225,5 +225,29 @@ def test_every_option_is_described(kind: type) -> None:
     assert [] == [each.name for each in options_of(kind) if not is_sentence(each.doc)]
 
 
+@pytest.mark.parametrize("name", ["suite", "backend"])
+def test_the_schema_has_every_description(name: str) -> None:
+    """No description is lost between a model and the schema, where links have become their texts."""
+    properties = [*properties_in(json.loads(schema_text(name)))]
+
+    assert len(properties) > 100
+    assert [] == [key for key, schema in properties if not is_sentence(schema.get("description", ""))]
+    assert [] == [key for key, schema in properties if "](" in schema["description"]]
+
+
+def properties_in(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(key, its schema) of all keys, but for those in conditions."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from properties_in(each)
+    elif isinstance(schema, dict):
+        yield from schema.get("properties", {}).items()
+        for name, each in schema.items():
+            if name in ("properties", "$defs"):
+                yield from properties_in([*each.values()])
+            elif name not in ("if", "default", "description"):
+                yield from properties_in(each)
+
+
 def is_sentence(text: str) -> bool:
     return bool(re.match(r"[A-Z`\[*]", text)) and text.endswith((".", "!"))
