@@ -32,7 +32,7 @@ lint: $(VENV)/test.stamp  ## what CI checks besides tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-schemas: $(VENV)/test.stamp  ## the JSON Schemas and the tables of docs/run-json.md, from the records
+schemas: $(VENV)/test.stamp  ## the JSON Schemas and the tables in docs/, from the records and the models of YAMLs
 	$(BIN)/python -m tests.generated
 
 example: $(VENV)/test.stamp  ## the run in reports/example, anew

@@ -1,21 +1,15 @@
 """What is generated: JSON Schemas and tables of docs/run-json.md from the records, tables of docs/metrics.md from the registry,
-those of docs/export.md from the columns.
+those of docs/export.md from the columns; JSON Schemas of suite.yaml and of backends, and tables of their keys, from the models.
 
 `python -m tests.generated` writes them.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import functools
 import inspect
-import io
 import json
-import re
 import sys
-import textwrap
-import tokenize
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +23,8 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.tables import COLUMNS
+from tests.field_docs import LINK, docs_of
+from tests.yaml_keys import YAML_SCHEMAS, YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "pytest_agentbench" / "runs" / "schemas"
@@ -38,7 +34,6 @@ EXPORT = ROOT / "docs" / "export.md"
 TREND = ROOT / "docs" / "trend.md"
 
 PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
-LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
 #: What `agentbench schema` shows -> the records of the file, and what a line or a file of it is.
 FILES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -62,32 +57,6 @@ class Key(NamedTuple):
     doc: str
     required: bool = True
     open: bool = False  # it stands for all keys that are not named
-
-
-def docs_of(kind: type) -> dict[str, str]:
-    """Field -> the comment behind it, or in the lines above it; those of a base class come first."""
-    docs: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        if "__annotations__" in vars(each) and each.__module__.startswith("pytest_agentbench"):
-            docs |= _own_docs(each)
-    return docs
-
-
-@functools.cache
-def _own_docs(kind: type) -> dict[str, str]:
-    source = textwrap.dedent(inspect.getsource(kind))
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {token.start[0]: token.string.lstrip("#: ") for token in tokens if token.type == tokenize.COMMENT}
-    alone = {number for number, line in enumerate(source.splitlines(), 1) if line.lstrip().startswith("#")}
-    (body,) = (node.body for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
-    found = {}
-    for node in (node for node in body if isinstance(node, ast.AnnAssign)):
-        above = node.lineno
-        while above - 1 in alone:
-            above -= 1
-        lines = [comments[line] for line in range(above, (node.end_lineno or node.lineno) + 1) if line in comments]
-        found[ast.unparse(node.target)] = re.sub(r"\bNone\b", "null", " ".join(lines))
-    return found
 
 
 def keys_of(kind: type) -> list[Key]:
@@ -250,14 +219,16 @@ def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
 
 def generated() -> dict[Path, str]:
     """File -> what should be in it."""
-    schemas = {SCHEMAS / f"{name}.json": json.dumps(schema_of(name), indent=2) + "\n" for name in FILES}
+    schemas = {**{name: schema_of(name) for name in FILES}, **{name: schema() for name, schema in YAML_SCHEMAS.items()}}
     pages = {
         PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
         TREND: {"trend": tables_of("trend")},
         METRICS: {kind: metrics_of(kind) for kind in METRIC_TABLES},
         EXPORT: {table: columns_of(table) for table in COLUMNS},
+        **{ROOT / "docs" / name: tables for name, tables in YAML_TABLES.items()},
     }
-    return {**schemas, **{path: page(path, tables) for path, tables in pages.items()}}
+    written = {SCHEMAS / f"{name}.json": json.dumps(schema, indent=2) + "\n" for name, schema in schemas.items()}
+    return {**written, **{path: page(path, tables) for path, tables in pages.items()}}
 
 
 if __name__ == "__main__":

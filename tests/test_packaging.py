@@ -131,7 +131,7 @@ def test_init_again(newcomer: Newcomer, project: Path) -> None:
     done = newcomer(project, "agentbench", "init", "banking")
 
     assert 0 == done.returncode
-    assert "10 of 10 files were there already" in done.stdout
+    assert "11 of 11 files were there already" in done.stdout
     assert before == {file: file.stat().st_mtime_ns for file in (project / "scenarios").rglob("*.*")}
 
 

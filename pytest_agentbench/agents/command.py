@@ -34,14 +34,17 @@ TAIL = 600  # characters of stderr that the reason of a failure shows
 
 @dataclass(frozen=True)
 class Command:
-    """Options: `program` and its arguments, `cwd`, `python`, `env`, `keys` and `own_tools`; docs/command-agents.md has them."""
+    """Options: see docs/command-agents.md."""
 
+    # The program and its arguments, a list. A program with a `/` in it is relative to `cwd`, any other is looked up in the `PATH`.
     program: Sequence[str]
-    cwd: str = field(default=".", metadata=A_PATH)
-    python: str | None = None  # an environment or an interpreter, whose commands come first
+    cwd: str = field(default=".", metadata=A_PATH)  # The working directory, relative to the suite's folder.
+    # An environment, as [`python:` of a service](stacks.md#environments), whose commands come first in the `PATH`.
+    python: str | None = None
+    # Further environment variables; they are recorded with the run, so secrets go into `keys`.
     env: Mapping[str, str] = field(default_factory=dict)
-    keys: Sequence[str] = ()  # variables with secrets that the program gets all the same
-    own_tools: Sequence[str] = ()  # tools that the framework brings; calling them is no call of the scenario's tools
+    keys: Sequence[str] = ()  # Names of environment variables with secrets that the program gets all the same.
+    own_tools: Sequence[str] = ()  # Names of tools that the framework brings; calling them is no call of the scenario's tools.
 
     black_box: ClassVar[bool] = True
 

@@ -52,22 +52,30 @@ Context = Annotated[str, one_of(CONTEXTS)]
 class Orchestrator:
     """Options: see docs/orchestrator.md."""
 
-    max_rounds: Annotated[int, whole(1)] = 50  # answers of the model
-    context: Context = "rebuild"
-    context_tokens: Annotated[int, whole(1)] = 27_000  # of the problem and what is known of it
-    code_tokens: Annotated[int, whole(0)] = 12_000  # of them, code with its output
-    document_characters: Annotated[int, whole(1)] = 1200  # of a document that are kept
-    roles: Mapping[str, str] = field(default_factory=dict)  # name of an expert -> the role that plays it
-    retriever: str = ""  # base URL; empty: there is no tool `search`
-    topk: Annotated[int, whole(1)] = 50  # documents of a search
-    run_code: bool = True  # whether programs run, in a sandbox
-    code_sandbox: SandboxName = TASK  # whose: the task's, or one of this kind for a scenario that is no task
-    image: str = ""  # of a container
-    memory_mb: Annotated[int, whole(64)] = 2048  # of a container, and in a bubblewrap of each process
-    storage_mb: Annotated[int, whole(1)] = 256  # of a file in a container, and in a bubblewrap of all files
-    code_timeout: Annotated[float, number(0.1)] = 60.0  # seconds
-    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
-    answer_prompt: str = field(default=ANSWER_PROMPT, metadata=A_PROMPT)
+    max_rounds: Annotated[int, whole(1)] = 50  # The maximum number of answers; after them the status is `limit`.
+    context: Context = "rebuild"  # [How the model sees what is known](orchestrator.md#what-the-model-is-sent): `rebuild` or `transcript`.
+    # Tokens of the problem and what is known of it; a token is estimated as four characters.
+    context_tokens: Annotated[int, whole(1)] = 27_000
+    code_tokens: Annotated[int, whole(0)] = 12_000  # The part of them for code with its output, in tokens.
+    document_characters: Annotated[int, whole(1)] = 1200  # The number of characters kept of each document.
+    # Name of an expert -> the role that plays it: `{answer-math-1: mathematician}`. Other experts have the role of their tool.
+    roles: Mapping[str, str] = field(default_factory=dict)
+    retriever: str = ""  # The base URL of a retriever. Without it there is no tool `search`.
+    topk: Annotated[int, whole(1)] = 50  # The number of documents that a search asks for.
+    run_code: bool = True  # With `true`, programs run in a sandbox. With `false`, they are written and not run.
+    # Where programs run: in the sandbox of the `task`, or, of a question, which is no task, in one of `docker` or `bubblewrap`: [which is
+    # what](sandboxes.md#without-docker). With `task`, a question is refused before anything boots.
+    code_sandbox: SandboxName = TASK
+    image: str = ""  # The image of `code_sandbox: docker`, which has `python3`.
+    # The memory in MB of a sandbox that is not the task's, which [limits](sandboxes.md#without-docker) a container, or each process in a
+    # bubblewrap.
+    memory_mb: Annotated[int, whole(64)] = 2048
+    # The storage in MB of a sandbox that is not the task's, which [limits](sandboxes.md#without-docker) a file in a container, or all
+    # files in a bubblewrap.
+    storage_mb: Annotated[int, whole(1)] = 256
+    code_timeout: Annotated[float, number(0.1)] = 60.0  # Seconds for one program.
+    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)  # The system message of the model. The default is the original's.
+    answer_prompt: str = field(default=ANSWER_PROMPT, metadata=A_PROMPT)  # What the expert who answers is told.
 
     def __post_init__(self) -> None:
         check_options(self)

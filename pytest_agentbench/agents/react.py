@@ -23,16 +23,21 @@ from pytest_agentbench.tools.toolbox import Toolbox
 class React:
     """Options: see docs/agents.md."""
 
-    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)  # holds {tools} and {tool_names}
-    additional_instructions: str = field(default="", metadata=A_PROMPT)  # behind the system prompt
+    # The system prompt, with `{tools}` (a line for each tool) and `{tool_names}` (their names, with commas) in it. By default, it
+    # explains the format of ReAct.
+    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
+    additional_instructions: str = field(default="", metadata=A_PROMPT)  # This text is put behind the system prompt.
+    # The maximum number of tool calls; if the model wants more, the status is `limit`, and what was done is scored.
     max_tool_calls: Annotated[int, whole(1)] = 15
-    parse_agent_response_max_retries: Annotated[int, whole(0)] = 1  # of each step, the first answer not counted
-    retry_agent_response_parsing_errors: bool = True
-    raise_on_parsing_failure: bool = True  # else what could not be read is the answer
-    normalize_tool_input_quotes: bool = True  # whether an input that is almost JSON is understood
-    include_tool_input_schema_in_tool_description: bool = True
-    max_history: Annotated[int, whole(0)] = 15  # messages from before the question
-    stop: Sequence[str] = ("\nObservation:",)
+    # When its answer is no ReAct, the model may try again this many times in each step, the first answer not counted.
+    parse_agent_response_max_retries: Annotated[int, whole(0)] = 1
+    retry_agent_response_parsing_errors: bool = True  # With `false`, it may never try again.
+    # With `true`, an answer that is still no ReAct is an `agent_error`. With `false`, the error and that text are the final answer.
+    raise_on_parsing_failure: bool = True
+    normalize_tool_input_quotes: bool = True  # With `true`, an input that is [almost JSON](agents.md#almost-json) is understood.
+    include_tool_input_schema_in_tool_description: bool = True  # With `true`, a tool's line has the JSON schema of its arguments.
+    max_history: Annotated[int, whole(0)] = 15  # The maximum number of messages from before the question.
+    stop: Sequence[str] = ("\nObservation:",)  # The stop sequences of every request; an empty list sends none.
 
     def __post_init__(self) -> None:
         check_options(self)

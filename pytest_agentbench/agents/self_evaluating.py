@@ -99,16 +99,19 @@ Evaluation = Annotated[
 
 @dataclass(frozen=True)
 class SelfEvaluating:
-    """Options: `wraps` (an agent's kind or settings), `evaluator_llm` ({url, model, api_key} of a judge that is not the backend),
-    `max_retries`, `min_confidence_threshold`, `pass_feedback_to_agent`, `evaluation_prompt_template`, `feedback_template`.
-    """
+    """Options: see docs/judges.md."""
 
+    # The agent that works: its kind, or its settings with `kind` among them; `temperature` and the like stand beside `wraps`, for all
+    # requests.
     wraps: Agent = field(default=ToolCalling(), metadata=AN_AGENT)
+    # The judge, `{url, model, api_key}`. Without it, the suite's `judge` is asked, or the backend under test.
     evaluator_llm: EndpointOption | None = None
-    max_retries: Retries = 2
-    min_confidence_threshold: Share = 0.7
-    pass_feedback_to_agent: bool = False
+    max_retries: Retries = 2  # The maximum number of drafts after the first one.
+    min_confidence_threshold: Share = 0.7  # A draft needs this confidence to be accepted.
+    pass_feedback_to_agent: bool = False  # With `true`, the next draft is told what the judge said of the one before.
+    # The judge's prompt, with `{question}`, `{tools}`, `{tool_calls}` and `{answer}` in it.
     evaluation_prompt_template: Evaluation = field(default=EVALUATION, metadata=A_PROMPT)
+    # What is added to the customer's message, with `{reasoning}`, `{missing_steps}` and `{suggestions}` in it.
     feedback_template: str = field(default=FEEDBACK, metadata=A_PROMPT)
 
     def __post_init__(self) -> None:

@@ -59,11 +59,15 @@ Style = Annotated[str, one_of(STYLES)]
 class Terminal:
     """Options: see docs/terminal-agent.md."""
 
+    # With `tool`, the model calls the tools `bash` and `done`. With `text`, it writes blocks of commands, for models without a tool
+    # parser.
     style: Style = "tool"
-    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
-    max_iterations: Annotated[int, whole(1)] = 10  # answers of the model
-    command_timeout: Annotated[float, number(0.1)] = 120.0  # seconds
-    max_output: Annotated[int, whole(100)] = 10_000  # bytes of a command's output that the model sees
+    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)  # The system message; the rules of the style are put behind it.
+    # The maximum number of answers of the model; after them the status is `limit`, and what was done is verified.
+    max_iterations: Annotated[int, whole(1)] = 10
+    command_timeout: Annotated[float, number(0.1)] = 120.0  # Seconds for one command; then it is killed, and the model is told so.
+    # The maximum number of bytes of a command's output; of a larger one the model sees the beginning and the end.
+    max_output: Annotated[int, whole(100)] = 10_000
 
     needs_task: ClassVar[bool] = True
 

@@ -24,10 +24,12 @@ SYSTEM_PROMPT = (
 class ToolCalling:
     """Options: see docs/agents.md."""
 
-    max_turns: Annotated[int, whole(1)] = 12  # model calls, those that are made again not counted
-    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)
-    parallel: bool = True  # whether an answer may call several tools
-    truncation_retry: Json = field(default_factory=dict)  # the options of TruncationRetry
+    # The maximum number of answers of the model, repeated requests not counted; after them the status is `limit`.
+    max_turns: Annotated[int, whole(1)] = 12
+    system_prompt: str = field(default=SYSTEM_PROMPT, metadata=A_PROMPT)  # The system message.
+    parallel: bool = True  # With `true`, an answer may call several tools.
+    truncation_retry: Json = field(default_factory=dict)  # What happens to an answer that is cut at its limit of tokens.
+    # An answer without text and without a tool call is asked for again this many times.
     max_empty_response_retries: Annotated[int, whole(0)] = 0
 
     def __post_init__(self) -> None:

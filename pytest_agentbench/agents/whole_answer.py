@@ -19,9 +19,10 @@ ABOVE_ONE = ValueKind(lambda value: type(value) in {int, float} and 1 < value < 
 class TruncationRetry:
     """How often an answer is asked for again that was cut, and with which limit."""
 
-    max_retries: Annotated[int, whole(0)] = 0
-    token_increment: Annotated[int, whole(1)] | None = None  # tokens more each time; 1024 where neither is given
-    token_scaling: Annotated[float, ABOVE_ONE] | None = None  # times as many each time
+    max_retries: Annotated[int, whole(0)] = 0  # A cut answer is asked for again this many times.
+    token_increment: Annotated[int, whole(1)] | None = None  # It may have this many more tokens each time; 1024 by default.
+    # Instead of an increment: its limit of tokens is multiplied by this number each time.
+    token_scaling: Annotated[float, ABOVE_ONE] | None = None
 
     def __post_init__(self) -> None:
         check_options(self, "truncation_retry.")

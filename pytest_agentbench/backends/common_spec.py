@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Endpoint, Json
@@ -32,13 +32,20 @@ class SessionTerms:
 class BackendKeys(ModelSpec):
     """Keys that every kind of backend has."""
 
-    name: str
-    model: str | None = None  # name sent in requests; None: the first model that the backend lists
-    thresholds: dict[str, dict[str, FiniteFloat]] = {}  # suite -> thresholds that replace the suite's own on this backend
-    note: str = ""  # a sentence for every report made with this backend
-    prices: Prices | None = None  # of tokens
-    roles: RoleSpecs = {}  # who plays which, before what suites say
-    kind: str  # one of KINDS
+    name: str = Field(description="Reports call the backend by this name. The default is the name of the file without `.yaml`.")
+    model: str | None = Field(
+        default=None,
+        description="The model name in requests, which the backend has to list. The default is the first model that it lists.",
+    )
+    thresholds: dict[str, dict[str, FiniteFloat]] = Field(
+        default={}, description="Suite -> [thresholds](backends.md#thresholds-per-backend) that replace those of the suite on this backend."
+    )
+    note: str = Field(default="", description="A sentence that stands in every report of a run on this backend.")
+    prices: Prices | None = Field(default=None, description="[What tokens cost](backends.md#prices). Without it, no costs are reported.")
+    roles: RoleSpecs = Field(
+        default={}, description="Name -> [role](roles.md#roles-of-a-backend). These go before the roles that suites name."
+    )
+    kind: str = Field(description="The kind of backend.")
 
     @property
     def beside(self) -> Json:

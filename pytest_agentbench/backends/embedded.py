@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.common_spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.doctor.check import Check, ok
@@ -33,7 +35,8 @@ NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
 class EmbeddedSpec(EngineSettings, BackendSpec):
     """The built-in engine, a process on loopback."""
 
-    kind: Literal["embedded"]
+    kind: Literal["embedded"] = Field(description="`embedded`: the built-in engine.")
+    model: str | None = Field(default=None, description="The name of the model that the engine serves. The default is `embedded-<policy>`.")
 
     def make(self, terms: SessionTerms) -> Embedded:
         del terms  # it takes no GPUs, and ends with the session

@@ -17,7 +17,7 @@ from pytest_agentbench.backends.doctor.check import Check, unknown
 from pytest_agentbench.backends.doctor.machine import key_checks, reach_check
 from pytest_agentbench.backends.machine.versions import told
 from pytest_agentbench.backends.proof.ready import listed_models
-from pytest_agentbench.backends.stack.spec import LabelsField, LabelsSpec
+from pytest_agentbench.backends.stack.spec import LABELS, LabelsField, LabelsSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.config import Spec, base_url
@@ -30,22 +30,41 @@ AUTHORIZATION = "authorization"
 
 
 class RateLimit(Spec):
-    """What a managed endpoint takes."""
+    """How many requests a managed endpoint accepts."""
 
-    requests_per_minute: FiniteFloat | None = Field(default=None, gt=0)  # None: no limit
+    requests_per_minute: FiniteFloat | None = Field(
+        default=None, gt=0, description="Calls are sent one by one, evenly spaced, this many in a minute. Without it there is no limit."
+    )
 
 
 class UrlSpec(BackendSpec):
     """Anything that already runs and speaks the OpenAI API."""
 
-    kind: Literal["url"]
-    url: str  # base URL as OPENAI_BASE_URL has it, usually ending in /v1; USER:PASSWORD@ before the host is sent as a header
-    api_key_env: str | None = None  # name of the environment variable that holds the key
-    ca_file: str | None = None  # certificate authority of an https URL, PEM
-    headers: dict[str, str] = {}  # sent with every call; for secrets there is api_key_env
-    metrics: list[str] = []  # URLs of metrics in Prometheus text; a YAML may give one as a text
-    rate_limit: RateLimit = RateLimit()
-    labels: LabelsField = LabelsSpec()
+    kind: Literal["url"] = Field(description="`url`: the server runs already.")
+    url: str = Field(
+        description="The base URL, `http://` or `https://`, which usually ends in `/v1`. With `USER:PASSWORD@` before the host, "
+        "user and password are sent as a header."
+    )
+    api_key_env: str | None = Field(
+        default=None, description="The *name* of the environment variable that holds the key. Without it, no key is sent."
+    )
+    ca_file: str | None = Field(
+        default=None, description="A PEM file with the certificate authority of an `https` URL. The default is those of the system."
+    )
+    headers: dict[str, str] = Field(
+        default={},
+        description="Name -> value of headers that are sent with every call, in place of the agent's header of that name. "
+        "For a secret there is `api_key_env`.",
+    )
+    metrics: list[str] = Field(
+        default=[],
+        description="A URL, or a list of URLs, of the server's [metrics](metrics.md#what-the-server-says) in Prometheus text, "
+        "for example `http://127.0.0.1:8000/metrics`.",
+    )
+    rate_limit: RateLimit = Field(
+        default=RateLimit(), description="`{requests_per_minute: 40}` sends calls one by one, evenly spaced. Without it there is no limit."
+    )
+    labels: LabelsField = Field(default=LabelsSpec(), description=LABELS)
 
     @model_validator(mode="before")
     @classmethod
@@ -74,7 +93,7 @@ class UrlSpec(BackendSpec):
             raise ValueError("api_key_env and a header `authorization` are two keys; leave one out")
         return self
 
-    @field_validator("metrics", mode="before")
+    @field_validator("metrics", mode="before", json_schema_input_type=str | list[str])
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,9 @@ asyncio_default_fixture_loop_scope = function
 """
 
 ENVIRONMENT = ".env.example"  # the variables that are read
+
+#: An editor with a YAML language server finds the keys of a suite.yaml by this line, which is its first, and this file beside it.
+SCHEMA_LINE, SCHEMA_FILE = b"# yaml-language-server: $schema=./suite.schema.json\n", "suite.schema.json"
 
 #: A directory with one of these has a pytest configuration of its own.
 PYTEST_FILES = ("pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
@@ -50,13 +52,19 @@ def run_init(options: argparse.Namespace) -> None:
 
 def write_suite(name: str) -> None:
     """Adds what of a shipped suite is not there, and says what it wrote."""
+    from pytest_agentbench.cli.schema import schema_text
     from pytest_agentbench.lib.shipped import shipped
+    from pytest_agentbench.suites.suite import SUITE_FILE
 
-    folder = shipped("scenarios") / name
-    copies = [(file, Path("scenarios", name, file.relative_to(folder))) for file in data_files(folder)]
-    copies.append((shipped("backends") / "embedded.yaml", Path("backends/embedded.yaml")))
-    copies.append((shipped(ENVIRONMENT), Path(ENVIRONMENT)))
-    outcomes = [(copy(source, target), target) for source, target in copies]
+    shipped_folder, folder = shipped("scenarios") / name, Path("scenarios", name)
+    sources = [(file, folder / file.relative_to(shipped_folder)) for file in data_files(shipped_folder)]
+    sources.append((shipped("backends") / "embedded.yaml", Path("backends/embedded.yaml")))
+    sources.append((shipped(ENVIRONMENT), Path(ENVIRONMENT)))
+    outcomes: list[tuple[FileOutcome, Path]] = []
+    for source, target in sources:
+        first = SCHEMA_LINE if target == folder / SUITE_FILE else b""
+        outcomes.append((add_file(target, first + source.read_bytes(), source.stat().st_mode), target))
+    outcomes.append((add_file(folder / SCHEMA_FILE, schema_text("suite").encode()), folder / SCHEMA_FILE))
     report([*outcomes, *configuration()])
 
 
@@ -86,15 +94,16 @@ def data_files(folder: Path) -> Iterator[Path]:
     return (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
 
 
-def copy(source: Path, target: Path) -> FileOutcome:
-    """Writes `target` if nothing is there; raises ConfigError where that cannot be."""
+def add_file(target: Path, content: bytes, mode: int = 0o644) -> FileOutcome:
+    """Writes `target` if nothing is there, with these permissions, so that a program stays one; raises ConfigError if it cannot."""
     from pytest_agentbench.errors import ConfigError
 
     try:
         if target.exists():
-            return "there" if target.is_file() and target.read_bytes() == source.read_bytes() else "kept"
+            return "there" if target.is_file() and target.read_bytes() == content else "kept"
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, target)  # with its mode: a program stays one
+        target.write_bytes(content)
+        target.chmod(mode)
     except OSError as error:
         raise ConfigError(f"{target}: cannot be written: {error.strerror}") from error
     return "wrote"

@@ -7,16 +7,28 @@ import sys
 from importlib import resources
 from typing import Any
 
-FILES = {"run": "run.json", "rollout": "a line of rollouts.jsonl", "sample": "a line of samples.jsonl", "trend": "trend.json"}
+FILES = {
+    "suite": "suite.yaml",
+    "backend": "backends/NAME.yaml",
+    "run": "run.json",
+    "rollout": "a line of rollouts.jsonl",
+    "sample": "a line of samples.jsonl",
+    "trend": "trend.json",
+}
 
 
 def add(commands: Any) -> None:
     """The parser of this command."""
-    schema = commands.add_parser("schema", help="print the JSON Schema of a file that runs are made of, or that is made of runs")
+    schema = commands.add_parser("schema", help="print the JSON Schema of a YAML, or of a file with results")
     schema.add_argument("file", choices=FILES, help="; ".join(f"{name}: {what}" for name, what in FILES.items()))
     schema.set_defaults(run=run_schema)
 
 
 def run_schema(options: argparse.Namespace) -> None:
-    """As it is shipped with the records that it describes."""
-    sys.stdout.write(resources.files("pytest_agentbench.runs").joinpath("schemas", f"{options.file}.json").read_text(encoding="utf-8"))
+    """Prints a schema."""
+    sys.stdout.write(schema_text(options.file))
+
+
+def schema_text(name: str) -> str:
+    """Returns the JSON Schema of one of FILES, as it is shipped with the records that it describes."""
+    return resources.files("pytest_agentbench.runs").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")

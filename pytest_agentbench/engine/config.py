@@ -15,21 +15,49 @@ Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class EngineSettings(Spec):
     """What an engine serves and how fast: keys of its own line of JSON, and of a backend's YAML."""
 
-    policy: str = "lexical"  # a name in POLICIES
-    script: str | None = None  # file of the policy `script`; in a YAML relative to that
-    port: int = Field(default=0, ge=0, le=65535)  # 0 takes a free one
-    ttft_ms: Milliseconds = 0  # from a request's start to its first token
-    itl_ms: Milliseconds = 0  # between tokens
-    jitter: float = Field(default=0, ge=0, le=1)  # share by which each of these times may differ
-    seed: int = 0  # of the jitter, and of the errors of the policy `careless`
-    error_rate: float = Field(default=0, ge=0, le=1)  # share of the tool calls that the policy `careless` gets wrong
-    max_concurrency: int | None = Field(default=None, ge=1)  # requests served at a time, others queue; None for all
-    kv_blocks: int = Field(default=65_536, ge=1)  # blocks of the KV cache, by default a million tokens; requests that find no room queue
-    block_size: int = Field(default=16, ge=1)  # tokens in a block, as in vLLM
+    policy: str = Field(default="lexical", description="What decides the answers: `lexical`, `careless` or `script`.")
+    script: str | None = Field(
+        default=None, description="The file with the answers of the policy `script`, relative to the YAML. Only that policy has one."
+    )
+    port: int = Field(default=0, ge=0, le=65535, description="The port on 127.0.0.1. The default 0 takes a free one.")
+    ttft_ms: Milliseconds = Field(default=0, description="Milliseconds from the arrival of a request to its first token.")
+    itl_ms: Milliseconds = Field(default=0, description="Milliseconds between two tokens.")
+    jitter: float = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="The share, from 0 to 1, by which both times may differ. The same request has the same times in every run.",
+    )
+    seed: int = Field(default=0, description="The seed of the jitter, and of the errors of the policy `careless`.")
+    error_rate: float = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="The policy `careless` is `lexical` with mistakes in this share of its tool calls, from 0 to 1, "
+        "to see what a [gate](gates.md) finds. Only that policy has one.",
+    )
+    max_concurrency: int | None = Field(
+        default=None,
+        ge=1,
+        description="The maximum number of requests that are answered at a time; further ones queue, and `/metrics` shows them. "
+        "The default is no limit.",
+    )
+    kv_blocks: int = Field(
+        default=65_536,
+        ge=1,
+        description="Blocks of the KV cache. Requests hold theirs until they are answered; equal beginnings are held once. "
+        "A request that finds no free blocks queues, and one that never fits gets a 400.",
+    )
+    block_size: int = Field(default=16, ge=1, description="Tokens in a block, as in vLLM.")
     max_model_len: int | None = Field(
-        default=None, ge=1
-    )  # tokens of a prompt and its answer, as in vLLM; None: what the cache has room for
-    request_log: str | None = None  # JSONL file that gets the body of every chat request
+        default=None,
+        ge=1,
+        description="The context length in tokens, as in vLLM: it is in `/v1/models`, and a request whose prompt and `max_tokens` "
+        "exceed it gets a 400. Without it, the KV cache is the limit.",
+    )
+    request_log: str | None = Field(
+        default=None, description="A file that gets the body of every chat request, one JSON line each. Without it, none is written."
+    )
 
 
 class EngineConfig(EngineSettings):

@@ -13,12 +13,15 @@ Price = Annotated[FiniteFloat, Field(ge=0)]  # of a million tokens
 
 
 class Prices(Spec):
-    """Of a million tokens each, in one currency."""
+    """Prices of a million tokens each, in one currency."""
 
-    currency: str = Field(pattern=r"^[A-Z]{3}$")  # ISO 4217
-    input: Price  # prompt tokens
-    cached_input: Price | None = None  # those of them that came from the prefix cache; None: as the others
-    output: Price
+    currency: str = Field(pattern=r"^[A-Z]{3}$", description="The currency: three capital letters, as in ISO 4217.")
+    input: Price = Field(description="The price of a million prompt tokens.")
+    cached_input: Price | None = Field(
+        default=None,
+        description="The price of a million prompt tokens from the prefix cache, if usage names them. The default is the price `input`.",
+    )
+    output: Price = Field(description="The price of a million output tokens, reasoning included.")
 
     def of(self, prompt: int, cached: int, output: int) -> float:
         """What so many prompt tokens, `cached` of them from the prefix cache, and so many output tokens cost."""

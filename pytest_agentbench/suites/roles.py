@@ -16,11 +16,21 @@ from pytest_agentbench.records import JUDGE, Json
 
 
 class LimitsSpec(Spec):
-    """What may be spent before the work ends as `limit`."""
+    """What a rollout may use before it ends with the status `limit`."""
 
-    calls: int | None = Field(default=None, ge=1)
-    tokens: int | None = Field(default=None, ge=1)  # of prompts and output
-    cost: FiniteFloat | None = Field(default=None, gt=0)  # by the prices of whoever is asked
+    calls: int | None = Field(default=None, ge=1, description="The maximum number of LLM calls. The default is no limit.")
+    tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="The maximum number of prompt and output tokens together, as usage names them; a call without usage counts none. "
+        "The default is no limit.",
+    )
+    cost: FiniteFloat | None = Field(
+        default=None,
+        gt=0,
+        description="The maximum cost, by the [prices](roles.md#prices) of the endpoints that are asked, each in its own currency. "
+        "An endpoint without prices is an error. The default is no limit.",
+    )
 
 
 #: Request field -> the name that a model accepts, or None if it refuses the field.
@@ -28,20 +38,38 @@ RequestFields = dict[str, str | None]
 
 
 class ModelSpec(Spec):
-    """Keys about a model that its server may not tell."""
+    """Keys about a model that its server may not report."""
 
-    request_fields: RequestFields | None = None  # None: no field is changed
-    context_length: int | None = Field(default=None, ge=1)  # tokens of prompt and answer together; None: the server is asked
+    request_fields: RequestFields | None = Field(
+        default=None,
+        description="Request field -> the [name that the model accepts](roles.md#request-fields) for it, or null if it refuses the field. "
+        "Without it, no field is changed.",
+    )
+    context_length: int | None = Field(
+        default=None,
+        ge=1,
+        description="The model's [context length](roles.md#context-length): tokens of prompt and answer together. "
+        "Without it, the server is asked.",
+    )
 
 
 class RoleSpec(ModelSpec):
-    """Where a role is played. Without `url` that is the backend under test."""
+    """The endpoint that plays a role. Without `url` that is the backend under test."""
 
-    url: Annotated[str, AfterValidator(base_url)] | None = None
-    model: str | None = None  # None: the backend's own
-    api_key: str | None = None  # name of an environment variable
-    prices: Prices | None = None
-    limits: LimitsSpec = LimitsSpec()  # of each rollout
+    url: Annotated[str, AfterValidator(base_url)] | None = Field(
+        default=None, description="The OpenAI base URL of another endpoint. Without it, the backend under test plays the role."
+    )
+    model: str | None = Field(
+        default=None,
+        description="The model name in requests. An endpoint of its own needs one; the default is the model of the backend under test.",
+    )
+    api_key: str | None = Field(
+        default=None, description="The name of the environment variable that holds the key of the endpoint. It goes only with `url`."
+    )
+    prices: Prices | None = Field(default=None, description="[What tokens cost](roles.md#prices) at the endpoint. It goes only with `url`.")
+    limits: LimitsSpec = Field(
+        default=LimitsSpec(), description="[What the role may use](roles.md#limits) in a rollout: `calls`, `tokens`, `cost`."
+    )
 
     @model_validator(mode="after")
     def _of_an_endpoint(self) -> RoleSpec:
@@ -78,8 +106,8 @@ RoleSpecs = Annotated[dict[RoleName, RoleSpec], AfterValidator(own_names)]
 class RoleFile(Spec):
     """A YAML with roles and a judge. A suite refers to it by its name in place of `roles`."""
 
-    roles: RoleSpecs
-    judge: RoleSpec | None = None
+    roles: RoleSpecs = Field(description="Name -> role, as in `suite.yaml`.")
+    judge: RoleSpec | None = Field(default=None, description="The judge, as in `suite.yaml`. Without it, that of `suite.yaml` holds.")
 
 
 def with_role_file(suite: Json, file: Path) -> Json:

@@ -21,13 +21,27 @@ NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_lengt
 
 
 class DatasetSpec(Spec):
-    """Where the scenarios are."""
+    """Where the scenarios of a suite come from."""
 
-    format: str  # a built-in name, or an import path such as `./reader.py:load`
-    file: str | None = None  # relative to suite.yaml; of formats that read an installed package there is none
-    tools: str | None = None  # a tools.json for entries that do not carry their own `available_tools`
-    name: str | None = None  # what reports call the data set
-    options: dict[str, JsonValue] = {}  # of the format
+    format: str = Field(
+        description="The format of the data: `agent-leaderboard`, [`hle`](hle.md), [`bfcl`](bfcl.md), which reads an installed package, "
+        "[`harbor`](suites.md#harbor-tasks), which reads a folder of tasks, or the import path of "
+        "[a format of your own](suites.md#a-data-format-of-your-own), such as `./reader.py:load`."
+    )
+    file: str | None = Field(
+        default=None,
+        description="The data, relative to `suite.yaml`: a JSON list, JSON lines (`.jsonl`), or a folder for the format `harbor`. "
+        "A format that reads an installed package has none.",
+    )
+    tools: str | None = Field(default=None, description="A `tools.json` for entries without `available_tools` of their own.")
+    name: str | None = Field(
+        default=None, description="Reports call the data by this name. The default is the name of the file or of the package."
+    )
+    options: dict[str, JsonValue] = Field(
+        default={},
+        description="Options of the format, such as `{images: keep}` of [`hle`](hle.md#the-data). "
+        "A format of your own gets them as keyword-only arguments.",
+    )
 
 
 def _delay(value: Any) -> Any:
@@ -41,11 +55,22 @@ def _delay(value: Any) -> Any:
 
 
 class AnswerSpec(Spec):
-    """How a tool's calls are answered, whatever carries the others out."""
+    """How the calls of a tool are answered, whatever carries out the other tools."""
 
-    text: str | None = None  # that every call gets; None: what carries the tools out answers
-    delay: Annotated[FiniteFloat, BeforeValidator(_delay)] = Field(default=0.0, ge=0)  # seconds before the answer
-    error_rate: FiniteFloat = Field(default=0.0, ge=0, le=1)  # share of the calls that get an error in place of the answer
+    text: str | None = Field(
+        default=None,
+        description="Every call of the tool gets this answer. Without it, the answer comes from what carries the tool out, "
+        "or is a sample if nothing does.",
+    )
+    delay: Annotated[FiniteFloat, BeforeValidator(_delay, json_schema_input_type=Annotated[float, Field(ge=0)] | str)] = Field(
+        default=0.0,
+        ge=0,
+        description="The answer comes after this time, such as `200ms` or `1.5s`; a number is in seconds. "
+        "The time is part of the call, and so of the rollout's `tools` time.",
+    )
+    error_rate: FiniteFloat = Field(
+        default=0.0, ge=0, le=1, description="This share of the calls, from 0 to 1, gets an error in place of the answer."
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> AnswerSpec:
@@ -54,61 +79,153 @@ class AnswerSpec(Spec):
         return self
 
 
+#: A scorer in a list, with its options: `{regex: {pattern: "..."}}`.
+ScorerOptions = Annotated[dict[str, dict[str, JsonValue]], Field(min_length=1, max_length=1)]
+
 #: Tool -> its answers.
 Answers = dict[str, AnswerSpec]
 
 
 class VariantSpec(Spec):
-    """What differs from the suite's own."""
+    """What a variant changes of its suite."""
 
-    agent: dict[str, JsonValue] = {}
-    tools: dict[str, JsonValue] = {}  # in place of the suite's
-    answers: Answers = {}  # in place of the suite's
-    limit: int | None = Field(default=None, ge=1)  # takes so many scenarios, from the first one on
+    agent: dict[str, JsonValue] = Field(
+        default={},
+        description="These settings replace those of the suite's agent one by one. If they name another `kind`, only the sampling "
+        "parameters of the suite's agent stay.",
+    )
+    tools: dict[str, JsonValue] = Field(default={}, description="These tools replace the suite's `tools`. Without it, the suite's stay.")
+    answers: Answers = Field(default={}, description="These answers replace the suite's `answers`. Without it, the suite's stay.")
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        description="The variant runs only the first scenarios, this many; rules about the whole suite are then INCONCLUSIVE. "
+        "The default is all scenarios.",
+    )
 
 
 class QuarantineSpec(Spec):
-    """A scenario that no gate counts for a while."""
+    """A scenario that the gate leaves out until a date."""
 
-    scenario: NonEmptyText
-    owner: NonEmptyText
-    reason: NonEmptyText
-    expires: date  # the last day on which it holds
+    scenario: NonEmptyText = Field(description="The id of the scenario.")
+    owner: NonEmptyText = Field(description="This person or team is responsible for ending the quarantine.")
+    reason: NonEmptyText = Field(description="The reason stands in reports.")
+    expires: date = Field(description="The last day of the quarantine, such as `2999-12-31`. From the next day on, the suite is an error.")
 
 
 class VerifierSpec(Spec):
-    """How what a verifier says of a task becomes its reward."""
+    """How the verdict of a task's verifier becomes its reward."""
 
-    skipped: Literal["allow", "fail"] = "allow"  # fail: a check that was skipped makes the reward 0
-    changed: Literal["allow", "fail"] = "allow"  # fail: a file that a shared verifier uses and the agent changed makes the reward 0
+    skipped: Literal["allow", "fail"] = Field(
+        default="allow",
+        description="With `fail`, the reward is 0 if the verifier [skipped a check](terminal-agent.md#the-verifier). "
+        "With `allow`, a skipped check changes nothing.",
+    )
+    changed: Literal["allow", "fail"] = Field(
+        default="allow",
+        description="With `fail`, the reward is 0 if the agent changed files that a [shared verifier](terminal-agent.md#the-verifier) "
+        "uses. With `allow`, changed files are only reported.",
+    )
 
 
 class SuiteSpec(Spec):
     """The keys of a suite.yaml."""
 
-    name: Name  # also the marker: pytest -m NAME
-    description: str = ""
-    dataset: DatasetSpec
-    agent: dict[str, JsonValue] = Field(default={}, validate_default=True)
-    variants: dict[VariantName, VariantSpec] = {}
-    scorers: dict[str, dict[str, JsonValue]] = {"tsq": {}}  # written as a list of names, or of {name: options}
-    tools: dict[str, JsonValue] = {}  # where they are carried out; without it they are only decided on
-    arguments: dict[str, dict[str, Literal["exact", "ignore", "pattern"]]] = {}  # tool -> argument -> how it is compared with labels
-    answers: Answers = {}  # of tools that are answered here, late or with errors
-    judge: RoleSpec | None = None  # the role of whoever scorers ask; without it they ask the backend under test
-    roles: RoleSpecs = {}  # that agents ask for by name
-    limits: LimitsSpec = LimitsSpec()  # of each rollout, in all roles together
-    isolation: Literal["none", "process"] = "none"  # process: the suite's own code runs in processes of its own
-    thresholds: dict[str, FiniteFloat] = {}
-    gate: list[str] = []  # rules such as `tsq.mean >= -0.05 vs baseline`
-    deterministic: bool = False  # trials of a scenario never differ, so differences of scores are facts
-    quarantine: list[QuarantineSpec] = []
-    sandbox: str = DOCKER  # where its tasks are carried out: docker, or harbor:NAME
-    private_addresses: list[str] = []  # ranges that programs of its tasks reach beside public addresses
-    verifier: VerifierSpec = VerifierSpec()  # of its tasks
-    trials: int = Field(default=1, ge=1, le=MOST_TRIALS)
-    timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
-    only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
+    name: Name = Field(
+        description="The name of the suite and of its marker (`pytest -m NAME`): a letter, then letters, digits and `_`. "
+        "It cannot be a marker that pytest, a plugin or a `conftest.py` gives a meaning, such as `xfail` or `timeout`."
+    )
+    description: str = Field(default="", description="A sentence about the suite, which `agentbench init` lists.")
+    dataset: DatasetSpec = Field(description="The data set that the scenarios come from.")
+    agent: dict[str, JsonValue] = Field(
+        default={"kind": "tool_calling"}, description="The agent and its settings, [see below](suites.md#the-agent)."
+    )
+    variants: dict[VariantName, VariantSpec] = Field(
+        default={},
+        description="Name -> [variant](suites.md#variants): `agent` settings, `tools` and `answers` that differ from the suite's own, "
+        "and `limit`. A name has small letters, digits and `_`, and is not `default`.",
+    )
+    scorers: dict[str, dict[str, JsonValue]] = Field(
+        default={"tsq": {}},
+        description='Names of [scorers](scorers.md), or import paths, with options or without: `[tsq, {regex: {pattern: "..."}}]`. '
+        "Reports sort by the first one.",
+    )
+    tools: dict[str, JsonValue] = Field(
+        default={},
+        description='[What carries out the calls of tools](tools.md), such as `{kind: python, module: "./tools.py:Shop"}` or '
+        "`{kind: mcp, command: [python, server.py]}` for [an MCP server](mcp.md). Without it, calls are recorded and answered with samples "
+        "(*decision-only*).",
+    )
+    arguments: dict[str, dict[str, Literal["exact", "ignore", "pattern"]]] = Field(
+        default={},
+        description="Tool -> argument -> [how its value is compared](scorers.md#arguments-in-a-mode-of-their-own) with the labels: "
+        "`{order_item: {note: ignore}}`. Other arguments are compared by the usual rules.",
+    )
+    answers: Answers = Field(
+        default={},
+        description="Tool -> its [canned answer](tools.md#canned-answers), late or with errors: "
+        '`{find_item: {text: "three left", delay: 200ms, error_rate: 0.1}}`.',
+    )
+    judge: RoleSpec | None = Field(
+        default=None,
+        description="The [role](roles.md) of the [judge](judges.md#where-the-judge-is) that scorers ask. "
+        "Without it, they ask the backend under test.",
+    )
+    roles: RoleSpecs = Field(
+        default={},
+        description="Name -> [role](roles.md): further endpoints that the agent may ask, or the name of "
+        "[a file](roles.md#roles-in-a-file) that contains them.",
+    )
+    limits: LimitsSpec = Field(
+        default=LimitsSpec(), description="[What a rollout may use](roles.md#limits) in all roles together: `calls`, `tokens`, `cost`."
+    )
+    isolation: Literal["none", "process"] = Field(
+        default="none",
+        description="With `process`, [the suite's own code runs in processes of its own](own-agents.md#a-process-for-each-rollout). "
+        "With `none`, it runs in the process that runs all rollouts.",
+    )
+    thresholds: dict[str, FiniteFloat] = Field(
+        default={},
+        description="`<scorer>` is the threshold of each scenario; "
+        "`<scorer>.mean` is short for the rule [`<scorer>.mean >= LIMIT of run`](gates.md#rules). Scores of the built-in scorers are "
+        "between 0 and 1, those that count are 0 or more, and so are their thresholds.",
+    )
+    gate: list[str] = Field(default=[], description="[Rules](gates.md#rules) for a whole run: `[tsq.mean >= -0.05 vs baseline]`.")
+    deterministic: bool = Field(
+        default=False,
+        description="With `true`, trials never differ: [gates](gates.md#two-questions) take a difference of scores as a fact.",
+    )
+    quarantine: list[QuarantineSpec] = Field(
+        default=[],
+        description="Scenarios that [the gate leaves out](gates.md#quarantine) until a date: `[{scenario, owner, reason, expires}]`.",
+    )
+    sandbox: str = Field(
+        default=DOCKER,
+        description="Where [tasks](suites.md#harbor-tasks) are carried out: `docker`, [sandboxes of our own](sandboxes.md), or "
+        "`harbor:NAME`, [an environment of Harbor's](harbor.md#harbors-environments-as-sandboxes).",
+    )
+    private_addresses: list[str] = Field(
+        default=[],
+        description="Ranges of private addresses, such as `[10.1.0.0/16]`, that [tasks](suites.md#harbor-tasks) with the network `public` "
+        "reach beside public ones. All other private addresses [are closed](sandboxes.md#the-network).",
+    )
+    verifier: VerifierSpec = Field(
+        default=VerifierSpec(),
+        description="How the verdict of a [task](suites.md#harbor-tasks)'s verifier becomes its reward. `skipped: fail` makes the reward 0 "
+        "if the verifier [skipped a check](terminal-agent.md#the-verifier), `changed: fail` if the agent changed files that a shared "
+        "verifier uses. The default of both is `allow`.",
+    )
+    trials: int = Field(default=1, ge=1, le=MOST_TRIALS, description="Each scenario runs this many times.")
+    timeout: FiniteFloat = Field(
+        default=600.0,
+        gt=0,
+        description="Seconds for one rollout; one that takes longer ends with the status `limit`. Each scorer has as long.",
+    )
+    only_when_named: bool = Field(
+        default=False,
+        description="For a large suite: with `true`, a path above its folder runs it as a single SKIP that says so. "
+        "A path to or into its folder, or its marker in `-m`, runs it.",
+    )
 
     @field_validator("sandbox")
     @classmethod
@@ -147,7 +264,7 @@ class SuiteSpec(Spec):
             raise ValueError("the variant 'default' is the suite's own agent; give yours another name")
         return variants
 
-    @field_validator("scorers", mode="before")
+    @field_validator("scorers", mode="before", json_schema_input_type=list[str | ScorerOptions] | dict[str, dict[str, JsonValue]])
     @classmethod
     def _with_options(cls, scorers: Any) -> Any:
         """`[tsq, {regex: {pattern: x}}]` as one mapping; anything else is left to the check."""

@@ -18,11 +18,15 @@ from pytest_agentbench.lib.options import check_options, number
 class McpServer:
     """Options: see docs/mcp.md."""
 
-    command: Sequence[str] = ()  # the program and its arguments, in the suite's folder
-    url: str = ""  # of one that somebody has started, `http://127.0.0.1:8000/mcp`
-    env: Mapping[str, str] = field(default_factory=dict)  # all that the program finds in its environment, with `keys`
-    keys: Sequence[str] = ()  # variables with secrets that it is given
-    timeout: Annotated[float, number(0.1)] = 60.0  # seconds for its start, and for each of its answers
+    # The program of a server that speaks over stdin and stdout, with its arguments; it runs in the suite's folder. A program without a
+    # `/` is the one beside the Python that runs pytest, else the one in your `PATH`.
+    command: Sequence[str] = ()
+    # Instead of a command, the URL of a server that you have started and that serves over streamable HTTP: `http://127.0.0.1:8000/mcp`.
+    url: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)  # The environment variables that the program gets: these and no others.
+    # Names of environment variables of yours that it gets as well, for secrets; their values are redacted in all that is written.
+    keys: Sequence[str] = ()
+    timeout: Annotated[float, number(0.1)] = 60.0  # Seconds that a server has for its start, and for each of its answers.
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -35,7 +35,7 @@ GIVEN = ("scenario", "state")
 class PythonTools:
     """Options: see docs/tools.md."""
 
-    module: str  # ./tools.py:Bank
+    module: str  # The import path of a class, such as `./tools.py:Shop`, whose methods are the tools.
 
     own_code: ClassVar[bool] = True
 

@@ -41,7 +41,8 @@ def test_init_writes_a_project(empty: Path, capsys: Capture) -> None:
     said = capsys.readouterr().out.splitlines()
     shipped = [f"scenarios/banking/{name}" for name in files(BANKING) if "__pycache__" not in name]
     assert 0 == status
-    assert sorted([".env.example", "backends/embedded.yaml", "pytest.ini", *shipped]) == files(empty)
+    own = [".env.example", "backends/embedded.yaml", "pytest.ini", "scenarios/banking/suite.schema.json"]
+    assert sorted([*own, *shipped]) == files(empty)
     assert [f"wrote {name}" for name in files(empty)] == sorted(said[:-1])
     assert "now run: pytest scenarios/banking" == said[-1]
     assert 100 == len(load_suite(empty / "scenarios/banking/suite.yaml").scenarios)
@@ -72,10 +73,10 @@ def test_init_adds_to_what_is_there(empty: Path, capsys: Capture) -> None:
 
     lines = capsys.readouterr().out.splitlines()
     assert (0, 0, 0) == (again, once_more, other)
-    assert ["wrote scenarios/banking/README.md", "9 of 10 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
-    assert ["10 of 10 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
+    assert ["wrote scenarios/banking/README.md", "10 of 11 files were there already", "now run: pytest scenarios/banking"] == lines[:3]
+    assert ["11 of 11 files were there already", "now run: pytest scenarios/banking"] == lines[3:5]
     assert "wrote scenarios/bfcl/suite.yaml" in lines[5:]
-    assert "3 of 6 files were there already" in lines[5:]
+    assert "3 of 7 files were there already" in lines[5:]
 
 
 def test_a_sourced_file_reaches_programs(empty: Path) -> None:

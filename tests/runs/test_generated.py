@@ -10,7 +10,9 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Chunk, LLMCall
 from pytest_agentbench.runs.contents import Run
-from tests.generated import FILES, docs_of, generated, keys_of, records_of
+from tests.field_docs import docs_of
+from tests.generated import FILES, generated, keys_of, records_of
+from tests.yaml_keys import YAML_SCHEMAS
 
 RECORDS: dict[type, None] = {}
 for kinds, _ in FILES.values():
@@ -47,7 +49,7 @@ def test_comments_are_found() -> None:
     assert docs_of(LLMCall)["sent_ns"].endswith("null if never")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, *YAML_SCHEMAS])
 def test_schemas_are_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`agentbench schema` prints what is shipped."""
     assert 0 == main(["schema", name])

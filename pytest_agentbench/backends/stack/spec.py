@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from pytest_agentbench.backends.common_spec import BackendKeys
 from pytest_agentbench.lib.config import Spec
@@ -39,17 +40,19 @@ def _values(environment: Any) -> Any:
     }
 
 
-CommandLine = Annotated[list[str], BeforeValidator(_texts)]
-EnvironmentVariables = Annotated[dict[str, str], BeforeValidator(_values)]
+CommandLine = Annotated[list[str], BeforeValidator(_texts, json_schema_input_type=list[str | float])]
+EnvironmentVariables = Annotated[dict[str, str], BeforeValidator(_values, json_schema_input_type=dict[str, str | float])]
 
 
 class HttpCheck(Spec):
-    """A service is ready when this answers 200, and says something if that is asked for."""
+    """A service is ready when this path answers 200, with a text in the answer if `says` asks for one."""
 
-    http: str  # path, e.g. /health
-    port: str = "port"  # name of one of the service's ports
-    says: str = ""  # regular expression that is found in the answer
-    timeout: PositiveFloat | None = None  # seconds; None: the stack's
+    http: str = Field(description="The path that has to answer 200, for example `/health`.")
+    port: str = Field(default="port", description="The name of the service's port. The default is its main port.")
+    says: str = Field(default="", description="A regular expression that has to match in the answer. Without it, any answer will do.")
+    timeout: PositiveFloat | None = Field(
+        default=None, description="Seconds that it may take, within the stack's `ready.timeout`. Without it, only that counts."
+    )
 
     @field_validator("says")
     @classmethod
@@ -62,50 +65,94 @@ class HttpCheck(Spec):
 
 
 class MetricsSpec(Spec):
-    """Where a service tells its metrics in Prometheus text."""
+    """Where a service has its metrics in Prometheus text."""
 
-    path: str = "/metrics"
-    port: str = "port"
+    path: str = Field(default="/metrics", description="The path of the metrics.")
+    port: str = Field(default="port", description="The name of the service's port. The default is its main port.")
 
 
 class ContainerSpec(Spec):
     """What a container gets beyond its image and command. It always has the host's network."""
 
-    shm_size: str | None = None  # e.g. 16g
-    ulimits: dict[str, int] = {}  # name -> soft and hard limit; -1 is none
-    mounts: dict[str, str] = {}  # path on the host -> path in the container, with `:ro` behind it to protect it
-    entrypoint: CommandLine | None = None
-    user: str | None = None
-    memory: str | None = None  # e.g. 8g
-    pull: Literal["missing", "never"] = "missing"
+    shm_size: str | None = Field(
+        default=None,
+        description="The size of /dev/shm, for example `16g`; engines with several GPUs need gigabytes. The default is Docker's 64 MB.",
+    )
+    ulimits: dict[str, int] = Field(
+        default={},
+        description="Name -> soft and hard limit, `-1` for none; Docker itself has to have as much. The default is Docker's.",
+    )
+    mounts: dict[str, str] = Field(
+        default={},
+        description="Path on the host -> path in the container, with `:ro` behind it to protect it. "
+        "A path that does not exist on the host is an error.",
+    )
+    entrypoint: CommandLine | None = Field(
+        default=None, description="The entrypoint as a list of words; those of `run` go behind it. The default is the image's."
+    )
+    user: str | None = Field(default=None, description="A name, a number, or `user:group`. The default is the image's.")
+    memory: str | None = Field(default=None, description="The memory limit, for example `64g`. Without it there is no limit.")
+    pull: Literal["missing", "never"] = Field(
+        default="missing",
+        description="With `missing`, an image that is not on this machine is pulled. With `never`, it has to be there already.",
+    )
 
 
 class ServiceSpec(Spec):
     """One process or, with `image`, one container."""
 
-    run: CommandLine = []  # empty only for a container with a command of its own
-    image: str | None = None
-    container: ContainerSpec = ContainerSpec()
-    python: str | None = None  # an `agentbench env`, the folder of a virtual environment, or an interpreter; None: the stack's
-    env: EnvironmentVariables = {}
-    secrets: list[str] = []  # names of environment variables that have to be set; their values are in no file
-    cwd: str | None = None  # relative to the YAML; None: a folder of the stack's own
-    gpus: int | list[str | int] = 0  # how many for each replica, or which of the visible ones
-    replicas: PositiveInt = 1
-    port: Port = 0
-    ports: dict[str, Port] = {}  # further ones by name
-    after: list[str] = []  # services that have to be ready before; those named in templates are as well
-    ready: HttpCheck | None = None  # None: it runs
-    metrics: MetricsSpec | None = None
-    restart: int = Field(default=0, ge=0)  # times that it is started again when it dies
-    grace: PositiveFloat = 15  # seconds between SIGTERM and SIGKILL
+    run: CommandLine = Field(
+        default=[], description="The command, word by word. Only a container whose image has a command of its own may be without one."
+    )
+    image: str | None = Field(default=None, description="The image of [a container](containers.md). Without it, the service is a process.")
+    container: ContainerSpec = Field(
+        default=ContainerSpec(), description="[What the container gets](containers.md#what-a-container-gets) beyond its image and command."
+    )
+    python: str | None = Field(
+        default=None,
+        description="What its commands run in: [an environment by name](stacks.md#environments), the folder of a virtual environment, "
+        "or an interpreter. The default is the stack's `python`.",
+    )
+    env: EnvironmentVariables = Field(default={}, description="Environment variables beside those of the session.")
+    secrets: list[str] = Field(
+        default=[],
+        description="Names of environment variables that have to be set, for example `[HF_TOKEN]`; their values are in no file.",
+    )
+    cwd: str | None = Field(
+        default=None, description="The working directory, relative to the YAML. The default is a folder of the stack's own."
+    )
+    gpus: int | list[str | int] = Field(
+        default=0,
+        description="How many GPUs each replica gets, or a list of the visible ones that it gets; they are [leased](stacks.md#gpus). "
+        "A process sees these and no others.",
+    )
+    replicas: PositiveInt = Field(default=1, description="The number of instances that are started.")
+    port: Port = Field(default=0, description="The main port. The default 0 takes a free one.")
+    ports: dict[str, Port] = Field(
+        default={}, description="Further ports: a list of names, each of which gets a free one, or name -> number."
+    )
+    after: list[str] = Field(
+        default=[],
+        description="Services that have to be ready before this one starts. Services that its templates name are added.",
+    )
+    ready: HttpCheck | None = Field(
+        default=None,
+        description="`{http: PATH}` is ready when that path answers 200. Further keys are `port` (a name), `says` (a regular expression) "
+        "and `timeout` (seconds). Without it, the service is ready when it runs, or when the HEALTHCHECK of its image says so.",
+    )
+    metrics: MetricsSpec | None = Field(
+        default=None,
+        description="The path of its metrics in Prometheus text, or `{path: PATH, port: NAME}`. Without it, they are not read.",
+    )
+    restart: int = Field(default=0, ge=0, description="It is started again this many times if it dies; each time is in the report.")
+    grace: PositiveFloat = Field(default=15, description="Seconds between SIGTERM and SIGKILL.")
 
-    @field_validator("metrics", mode="before")
+    @field_validator("metrics", mode="before", json_schema_input_type=str | MetricsSpec | None)
     @classmethod
     def _metrics_path(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
 
-    @field_validator("ports", mode="before")
+    @field_validator("ports", mode="before", json_schema_input_type=list[str] | dict[str, Port])
     @classmethod
     def _free_ports(cls, value: Any) -> Any:
         return dict.fromkeys(value, 0) if isinstance(value, list) else value
@@ -129,36 +176,66 @@ class ServiceSpec(Spec):
 class ReadySpec(Spec):
     """How the whole stack is proven ready, at its endpoint."""
 
-    timeout: PositiveFloat = 600  # seconds from the start of the first service on
-    in_a_row: PositiveInt = 2  # chats that have to go well one after the other
-    workers: dict[str, PositiveInt] = {}  # Dynamo: worker type -> how many, as /v1/models/MODEL/ready tells
-    tools: Literal["auto", "required", "none"] = "auto"  # tool_choice of the probe; none: the stack cannot call tools
-    chat: dict[str, Any] = {}  # request fields of the probes
+    timeout: PositiveFloat = Field(
+        default=600,
+        description="Seconds for all of it, from the start of the first service on; `--agentbench-set backend.ready.timeout=1800`.",
+    )
+    in_a_row: PositiveInt = Field(default=2, description="The number of chats that have to succeed one after the other.")
+    workers: dict[str, PositiveInt] = Field(
+        default={}, description="Dynamo's worker type -> how many have to be there, for example `{prefill: 1, decode: 2}`."
+    )
+    tools: Literal["auto", "required", "none"] = Field(
+        default="auto", description="The `tool_choice` of the probe: `auto`, `required`, or `none` for a stack that cannot call tools."
+    )
+    chat: dict[str, Any] = Field(
+        default={}, description="Request fields of all probes, for example `{chat_template_kwargs: {enable_thinking: false}}`."
+    )
 
 
 class LabelsSpec(Spec):
     """How a rollout is announced to the stack and released, and what is asked of it with every call."""
 
-    kind: Literal["none", "thunderagent", "dynamo"] = "none"
-    priority: int | None = None  # Dynamo: hint of every call
-    osl: PositiveInt | None = None  # Dynamo: expected output tokens, a hint
-    # the file that Dynamo's frontend writes request traces to, as DYN_REQUEST_TRACE_FILE_PATH says, or ThunderAgent's step_profiles.csv
-    trace: str | None = None
-    job: bool = False  # ThunderAgent: calls name their rollout as a job too, for an engine with Continuum's scheduler behind it
-    release: bool = False  # Dynamo: it has a ThunderAgent router, which is told when a rollout ends; ThunderAgent itself always is
+    kind: Literal["none", "thunderagent", "dynamo"] = Field(
+        default="none", description="The router that is told of rollouts: `thunderagent`, `dynamo`, or `none`."
+    )
+    priority: int | None = Field(default=None, description="For Dynamo: the priority of every call, one of its `agent_hints`.")
+    osl: PositiveInt | None = Field(
+        default=None, description="For Dynamo: the output tokens to be expected of every call, one of its `agent_hints`."
+    )
+    trace: str | None = Field(
+        default=None,
+        description="The file that Dynamo's frontend writes request traces to (`DYN_REQUEST_TRACE_FILE_PATH`), or ThunderAgent's "
+        "`step_profiles.csv`. Without it, only what answers contain is known of the server.",
+    )
+    job: bool = Field(
+        default=False,
+        description="For ThunderAgent: with `true`, calls also name their rollout as a job, for an engine with Continuum's scheduler.",
+    )
+    release: bool = Field(
+        default=False,
+        description="For Dynamo: with `true`, its ThunderAgent router is told when a rollout ends. ThunderAgent itself always is.",
+    )
 
 
 def _kind_alone(labels: Any) -> Any:
     return {"kind": labels} if isinstance(labels, str) else labels
 
 
-LabelsField = Annotated[LabelsSpec, BeforeValidator(_kind_alone)]  # `labels: dynamo` says its kind and nothing else
+#: `labels: dynamo` says its kind and nothing else.
+LabelsField = Annotated[
+    LabelsSpec, BeforeValidator(_kind_alone, json_schema_input_type=Literal["none", "thunderagent", "dynamo"] | LabelsSpec)
+]
+
+LABELS = (
+    "How the stack is [told of rollouts](backends.md#labels-a-stack-that-knows-rollouts): `none`, `thunderagent`, `dynamo`, or a mapping "
+    "with further keys. The default is `none`."
+)
 
 
 class StackRole(RoleSpec):
     """A role that a service of the stack may play."""
 
-    service: str | None = None
+    service: str | None = Field(default=None, description="The service of the stack that plays the role. It cannot go with `url`.")
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
@@ -174,19 +251,39 @@ class StackRole(RoleSpec):
 class StackSpec(BackendKeys):
     """Services on this machine, booted for a session."""
 
-    kind: Literal["stack"] = "stack"
-    here: str = ""  # folder of the YAML, filled in when it is read
-    settings: dict[str, str | int | float] = {}  # values for templates
-    python: str | None = None
-    env: EnvironmentVariables = {}  # of every service
-    services: dict[str, ServiceSpec] = Field(min_length=1)
-    endpoint: str = ""  # the service that agents talk to; empty: the last one
-    path: str = "/v1"  # of its OpenAI API
-    ready: ReadySpec = ReadySpec()
-    labels: LabelsField = LabelsSpec()
-    roles: Annotated[dict[RoleName, StackRole], AfterValidator(own_names)] = {}  # type: ignore[assignment]  # services may play them, too
-    warm_up: int | None = Field(default=None, ge=0)  # requests before anything is measured; None: as many as rollouts in flight
-    sample_every: PositiveFloat = 1.0  # seconds between two looks at the metrics
+    kind: Literal["stack"] = Field(
+        default="stack", description="`stack`: services that the session starts. It can be left out beside `services` or `include`."
+    )
+    here: SkipJsonSchema[str] = Field(default="", description="The folder of the YAML, which is filled in when it is read.")
+    settings: dict[str, str | int | float] = Field(
+        default={},
+        description="Name -> value for templates; `--agentbench-set backend.settings.NAME=VALUE` changes one for a run.",
+    )
+    python: str | None = Field(
+        default=None,
+        description="What commands of services run in, unless a service has its own `python`. The default is the `PATH`.",
+    )
+    env: EnvironmentVariables = Field(default={}, description="Environment variables of every service.")
+    services: dict[str, ServiceSpec] = Field(min_length=1, description="Name -> [service](own-stack.md#a-service).")
+    endpoint: str = Field(default="", description="The service that agents talk to. The default is the last one.")
+    path: str = Field(default="/v1", description="The path of the endpoint's OpenAI API.")
+    ready: ReadySpec = Field(
+        default=ReadySpec(), description="How the whole stack is [proven ready](own-stack.md#when-it-counts-as-ready)."
+    )
+    labels: LabelsField = Field(default=LabelsSpec(), description=LABELS)
+    roles: Annotated[dict[RoleName, StackRole], AfterValidator(own_names)] = Field(  # type: ignore[assignment]  # services may play them, too
+        default={},
+        description="Name -> [role](roles.md#roles-of-a-backend), which a `service` may play. These go before the roles that suites name.",
+    )
+    warm_up: int | None = Field(
+        default=None,
+        ge=0,
+        description="Requests before anything is measured; they are in no number, and the report says how many there were. "
+        "The default is as many as rollouts in flight.",
+    )
+    sample_every: PositiveFloat = Field(
+        default=1.0, description="Seconds between two samples of the [metrics](metrics.md#what-the-server-says)."
+    )
 
     @model_validator(mode="after")
     def _names_lead_somewhere(self) -> Self:
