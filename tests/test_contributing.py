@@ -218,6 +218,7 @@ def add(commands):
     ),
 }
 
+CHECK = '    lambda draft: ["description: it is refused"] if draft.suite.description == "refused" else (),\n'
 METRIC = """
     Metric("fresh", "fresh", "call", "from the first to the last event", of_call=lambda call: call.ended_ns - call.received_ns),
 """
@@ -259,6 +260,7 @@ class House:
             self.add(added)
         self.replace("tap/dialects/__init__.py", "dialects import chat,", "dialects import fresh, chat,")
         self.replace("metrics/registry.py", "METRICS = (\n", f"METRICS = ({METRIC}")
+        self.replace("rollouts/checks.py", "CHECKS: tuple[SuiteCheck, ...] = (\n", f"CHECKS: tuple[SuiteCheck, ...] = (\n{CHECK}")
         self.replace("runs/options.py", "    inline: bool", f"{OPTION}    inline: bool")
 
     def add(self, added: Addition) -> None:
@@ -310,10 +312,10 @@ def run_json(project: Path) -> Json:
 
 
 def test_every_row_is_tried() -> None:
-    """A row is added with its trial; folders, YAMLs, pins (tests/backends/machine), a metric and an option are no line of a registry."""
+    """A row is added with its trial; folders, YAMLs, pins (tests/backends/machine), functions of a file and options have none."""
     rows = re.findall(r"^\| (an? [\w \'-]+|results [\w ]+|files [\w ]+|another [\w \']+) \|", TABLE, re.MULTILINE)
 
-    assert {"a suite", "a backend", "an environment that engines run in", "a metric", "an option", *ADDED} == set(rows)
+    assert {"a suite", "a backend", "an environment that engines run in", "a check of suites", "a metric", "an option", *ADDED} == set(rows)
     assert len(TABLE.strip().splitlines()) - 1 == len(rows)
 
 
@@ -324,6 +326,22 @@ def test_rows_name_the_files_and_lines_of_their_trials() -> None:
 
         assert f"`pytest_agentbench/{added.file.replace('fresh', 'NAME')}`" in line
         assert f"in `{added.registry.partition(':')[2]}`" in line
+
+
+def test_a_check_of_suites(house: House) -> None:
+    """A function in the list is asked of each suite."""
+    said = house.python(
+        "from pathlib import Path",
+        "from pytest_agentbench.errors import ConfigError",
+        "from pytest_agentbench.rollouts.compile import checked",
+        "from pytest_agentbench.suites.folder import load_suite",
+        f"file = Path({str(PACKAGE.parent)!r}, 'scenarios/banking/suite.yaml')",
+        "print(checked(load_suite(file)).name)",
+        "try: checked(load_suite(file, [('description', 'refused')]))",
+        "except ConfigError as error: print(str(error).removeprefix(f'{file}: '))",
+    )
+
+    assert ["banking", "description: it is refused"] == said
 
 
 def test_a_suite_a_backend_and_an_option(session: Path) -> None:
