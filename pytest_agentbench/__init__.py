@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.metrics import timings
     from pytest_agentbench.metrics.other_tools import load_peer
     from pytest_agentbench.records import Answer, Chunk, Endpoint, LLMCall, Rollout, Score, ToolCall
+    from pytest_agentbench.rollouts.checks import SuiteDraft
     from pytest_agentbench.runs.contents import Run
     from pytest_agentbench.runs.journal import read_journal
     from pytest_agentbench.scorers.declaration import scorer
@@ -45,6 +46,7 @@ __all__ = [
     "Selection",
     "Source",
     "Sources",
+    "SuiteDraft",
     "SuiteInfo",
     "Target",
     "Tell",
@@ -83,6 +85,7 @@ _MODULES = {
     "Selection": "suites.datasets.selection",
     "Source": "exports",
     "Sources": "backends.telemetry.sampler",
+    "SuiteDraft": "rollouts.checks",
     "SuiteInfo": "suites.suite",
     "Target": "backends.telemetry.sampler",
     "Tell": "backends.backend",

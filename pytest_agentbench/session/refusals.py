@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pluggy
 import pytest
 
-from pytest_agentbench.rollouts.compile import CompiledSuite
 from pytest_agentbench.session.discovery import DiscoveredSuites, UnusableSuite
 from pytest_agentbench.suites.suite import SUITE_FILE
+
+if TYPE_CHECKING:
+    from pytest_agentbench.rollouts.compile import CompiledSuite
 
 #: Marks that pytest and widespread plugins act upon, and words of `-m`. A plugin that is not here today may be here tomorrow.
 MARKS = frozenset(

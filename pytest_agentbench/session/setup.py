@@ -25,7 +25,6 @@ from pytest_agentbench.session.discovery import (
     suite_folders,
 )
 from pytest_agentbench.session.refusals import meant_elsewhere, refuse_marks, refuse_twins
-from pytest_agentbench.session.roles import played
 from pytest_agentbench.session.settings import Settings, advise
 from pytest_agentbench.suites.arms import CARRY, concurrencies
 from pytest_agentbench.suites.suite import Suite
@@ -99,6 +98,8 @@ class Setup:
 def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
     """Compiles the suites that the command line leads to, and registers their markers."""
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
+    if not folders:
+        return DiscoveredSuites((), ())
     marks = meant_elsewhere(config)
     suites = refuse_marks(_compile(config, settings, [*map(SuiteHead.of, folders)]), marks)
     refuse_twins(suites.compiled)
@@ -137,6 +138,7 @@ def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
 def settle(config: pytest.Config, settings: Settings, concurrency: int, discovered: DiscoveredSuites, started_at: datetime) -> Setup:
     """Chooses backend and gate; raises pytest.UsageError where one cannot be had."""
     from pytest_agentbench.session.gate import make_gate
+    from pytest_agentbench.session.roles import played
 
     try:
         backend = make_backend(config, settings)
