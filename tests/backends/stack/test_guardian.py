@@ -304,10 +304,10 @@ def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
 
     watcher, looker = threading.Thread(target=backend.watch, args=[tell]), threading.Thread(target=lambda: events.append(backend.look()))
     watcher.start()
-    keeper = guardian(folder)
+    keeper, (home,) = guardian(folder), folder.iterdir()
     os.kill(keeper, signal.SIGSTOP)  # it does not notice
     try:
-        for pid, _ in ownership.processes():
+        for pid, _ in ownership.processes(str(home)):
             if pid != keeper:
                 os.kill(pid, signal.SIGKILL)
         wait_for(lambda: ports.is_free(urlsplit(url).port or 0), "the end of the service")
