@@ -16,8 +16,9 @@ from pytest_agentbench.cli.plain import draw
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pytest_agentbench.backends.stack.protocol import StackFacts
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
-    from pytest_agentbench.records import Endpoint, Json
+    from pytest_agentbench.records import Endpoint
     from pytest_agentbench.suites.agent_config import AgentConfig
 
 PATIENCE = 30.0  # seconds that the rungs of `check` get, all together
@@ -69,12 +70,13 @@ def run_up(options: argparse.Namespace) -> None:
     spec = _stack(options.name, options.set)
     if what := registry.reap_orphans():
         print(what)
-    if (held := registry.find_kept(spec)) is not None:
-        print(f"{spec.name} is up already at {held.ready().url}")
-        held.let_go()
+    kept = registry.find_kept(spec)
+    if isinstance(kept, registry.HeldStack):
+        print(f"{spec.name} is up already at {kept.ready().url}")
+        kept.let_go()
         return
-    if why := registry.passed_over(spec):
-        print(f"{why}; agentbench backend down {options.name} ends it")
+    if kept:
+        print(kept)
     keep_out_of_git(Path("reports"))
     logs = Path("reports", "backends", spec.name, datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")).absolute()
     held = registry.start(spec, logs, gpu_wait=gpu_wait, warm_up=1)
@@ -96,11 +98,10 @@ def run_status(_options: argparse.Namespace) -> None:
 
     running = list(registry.running())
     for home, facts in running:
-        until = facts.get("until")
-        stays = f", unused, stays {max(0.0, until - time.time()) / 60:.0f} min more" if until else ""
-        gpus = ", ".join(gpu for each in (facts.get("boot") or {}).get("gpus", {}).values() for gpu in each)
-        print(f"{facts['backend']:<20} {facts['state']:<9} {facts.get('url', '-')}  since {facts['started_at']}{stays}")
-        print(f"{'':<20} guardian {facts['pid']}, GPUs {gpus or 'none'}, logs {facts['logs']}, folder {home}")
+        stays = f", unused, stays {max(0.0, facts.until - time.time()) / 60:.0f} min more" if facts.until else ""
+        gpus = ", ".join(gpu for each in facts.boot.get("gpus", {}).values() for gpu in each)
+        print(f"{facts.backend:<20} {facts.state:<9} {facts.url or '-'}  since {facts.started_at or '-'}{stays}")
+        print(f"{'':<20} guardian {facts.pid or '-'}, GPUs {gpus or 'none'}, logs {facts.logs or '-'}, folder {home}")
     if not running:
         print("no stack runs")
 
@@ -109,9 +110,9 @@ def run_logs(options: argparse.Namespace) -> None:
     from pytest_agentbench.lib.log_tail import tail
 
     _, facts = _running(options.name)
-    files = sorted(Path(facts["logs"]).glob(f"{options.service or '*'}.log"))
+    files = sorted(facts.logs.glob(f"{options.service or '*'}.log")) if facts.logs else []
     if not files:
-        raise ConfigError(f"no log of {options.service!r} in {facts['logs']}")
+        raise ConfigError(f"no log of {options.service!r} in {facts.logs or 'an unknown folder'}")
     for file in files:
         print(f"==> {file}")
         for line in tail(file, options.lines):
@@ -123,8 +124,8 @@ def run_down(options: argparse.Namespace) -> None:
 
     home, facts = _running(options.name)
     started = time.monotonic()
-    registry.attach(home).stop()
-    print(f"{facts['backend']} is down after {time.monotonic() - started:.1f} s")
+    registry.end(home)
+    print(f"{facts.backend} is down after {time.monotonic() - started:.1f} s")
 
 
 def run_check(options: argparse.Namespace) -> None:
@@ -199,21 +200,21 @@ def _stack(name: str, changes: list[str]) -> StackSpec:
     return spec
 
 
-def _running(name: str) -> tuple[Path, Json]:
+def _running(name: str) -> tuple[Path, StackFacts]:
     from pytest_agentbench.backends.stack import registry
 
     if (there := _found(name)) is not None:
         return there
-    known = ", ".join(facts["backend"] for _, facts in registry.running())
+    known = ", ".join(facts.backend for _, facts in registry.running())
     raise ConfigError(f"no stack {name!r} runs; there are: {known or 'none'}")
 
 
-def _found(name: str) -> tuple[Path, Json] | None:
+def _found(name: str) -> tuple[Path, StackFacts] | None:
     """A stack that runs, by its backend's name, its YAML or its folder's name; one that is ready before others."""
     from pytest_agentbench.backends.stack import registry
 
-    found = [each for each in registry.running() if name == each[0].name or Path(name).stem == each[1]["backend"]]
-    return min(found, key=lambda each: each[1]["state"] != "ready", default=None)
+    found = [each for each in registry.running() if name == each[0].name or Path(name).stem == each[1].backend]
+    return min(found, key=lambda each: each[1].state != "ready", default=None)
 
 
 def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
@@ -224,9 +225,9 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
 
     if (there := _found(name)) is not None:
         facts = there[1]
-        if "url" not in facts:
-            raise ConfigError(f"{name} is {facts['state']}; `agentbench backend status` says when it is ready")
-        return Endpoint(facts["url"], facts["model"], facts["backend"]), ReadySpec(**facts["ready"])
+        if facts.url is None:
+            raise ConfigError(f"{name} is {facts.state}; `agentbench backend status` says when it is ready")
+        return Endpoint(facts.url, facts.model or "", facts.backend), ReadySpec(**facts.ready)
     spec = load_backend(name, Path.cwd())
     if (standing := spec.standing()) is not None:
         return standing, ReadySpec(in_a_row=1)

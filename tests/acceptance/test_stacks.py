@@ -297,7 +297,8 @@ def test_a_kept_stack_that_inherited_something_else(small: Project, stacks: Path
     second = small.run_json
     agentbench(small, "backend", "down", "small")
 
-    said = 'a kept small is not used, since it was started with something else: environment.NCCL_DEBUG "INFO" is now "WARN"'
+    changed = 'environment.NCCL_DEBUG "INFO" is now "WARN"; `agentbench backend down small` ends it'
+    said = f"a kept small is not used, since it was started with something else: {changed}"
     assert (False, "") == (first["backend"]["reused"], first["backend"]["passed_over"])
     assert (False, said) == (second["backend"]["reused"], second["backend"]["passed_over"])
     assert f"; {said}" in result.stdout.str()

@@ -34,8 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield here
 
     left = [of for _, of in ownership.processes() if of.startswith(str(here))]
-    for held in registry.running():
-        registry.attach(held[0]).stop()
+    for home, _ in registry.running():
+        registry.end(home)
     registry.reap()
     assert [] == left
     assert [] == list(here.glob("*"))

@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from pytest_agentbench.backends.stack import ownership, registry
+from pytest_agentbench.backends.stack.protocol import ServicesRestarting
 from pytest_agentbench.backends.stack.templates import dependencies
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 from tests.backends.conftest import Boot, service, spec
@@ -195,10 +195,10 @@ def test_a_restart(boot: Boot, guardian_log: Log) -> None:
 
 
 @contextmanager
-def restarted(held: registry.HeldStack) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def restarted(held: registry.HeldStack) -> Iterator[tuple[str, list[ServicesRestarting]]]:
     """The URL of a stack whose engine has died and serves again, and what was told of that."""
     url = root(held.ready().url)
-    told: list[dict[str, Any]] = []
+    told: list[ServicesRestarting] = []
     watching = threading.Thread(target=lambda: held.death(told.append))
     watching.start()
     with pytest.raises(OSError):  # noqa: PT011
@@ -213,8 +213,7 @@ def test_a_restart_is_told(boot: Boot) -> None:
     """Whoever holds the stack hears which service is away, and that it is there again once it is ready."""
     held = boot(spec(services={"engine": service("--slow", "0.5", restart=1)}))
     with restarted(held) as (url, told):
-        assert [["engine"], []] == [message["services"] for message in told]
-        assert [{"engine": 1}] * 2 == [message["restarts"] for message in told]
+        assert [ServicesRestarting(("engine",), {"engine": 1}), ServicesRestarting((), {"engine": 1})] == told
         assert answers(url)
 
 
@@ -325,7 +324,8 @@ def test_the_guardian_is_killed(boot: Boot) -> None:
     """Whoever holds the stack is told, and cleans up."""
     held = boot()
     held.ready()
-    pid = next(facts["pid"] for home, facts in registry.running() if home == held.home)
+    pid = next(facts.pid for home, facts in registry.running() if home == held.home)
+    assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
     assert held.death().startswith("its guardian is gone")

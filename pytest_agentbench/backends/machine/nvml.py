@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pytest_agentbench.lib import process
@@ -38,7 +39,8 @@ class Usage(NamedTuple):
     processes: tuple[GpuProcess, ...]
 
 
-class GpuLoad(NamedTuple):
+@dataclass(frozen=True)
+class GpuLoad:
     """How busy a GPU is; None: the driver does not tell."""
 
     used_mib: int

@@ -8,8 +8,8 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.proof.api import Api, ApiAnswer
@@ -37,7 +37,8 @@ TOOL = {
 }
 
 
-class Proof(NamedTuple):
+@dataclass(frozen=True)
+class Proof:
     """One thing that is proven."""
 
     name: str

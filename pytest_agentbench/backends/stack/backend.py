@@ -15,9 +15,10 @@ from pytest_agentbench.backends.common_spec import SessionTerms
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.versions import named_files
 from pytest_agentbench.backends.stack import registry
+from pytest_agentbench.backends.stack.protocol import ServicesRestarting
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.templates import expand
-from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.backends.telemetry.sampler import Sources
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 
@@ -65,9 +66,12 @@ class Stacked(Backend):
         self._directory = directory
         self.description["reaped"] = registry.reap_orphans()
         kept = registry.find_kept(self.spec)
-        self.description["passed_over"] = registry.passed_over(self.spec) if kept is None else ""
-        self._stays = self.description["reused"] = kept is not None  # before `stop`, which another thread may call, has something to stop
-        self._held = kept or registry.start(self.spec, directory, gpu_wait=self.terms.gpu_wait, warm_up=self.terms.warm_up)
+        self.description["passed_over"] = kept if isinstance(kept, str) else ""
+        # set before `stop`, which another thread may call, has something to stop
+        self._stays = self.description["reused"] = not isinstance(kept, str)
+        if isinstance(kept, str):
+            kept = registry.start(self.spec, directory, gpu_wait=self.terms.gpu_wait, warm_up=self.terms.warm_up)
+        self._held = kept
         if self._stopped.is_set():  # while the guardian was starting
             self.stop()
         answering = self._held.ready(self._progress)
@@ -94,16 +98,16 @@ class Stacked(Backend):
     def metrics(self) -> Sources:
         assert self._held is not None
         leased = [gpu for ids in self._held.boot.get("gpus", {}).values() for gpu in ids]
-        return Sources(tuple(Target(**each) for each in self._held.metrics), tuple(gpus.find(leased)), self.spec.sample_every)
+        return Sources(self._held.metrics, tuple(gpus.find(leased)), self.spec.sample_every)
 
     def watch(self, tell: Tell) -> str | None:
         """The guardian starts services again, as often as the YAML says."""
         assert self._held is not None
 
-        def on_restart(message: Json) -> None:
-            self.description["restarts"] = message["restarts"]
-            tell(message["services"])
-            self._is_away = bool(message["services"])
+        def on_restart(message: ServicesRestarting) -> None:
+            self.description["restarts"] = message.restarts
+            tell(message.services)
+            self._is_away = bool(message.services)
 
         return self._held.death(on_restart) or None
 

@@ -20,7 +20,9 @@ from pytest_agentbench.backends.stack.service import ServiceUnit
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.surroundings import TMP
 from pytest_agentbench.backends.stack.templates import dependencies
+from pytest_agentbench.backends.telemetry.sampler import Target
 from pytest_agentbench.errors import AgentbenchError, BackendError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.log_tail import tail
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
@@ -177,7 +179,7 @@ class Stack:
         ladder = self._ladder(self.deadline, lambda rung: does(f"proving {rung}"))
         try:
             self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}  # of several replicas the first one's
-            self.facts["proof"] = [rung._asdict() for rung in ladder.climb()]
+            self.facts["proof"] = codec.plain([*ladder.climb()])
             self.facts["server"] = told(ladder.answering)
             proven = time.monotonic()
             self._workers = ladder.workers
@@ -233,17 +235,17 @@ class Stack:
             self.away = self.away | {instance.name} if away else self.away - {instance.name}
             self._on_restart()
 
-    def restarts(self) -> Json:
+    def restarts(self) -> dict[str, int]:
         """How often each instance was started again."""
         return {each.name: each.restarts for each in self.instances if each.restarts}
 
-    def metrics(self) -> list[Json]:
+    def metrics(self) -> tuple[Target, ...]:
         """Where every instance that has metrics tells them."""
-        return [
-            {"service": each.service, "replica": each.replica, "url": each.url_of(spec.port, spec.path)}
+        return tuple(
+            Target(each.service, each.replica, each.url_of(spec.port, spec.path))
             for each in self.instances
             if (spec := each.spec.metrics) is not None
-        ]
+        )
 
     def _alive(self) -> None:
         if self._fault is not None:

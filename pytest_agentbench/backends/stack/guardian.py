@@ -18,23 +18,41 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import assert_never
 
 from pytest_agentbench.backends.stack.boot import Stack
-from pytest_agentbench.backends.stack.protocol import Serving
+from pytest_agentbench.backends.stack.protocol import (
+    BootFailed,
+    BootProgress,
+    FromGuardian,
+    GuardianConfig,
+    HoldAccepted,
+    HoldDeclined,
+    HoldStack,
+    KeepStack,
+    ServicesRestarting,
+    Serving,
+    StackEnded,
+    StackFacts,
+    StackOutcome,
+    StackReady,
+    StopStack,
+    ToGuardian,
+    read_request,
+)
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import AgentbenchError, MissingError
-from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.child import read_line, serving
+from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib.child import read_config, serving
 from pytest_agentbench.lib.foreign import block
+from pytest_agentbench.lib.messages import Refused
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.lib.whole_file import write_whole
-from pytest_agentbench.records import Json
 
 FIRST_HOLDER = 20.0  # seconds that whoever started the guardian gets to connect
 TOLD_EVERY = 0.5  # seconds between two words about a boot
@@ -47,24 +65,32 @@ GUARDIAN_LOG = "guardian.log"
 class Guardian:
     """One stack's life."""
 
-    def __init__(self, config: Json) -> None:
-        self.home, self.logs = Path(config["home"]), Path(config["logs"])
+    def __init__(self, config: GuardianConfig) -> None:
+        self.home, self.logs = config.home, config.logs
         self._redactor = Redactor()
-        self._lock: int = config["lock"]  # as long as this process has it others see that the stack has an owner
+        self._lock = config.lock  # as long as this process has it others see that the stack has an owner
         os.set_inheritable(self._lock, False)  # services shall not keep it
-        self.spec = StackSpec(**config["spec"])
-        self.facts: Json = {
-            "backend": self.spec.name,
-            "spec_hash": config["spec_hash"],
-            "inherited": config["inherited"],
-            "pid": os.getpid(),
-            "logs": str(self.logs),
-            "ready": self.spec.ready.model_dump(),
-        }
-        self.facts |= {"started_at": datetime.now().astimezone().isoformat(timespec="seconds"), "state": "booting", "keep_s": None}
-        how = {name: config[name] for name in ("gpu_wait", "warm_up")}
-        self.stack = Stack(self.spec, self.home, self.logs, **how, log=self.log, on_restart=self._tell_restart)
-        self.outcome: Json | None = None  # of the boot, as holders are told
+        self.spec = StackSpec(**config.spec)
+        self.facts = StackFacts(
+            backend=self.spec.name,
+            spec_hash=config.spec_hash,
+            inherited=config.inherited,
+            pid=os.getpid(),
+            logs=self.logs,
+            ready=self.spec.ready.model_dump(),
+            started_at=datetime.now().astimezone().isoformat(timespec="seconds"),
+            state="booting",
+        )
+        self.stack = Stack(
+            self.spec,
+            self.home,
+            self.logs,
+            gpu_wait=config.gpu_wait,
+            warm_up=config.warm_up,
+            log=self.log,
+            on_restart=self._tell_restart,
+        )
+        self.outcome: StackOutcome | None = None  # as holders are told
         self.over = threading.Event()
         self._changed = threading.Condition()
         self._holders: dict[socket.socket, str] = {}
@@ -78,14 +104,14 @@ class Guardian:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.home / SOCKET))
         listener.listen(16)
-        self._write_facts()
+        self._write_facts(lambda facts: facts)
         serving(Serving())
         daemon(self._welcome, listener, name="welcome")
         daemon(self._boot, name="boot")
         daemon(self._tell_progress, name="tell-progress")
         daemon(self._mind_starter, name="mind-starter")
         self._wait_while_wanted()
-        self._write_facts(state="stopping")
+        self._write_facts(lambda facts: replace(facts, state="stopping"))
         self.stack.stop()
         listener.close()
         shutil.rmtree(self.home, ignore_errors=True)
@@ -95,19 +121,19 @@ class Guardian:
         try:
             endpoint = self.stack.boot()
         except AgentbenchError as error:
-            self._decide({"op": "failed", "reason": str(error), "missing": isinstance(error, MissingError)})
+            self._decide(BootFailed(str(error), missing=isinstance(error, MissingError)))
             return
         except Exception as error:  # a fault of ours: the holders shall not wait for ever
-            self._decide({"op": "failed", "reason": f"the guardian failed: {error!r}; see {GUARDIAN_LOG}", "missing": False})
+            self._decide(BootFailed(f"the guardian failed: {error!r}; see {GUARDIAN_LOG}", missing=False))
             raise
-        facts = {"url": endpoint.url, "model": endpoint.model, "boot": self.stack.facts, "metrics": self.stack.metrics()}
-        self._write_facts(state="ready", **facts)
-        self._decide({"op": "ready", "endpoint": asdict(endpoint), "boot": self.stack.facts, "metrics": self.stack.metrics()})
+        boot = self.stack.facts
+        self._write_facts(lambda facts: replace(facts, state="ready", url=endpoint.url, model=endpoint.model, boot=boot))
+        self._decide(StackReady(endpoint, boot, self.stack.metrics()))
         self.stack.failed.wait()
         if not self.stack.stopping.is_set():
-            self._decide({"op": "died", "reason": self.stack.failure})
+            self._decide(StackEnded(self.stack.failure))
 
-    def _decide(self, outcome: Json) -> None:
+    def _decide(self, outcome: StackOutcome) -> None:
         """Those who hold it learn it now, those who come later when they come."""
         self.outcome = outcome
         self._tell(outcome)
@@ -118,7 +144,7 @@ class Guardian:
         """Until it is told to stop, or has nobody and no time left. One that failed and has nobody goes at once."""
         with self._changed:
             while not self.over.is_set():
-                failed = self._was_held and self.outcome is not None and self.outcome["op"] != "ready"
+                failed = self._was_held and isinstance(self.outcome, BootFailed | StackEnded)
                 if not self._holders and (failed or time.monotonic() >= self._until):
                     self.over.set()  # whoever comes now comes too late
                     return
@@ -138,7 +164,7 @@ class Guardian:
         self.over.set()
         self.stack.stopping.set()  # a boot under way gives up
         self.stack.failed.set()
-        self._decide({"op": "died", "reason": f"it was stopped: {why}"})
+        self._decide(StackEnded(f"it was stopped: {why}"))
 
     def _welcome(self, listener: socket.socket) -> None:
         with suppress(OSError):  # closed at the end
@@ -152,25 +178,32 @@ class Guardian:
         try:
             with connection, suppress(OSError, ValueError):
                 while _speaks(connection, who):
-                    message, _ = wire.receive(connection)
+                    try:
+                        message = read_request(wire.receive(connection)[0])
+                    except ValueError as error:
+                        self.log(f"refused pid {who}: {error}")
+                        self._say(connection, Refused(str(error)))
+                        return
                     self._obey(connection, message, who)
         finally:  # nothing that goes wrong here may keep a stack that nobody wants
             self._leave(connection)
 
-    def _obey(self, connection: socket.socket, message: Json, who: int) -> None:
-        match message["op"]:
-            case "hold":
-                refused = self._refuses(connection, who, alone=message["alone"])
+    def _obey(self, connection: socket.socket, message: ToGuardian, who: int) -> None:
+        match message:
+            case HoldStack(alone):
+                refused = self._refuses(connection, who, alone=alone)
                 self.log(f"{'refused' if refused else 'held by'} pid {who}")
                 if not refused:
-                    self._write_facts(until=None)
-                self._say(connection, {"op": "busy" if refused else "held"})
+                    self._write_facts(lambda facts: replace(facts, until=None))
+                self._say(connection, HoldDeclined() if refused else HoldAccepted())
                 if self.outcome is not None:
                     self._say(connection, self.outcome)
-            case "keep":
-                self._write_facts(keep_s=message["seconds"])
-            case "stop":
+            case KeepStack(seconds):
+                self._write_facts(lambda facts: replace(facts, keep_s=seconds))
+            case StopStack():
                 self.end(f"pid {who} said so")
+            case _:
+                assert_never(message)
 
     def _refuses(self, connection: socket.socket, who: int, *, alone: bool) -> bool:
         """Whether it is too late, or whoever wants to be alone is not; else there is one holder more."""
@@ -186,18 +219,19 @@ class Guardian:
             who = self._holders.pop(connection, None)
             if who is None:
                 return
-            keep, alone = self.facts["keep_s"] or 0.0, not self._holders
+            keep, alone = self.facts.keep_s or 0.0, not self._holders
             if alone:
                 self._until = time.monotonic() + keep
             self._changed.notify_all()
         self.log(f"{who} is gone{f'; kept for {keep:g} s' if keep and alone else ''}")
-        self._write_facts(**({"until": time.time() + keep} if alone else {}))
+        if alone:
+            self._write_facts(lambda facts: replace(facts, until=time.time() + keep))
 
     def _tell_progress(self) -> None:
         while self.outcome is None and not self.over.wait(TOLD_EVERY):
             if text := self.stack.status():
                 for connection in self._readers():
-                    self._say(connection, {"op": "progress", "text": text})
+                    self._say(connection, BootProgress(text))
 
     def _readers(self) -> list[socket.socket]:
         """Holders that read what they are told: one that Ctrl-Z has stopped must not fill its buffer and hold up the others."""
@@ -207,14 +241,14 @@ class Guardian:
 
     def _tell_restart(self) -> None:
         """Nobody new gets a stack of which a part is away."""
-        self._write_facts(state="restarting" if self.stack.away else "ready")
-        self._tell({"op": "restarting", "services": sorted(self.stack.away), "restarts": self.stack.restarts()})
+        self._write_facts(lambda facts: replace(facts, state="restarting" if self.stack.away else "ready"))
+        self._tell(ServicesRestarting(tuple(sorted(self.stack.away)), self.stack.restarts()))
 
-    def _tell(self, message: Json) -> None:
+    def _tell(self, message: StackOutcome | ServicesRestarting) -> None:
         for connection in list(self._holders):
             self._say(connection, message)
 
-    def _say(self, connection: socket.socket, message: Json) -> None:
+    def _say(self, connection: socket.socket, message: FromGuardian | Refused) -> None:
         with self._sending, suppress(OSError):  # it is gone, and `_serve` sees it
             wire.send(connection, message)
 
@@ -223,10 +257,10 @@ class Guardian:
             now = datetime.now().astimezone().isoformat(timespec="milliseconds")
             file.write(f"{now} {block(self._redactor.plain(text))}\n")
 
-    def _write_facts(self, **changes: Any) -> None:
+    def _write_facts(self, change: Callable[[StackFacts], StackFacts]) -> None:
         with self._writing, suppress(OSError):  # on a full disk others do not see it, and it is torn down all the same
-            self.facts |= changes
-            write_whole(self.home / FACTS, json.dumps(self.facts))
+            self.facts = change(self.facts)
+            write_whole(self.home / FACTS, json.dumps(codec.plain(self.facts)))
 
 
 def _speaks(connection: socket.socket, pid: int) -> bool:
@@ -258,7 +292,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the holder's to handle
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     gc.freeze()  # what is imported stays: no collection looks at it again, nor those at the interpreter's end
-    guardian = Guardian(read_line())
+    guardian = Guardian(read_config(GuardianConfig))
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guardian.end, args=("SIGTERM",)).start())
     guardian.live()
     return 0

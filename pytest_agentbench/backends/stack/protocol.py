@@ -1,10 +1,151 @@
-"""Messages between the process that wants a stack and the guardian that keeps it."""
+"""Messages between a stack's guardian and its holders: the sessions and commands that use the stack.
+
+Whoever wants a stack starts a guardian with `GuardianConfig`, or finds one by its `StackFacts`. It connects to the guardian's socket
+and sends `HoldStack`. The answer is `HoldAccepted` or `HoldDeclined`, or `Refused` if the guardian is of another version. From then on
+the guardian tells each holder how the stack is: `BootProgress` until the boot ends with `StackReady` or `BootFailed`, then
+`ServicesRestarting` whenever a service dies or serves again, and `StackEnded` as the last one. A holder that comes later gets the last
+of these outcomes at once. What the guardian tells all its holders may arrive before `HoldAccepted`, and twice. Closing the connection
+lets the stack go.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.backends.telemetry.sampler import Target
+from pytest_agentbench.lib.messages import PROTOCOL, Messages, refusal
+from pytest_agentbench.records import OPEN, Endpoint, Json
+
+
+@dataclass(frozen=True)
+class GuardianConfig:
+    """The line that a guardian reads from stdin: the stack that it boots, and where."""
+
+    spec: Json  # a StackSpec
+    spec_hash: str
+    inherited: Json  # what the stack gets from its surroundings, as `inherited` returns it
+    home: Path  # the stack's folder
+    logs: Path
+    gpu_wait: float  # seconds
+    warm_up: int  # requests
+    lock: int  # file descriptor of the stack's lock, which the guardian holds until it ends
 
 
 @dataclass(frozen=True)
 class Serving:
     """The first line that a guardian writes to stdout: from now on holders can connect to its socket."""
+
+
+@dataclass(frozen=True)
+class StackFacts:
+    """What anybody may know of a stack: `stack.json` in its folder. Its guardian writes it anew with each change.
+
+    Another version of this package may have written it. So that its stack can be listed and ended all the same, a field that is missing
+    has a default, and one that is unknown is in `more`.
+    """
+
+    backend: str  # name
+    spec_hash: str = ""
+    inherited: Json = field(default_factory=dict)  # what the stack got from its surroundings
+    pid: int | None = None  # of the guardian
+    logs: Path | None = None
+    ready: Json = field(default_factory=dict)  # a ReadySpec
+    started_at: str = ""  # ISO 8601
+    state: str = "unknown"  # `booting`, `ready`, `restarting` or `stopping`
+    keep_s: float | None = None  # seconds that it stays without a holder; None: it is not kept
+    until: float | None = None  # seconds since 1970: when it ends if it gets no holder; None: it has one
+    url: str | None = None  # OpenAI base URL; None until it is ready
+    model: str | None = None
+    boot: Json = field(default_factory=dict)  # facts of the boot
+    more: Json = field(default_factory=dict, metadata=OPEN)
+
+
+@dataclass(frozen=True)
+class HoldStack:
+    """A holder's first message: the stack is to stay as long as the holder is connected.
+
+    The guardian answers `HoldAccepted` or `HoldDeclined`. If the protocol is another one it answers `Refused` and closes the connection.
+    In every version it is called `HoldStack` and has the field `protocol`.
+    """
+
+    alone: bool  # whether the holder wants the stack only if it has no other holder
+    protocol: int = PROTOCOL
+
+
+@dataclass(frozen=True)
+class KeepStack:
+    """A holder says how long the stack stays without holders. The guardian does not answer."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StopStack:
+    """A holder, or a command of the user, wants the stack to end. The guardian sends `StackEnded` to all holders and stops the stack."""
+
+
+@dataclass(frozen=True)
+class HoldAccepted:
+    """Answer to `HoldStack`: the stack stays."""
+
+
+@dataclass(frozen=True)
+class HoldDeclined:
+    """Answer to `HoldStack`: the stack has another holder although the sender wanted it alone, or it is about to end."""
+
+
+@dataclass(frozen=True)
+class BootProgress:
+    """What the boot waits for, sent to all holders a few times a second while it lasts. Holders show it."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class StackReady:
+    """The stack serves. Holders can use it."""
+
+    endpoint: Endpoint
+    boot: Json  # facts of the boot
+    metrics: tuple[Target, ...]  # of each replica of a service that has metrics
+
+
+@dataclass(frozen=True)
+class BootFailed:
+    """The boot has failed. Holders report the reason and close the connection; the guardian ends when none is left."""
+
+    reason: str
+    missing: bool  # whether this machine lacks something that the stack needs
+
+
+@dataclass(frozen=True)
+class StackEnded:
+    """A service of the running stack has died for good, or somebody has stopped the stack. Holders report the reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class ServicesRestarting:
+    """A service of the running stack has died and is started again, or serves again. Holders wait until `services` is empty."""
+
+    services: tuple[str, ...]  # instances that are being started
+    restarts: Mapping[str, int]  # instance -> how often it was started again
+
+
+StackOutcome = StackReady | BootFailed | StackEnded
+ToGuardian = HoldStack | KeepStack | StopStack
+FromGuardian = HoldAccepted | HoldDeclined | BootProgress | ServicesRestarting | StackReady | BootFailed | StackEnded
+TO_GUARDIAN: Messages[ToGuardian] = Messages(ToGuardian)
+FROM_GUARDIAN: Messages[FromGuardian] = Messages(FromGuardian)
+
+
+def read_request(header: Any) -> ToGuardian:
+    """Returns a holder's message; raises ValueError for one that cannot be read, and for a `HoldStack` of another version."""
+    match header:
+        case ["HoldStack", {"protocol": protocol}] if reason := refusal(protocol):
+            raise ValueError(reason)
+    return TO_GUARDIAN.read(header)

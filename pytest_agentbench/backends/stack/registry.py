@@ -17,15 +17,34 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import assert_never
 
 from pytest_agentbench.backends.stack.guardian import FACTS, GUARDIAN_LOG, SOCKET, peer
 from pytest_agentbench.backends.stack.inherited import inherited
 from pytest_agentbench.backends.stack.leftovers import leftovers, remove
 from pytest_agentbench.backends.stack.ownership import is_alive, kill_marked, lock, processes
-from pytest_agentbench.backends.stack.protocol import Serving
+from pytest_agentbench.backends.stack.protocol import (
+    FROM_GUARDIAN,
+    BootFailed,
+    BootProgress,
+    FromGuardian,
+    GuardianConfig,
+    HoldAccepted,
+    HoldDeclined,
+    HoldStack,
+    KeepStack,
+    ServicesRestarting,
+    Serving,
+    StackEnded,
+    StackFacts,
+    StackReady,
+    StopStack,
+)
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.telemetry.sampler import Target
 from pytest_agentbench.errors import BackendError, MissingError
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import Child, is_suspended
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import differences
@@ -36,6 +55,10 @@ SUSPENDED = 5.0  # seconds that a guardian may be suspended by SIGSTOP while a s
 LOOK = 0.5  # seconds between two looks at whether a guardian is suspended
 LONGEST = 107 if sys.platform == "linux" else 103  # bytes of a socket's path
 ANSWER = 20.0  # seconds that a guardian gets to say whether it can be held
+
+#: Why a stack cannot be used.
+STOPPED_EARLY = "it was stopped while it started"
+GONE = f"its guardian is gone; see {GUARDIAN_LOG}"
 
 
 def stacks_folder() -> Path:
@@ -68,43 +91,52 @@ class HeldStack:
         self._leaving = False
         self.is_orphaned = False  # its guardian died while the stack served
         self.boot: Json = {}  # facts of the boot
-        self.metrics: list[Json] = []
+        self.metrics: tuple[Target, ...] = ()
 
     def ready(self, on_progress: Callable[[str], None] = lambda _: None) -> Endpoint:
         """Waits until it serves; raises BackendError with why it does not, MissingError for what this machine lacks."""
         while True:
-            try:
-                while not select.select([self._connection], [], [], LOOK)[0]:
-                    if self._is_suspended():
-                        raise BackendError(f"its guardian, {self._suspended}, and the stack did not start; see {GUARDIAN_LOG}")
-                message = self._next()
-            except (OSError, ValueError) as error:  # ValueError: another thread has closed the connection
-                why = "it was stopped while it started" if self._leaving else f"its guardian is gone; see {GUARDIAN_LOG}"
-                raise BackendError(why) from error
-            match message["op"]:
-                case "progress":
-                    on_progress(message["text"])
-                case "ready":
-                    self.boot, self.metrics = message["boot"], message["metrics"]
-                    return Endpoint(**message["endpoint"])
-                case "failed" | "died" if self._leaving:
-                    raise BackendError("it was stopped while it started")
-                case "failed" | "died":
-                    raise (MissingError if message.get("missing") else BackendError)(message["reason"])
+            match message := self._next_of_boot():
+                case BootProgress(text):
+                    on_progress(text)
+                case StackReady():
+                    self.boot, self.metrics = message.boot, message.metrics
+                    return message.endpoint
+                case BootFailed() | StackEnded() if self._leaving:
+                    raise BackendError(STOPPED_EARLY)
+                case BootFailed(reason, missing):
+                    raise (MissingError if missing else BackendError)(reason)
+                case StackEnded(reason):
+                    raise BackendError(reason)
+                case HoldAccepted() | HoldDeclined() | ServicesRestarting():
+                    pass
+                case _:
+                    assert_never(message)
 
-    def death(self, on_restart: Callable[[Json], None] = lambda _: None) -> str:
+    def _next_of_boot(self) -> FromGuardian:
+        try:
+            while not select.select([self._connection], [], [], LOOK)[0]:
+                if self._is_suspended():
+                    raise BackendError(f"its guardian, {self._suspended}, and the stack did not start; see {GUARDIAN_LOG}")
+            return self._next()
+        except (OSError, ValueError) as error:  # ValueError: another thread has closed the connection
+            raise BackendError(STOPPED_EARLY if self._leaving else GONE) from error
+
+    def death(self, on_restart: Callable[[ServicesRestarting], None] = lambda _: None) -> str:
         """Blocks until it dies; returns what died. Empty when it was stopped or let go by whoever holds this.
 
-        `on_restart` is told which `services` are started again, none when all serve, and how many `restarts` each has had.
+        `on_restart` gets each message about services that are started again, or that serve again.
         """
-        why = f"its guardian is gone; see {GUARDIAN_LOG}"
-        with suppress(OSError, ValueError):
-            while (message := self._next())["op"] != "died":
-                if message["op"] == "restarting":
+        try:
+            while not isinstance(message := self._next(), StackEnded):
+                if isinstance(message, ServicesRestarting):
                     on_restart(message)
-            why = message["reason"]
-            return "" if self._leaving else str(why)
-        self.is_orphaned = not self._leaving
+            why = message.reason
+        except BackendError as error:
+            why = str(error)
+        except (OSError, ValueError):
+            self.is_orphaned = not self._leaving
+            why = GONE
         return "" if self._leaving else why
 
     def stop(self) -> str:
@@ -115,7 +147,7 @@ class HeldStack:
         said = ""
         self._leaving = True
         with suppress(OSError):
-            wire.send(self._connection, {"op": "stop"})
+            wire.send(self._connection, StopStack())
         end = time.monotonic() + STOPPED
         while is_alive(str(self.home)) and time.monotonic() < end:
             if not said and self._is_suspended():
@@ -139,6 +171,12 @@ class HeldStack:
         self._suspended_since = self._suspended_since or now
         return now - self._suspended_since >= SUSPENDED
 
+    def terminate(self) -> None:
+        """Sends SIGTERM to the guardian, which then stops the stack; raises BackendError if the system does not tell its process."""
+        if not self._guardian:
+            raise BackendError(f"the stack in {self.home} was started by another version of pytest-agentbench, which has to end it")
+        os.kill(self._guardian, signal.SIGTERM)
+
     @property
     def _suspended(self) -> str:
         return f"process {self._guardian}, was suspended by SIGSTOP for {SUSPENDED:g} s"
@@ -146,7 +184,7 @@ class HeldStack:
     def keep(self, seconds: float) -> None:
         """It stays when it is let go, for so long."""
         with suppress(OSError):
-            wire.send(self._connection, {"op": "keep", "seconds": seconds})
+            wire.send(self._connection, KeepStack(seconds))
         if self._child is not None:
             self._child.leave_alone()
 
@@ -156,25 +194,28 @@ class HeldStack:
             self._connection.shutdown(socket.SHUT_RDWR)  # a thread that waits in `death` wakes up
         self._connection.close()
 
-    def _next(self) -> Json:
-        message: Json = wire.receive(self._connection)[0]
-        return message
+    def _next(self) -> FromGuardian:
+        header, _ = wire.receive(self._connection)
+        try:
+            return FROM_GUARDIAN.read(header)
+        except ValueError as error:
+            raise BackendError(f"a message of the guardian in {self.home} cannot be read: {error}") from error
 
 
 def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> HeldStack:
     """Starts a guardian, which boots the stack; raises BackendError when not even that goes well."""
     home = _new_home(spec.name)
     owned = lock(home)
-    config = {
-        "spec": spec.model_dump(mode="json"),
-        "spec_hash": spec_hash(spec),
-        "inherited": inherited(spec),
-        "home": str(home),
-        "logs": str(logs),
-        "gpu_wait": gpu_wait,
-        "warm_up": warm_up,
-        "lock": owned,
-    }
+    config = GuardianConfig(
+        spec=spec.model_dump(mode="json"),
+        spec_hash=spec_hash(spec),
+        inherited=inherited(spec),
+        home=home,
+        logs=logs,
+        gpu_wait=gpu_wait,
+        warm_up=warm_up,
+        lock=owned,
+    )
     try:
         child = Child("pytest_agentbench.backends.stack.guardian", config, logs / GUARDIAN_LOG, pass_fds=(owned,))
     finally:
@@ -199,57 +240,85 @@ def _new_home(name: str) -> Path:
     return home
 
 
-def find_kept(spec: StackSpec) -> HeldStack | None:
-    """A stack of the same spec that inherited the same that is ready, kept, and held by nobody else; None where there is none."""
-    now = inherited(spec)
-    for home, facts in _kept(spec):
-        if facts["inherited"] == now:
-            with suppress(BackendError, OSError):
-                return _hold(home, alone=True)
-    return None
+def find_kept(spec: StackSpec) -> HeldStack | str:
+    """Returns a stack of the same spec that inherited the same and is ready, kept, and held by nobody else.
 
-
-def passed_over(spec: StackSpec) -> str:
-    """Why a kept stack of the same spec is not used: a sentence with what has changed since its start; empty where there is none."""
-    now = inherited(spec)
-    for _, facts in _kept(spec):
-        if changed := differences(facts["inherited"], now):
-            return f"a kept {spec.name} is not used, since it was started with something else: {'; '.join(changed)}"
-    return ""
-
-
-def _kept(spec: StackSpec) -> Iterator[tuple[Path, Json]]:
-    wanted = spec_hash(spec)
+    Where there is none, returns why a kept stack of the same spec is not used, in a sentence, or an empty text if there is no such stack.
+    """
+    now, wanted, why = inherited(spec), spec_hash(spec), ""
     for home, facts in running():
-        if facts["spec_hash"] == wanted and facts["state"] == "ready" and facts["keep_s"] is not None:
-            yield home, facts
+        if facts.spec_hash != wanted or facts.state != "ready" or facts.keep_s is None:
+            continue
+        if changed := differences(facts.inherited, now):
+            why = why or f"with something else: {'; '.join(changed)}"
+            continue
+        try:
+            return _hold(home, alone=True)
+        except OtherVersion:
+            why = why or "by another version of pytest-agentbench"
+        except BackendError:
+            pass
+    return why and f"a kept {spec.name} is not used, since it was started {why}; `agentbench backend down {spec.name}` ends it"
 
 
-def running() -> Iterator[tuple[Path, Json]]:
+def running() -> Iterator[tuple[Path, StackFacts]]:
     """Folder and facts of every stack of this user that has a guardian."""
-    for facts in sorted(stacks_folder().glob(f"*/{FACTS}")):
-        if is_alive(str(facts.parent)):
-            with suppress(OSError, ValueError):  # it has just ended
-                yield facts.parent, json.loads(facts.read_text())
+    for file in _facts_files():
+        if is_alive(str(file.parent)):
+            with suppress(OSError):  # it has just ended
+                yield file.parent, _read_facts(file)
 
 
-def attach(home: Path) -> HeldStack:
-    """Holds a stack beside whoever else does."""
-    return _hold(home)
+def _facts_files() -> list[Path]:
+    return sorted(stacks_folder().glob(f"*/{FACTS}"))
 
 
-def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> HeldStack:
+def _read_facts(file: Path) -> StackFacts:
+    """Returns the facts of a stack. If this version cannot read them, the stack has the name of its folder, and nothing else is known."""
+    try:
+        return codec.read(StackFacts, json.loads(file.read_text()))
+    except ValueError:
+        return StackFacts(file.parent.name)
+
+
+def end(home: Path) -> None:
+    """Tears a stack down, whoever holds it. A guardian of another version, which takes no messages from this one, gets SIGTERM.
+
+    Raises BackendError if the guardian does not answer.
+    """
+    try:
+        held = _hold(home)
+    except OtherVersion:
+        held = HeldStack(home, _connect(home), None)
+        held.terminate()
+    held.stop()
+
+
+def _connect(home: Path) -> socket.socket:
+    """Returns a connection to the guardian of a stack, on which nothing takes longer than ANSWER; raises BackendError if there is none."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER)
         connection.connect(str(home / SOCKET))
-        wire.send(connection, {"op": "hold", "alone": alone})
-        message, _ = wire.receive(connection)
-        connection.settimeout(None)
     except OSError as error:
         connection.close()
         raise BackendError(f"the guardian in {home} does not answer: {error}") from error
-    if message["op"] == "busy":
+    return connection
+
+
+def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> HeldStack:
+    """Raises BackendError if the stack cannot be held, OtherVersion if that is so because its guardian is of another version."""
+    connection = _connect(home)
+    try:
+        wire.send(connection, HoldStack(alone))
+        answer = FROM_GUARDIAN.read(wire.receive(connection)[0])
+        connection.settimeout(None)
+    except (OSError, ValueError) as error:
+        connection.close()
+        if isinstance(error, OtherVersion):
+            raise
+        raise BackendError(f"the guardian in {home} does not answer: {error}") from error
+    if isinstance(answer, HoldDeclined):
         connection.close()
         raise BackendError(f"the stack in {home} is held by another session, or about to end")
     return HeldStack(home, connection, child)
@@ -272,10 +341,10 @@ def reap_orphans() -> str:
     A folder without facts is left alone, unlike by `reap`: another session may be about to start a guardian in it.
     """
     ended = []
-    for file in sorted(stacks_folder().glob(f"*/{FACTS}")):
+    for file in _facts_files():
         if not is_alive(str(file.parent)):
-            with suppress(OSError, ValueError):  # its session has just cleaned up itself
-                name = json.loads(file.read_text())["backend"]
+            with suppress(OSError):  # its session has just cleaned up itself
+                name = _read_facts(file).backend
                 ended.append(f"{name} ({', '.join(reap_one(file.parent)) or 'only its folder'})")
     return f"ended what a guardian that was killed had left of {' and '.join(ended)}" if ended else ""
 

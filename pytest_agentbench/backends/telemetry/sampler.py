@@ -19,6 +19,7 @@ import orjson
 from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.backends.machine.gpus import Gpu
 from pytest_agentbench.backends.telemetry.prometheus_page import Page
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json
 
@@ -171,7 +172,7 @@ class Sampler:
                 self._write(file, {**line, "service": each.target.service, "replica": each.target.replica})
         for gpu in self._gpus:
             try:
-                self._write(file, {**self._now(), "gpu": gpu.id, **nvml.load(gpu.uuid)._asdict()})
+                self._write(file, {**self._now(), "gpu": gpu.id, **codec.plain(nvml.load(gpu.uuid))})
             except Exception as error:  # the library's errors, whose class is known only where it is installed
                 self._faults[f"GPU {gpu.id}"] = str(error)
         self.rounds += 1

@@ -23,6 +23,7 @@ from pytest_agentbench.backends.machine import ports
 from pytest_agentbench.backends.stack import ownership, registry
 from pytest_agentbench.backends.stack.backend import Stacked
 from pytest_agentbench.backends.stack.guardian import Guardian
+from pytest_agentbench.backends.stack.protocol import GuardianConfig
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.process import Child
@@ -83,7 +84,8 @@ def test_session_and_guardian_are_killed(tmp_path: Path, folder: Path) -> None:
     """What both left behind is found by its mark; nothing without a mark is touched."""
     process, home, _ = session(tmp_path)
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    (guardian,) = (facts["pid"] for _, facts in registry.running())
+    (guardian,) = (facts.pid for _, facts in registry.running())
+    assert guardian is not None
     os.kill(guardian, signal.SIGKILL)
     process.kill()
     process.wait()
@@ -102,7 +104,8 @@ def test_sigterm_to_the_guardian(boot: Boot) -> None:
     """The guardian itself ends in order as well, and whoever uses the stack hears of it."""
     held = boot()
     held.ready()
-    (guardian,) = (facts["pid"] for _, facts in registry.running())
+    (guardian,) = (facts.pid for _, facts in registry.running())
+    assert guardian is not None
     os.kill(guardian, signal.SIGTERM)
     wait_for(lambda: not held.home.exists(), "the end of its folder")
 
@@ -113,7 +116,7 @@ def test_somebody_else_stops_it(boot: Boot) -> None:
     """A session whose stack is ended by hand is told who did that."""
     held = boot()
     held.ready()
-    registry.attach(held.home).stop()
+    registry.end(held.home)
 
     assert f"it was stopped: pid {os.getpid()} said so" == held.death()
 
@@ -195,21 +198,13 @@ def test_a_guardian_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mon
         listener.listen()
 
         with pytest.raises(BackendError, match="does not answer: timed out"):
-            registry.attach(tmp_path)
+            registry.end(tmp_path)
 
 
 def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
     """One whose buffer fills up hears no more of the progress, so that nobody else waits for it."""
     with (tmp_path / "lock").open("w") as lock:
-        config = {
-            "home": tmp_path,
-            "logs": tmp_path,
-            "lock": lock.fileno(),
-            "spec": spec().model_dump(),
-            "spec_hash": "",
-            "inherited": {},
-        }
-        guardian = Guardian({**config, "gpu_wait": 0, "warm_up": 0})
+        guardian = Guardian(GuardianConfig(spec().model_dump(), "", {}, tmp_path, tmp_path, 0, 0, lock.fileno()))
     reader, theirs = socket.socketpair()
     with reader, theirs:
         guardian._holders[theirs] = "pid 1"
@@ -243,13 +238,13 @@ def test_a_stack_is_kept(boot: Boot) -> None:
     first = boot()
     url = first.ready().url
     first.keep(60)
-    assert None is registry.find_kept(spec())  # while somebody holds it
+    assert "" == registry.find_kept(spec())  # while somebody holds it
     first.let_go()
     second = kept(note="other words")
 
     assert url == second.ready().url
-    assert None is registry.find_kept(spec())
-    assert None is registry.find_kept(spec(settings={"depth": 4}))
+    assert "" == registry.find_kept(spec())
+    assert "" == registry.find_kept(spec(settings={"depth": 4}))
     second.keep(0.2)
     second.let_go()
     wait_for(lambda: not second.home.exists(), "the end of its folder")
@@ -265,19 +260,20 @@ def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, m
     first.let_go()
     monkeypatch.setenv("HF_TOKEN", "two")
     kept().let_go()
-    assert "" == registry.passed_over(spec())
 
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "TRITON")
-    assert None is registry.find_kept(spec())
     changed = 'environment.VLLM_ATTENTION_BACKEND "FLASHINFER" is now "TRITON"'
-    assert f"a kept small is not used, since it was started with something else: {changed}" == registry.passed_over(spec())
+    ends = "`agentbench backend down small` ends it"
+    assert f"a kept small is not used, since it was started with something else: {changed}; {ends}" == registry.find_kept(spec())
     assert first.boot["environment"] == {**first.boot["environment"], "VLLM_ATTENTION_BACKEND": "FLASHINFER", "HF_TOKEN": "[redacted]"}
-    registry.attach(first.home).stop()
+    registry.end(first.home)
 
 
 def kept(**keys: str) -> registry.HeldStack:
     """The stack that was just let go: its guardian learns of that a little later."""
-    return wait_for(lambda: registry.find_kept(spec(**keys)), "a stack that is kept")
+    found = wait_for(lambda: registry.find_kept(spec(**keys)), "a stack that is kept")
+    assert isinstance(found, registry.HeldStack)
+    return found
 
 
 def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
@@ -304,10 +300,10 @@ def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
 
     watcher, looker = threading.Thread(target=backend.watch, args=[tell]), threading.Thread(target=lambda: events.append(backend.look()))
     watcher.start()
-    keeper = guardian(folder)
+    keeper, (home,) = guardian(folder), folder.iterdir()
     os.kill(keeper, signal.SIGSTOP)  # it does not notice
     try:
-        for pid, _ in ownership.processes():
+        for pid, _ in ownership.processes(str(home)):
             if pid != keeper:
                 os.kill(pid, signal.SIGKILL)
         wait_for(lambda: ports.is_free(urlsplit(url).port or 0), "the end of the service")
@@ -329,7 +325,7 @@ def test_a_stack_that_is_refused(boot: Boot) -> None:
     held.stop()
 
     with pytest.raises(BackendError, match="does not answer"):
-        registry.attach(held.home)
+        registry.end(held.home)
 
 
 def test_nobody_comes(tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""Stacks that another version of this package has started: they are listed, ended, and not used."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.stack import registry
+from pytest_agentbench.backends.stack.protocol import FROM_GUARDIAN, HoldStack, StackFacts
+from pytest_agentbench.cli import main
+from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.messages import PROTOCOL, OtherVersion
+from tests.backends.conftest import Boot, spec
+from tests.waits import wait_for
+
+pytestmark = pytest.mark.timeout(60)
+
+Capture = pytest.CaptureFixture[str]
+
+#: A process of another version keeps a stack.
+KEEPER = """
+import sys
+from pathlib import Path
+from pytest_agentbench.backends.stack import registry
+from pytest_agentbench.backends.stack.spec import StackSpec
+held = registry.start(StackSpec.model_validate_json(sys.argv[1]), Path(sys.argv[2]), gpu_wait=0, warm_up=0)
+held.ready()
+held.keep(600)
+held.let_go()
+"""
+
+
+def asked(home: Path, message: object) -> Any:
+    """What a guardian answers, and whether it closes the connection then."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(20)
+        connection.connect(str(home / "control"))
+        wire.send(connection, message)
+        try:
+            answer: object = FROM_GUARDIAN.read(wire.receive(connection)[0])
+        except OtherVersion as error:
+            answer = str(error)
+        return answer, connection.recv(1) == b""
+
+
+def test_a_guardian_of_another_protocol(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A stack that another version keeps is passed over in a sentence that says what ends it, and that does end it."""
+    (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import messages\nmessages.PROTOCOL += 1\n")
+    with monkeypatch.context() as there:
+        there.setenv("PYTHONPATH", str(tmp_path))
+        subprocess.run([sys.executable, "-c", KEEPER, spec().model_dump_json(), str(tmp_path / "logs")], check=True)
+    (home, facts) = next(registry.running())
+    why = wait_for(lambda: registry.find_kept(spec()), "a reason")
+
+    assert (
+        "a kept small is not used, since it was started by another version of pytest-agentbench; `agentbench backend down small` ends it"
+        == why
+    )
+    refused = f"a process speaks protocol {PROTOCOL}, and this one protocol {PROTOCOL + 1}: both need the same version of pytest-agentbench"
+    assert (refused, True) == asked(home, HoldStack(alone=False))
+    assert ("ready", 0) == (facts.state, main(["backend", "down", "small"]))
+    assert capsys.readouterr().out.startswith("small is down after ")
+    assert [] == [*folder.iterdir()]
+    log = (tmp_path / "logs" / "guardian.log").read_text()
+    assert f": {refused}\n" in log and "stopping: SIGTERM\n" in log
+
+
+def test_a_message_that_cannot_be_read(boot: Boot) -> None:
+    """Whoever sends one gets the reason, and the stack stays for its holder."""
+    held = boot()
+    held.ready()
+
+    assert ("the message 'Lend' is unknown; known are: HoldStack, KeepStack, StopStack, Refused", True) == asked(held.home, ["Lend", {}])
+    assert ("alone is a whole number, not true or false", True) == asked(held.home, ["HoldStack", {"alone": 1, "protocol": PROTOCOL}])
+    assert "ready" == next(registry.running())[1].state
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "line"),
+    [
+        ('{"backend": "small", "pids": [1], "state": "ready", "url": "http://h/v1"}', "small", "ready     http://h/v1  since -"),
+        ('{"name": "small", "state": "ready"}', "", "unknown   -  since -"),
+        ('{"backend": "small", "pid": "seven"}', "", "unknown   -  since -"),
+        ("[]", "", "unknown   -  since -"),
+        ("small", "", "unknown   -  since -"),
+    ],
+)
+def test_facts_of_another_version(boot: Boot, capsys: Capture, content: str, name: str, line: str) -> None:
+    """A stack is listed and ended whatever its stack.json has; one whose name cannot be read has that of its folder."""
+    held = boot()
+    held.ready()
+    (held.home / "stack.json").write_text(content)
+    name = name or held.home.name
+    listed = main(["backend", "status"]), capsys.readouterr().out.splitlines()
+    logs = main(["backend", "logs", name]), capsys.readouterr().err
+    down = main(["backend", "down", name]), capsys.readouterr().out
+
+    assert (0, f"{name:<20} {line}") == (listed[0], listed[1][0])
+    assert f"guardian -, GPUs none, logs -, folder {held.home}" == listed[1][1].strip()
+    assert (4, True) == (logs[0], "no log of None in an unknown folder" in logs[1])
+    assert (0, True) == (down[0], down[1].startswith(f"{name} is down after "))
+    assert not held.home.exists()
+
+
+@pytest.mark.parametrize(("content", "name"), [('{"backend": "small", "pids": [1]}', "small"), ("{}", "small-1")])
+def test_leftovers_of_another_version(folder: Path, content: str, name: str) -> None:
+    """What a dead guardian has left is ended whatever its stack.json has."""
+    homes = [folder / f"small-{number}" for number in (1, 2)]
+    for home in homes:
+        home.mkdir(parents=True)
+    (homes[0] / "stack.json").write_text(content)
+
+    assert f"ended what a guardian that was killed had left of {name} (only its folder)" == registry.reap_orphans()
+    assert [(str(homes[1]), [])] == registry.reap()
+
+
+def test_facts_are_written_anew(boot: Boot) -> None:
+    """Others see when a stack is ready, where it answers, how long it stays, and that somebody has it again."""
+    held = boot()
+    url = held.ready().url
+    held.keep(60)
+    facts = wait_for(lambda: kept(held.home), "the seconds that it is kept")
+    held.let_go()
+    unused = wait_for(lambda: kept(held.home, unused=True), "the time of its end")
+    registry.end(held.home)
+
+    assert ("small", "ready", url, "tiny", None) == (facts.backend, facts.state, facts.url, facts.model, facts.until)
+    assert unused.until is not None and facts.pid == unused.pid
+
+
+def kept(home: Path, *, unused: bool = False) -> StackFacts | None:
+    """The facts of a stack, once it is kept, or kept and held by nobody."""
+    facts = next(facts for at, facts in registry.running() if at == home)
+    assert json.loads((home / "stack.json").read_text()).keys() > {"backend", "pid", "logs"}
+    return facts if facts.keep_s == 60 and (facts.until is not None) == unused else None
