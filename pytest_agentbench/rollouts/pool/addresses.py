@@ -18,6 +18,7 @@ from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally, total
 from pytest_agentbench.rollouts.pool.models import SessionModels
 from pytest_agentbench.tap.client import Taps
+from pytest_agentbench.tap.protocol import TapPorts
 from pytest_agentbench.tap.routing_hints import NO_LABEL
 
 TellController = Callable[[Json], None]
@@ -40,13 +41,13 @@ class Addresses:
         self._models = SessionModels()
         self._holders: dict[str, Announcer] = {}  # token -> who has told the stack of it
 
-    async def connect(self, taps: Json) -> None:
+    async def connect(self, taps: TapPorts) -> None:
         """To the taps as they are now; raises OSError."""
-        self._url = f"http://127.0.0.1:{taps['port']}"
+        self._url = f"http://127.0.0.1:{taps.port}"
         if self.taps is not None:
             self.taps.leave()
         self.taps = None
-        self.taps = await Taps.connect(taps["control_ports"], taps["token"])
+        self.taps = await Taps.connect(taps.control_ports, taps.token)
 
     @property
     def has_taps(self) -> bool:
