@@ -19,7 +19,7 @@ from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Answer, Draft, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Answer, Draft, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.rollout import RolloutSetup, preflight, run_rollout
 from pytest_agentbench.scorers.tsq import tsq
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
@@ -59,7 +59,7 @@ class Engine:
     async def said(self, id: str) -> list[Json]:
         raise InfraError(f"nothing that was said to {id} is kept")
 
-    async def close(self, id: str) -> list[Json]:
+    async def close(self, id: str) -> list[LLMCall]:
         del id
         return []
 

@@ -261,7 +261,7 @@ class Pool:
                 return await self._open(RolloutKey(*message["key"]), Access(**message["access"]))
             case "close":
                 await self._settled(message["id"])
-                return {}, orjson.dumps(await self.addresses.close(message["id"]))
+                return {}, orjson.dumps(codec.plain(await self.addresses.close(message["id"])))
             case "said":
                 await self._settled(message["id"])
                 return {}, orjson.dumps(await self.addresses.said(message["id"]))
