@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
@@ -71,7 +71,7 @@ class TapControl:
         try:
             while True:
                 header, _ = await wire.read(self._reader)
-                answer = FROM_TAP.read(header)
+                answer = _read(header)
                 reply = self._asked.popleft()
                 if not reply.done():
                     reply.set_result(answer)
@@ -86,6 +86,14 @@ class TapControl:
             if not reply.done():
                 reply.set_exception(InfraError(why))
         self._asked.clear()
+
+
+def _read(header: Any) -> FromTap:
+    """Returns the answer in a frame. One that is damaged refuses its question, and no other one."""
+    try:
+        return FROM_TAP.read(header)
+    except ValueError as error:
+        return TapRefusal(f"the pool cannot read the answer: {error}")
 
 
 class Taps:

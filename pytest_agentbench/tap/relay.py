@@ -163,11 +163,11 @@ class Relay:
                 return TapDone()
             case OpenAddress(id):
                 if id in self.open or id in self.closed:
-                    raise ValueError("an address is opened once, and this one was")
+                    raise ValueError("an address with this id was opened before")
                 self.open[id] = self._caller(question)
                 return TapDone()
             case CloseAddress(id) | TakeReplies(id) if id not in self.open:
-                raise ValueError("this address is not open")
+                raise ValueError("no address with this id is open")
             case CloseAddress(id):
                 return AddressCalls(self._close(id))
             case TakeReplies(id):

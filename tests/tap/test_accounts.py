@@ -1,4 +1,4 @@
-"""SpendingLimits of calls, tokens and cost: what counts, and what becomes of a call beyond them."""
+"""Limits of calls, tokens and cost: what counts, and what becomes of a call beyond them."""
 
 from __future__ import annotations
 

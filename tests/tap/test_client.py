@@ -135,14 +135,14 @@ async def test_frames_that_are_none(line: Agent, frame: bytes) -> None:
 async def test_ids_are_used_once(tap: Tap) -> None:
     """An id that is open or was closed is not opened again, so that no call is lost or counted for another rollout."""
     id = await tap.open()
-    with pytest.raises(InfraError, match="an address is opened once"):
+    with pytest.raises(InfraError, match="an address with this id was opened before"):
         await tap.control.ask(OpenAddress(id), TapDone)
     await tap.close(id)
-    with pytest.raises(InfraError, match="an address is opened once"):
+    with pytest.raises(InfraError, match="an address with this id was opened before"):
         await tap.control.ask(OpenAddress(id), TapDone)
-    with pytest.raises(InfraError, match="this address is not open"):
+    with pytest.raises(InfraError, match="no address with this id is open"):
         await tap.close(id)
-    with pytest.raises(InfraError, match="this address is not open"):
+    with pytest.raises(InfraError, match="no address with this id is open"):
         await tap.control.ask(TakeReplies(id), KeptReplies)
 
 
@@ -227,11 +227,31 @@ async def test_a_tap_of_another_version() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await wire.read(reader)
         writer.write(wire.pack(Refused("they are of two versions")))
-        writer.close()
 
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        control = await TapControl.connect(server.sockets[0].getsockname()[1], TOKEN)
+    async with backend(refuse) as url:
+        control = await TapControl.connect(int(url.rpartition(":")[2]), TOKEN)
         for _ in range(2):
             with pytest.raises(InfraError, match="they are of two versions"):
                 await control.ask(GetTapStats(), TapStats)
         control.close()
+
+
+async def test_an_answer_that_cannot_be_read() -> None:
+    """It fails its own question in a sentence; the next one gets its answer."""
+    answers = [wire.pack(["AddressCalls", {"calls": 5}]), wire.pack(TapStats(0, 1, 2))]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await wire.read(reader)
+        for each in answers:
+            await wire.read(reader)
+            writer.write(each)
+        await reader.read()
+
+    async with backend(answer) as url:
+        control = await TapControl.connect(int(url.rpartition(":")[2]), TOKEN)
+        with pytest.raises(InfraError, match="the pool cannot read the answer: calls is a whole number, not a list"):
+            await control.ask(CloseAddress("x"), AddressCalls)
+        stats = await control.ask(GetTapStats(), TapStats)
+        control.close()
+
+    assert TapStats(0, 1, 2) == stats
