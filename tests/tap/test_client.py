@@ -231,7 +231,7 @@ async def test_a_tap_of_another_version() -> None:
     async with backend(refuse) as url:
         control = await TapControl.connect(int(url.rpartition(":")[2]), TOKEN)
         for _ in range(2):
-            with pytest.raises(InfraError, match="they are of two versions"):
+            with pytest.raises(InfraError, match=r"^they are of two versions$"):
                 await control.ask(GetTapStats(), TapStats)
         control.close()
 
