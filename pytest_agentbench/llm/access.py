@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, RolloutKey
@@ -41,7 +40,7 @@ class Tap(Protocol):
     async def said(self, id: str) -> list[Json]:
         """What the model said under a token with `keep` since this was asked last; breaks off calls under way."""
 
-    async def close(self, id: str) -> list[Json]:
+    async def close(self, id: str) -> Sequence[LLMCall]:
         """Ends the token; the LLM calls made under it."""
 
 
@@ -97,7 +96,7 @@ class Lines:
         """Ends the agent's address and those of its roles; their calls. Raises InfraError when the tap cannot be asked."""
         assert self._agent is not None
         id, self._agent = self._agent, None
-        calls = [*codec.each_received(LLMCall, await self._tap.close(id))]
+        calls = await self._tap.close(id)
         return _in_order([*calls, *await self._closed([known for known in self._open if known[0] != JUDGE])])
 
     async def judges_are_done(self) -> tuple[LLMCall, ...]:
@@ -109,7 +108,7 @@ class Lines:
         for known in which:
             id, llm = self._open.pop(known)
             self._unstructured.update([] if llm.structured else [known[1]])
-            calls += codec.each_received(LLMCall, await self._tap.close(id))
+            calls += await self._tap.close(id)
         return calls
 
     async def hang_up(self) -> None:

@@ -1,12 +1,20 @@
-"""What tokens cost, by prices as JSON has them: the tap reckons with it, which loads no pydantic."""
+"""What tokens cost. The tap computes it as well, so that nothing here may load pydantic."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 
-def cost_of(prices: Mapping[str, Any], prompt: int, cached: int, output: int) -> float:
-    """What so many prompt tokens, `cached` of them from the prefix cache, and so many output tokens cost; prices are of a million."""
-    cached_input = prices["input"] if prices.get("cached_input") is None else prices["cached_input"]
-    return float((prompt - cached) * prices["input"] + cached * cached_input + output * prices["output"]) / 1e6
+@dataclass(frozen=True)
+class TokenPrices:
+    """Prices of a million tokens each, in one currency."""
+
+    currency: str  # ISO 4217
+    input: float  # prompt tokens
+    output: float
+    cached_input: float | None = None  # prompt tokens that came from the prefix cache; None: as the others
+
+    def of(self, prompt: int, cached: int, output: int) -> float:
+        """Returns what so many prompt tokens, `cached` of them from the prefix cache, and so many output tokens cost."""
+        cached_input = self.input if self.cached_input is None else self.cached_input
+        return float((prompt - cached) * self.input + cached * cached_input + output * self.output) / 1e6

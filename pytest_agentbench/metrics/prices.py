@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, FiniteFloat
 
 from pytest_agentbench.lib.config import Spec
-from pytest_agentbench.metrics.cost import cost_of
+from pytest_agentbench.metrics.cost import TokenPrices
 
 Price = Annotated[FiniteFloat, Field(ge=0)]  # of a million tokens
 
@@ -25,4 +25,4 @@ class Prices(Spec):
 
     def of(self, prompt: int, cached: int, output: int) -> float:
         """What so many prompt tokens, `cached` of them from the prefix cache, and so many output tokens cost."""
-        return cost_of(self.model_dump(), prompt, cached, output)
+        return TokenPrices(self.currency, self.input, self.output, self.cached_input).of(prompt, cached, output)

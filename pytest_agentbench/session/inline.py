@@ -48,13 +48,12 @@ class PooledTap:
         said: list[Json] = json.loads(answered(self._asker, {"op": "said", "id": id})[1])
         return said
 
-    async def close(self, id: str) -> list[Json]:
+    async def close(self, id: str) -> tuple[LLMCall, ...]:
         return self.close_now(id)
 
-    def close_now(self, id: str) -> list[Json]:
+    def close_now(self, id: str) -> tuple[LLMCall, ...]:
         """The calls made under this id; raises InfraError when nobody can tell them any more."""
-        calls: list[Json] = json.loads(answered(self._asker, {"op": "close", "id": id})[1])
-        return calls
+        return codec.each_received(LLMCall, json.loads(answered(self._asker, {"op": "close", "id": id})[1]))
 
 
 def answered(asker: WorkerConnection, question: Json, body: bytes = b"") -> wire.Frame:
@@ -99,7 +98,7 @@ def adhoc(asker: WorkerConnection, name: str) -> Iterator[LLM]:
     try:
         yield llm
     finally:
-        calls = tuple(codec.each_received(LLMCall, tap.close_now(address.id)))
+        calls = tap.close_now(address.id)
         record = Rollout(
             suite="",
             scenario=name,

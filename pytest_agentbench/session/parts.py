@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_agentbench.errors import BackendError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
@@ -209,7 +210,12 @@ class SessionParts:
     def _tell_start(self) -> None:
         if self._endpoint is not None and self._taps is not None:
             elapsed = time.monotonic() - self._began
-            facts = {"endpoint": asdict(self._endpoint), "taps": self._taps.facts, "elapsed_s": elapsed, "unbuilt": self._unbuilt}
+            facts = {
+                "endpoint": asdict(self._endpoint),
+                "taps": codec.plain(self._taps.facts),
+                "elapsed_s": elapsed,
+                "unbuilt": self._unbuilt,
+            }
             self.send({"op": "start", **facts})
 
     def _start_pool(self, inherited: Json | None) -> None:
@@ -278,7 +284,7 @@ class SessionParts:
                 return
             with self._changed:
                 self.children[name] = self._taps.children[name]
-                self.send({"op": "taps", "taps": self._taps.facts})
+                self.send({"op": "taps", "taps": codec.plain(self._taps.facts)})
                 self.away(name, ())
 
     def _hear(self, pool: PoolProcess, message: Json, body: bytes) -> None:

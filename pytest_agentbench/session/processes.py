@@ -110,7 +110,7 @@ class Services:
 
         `sample_interval` are seconds, None: as the backend says.
 
-        `tap_config` holds `processes` and `budgets`, seconds by name; `insists`: a backend that lacks something is an error, no skip.
+        `tap_config` holds `processes`, how many, and `budgets`; `insists`: a backend that lacks something is an error, no skip.
         """
         self.backend, self.directory, self.ledger = backend, directory, ledger
         self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images

@@ -37,6 +37,7 @@ from pytest_agentbench.suites.arms import VariantOrigin, concurrencies
 from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.hashes import ContentHashes, digest, suite_identity
 from pytest_agentbench.suites.task import Task
+from pytest_agentbench.tap.protocol import Budgets
 
 
 def open_session(setup: Setup) -> OpenSession:
@@ -168,4 +169,4 @@ def _turns_config(setup: Setup) -> Json:
 
 def _tap_config(settings: Settings) -> Json:
     calls = {name: seconds for name, seconds in settings.budgets.items() if name != "rollout"}
-    return {"processes": settings.taps, "budgets": {} if settings.inline else calls}
+    return {"processes": settings.taps, "budgets": Budgets() if settings.inline else Budgets(**calls)}

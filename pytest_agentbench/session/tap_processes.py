@@ -8,20 +8,17 @@ from pathlib import Path
 
 from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.lib.process import Child, start_again
-from pytest_agentbench.records import Json
 from pytest_agentbench.tap.clock import stamps_wanted
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import Budgets, TapConfig, TapListening, TapPorts
 
 
 class TapProcesses:
     """Started at once."""
 
-    def __init__(self, processes: int, budgets: Json, logs: Path) -> None:
-        """`budgets` in seconds by name."""
+    def __init__(self, processes: int, budgets: Budgets, logs: Path) -> None:
         self._reserved = shared_port()
         stamps_wanted(self._reserved)  # so that the kernel goes on stamping while no tap is there to want it
-        self._token = secrets.token_urlsafe(16)
-        self._config = {"token": self._token, "port": self._reserved.getsockname()[1], "budgets": budgets}
+        self._config = TapConfig(secrets.token_urlsafe(16), budgets, self._reserved.getsockname()[1])
         self._logs = logs
         self.children = {name: self._start(name) for name in _names(processes)}
         self._ports: dict[str, TapListening] = {}
@@ -34,13 +31,9 @@ class TapProcesses:
             self._ports[name] = child.ready(TapListening)
 
     @property
-    def facts(self) -> Json:
+    def facts(self) -> TapPorts:
         """What the pool has to know of them."""
-        return {
-            "port": self._config["port"],
-            "control_ports": [each.control_port for each in self._ports.values()],
-            "token": self._token,
-        }
+        return TapPorts(self._config.port, tuple(each.control_port for each in self._ports.values()), self._config.token)
 
     def start_again(self, name: str) -> bool:
         """Starts a tap in the place of a dead one; returns False if the session ends. Raises BackendError if it does not serve."""

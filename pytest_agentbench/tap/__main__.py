@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import signal
 import socket
 import sys
 
-from pytest_agentbench.lib.child import end_with_stdin, read_line, serving
+from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
 from pytest_agentbench.lib.file_limits import raise_limit
 from pytest_agentbench.tap.agents import AgentConnection
-from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.clock import stamping
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import TapConfig, TapListening
 from pytest_agentbench.tap.relay import Relay
 
 if sys.platform != "win32":
@@ -27,15 +25,15 @@ if sys.platform != "win32":
 BACKLOG = 4096  # connections that may come at once
 
 
-async def serve(token: str, budgets: Budgets, port: int) -> None:
+async def serve(config: TapConfig) -> None:
     """Several taps share a port: the kernel spreads connections over those that listen on it."""
     loop = asyncio.get_running_loop()
     end = asyncio.Event()
     end_with_stdin(loop, end)
     loop.add_signal_handler(signal.SIGTERM, end.set)
-    relay = Relay(token, budgets)
+    relay = Relay(config.token, config.budgets)
     shared = hasattr(socket, "SO_REUSEPORT")
-    agents = await loop.create_server(lambda: AgentConnection(relay), "127.0.0.1", port, backlog=BACKLOG, reuse_port=shared)
+    agents = await loop.create_server(lambda: AgentConnection(relay), "127.0.0.1", config.port, backlog=BACKLOG, reuse_port=shared)
     control = await asyncio.start_server(relay.control, "127.0.0.1", 0)
     serving(TapListening(agents.sockets[0].getsockname()[1], control.sockets[0].getsockname()[1]))
     with stamping():
@@ -46,13 +44,12 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     try:
         raise_limit()
-        config = read_line()
-        token, budgets, port = str(config["token"]), Budgets(**config.get("budgets", {})), int(config.get("port", 0))
-    except (json.JSONDecodeError, LookupError, TypeError, ValueError) as error:
-        sys.stderr.write(f"tap config: stdin should begin with a line of JSON that has a token: {error!r}\n")
+        config = read_config(TapConfig)
+    except ValueError as error:
+        sys.stderr.write(f"tap config: stdin should begin with a line of JSON that has a token: {error}\n")
         return 2
     if sys.platform == "win32":
-        asyncio.run(serve(token, budgets, port))
+        asyncio.run(serve(config))
     else:
         _take_all_descriptors()
         try:
@@ -61,7 +58,7 @@ def main() -> int:
             sys.stderr.write(f"tap: its turns on the CPU are as long as those of others, so that it waits longer for them: {error}\n")
         gc.freeze()  # what is imported stays, and most of what calls leave behind is garbage without a cycle
         gc.set_threshold(20_000, 50, 100)
-        uvloop.run(serve(token, budgets, port))
+        uvloop.run(serve(config))
     return 0
 
 

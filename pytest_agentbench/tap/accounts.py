@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from pytest_agentbench.metrics.cost import cost_of
+from pytest_agentbench.metrics.cost import TokenPrices
 from pytest_agentbench.metrics.timings import output_tokens
-from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.records import LLMCall
+from pytest_agentbench.tap.protocol import SpendingLimits
 
 
 class RelayedCall(Protocol):
@@ -24,13 +25,14 @@ class Account:
     """The LLM calls of a role, or of a whole rollout."""
 
     whose: str  # `the role 'search'`, `the rollout`
-    limits: Mapping[str, Any]  # of `calls`, `tokens` and `cost`; what is not there has none
-    entries: list[tuple[RelayedCall, Json | None]] = field(default_factory=list)  # calls with the prices of their tokens
+    limits: SpendingLimits
+    entries: list[tuple[RelayedCall, TokenPrices | None]] = field(default_factory=list)  # calls with the prices of their tokens
 
     def refusal(self) -> str:
         """Why no further call is relayed; empty where one is."""
-        for name, spent in (("calls", len(self.entries)), ("tokens", self._tokens), ("cost", self._cost)):
-            limit = self.limits.get(name)
+        limits = self.limits
+        spendings = ("calls", limits.calls, len(self.entries)), ("tokens", limits.tokens, self._tokens), ("cost", limits.cost, self._cost)
+        for name, limit, spent in spendings:
             if limit is not None and spent >= limit:
                 return f"{name}: {self.whose} may take {limit:,g}, and took {spent:,.6g}"
         return ""
@@ -42,10 +44,10 @@ class Account:
     @property
     def _cost(self) -> float:
         return sum(
-            cost_of(prices, record.prompt_tokens or 0, record.cached_tokens or 0, output_tokens(record))
+            prices.of(record.prompt_tokens or 0, record.cached_tokens or 0, output_tokens(record))
             for record, prices in self._records()
             if prices is not None
         )
 
-    def _records(self) -> Iterator[tuple[LLMCall, Json | None]]:
+    def _records(self) -> Iterator[tuple[LLMCall, TokenPrices | None]]:
         return ((spender.record, prices) for spender, prices in self.entries if spender.record is not None)

@@ -5,18 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from dataclasses import dataclass
 from typing import Protocol
 
-
-@dataclass(frozen=True)
-class Budgets:
-    """Seconds; None is no limit."""
-
-    connect: float | None = None  # until there is a connection to the backend, TLS included
-    first_token: float | None = None  # from the send, or an earlier answer's head, to the first content, reasoning or tool call of a stream
-    idle: float | None = None  # from one of those to the next
-    call: float | None = None  # from the whole request at the tap, or from where a rate limit lets it go, to the end of the answer
+from pytest_agentbench.tap.protocol import Budgets
 
 
 class BudgetedExchange(Protocol):

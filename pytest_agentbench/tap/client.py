@@ -5,13 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.tap.routing_hints import NO_LABEL, Label
+from pytest_agentbench.lib.messages import Hello, OtherVersion
+from pytest_agentbench.records import Endpoint, Json, LLMCall
+from pytest_agentbench.tap.protocol import (
+    FROM_TAP,
+    NO_LIMITS,
+    AddressCalls,
+    CloseAddress,
+    FromTap,
+    KeptReplies,
+    OpenAddress,
+    PointAt,
+    TakeReplies,
+    TapDone,
+    TapRefusal,
+    ToTap,
+    UpstreamFacts,
+)
+
+Answer = TypeVar("Answer", bound=FromTap)
 
 
 class TapControl:
@@ -19,7 +35,7 @@ class TapControl:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._asked: deque[asyncio.Future[dict[str, Any]]] = deque()  # also those whose askers have been cancelled
+        self._asked: deque[asyncio.Future[FromTap]] = deque()  # also those whose askers have been cancelled
         self._gone: str | None = None
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
@@ -29,16 +45,17 @@ class TapControl:
         writer.write(wire.pack(Hello(token, "pool")))
         return cls(reader, writer)
 
-    async def ask(self, **question: Any) -> dict[str, Any]:
-        """The tap's reply; raises InfraError when the tap is gone or refuses."""
+    async def ask(self, question: ToTap, kind: type[Answer]) -> Answer:
+        """Returns the tap's answer, which is a `kind`; raises InfraError when the tap is gone or refuses."""
         if self._gone is not None:
             raise InfraError(self._gone)
-        reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[FromTap] = asyncio.get_running_loop().create_future()
         self._asked.append(reply)
         self._writer.write(wire.pack(question))
         answer = await reply
-        if "error" in answer:
-            raise InfraError(f"the tap refused {question['op']}: {answer['error']}")
+        if isinstance(answer, TapRefusal):
+            raise InfraError(f"the tap refused: {answer.reason}")
+        assert isinstance(answer, kind)
         return answer
 
     @property
@@ -53,10 +70,13 @@ class TapControl:
     async def _listen(self) -> None:
         try:
             while True:
-                answer, _ = await wire.read(self._reader)
+                header, _ = await wire.read(self._reader)
+                answer = _read(header)
                 reply = self._asked.popleft()
                 if not reply.done():
                     reply.set_result(answer)
+        except OtherVersion as error:
+            self._end(str(error))
         except (EOFError, OSError, ValueError) as error:
             self._end(f"the tap is gone: {error!r}")
 
@@ -66,6 +86,14 @@ class TapControl:
             if not reply.done():
                 reply.set_exception(InfraError(why))
         self._asked.clear()
+
+
+def _read(header: Any) -> FromTap:
+    """Returns the answer in a frame. One that is damaged refuses its question, and no other one."""
+    try:
+        return FROM_TAP.read(header)
+    except ValueError as error:
+        return TapRefusal(f"the pool cannot read the answer: {error}")
 
 
 class Taps:
@@ -85,56 +113,34 @@ class Taps:
 
     async def point_at(self, endpoint: Endpoint) -> None:
         """Where calls go from now on."""
-        await self._ask(op="upstream", **self._upstream(endpoint))
+        await self._ask(PointAt(self.upstream(endpoint)), TapDone)
 
-    async def open(
-        self,
-        id: str,
-        upgrade: bool | None,
-        label: Label = NO_LABEL,
-        *,
-        keep: bool = False,
-        elsewhere: Endpoint | None = None,
-        salt: str = "",
-        calls: int | None = None,
-        role: str = "",
-        limits: Json | None = None,
-        prices: Json | None = None,
-        account: Json | None = None,
-    ) -> None:
-        """Lets a rollout call; `upgrade` says whether calls that do not stream travel as streams, None: as each of them asks.
-
-        With `keep` the records of its calls hold what the model said. `elsewhere` is where its calls go instead. `salt` is put before
-        their system prompts, and only so many `calls` are relayed. Their records name the `role` in which they are made.
-        No call is relayed beyond `limits` of the role, or those of the rollout's `account` {id, limits}; `prices` are of their tokens.
-        Raises InfraError for limits where several taps would have to count together.
-        """
-        if len(self._controls) > 1 and (limits or account):
+    async def open(self, address: OpenAddress) -> None:
+        """Lets a rollout call under an address. Raises InfraError for limits where several taps would have to count together."""
+        if len(self._controls) > 1 and (address.limits != NO_LIMITS or address.account):
             raise InfraError("limits of calls, tokens and cost are counted by one tap: leave --agentbench-taps out")
-        more = {"keep": keep, "salt": salt, "calls": calls, "role": role, "upstream": elsewhere and self._upstream(elsewhere)}
-        more |= {"limits": limits, "prices": prices, "account": account}
-        await self._ask(op="open", id=id, upgrade=upgrade, labels=label.to_dict(), **more)
+        await self._ask(address, TapDone)
 
     async def said(self, id: str) -> list[Json]:
         """What the model said to a rollout opened with `keep` since this was asked last; breaks off calls under way."""
-        said = [each for answer in await self._ask(op="said", id=id) for each in answer["said"]]
-        return sorted(said, key=lambda each: int(each["received_ns"]))
+        replies = [reply for answer in await self._ask(TakeReplies(id), KeptReplies) for reply in answer.replies]
+        return [reply.said for reply in sorted(replies, key=lambda reply: reply.received_ns)]
 
-    async def close(self, id: str) -> list[Json]:
+    async def close(self, id: str) -> tuple[LLMCall, ...]:
         """Ends a rollout; its calls in the order in which they came."""
-        calls = [call for answer in await self._ask(op="close", id=id) for call in answer["calls"]]
-        return sorted(calls, key=lambda call: int(call["received_ns"]))
+        calls = [call for answer in await self._ask(CloseAddress(id), AddressCalls) for call in answer.calls]
+        return tuple(sorted(calls, key=lambda call: call.received_ns))
 
-    def _upstream(self, endpoint: Endpoint) -> Json:
+    def upstream(self, endpoint: Endpoint) -> UpstreamFacts:
+        """Returns what each tap is told of an endpoint, with its share of the rate that the endpoint takes."""
         rate = endpoint.requests_per_minute
         each = None if rate is None else rate / len(self._controls)  # nobody but the kernel knows which of them gets a call
-        key = {"api_key": endpoint.api_key, "api_key_env": endpoint.api_key_env}
-        return {"url": endpoint.url, **key, "ca_file": endpoint.ca_file, "headers": dict(endpoint.headers), "requests_per_minute": each}
+        return UpstreamFacts(endpoint.url, endpoint.api_key, endpoint.ca_file, endpoint.headers, each, endpoint.api_key_env)
 
     def leave(self) -> None:
         """Closes the lines; the taps go on."""
         for control in self._controls:
             control.close()
 
-    async def _ask(self, **question: Any) -> list[Json]:
-        return await asyncio.gather(*(control.ask(**question) for control in self._controls))
+    async def _ask(self, question: ToTap, kind: type[Answer]) -> list[Answer]:
+        return await asyncio.gather(*(control.ask(question, kind) for control in self._controls))

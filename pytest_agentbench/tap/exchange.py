@@ -12,12 +12,13 @@ from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.metrics.blame import context_is_full
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap.answers import BackendAnswer
-from pytest_agentbench.tap.budgets import Budgets, BudgetTimer
+from pytest_agentbench.tap.budgets import BudgetTimer
 from pytest_agentbench.tap.dialects import Dialect
 from pytest_agentbench.tap.dialects.reader import AnswerReader, DialectReader, error_message
 from pytest_agentbench.tap.fair_queue import FairQueue
 from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
 from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
+from pytest_agentbench.tap.protocol import Budgets
 from pytest_agentbench.tap.request import Request
 from pytest_agentbench.tap.stream import NetworkRead
 from pytest_agentbench.tap.upgrade import BackendBody

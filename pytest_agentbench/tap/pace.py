@@ -21,7 +21,7 @@ class Pace:
     """Holds calls back. Evenly spaced ones keep every kind of limit, also one that looks at a second or at any sixty of them."""
 
     def __init__(self, requests_per_minute: float) -> None:
-        """Raises ValueError or TypeError for what is no rate."""
+        """Raises ValueError for what is no rate."""
         if not 0 < requests_per_minute < math.inf:
             raise ValueError(f"{requests_per_minute} is no number of requests a minute")
         self._gap = 60 / requests_per_minute

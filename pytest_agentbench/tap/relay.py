@@ -7,57 +7,61 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 from weakref import WeakValueDictionary
 
-from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.metrics.blame import LIMIT
-from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap import routes
 from pytest_agentbench.tap.accounts import Account
 from pytest_agentbench.tap.agents import NOBODYS, AgentConnection, Refusal
-from pytest_agentbench.tap.budgets import Budgets
 from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.fair_queue import FairQueue
 from pytest_agentbench.tap.heads import Headers, written
+from pytest_agentbench.tap.protocol import (
+    NO_LIMITS,
+    TO_TAP,
+    AddressCalls,
+    Budgets,
+    CloseAddress,
+    FromTap,
+    GetTapStats,
+    KeptReplies,
+    KeptReply,
+    OpenAddress,
+    PointAt,
+    TakeReplies,
+    TapDone,
+    TapRefusal,
+    TapStats,
+    ToTap,
+    UpstreamFacts,
+)
 from pytest_agentbench.tap.request import Request
 from pytest_agentbench.tap.upgrade import LARGE, BodyChanges, ask, ask_elsewhere
 from pytest_agentbench.tap.upstream import Upstream
 
-#: What the pool may say of a backend.
-OF_UPSTREAM = ("url", "api_key", "ca_file", "headers", "requests_per_minute", "api_key_env")
-
 REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
-
-
-class NoUpstream(ValueError):
-    """Calls cannot go where they are told to."""
 
 
 @dataclass
 class Caller:
-    """A rollout that may call."""
+    """Whoever calls under an open address."""
 
-    upgrade: bool | None  # whether its calls travel as streams; None: as each of them says; False: its requests are left alone
+    address: OpenAddress
     headers: Headers  # labels, for every request that has none of the name
-    fields: Json  # labels, for the bodies of requests whose dialect has them among its `hint_fields`
-    usage_once: bool  # labels: its streams tell their usage at their end, and nowhere else
     upstream: Upstream | None  # where its calls go; None: where all go
-    keep: bool  # whether the records of its calls hold what the model said
-    salt: str  # before the system prompt of its calls; empty: none
-    calls: int | None  # how many of them are relayed; None: all
-    role: str  # in which they are made
-    endpoint: str  # the URL of `upstream`; empty: where all go
     accounts: tuple[Account, ...]  # of its role and its rollout, as far as they have limits
-    prices: Json | None  # of its tokens
     exchanges: list[Exchange] = field(default_factory=list)
     refused: list[LLMCall] = field(default_factory=list)  # what was asked and not relayed
 
     @property
     def has_called(self) -> bool:
         """Whether all LLM calls were made that are relayed."""
-        return self.calls is not None and sum(exchange.request.dialect is not None for exchange in self.exchanges) >= self.calls
+        calls = self.address.calls
+        return calls is not None and sum(exchange.request.dialect is not None for exchange in self.exchanges) >= calls
 
     def limit(self) -> str:
         """Why it may make no further LLM call; empty where it may."""
@@ -71,7 +75,7 @@ class Relay:
         self.introductions, self.budgets = Introductions(token), budgets
         self.turns = FairQueue()
         self.upstream: Upstream | None = None
-        self.elsewhere: dict[str, Upstream] = {}  # other places that calls go to, by what is said of them
+        self.elsewhere: list[Upstream] = []  # other places that calls go to
         self.open: dict[str, Caller] = {}
         self.closed: OrderedDict[str, None] = OrderedDict()
         self.strangers: dict[AgentConnection, None] = {}  # connections that have not asked for a rollout's calls, the oldest first
@@ -99,18 +103,19 @@ class Relay:
     def begin(self, id: str, agent: AgentConnection, request: Request) -> Exchange:
         """Sends a request on its way that `refusal` has nothing against."""
         caller = self.open[id]
-        upstream = caller.upstream or self.upstream
+        address, upstream = caller.address, caller.upstream or self.upstream
         assert upstream is not None
-        exchange = Exchange(agent, request, self.budgets, caller.headers, caller.keep, upstream.key_advice)
+        exchange = Exchange(agent, request, self.budgets, caller.headers, address.keep, upstream.key_advice)
         caller.exchanges.append(exchange)
         dialect = request.dialect
         if dialect is None:
             upstream.send(exchange)
             return exchange
         for account in caller.accounts:
-            account.entries.append((exchange, caller.prices))
-        fields = {name: caller.fields[name] for name in dialect.hint_fields() if name in caller.fields}
-        wish = BodyChanges(request.wants_upgrade(caller.upgrade), caller.upgrade is not False, fields, caller.salt, caller.usage_once)
+            account.entries.append((exchange, address.prices))
+        label, upgrade = address.label, address.upgrade
+        fields = {name: label.fields[name] for name in dialect.hint_fields() if name in label.fields}
+        wish = BodyChanges(request.wants_upgrade(upgrade), upgrade is not False, fields, address.salt, label.usage_once)
         if len(request.body) < LARGE:
             exchange.backend_body = ask(request.route, request.body, wish)
             upstream.send(exchange)
@@ -131,8 +136,8 @@ class Relay:
         try:
             known = await self.introductions.hello(reader, writer) is not None
             while known:
-                question, _ = await wire.read(reader)
-                writer.write(wire.pack(self.answer(question)))
+                header, _ = await wire.read(reader)
+                writer.write(wire.pack(self._reply(header)))
                 await writer.drain()
         except (EOFError, OSError, ValueError, RecursionError):
             pass  # the pool is gone, or this is not the pool
@@ -141,74 +146,64 @@ class Relay:
         finally:
             writer.close()
 
-    def answer(self, question: Any) -> Json:
+    def _reply(self, header: Any) -> FromTap:
+        try:
+            return self.answer(TO_TAP.read(header))
+        except ValueError as error:
+            return TapRefusal(str(error))
+
+    def answer(self, question: ToTap) -> FromTap:
+        """Does what the pool asks for; raises ValueError, with a sentence, where that is not possible."""
         match question:
-            case {"op": "upstream", "url": str()}:
-                return self._point_at(question)
-            case {"op": "open", "id": str(id)} if id not in self.open and id not in self.closed:
-                return self._open(id, question)
-            case {"op": "close", "id": str(id)} if id in self.open:
-                return {"calls": self._close(id)}
-            case {"op": "said", "id": str(id)} if id in self.open:
-                return {"said": self._said(id)}
-            case {"op": "stats"}:
+            case PointAt(facts):
+                upstream = _upstream(facts)
+                if self.upstream is not None:
+                    self.upstream.close()
+                self.upstream = upstream
+                return TapDone()
+            case OpenAddress(id):
+                if id in self.open or id in self.closed:
+                    raise ValueError("an address with this id was opened before")
+                self.open[id] = self._caller(question)
+                return TapDone()
+            case CloseAddress(id) | TakeReplies(id) if id not in self.open:
+                raise ValueError("no address with this id is open")
+            case CloseAddress(id):
+                return AddressCalls(self._close(id))
+            case TakeReplies(id):
+                return KeptReplies(_replies(self.open[id].exchanges))
+            case GetTapStats():
                 running = sum(not exchange.over for caller in self.open.values() for exchange in caller.exchanges)
-                return {"in_flight": running, "open": len(self.open), "clock_steps": self.upstream.clock.steps if self.upstream else 0}
-        return {"error": f"the tap does not understand {str(question)[:200]}"}
+                return TapStats(running, len(self.open), self.upstream.clock.steps if self.upstream else 0)
+            case _:
+                assert_never(question)
 
-    def _open(self, id: str, question: Json) -> Json:
-        labels = question.get("labels") or {}
+    def _caller(self, address: OpenAddress) -> Caller:
         try:
-            own = written(labels.get("headers", {})), dict(labels.get("fields", {})), bool(labels.get("usage_once"))
-        except (ValueError, TypeError, AttributeError) as error:
-            return {"error": f"calls cannot be labelled so: {error}"}
-        try:
-            elsewhere = self._elsewhere(facts) if (facts := question.get("upstream")) else None
-        except NoUpstream as error:
-            return {"error": str(error)}
-        keep, salt, calls = bool(question.get("keep")), str(question.get("salt") or ""), question.get("calls")
-        place = str(question.get("role") or ""), str(facts["url"]) if facts else ""
-        spending = self._accounts(question), question.get("prices")
-        self.open[id] = Caller(question.get("upgrade"), *own, elsewhere, keep, salt, calls, *place, *spending)
-        return {"ok": True}
+            headers = written(address.label.headers)
+        except ValueError as error:
+            raise ValueError(f"calls cannot be labelled so: {error}") from error
+        upstream = None if address.elsewhere is None else self._elsewhere(address.elsewhere)
+        return Caller(address, headers, upstream, self._accounts(address))
 
-    def _accounts(self, question: Json) -> tuple[Account, ...]:
+    def _accounts(self, address: OpenAddress) -> tuple[Account, ...]:
         """Those that an address's calls are put down to."""
-        accounts = [Account(f"the role {question['role']!r}", limits)] if (limits := question.get("limits")) else []
-        if shared := question.get("account"):
-            known = self.accounts.get(shared["id"]) or Account("the rollout", shared["limits"])
-            self.accounts[shared["id"]] = known
+        accounts = [] if address.limits == NO_LIMITS else [Account(f"the role {address.role!r}", address.limits)]
+        if (shared := address.account) is not None:
+            known = self.accounts.get(shared.id) or Account("the rollout", shared.limits)
+            self.accounts[shared.id] = known
             accounts.append(known)
         return tuple(accounts)
 
-    def _elsewhere(self, facts: Json) -> Upstream:
+    def _elsewhere(self, facts: UpstreamFacts) -> Upstream:
         """The place that is spoken of; rollouts that go to the same one share its connections."""
-        known = repr(sorted(facts.items()))
-        if known not in self.elsewhere:
-            self.elsewhere[known] = _upstream(facts)
-        return self.elsewhere[known]
+        known = next((each for each in self.elsewhere if each.facts == facts), None)
+        if known is None:
+            known = _upstream(facts)
+            self.elsewhere.append(known)
+        return known
 
-    def _point_at(self, facts: Json) -> Json:
-        try:
-            upstream = _upstream(facts)
-        except NoUpstream as error:
-            return {"error": str(error)}
-        if self.upstream is not None:
-            self.upstream.close()
-        self.upstream = upstream
-        return {"ok": True}
-
-    def _said(self, id: str) -> list[Json]:
-        """Breaks off what is under way, and hands over what the model said since this was asked last."""
-        _break_off(self.open[id].exchanges)
-        replies = []
-        for exchange in self.open[id].exchanges:
-            if exchange.record is not None and exchange.record.said is not None:
-                replies.append({"received_ns": exchange.record.received_ns, **exchange.record.said})
-                exchange.record = dataclasses.replace(exchange.record, said=None)
-        return replies
-
-    def _close(self, id: str) -> list[Json]:
+    def _close(self, id: str) -> tuple[LLMCall, ...]:
         """Ends a token; calls that are still open are broken off. Returns all of them in the order in which they came."""
         self.closed[id] = None
         if len(self.closed) > REMEMBERED:
@@ -216,8 +211,22 @@ class Relay:
         caller = self.open.pop(id)
         _break_off(caller.exchanges)
         records = [*caller.refused, *(exchange.record for exchange in caller.exchanges if exchange.record is not None)]
-        whose = {"role": caller.role, "endpoint": caller.endpoint}
-        return [{**codec.plain(record), **whose} for record in sorted(records, key=lambda record: record.received_ns)]
+        role, elsewhere = caller.address.role, caller.address.elsewhere
+        if role or elsewhere:
+            endpoint = elsewhere.url if elsewhere else ""
+            records = [dataclasses.replace(record, role=role, endpoint=endpoint) for record in records]
+        return tuple(sorted(records, key=lambda record: record.received_ns))
+
+
+def _replies(exchanges: Sequence[Exchange]) -> tuple[KeptReply, ...]:
+    """Breaks off what is under way, and hands over what the model said since this was asked last."""
+    _break_off(exchanges)
+    replies = []
+    for exchange in exchanges:
+        if exchange.record is not None and exchange.record.said is not None:
+            replies.append(KeptReply(exchange.record.received_ns, exchange.record.said))
+            exchange.record = dataclasses.replace(exchange.record, said=None)
+    return tuple(replies)
 
 
 def _enough(caller: Caller, request: Request) -> Refusal | None:
@@ -237,8 +246,8 @@ def _break_off(exchanges: Sequence[Exchange]) -> None:
             exchange.agent.abandon()
 
 
-def _upstream(facts: Json) -> Upstream:
+def _upstream(facts: UpstreamFacts) -> Upstream:
     try:
-        return Upstream(**{name: facts[name] for name in OF_UPSTREAM if name in facts})
-    except (ValueError, OSError, TypeError, AttributeError) as error:
-        raise NoUpstream(f"calls cannot go to {facts.get('url')}: {error}") from error
+        return Upstream(facts)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"calls cannot go to {facts.url}: {error}") from error

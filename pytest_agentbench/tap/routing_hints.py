@@ -32,9 +32,6 @@ class Label:
     fields: Json = field(default_factory=dict)  # of a request's body, where its dialect has them among its `hint_fields`
     usage_once: bool = False  # streams have to tell their usage at their end and nowhere else: who reads it believes the first one
 
-    def to_dict(self) -> Json:
-        return {"headers": dict(self.headers), "fields": dict(self.fields), "usage_once": self.usage_once}
-
 
 NO_LABEL = Label()
 

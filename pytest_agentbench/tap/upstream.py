@@ -8,7 +8,6 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -22,6 +21,7 @@ from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.heads import OWN, Headers, end_to_end, header, request_head, written
 from pytest_agentbench.tap.idle import IdleConnections
 from pytest_agentbench.tap.pace import Pace
+from pytest_agentbench.tap.protocol import UpstreamFacts
 from pytest_agentbench.tap.sockets import StampedSocket
 from pytest_agentbench.tap.stream import NetworkRead
 
@@ -34,33 +34,25 @@ CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,7})\r\n")
 class Upstream:
     """Where calls go."""
 
-    def __init__(
-        self,
-        url: str,
-        api_key: str | None = None,
-        ca_file: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        requests_per_minute: float | None = None,
-        api_key_env: str | None = None,
-    ) -> None:
-        """Raises ValueError, TypeError or OSError for what cannot be an address, a key, a file of certificates, headers or a rate."""
-        parts = urlsplit(url)
-        if not ADDRESS.fullmatch(url) or not parts.hostname:
+    def __init__(self, facts: UpstreamFacts) -> None:
+        """Raises ValueError or OSError for what cannot be an address, a key, a file of certificates, headers or a rate."""
+        self.facts = facts
+        parts = urlsplit(facts.url)
+        if not ADDRESS.fullmatch(facts.url) or not parts.hostname:
             raise ValueError("it is no http:// or https:// address")
-        if not KEY.fullmatch(api_key or ""):
+        if not KEY.fullmatch(facts.api_key or ""):
             raise ValueError("its key is none")
         self.host, self.port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         self.base, self.query = parts.path.rstrip("/"), parts.query
         self.authority = parts.netloc.rpartition("@")[2]
         self.own = [(b"host", self.authority.encode()), (b"accept-encoding", b"identity")]
-        if api_key:
-            self.own.append((b"authorization", b"Bearer " + api_key.encode()))
-        self.own += written(headers or {})
-        self.key_advice = of_key(api_key_env, sent=any(name == b"authorization" for name, _ in self.own))
+        if facts.api_key:
+            self.own.append((b"authorization", b"Bearer " + facts.api_key.encode()))
+        self.own += written(facts.headers)
+        self.key_advice = of_key(facts.api_key_env, sent=any(name == b"authorization" for name, _ in self.own))
         self.replaced = OWN | {name for name, _ in self.own}  # headers of agents that do not travel on
-        self.pace = None if requests_per_minute is None else Pace(requests_per_minute)
-        self.ca_file = ca_file
-        self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        self.pace = None if facts.requests_per_minute is None else Pace(facts.requests_per_minute)
+        self.tls = ssl.create_default_context(cafile=facts.ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
         self.addresses = HostAddresses(self.host, self.port)
         self.idle = IdleConnections[UpstreamConnection]()
@@ -99,7 +91,7 @@ class Upstream:
             if budget.expired():
                 exchange.failed("timeout_connect", f"no connection to {self.authority} within {exchange.budgets.connect:g} s")
             else:
-                why = of_tls(error, self.host, self.ca_file) if isinstance(error, ssl.SSLError) else error
+                why = of_tls(error, self.host, self.facts.ca_file) if isinstance(error, ssl.SSLError) else error
                 exchange.failed("connect", f"no connection to {self.authority}: {why}")
             return
         if exchange.over:  # the agent left in the meantime

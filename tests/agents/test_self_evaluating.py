@@ -20,7 +20,7 @@ from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import Access, Answer, Draft, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Answer, Draft, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.compile import checked
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.scorers.tsq import tsq
@@ -61,7 +61,7 @@ class Engine:
     async def said(self, id: str) -> list[Json]:
         raise InfraError(f"nothing that was said to {id} is kept")
 
-    async def close(self, id: str) -> list[Json]:
+    async def close(self, id: str) -> list[LLMCall]:
         del id
         return []
 

@@ -8,7 +8,6 @@ import pytest
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.access import Lines, ModelAddress
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Endpoint, Json, LLMCall, Rollout, RolloutKey, Score
@@ -40,12 +39,12 @@ class Tap:
     async def said(self, id: str) -> list[Json]:
         raise InfraError(f"nothing that was said to {id} is kept")
 
-    async def close(self, id: str) -> list[Json]:
+    async def close(self, id: str) -> list[LLMCall]:
         self.events.append(f"close {id}")
         if id == self.lost:
             raise InfraError("the tap is gone")
         role, _, place = id.removeprefix("agent").partition(" ")
-        return [codec.plain(LLMCall(len(self.events), 0, 9, model=id, role=role, endpoint=place))]
+        return [LLMCall(len(self.events), 0, 9, model=id, role=role, endpoint=place)]
 
 
 class Judged:

@@ -18,7 +18,7 @@ from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.suites.suite import Scenario, Tool
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import KeptReplies, TakeReplies, TapConfig, TapListening
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.project import Project
 from tests.tap.peers import Message, Tap, answering, backend, response, stream
@@ -155,7 +155,7 @@ MESSAGE_STREAM = named(
 
 async def test_sdks(tmp_path: Path) -> None:
     """The SDKs of OpenAI and Anthropic find the tap by their own variables; what is said to them is read from each of their APIs."""
-    child = Child("pytest_agentbench.tap", {"token": "of-the-test"}, tmp_path / "tap.log")
+    child = Child("pytest_agentbench.tap", TapConfig("of-the-test"), tmp_path / "tap.log")
     ports = child.ready(TapListening)
     control = await TapControl.connect(ports.control_port, "of-the-test")
     tap = Tap(child, ports, control)
@@ -174,7 +174,7 @@ async def test_sdks(tmp_path: Path) -> None:
             id = await tap.open(upgrade=None, keep=True)
 
             async def kept() -> list[Json]:
-                return list((await control.ask(op="said", id=id))["said"])
+                return [reply.said for reply in (await control.ask(TakeReplies(id), KeptReplies)).replies]
 
             agent = make_agent({"kind": "command", "program": [str(PYTHON), "sdks.py"]}, tmp_path)
             tools = Toolbox((Tool("find", "", {"type": "object"}),))

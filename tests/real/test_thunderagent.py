@@ -21,12 +21,11 @@ from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack import ownership
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
-from pytest_agentbench.records import Endpoint, Json, LLMCall, Rollout
+from pytest_agentbench.records import Endpoint, Json, Rollout
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.tap.client import Taps
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import OpenAddress, TapConfig, TapListening
 from pytest_agentbench.tap.routing_hints import make_labels
 from tests.real.booted_stack import ROOT, Booted, booted, run
 from tests.waits import wait_for
@@ -105,19 +104,19 @@ def test_the_life_of_a_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"include_usage": True, "continuous_usage_stats": True}, {"include_usage": False}])
 async def test_how_large_a_program_is(tmp_path: Path, options: Json) -> None:
     """The router believes the first usage of a stream, and waits for one: through the tap it gets it, whatever an agent asks for."""
-    tap = Child("pytest_agentbench.tap", {"token": "t"}, tmp_path / "tap.log")
+    tap = Child("pytest_agentbench.tap", TapConfig("t"), tmp_path / "tap.log")
     body = {"messages": [{"role": "user", "content": LONG}], "stream": True, "stream_options": options, "program_id": "straight"}
     try:
         with stack(tmp_path / "stack") as router:
             ports, id = tap.ready(TapListening), uuid4().hex
             taps = await Taps.connect([ports.control_port], "t")
             await taps.point_at(Endpoint(router.url, router.model))
-            await taps.open(id, None, make_labels({"kind": "thunderagent"}).label("tapped"))
+            await taps.open(OpenAddress(id, label=make_labels({"kind": "thunderagent"}).label("tapped")))
             async with aiohttp.ClientSession() as session:
                 for base, asked in ((router.url, body), (f"http://127.0.0.1:{ports.port}/r/{id}/v1", {**body, "program_id": ""})):
                     async with session.post(f"{base}/chat/completions", json={"model": router.model, **asked}) as answer:
                         await answer.read()
-            (call,) = [codec.received(LLMCall, each) for each in await taps.close(id)]
+            (call,) = await taps.close(id)
             known = programs(router)
             taps.leave()
     finally:

@@ -183,7 +183,7 @@ def test_agents_that_cannot_be_made(folder: Path, agent: Json, sentence: str) ->
 class QuietTap:
     """A tap that nobody calls through; it remembers which tokens are open, and tells of the calls that it is given."""
 
-    def __init__(self, *calls: Json, gone: bool = False) -> None:
+    def __init__(self, *calls: LLMCall, gone: bool = False) -> None:
         self.calls, self.gone = [*calls], gone
         self.open_ids: list[str] = []
 
@@ -196,7 +196,7 @@ class QuietTap:
         del id
         return []
 
-    async def close(self, id: str) -> list[Json]:
+    async def close(self, id: str) -> list[LLMCall]:
         self.open_ids.remove(id)
         if self.gone:
             raise InfraError("the tap is gone")
@@ -315,10 +315,9 @@ async def test_an_agent_without_an_answer() -> None:
     assert ("agent_error", "the agent returned 'None' (NoneType), not an Answer") == (record.status, record.reason)
 
 
-def call(**keys: Any) -> Json:
+def call(**keys: Any) -> LLMCall:
     """A call as the tap tells of it."""
-    sent: Json = codec.plain(LLMCall(**{"received_ns": 0, "sent_ns": 0, "ended_ns": 1, **keys}))
-    return sent
+    return LLMCall(**{"received_ns": 0, "sent_ns": 0, "ended_ns": 1, **keys})
 
 
 FAILED = call(error_kind="server_error", http_status=500, error="HTTP 500: it broke")
@@ -340,7 +339,7 @@ GONE = call(error_kind="client_gone", error="it hung up", ended_ns=10**18)
         (answer, [FAILED, call(received_ns=1, ended_ns=2)], "ok", ""),
     ],
 )
-async def test_who_is_to_blame(what: Any, calls: list[Json], status: str, reason: str) -> None:
+async def test_who_is_to_blame(what: Any, calls: list[LLMCall], status: str, reason: str) -> None:
     """What the tap saw of the calls decides, whatever the agent made of them; only what was measured is scored."""
     record = await ran(what, QuietTap(*calls), scorers={"mine": scoring(Score(1.0))})
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import TapConfig, TapListening
 from tests.servers import real_server
 from tests.servers.real_server import Server
 from tests.tap.peers import Tap
@@ -47,7 +47,7 @@ def server(request: pytest.FixtureRequest, running_servers: Callable[[str], Serv
 @pytest.fixture
 async def tap(server: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tap]:
     """A tap before the server."""
-    child = Child("pytest_agentbench.tap", {"token": TOKEN}, tmp_path_factory.mktemp("tap") / "tap.log")
+    child = Child("pytest_agentbench.tap", TapConfig(TOKEN), tmp_path_factory.mktemp("tap") / "tap.log")
     ports = child.ready(TapListening)
     control = await TapControl.connect(ports.control_port, TOKEN)
     tap = Tap(child, ports, control)

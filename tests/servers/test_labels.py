@@ -8,7 +8,6 @@ from dataclasses import asdict
 import aiohttp
 import pytest
 
-from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
 from tests.servers.real_server import Server, ask
@@ -27,11 +26,11 @@ async def labelled(server: Server, tap: Tap, calls: dict[str, Json]) -> tuple[li
     """Calls of one rollout, which is then over."""
     async with aiohttp.ClientSession() as session:
         stack = Announcer(Endpoint(server.url, "tiny", labels=LABELS), session, "live")
-        id = await tap.open(upgrade=True, labels=stack.announce("1", RolloutKey("shop", "shop-0")).to_dict())
+        id = await tap.open(upgrade=True, label=stack.announce("1", RolloutKey("shop", "shop-0")))
         for path, body in calls.items():
             await asyncio.to_thread(ask, tap.url(id) + path, body)
         records = await tap.close(id)
-        stack.over("1", [codec.plain(record) for record in records])
+        stack.over("1", records)
         await stack.farewell()
     return records, stack
 

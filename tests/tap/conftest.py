@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import TapConfig, TapListening
 from tests.engines import engine
 from tests.tap.peers import Tap
 
@@ -25,7 +25,7 @@ StartTap = Callable[..., Child]
 @pytest.fixture(scope="session")
 def shared_tap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Child, TapListening]]:
     """One process for all tests that leave nothing in it but closed ids."""
-    child = Child("pytest_agentbench.tap", {"token": TOKEN}, tmp_path_factory.mktemp("tap") / "tap.log")
+    child = Child("pytest_agentbench.tap", TapConfig(TOKEN), tmp_path_factory.mktemp("tap") / "tap.log")
     yield child, child.ready(TapListening)
     child.stop()
 
@@ -49,7 +49,7 @@ def start_tap(tmp_path: Path) -> Iterator[StartTap]:
     children: list[Child] = []
 
     def start(**config: Any) -> Child:
-        children.append(Child("pytest_agentbench.tap", config, tmp_path / f"tap-{len(children)}.log"))
+        children.append(Child("pytest_agentbench.tap", TapConfig(**config), tmp_path / f"tap-{len(children)}.log"))
         return children[-1]
 
     yield start

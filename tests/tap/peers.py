@@ -10,11 +10,20 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import (
+    AddressCalls,
+    CloseAddress,
+    GetTapStats,
+    OpenAddress,
+    PointAt,
+    TapDone,
+    TapListening,
+    TapStats,
+    UpstreamFacts,
+)
 
 CHAT: Json = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -49,19 +58,19 @@ class Tap:
         self.port: int = ports.port
 
     async def point_at(self, url: str, **more: Any) -> None:
-        await self.control.ask(op="upstream", url=url, **more)
+        await self.control.ask(PointAt(UpstreamFacts(url, **more)), TapDone)
 
     async def open(self, upgrade: bool | None = True, **more: Any) -> str:
         """The id of a rollout that may call, by default with all its calls as streams."""
         id = uuid4().hex
-        await self.control.ask(op="open", id=id, upgrade=upgrade, **more)
+        await self.control.ask(OpenAddress(id, upgrade, **more), TapDone)
         return id
 
     async def close(self, id: str) -> list[LLMCall]:
-        return [codec.received(LLMCall, call) for call in (await self.control.ask(op="close", id=id))["calls"]]
+        return [*(await self.control.ask(CloseAddress(id), AddressCalls)).calls]
 
     async def in_flight(self) -> int:
-        return int((await self.control.ask(op="stats"))["in_flight"])
+        return (await self.control.ask(GetTapStats(), TapStats)).in_flight
 
     async def is_idle(self) -> bool:
         return await self.in_flight() == 0

@@ -9,12 +9,14 @@ import pytest
 
 from pytest_agentbench.errors import InfraError, LimitReached
 from pytest_agentbench.llm.client import failure
-from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.metrics.cost import TokenPrices
+from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap.accounts import Account
 from pytest_agentbench.tap.client import TapControl, Taps
+from pytest_agentbench.tap.protocol import NO_LIMITS, OpenAddress, RolloutAccount, SpendingLimits
 from tests.tap.peers import Message, Tap, agent, answering, backend, request, said
 
-PRICES: Json = {"currency": "USD", "input": 10.0, "cached_input": None, "output": 1000.0}
+PRICES = TokenPrices("USD", input=10.0, output=1000.0)
 
 
 @dataclass
@@ -29,18 +31,18 @@ def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> Spen
 @pytest.mark.parametrize(
     ("limits", "spent", "refusal"),
     [
-        ({}, [call(), call()], ""),
-        ({"calls": 2}, [call()], ""),
-        ({"calls": 2}, [call(), Spent(None)], "calls: the rollout may take 2, and took 2"),
-        ({"tokens": 111}, [call()], ""),
-        ({"tokens": 110}, [call()], "tokens: the rollout may take 110, and took 110"),
-        ({"tokens": 110}, [call(None, None), Spent(None)], ""),  # nobody knows
-        ({"cost": 0.02}, [call()], ""),
-        ({"cost": 0.02}, [call(), call(cached_tokens=50)], "cost: the rollout may take 0.02, and took 0.022"),
-        ({"calls": 9, "tokens": 9, "cost": 9}, [call()], "tokens: the rollout may take 9, and took 110"),
+        (NO_LIMITS, [call(), call()], ""),
+        (SpendingLimits(calls=2), [call()], ""),
+        (SpendingLimits(calls=2), [call(), Spent(None)], "calls: the rollout may take 2, and took 2"),
+        (SpendingLimits(tokens=111), [call()], ""),
+        (SpendingLimits(tokens=110), [call()], "tokens: the rollout may take 110, and took 110"),
+        (SpendingLimits(tokens=110), [call(None, None), Spent(None)], ""),  # nobody knows
+        (SpendingLimits(cost=0.02), [call()], ""),
+        (SpendingLimits(cost=0.02), [call(), call(cached_tokens=50)], "cost: the rollout may take 0.02, and took 0.022"),
+        (SpendingLimits(calls=9, tokens=9, cost=9), [call()], "tokens: the rollout may take 9, and took 110"),
     ],
 )
-def test_limits(limits: Json, spent: list[Spent], refusal: str) -> None:
+def test_limits(limits: SpendingLimits, spent: list[Spent], refusal: str) -> None:
     """A limit that is reached lets no further call through; calls under way count as calls, and their tokens when they are over."""
     assert refusal == Account("the rollout", limits, [(each, PRICES) for each in spent]).refusal()
 
@@ -50,9 +52,9 @@ async def test_a_call_too_many(tap: Tap) -> None:
     heard: list[Message] = []
     async with backend(answering(said("yes"), requests=heard)) as url:
         await tap.point_at(f"{url}/v1")
-        shared = {"id": "one", "limits": {"calls": 3}}
+        shared = RolloutAccount("one", SpendingLimits(calls=3))
         own = await tap.open(account=shared)
-        role = await tap.open(role="search", limits={"calls": 1}, account=shared)
+        role = await tap.open(role="search", limits=SpendingLimits(calls=1), account=shared)
         answers = []
         for id in (role, role, own, own, own):
             async with agent(tap.port) as caller:
@@ -73,7 +75,7 @@ async def test_an_account_ends_with_its_addresses(tap: Tap) -> None:
         await tap.point_at(f"{url}/v1")
         statuses = []
         for _ in range(2):
-            id = await tap.open(account={"id": "one", "limits": {"calls": 1}})
+            id = await tap.open(account=RolloutAccount("one", SpendingLimits(calls=1)))
             async with agent(tap.port) as caller:
                 statuses.append((await caller.ask(request(id))).status)
             await tap.close(id)
@@ -85,4 +87,4 @@ async def test_several_taps_cannot_count_together(tap: Tap) -> None:
     """Each sees a part of the calls, so limits are refused, in a sentence that says what to leave out."""
     controls: list[TapControl] = [tap.control, tap.control]
     with pytest.raises(InfraError, match="leave --agentbench-taps out"):
-        await Taps(controls).open("x", upgrade=None, limits={"calls": 1})
+        await Taps(controls).open(OpenAddress("x", limits=SpendingLimits(calls=1)))

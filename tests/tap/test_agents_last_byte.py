@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from pytest_agentbench.tap.protocol import KeptReplies, TakeReplies
 from tests.tap.peers import (
     CHAT,
     DONE,
@@ -80,7 +81,7 @@ async def reset(_tap: Tap, _id: str, caller: Agent) -> None:
 
 
 async def end_the_rollout(tap: Tap, id: str, _caller: Agent) -> None:
-    await tap.control.ask(op="said", id=id)  # which breaks off what is under way
+    await tap.control.ask(TakeReplies(id), KeptReplies)  # which breaks off what is under way
 
 
 @pytest.mark.parametrize("leave", [close_in_order, reset, end_the_rollout])

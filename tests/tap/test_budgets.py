@@ -11,7 +11,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 import pytest
 
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import Budgets, TapListening
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import (
     CHAT,
@@ -40,7 +40,7 @@ KEEP_ALIVE = b": still here\n\n"
 
 @asynccontextmanager
 async def tap_with(start_tap: StartTap, **budgets: float) -> AsyncIterator[Tap]:
-    child = start_tap(token=TOKEN, budgets=budgets)
+    child = start_tap(token=TOKEN, budgets=Budgets(**budgets))
     ports = child.ready(TapListening)
     tap = Tap(child, ports, await TapControl.connect(ports.control_port, TOKEN))
     yield tap

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import struct
 from collections.abc import AsyncIterator
@@ -12,11 +13,26 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import PROTOCOL, Hello
+from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib.messages import PROTOCOL, Hello, OtherVersion, Refused
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import (
+    FROM_TAP,
+    AddressCalls,
+    CloseAddress,
+    GetTapStats,
+    KeptReplies,
+    OpenAddress,
+    PointAt,
+    TakeReplies,
+    TapDone,
+    TapListening,
+    TapRefusal,
+    TapStats,
+    UpstreamFacts,
+)
+from pytest_agentbench.tap.routing_hints import NO_LABEL
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import Agent, Tap, agent, answering, backend, read_message, request, response, said
 
@@ -49,46 +65,62 @@ async def line(tap: Tap, shared_tap: tuple[Child, TapListening]) -> AsyncIterato
 )
 async def test_strangers(line: Agent, hello: bytes) -> None:
     """Whoever does not know the token is hung up on, without a word."""
-    await line.send(hello + wire.pack({"op": "stats"}))
+    await line.send(hello + wire.pack(GetTapStats()))
 
     assert b"" == await line.rest()
 
 
 @pytest.mark.parametrize(
-    "question",
+    "upstream",
     [
-        {},
-        {"op": "dance"},
-        {"op": "open"},
-        {"op": "open", "id": 5},
-        {"op": "close", "id": "nobody"},
-        {"op": "close", "id": ["x"]},
-        {"op": "upstream"},
-        {"op": "upstream", "url": 5},
-        {"op": "upstream", "url": "localhost:8000"},
-        {"op": "upstream", "url": "http://"},
-        {"op": "upstream", "url": "http://[::1"},
-        {"op": "upstream", "url": "http://host:99999"},
-        {"op": "upstream", "url": "ftp://host"},
-        {"op": "upstream", "url": "http://häst"},
-        {"op": "upstream", "url": "http://host/a b"},
-        {"op": "upstream", "url": "http://host", "api_key": "schlüssel"},
-        {"op": "upstream", "url": "http://host", "api_key": "two\r\nlines"},
-        {"op": "upstream", "url": "http://host", "api_key": 5},
-        {"op": "upstream", "url": "https://host", "ca_file": "/nowhere/ca.pem"},
-        {"op": "upstream", "url": "https://host", "ca_file": "/dev/null"},
-        {"op": "upstream", "url": "https://host", "ca_file": [5]},
+        UpstreamFacts("localhost:8000"),
+        UpstreamFacts("http://"),
+        UpstreamFacts("http://[::1"),
+        UpstreamFacts("http://host:99999"),
+        UpstreamFacts("ftp://host"),
+        UpstreamFacts("http://häst"),
+        UpstreamFacts("http://host/a b"),
+        UpstreamFacts("http://host", api_key="schlüssel"),
+        UpstreamFacts("http://host", api_key="two\r\nlines"),
+        UpstreamFacts("https://host", ca_file="/nowhere/ca.pem"),
+        UpstreamFacts("https://host", ca_file="/dev/null"),
     ],
 )
-async def test_questions_that_make_no_sense(tap: Tap, question: Any) -> None:
+async def test_places_that_are_none(tap: Tap, upstream: UpstreamFacts) -> None:
     """They are refused with a sentence, the line stays, and calls go where they went before."""
     id = await tap.open()
     async with backend(answering(said())) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        with pytest.raises(InfraError, match="the tap refused"):
-            await tap.control.ask(**{"op": None, **question})
+        with pytest.raises(InfraError, match=f"^the tap refused: calls cannot go to {re.escape(upstream.url)}: "):
+            await tap.control.ask(PointAt(upstream), TapDone)
 
         assert 200 == (await caller.ask(request(id))).status
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ([], r"\[\] is no message"),
+        ({"op": "stats"}, "{'op': 'stats'} is no message"),
+        (["Dance", {}], "the message 'Dance' is unknown; known are: PointAt, OpenAddress, TakeReplies, CloseAddress, GetTapStats, "),
+        (["CloseAddress", {}], "id is missing"),
+        (["CloseAddress", {"id": ["x"]}], "id is a list, not a text"),
+        (["PointAt", {"upstream": {**codec.plain(UpstreamFacts("http://host")), "api_key": 5}}], "upstream.api_key is a whole number"),
+        (
+            ["OpenAddress", {**codec.plain(OpenAddress("x")), "label": {**codec.plain(NO_LABEL), "headers": 5}}],
+            "label.headers is a whole number",
+        ),
+        (["OpenAddress", {**codec.plain(OpenAddress("x")), "colour": 5}], "colour is unknown"),
+    ],
+)
+async def test_questions_that_cannot_be_read(line: Agent, header: Any, reason: str) -> None:
+    """They are refused with a sentence, whatever body comes with them, and the next question is answered."""
+    await line.send(HELLO + wire.pack(header, b"abc") + wire.pack(GetTapStats()))
+    refusal, answer = [FROM_TAP.read((await wire.read(line.reader))[0]) for _ in range(2)]
+
+    assert isinstance(refusal, TapRefusal)
+    assert re.match(reason, refusal.reason)
+    assert isinstance(answer, TapStats)
 
 
 @pytest.mark.parametrize("frame", [struct.pack("!II", 1, 0) + b"{", struct.pack("!II", 1 << 31, 0), struct.pack("!II", 9, 9) + b"{"])
@@ -100,29 +132,23 @@ async def test_frames_that_are_none(line: Agent, frame: bytes) -> None:
     assert b"" == await line.rest()
 
 
-async def test_values_that_are_no_question(line: Agent) -> None:
-    """Any JSON is answered."""
-    await line.send(HELLO + struct.pack("!II", 2, 3) + b"[]abc")
-    reply, _ = await wire.read(line.reader)
-
-    assert {"error": "the tap does not understand []"} == reply
-
-
 async def test_ids_are_used_once(tap: Tap) -> None:
     """An id that is open or was closed is not opened again, so that no call is lost or counted for another rollout."""
     id = await tap.open()
-    with pytest.raises(InfraError, match="does not understand"):
-        await tap.control.ask(op="open", id=id)
+    with pytest.raises(InfraError, match="an address with this id was opened before"):
+        await tap.control.ask(OpenAddress(id), TapDone)
     await tap.close(id)
-    with pytest.raises(InfraError, match="does not understand"):
-        await tap.control.ask(op="open", id=id)
-    with pytest.raises(InfraError, match="does not understand"):
+    with pytest.raises(InfraError, match="an address with this id was opened before"):
+        await tap.control.ask(OpenAddress(id), TapDone)
+    with pytest.raises(InfraError, match="no address with this id is open"):
         await tap.close(id)
+    with pytest.raises(InfraError, match="no address with this id is open"):
+        await tap.control.ask(TakeReplies(id), KeptReplies)
 
 
 async def test_stats(tap: Tap) -> None:
     """They count open rollouts and calls in flight."""
-    before = await tap.control.ask(op="stats")
+    before = await tap.control.ask(GetTapStats(), TapStats)
     id = await tap.open()
     heard, go = asyncio.Event(), asyncio.Event()
 
@@ -136,34 +162,34 @@ async def test_stats(tap: Tap) -> None:
         await tap.point_at(url)
         await caller.send(request(id, "/embeddings"))
         await heard.wait()
-        during = await tap.control.ask(op="stats")
+        during = await tap.control.ask(GetTapStats(), TapStats)
         go.set()
         await caller.answer()
-        after = await tap.control.ask(op="stats")
+        after = await tap.control.ask(GetTapStats(), TapStats)
 
-    assert [(0, 0), (1, 1), (0, 1)] == [(each["in_flight"], each["open"] - before["open"]) for each in (before, during, after)]
+    assert [(0, 0), (1, 1), (0, 1)] == [(each.in_flight, each.open - before.open) for each in (before, during, after)]
 
 
 async def test_an_asker_that_is_cancelled(tap: Tap) -> None:
     """Its reply is not taken for that of the next question."""
     ids = [await tap.open() for _ in range(3)]
     for place in range(50):
-        asking = asyncio.create_task(tap.control.ask(op="stats"))
+        asking = asyncio.create_task(tap.control.ask(GetTapStats(), TapStats))
         for _ in range(place % 4):
             await asyncio.sleep(0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
 
-    assert [{"calls": []}] * 3 == await asyncio.gather(*(tap.control.ask(op="close", id=id) for id in ids))
+    assert [AddressCalls(())] * 3 == await asyncio.gather(*(tap.control.ask(CloseAddress(id), AddressCalls) for id in ids))
 
 
 async def test_a_tap_that_is_gone(start_tap: StartTap) -> None:
     """Whoever waits for it is told, and so is whoever asks later."""
     child = start_tap(token=TOKEN)
     control = await TapControl.connect(child.ready(TapListening).control_port, TOKEN)
-    await control.ask(op="stats")
+    await control.ask(GetTapStats(), TapStats)
     os.kill(child.process.pid, signal.SIGSTOP)
-    waiting = [asyncio.create_task(control.ask(op="stats")) for _ in range(3)]
+    waiting = [asyncio.create_task(control.ask(GetTapStats(), TapStats)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     child.process.kill()
@@ -173,7 +199,7 @@ async def test_a_tap_that_is_gone(start_tap: StartTap) -> None:
     with pytest.raises(InfraError, match="the tap is gone"):
         await waiting[2]
     with pytest.raises(InfraError, match="the tap is gone"):
-        await control.ask(op="stats")
+        await control.ask(GetTapStats(), TapStats)
     control.close()
 
 
@@ -182,5 +208,50 @@ async def test_a_wrong_token(shared_tap: tuple[Child, TapListening]) -> None:
     control = await TapControl.connect(shared_tap[1].control_port, "wrong")
 
     with pytest.raises(InfraError, match="the tap is gone"):
-        await control.ask(op="stats")
+        await control.ask(GetTapStats(), TapStats)
     control.close()
+
+
+async def test_another_version(line: Agent) -> None:
+    """Whoever speaks another protocol is refused in a sentence that names both numbers, and the connection ends."""
+    await line.send(wire.pack(Hello(TOKEN, "pool", PROTOCOL + 1)) + wire.pack(GetTapStats()))
+    with pytest.raises(OtherVersion, match=f"speaks protocol {PROTOCOL + 1}, and this one protocol {PROTOCOL}: both need the same version"):
+        FROM_TAP.read((await wire.read(line.reader))[0])
+
+    assert b"" == await line.rest()
+
+
+async def test_a_tap_of_another_version() -> None:
+    """The pool hears the tap's sentence, whether it asks before or after it came."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await wire.read(reader)
+        writer.write(wire.pack(Refused("they are of two versions")))
+
+    async with backend(refuse) as url:
+        control = await TapControl.connect(int(url.rpartition(":")[2]), TOKEN)
+        for _ in range(2):
+            with pytest.raises(InfraError, match=r"^they are of two versions$"):
+                await control.ask(GetTapStats(), TapStats)
+        control.close()
+
+
+async def test_an_answer_that_cannot_be_read() -> None:
+    """It fails its own question in a sentence; the next one gets its answer."""
+    answers = [wire.pack(["AddressCalls", {"calls": 5}]), wire.pack(TapStats(0, 1, 2))]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await wire.read(reader)
+        for each in answers:
+            await wire.read(reader)
+            writer.write(each)
+        await reader.read()
+
+    async with backend(answer) as url:
+        control = await TapControl.connect(int(url.rpartition(":")[2]), TOKEN)
+        with pytest.raises(InfraError, match="the pool cannot read the answer: calls is a whole number, not a list"):
+            await control.ask(CloseAddress("x"), AddressCalls)
+        stats = await control.ask(GetTapStats(), TapStats)
+        control.close()
+
+    assert TapStats(0, 1, 2) == stats

@@ -12,7 +12,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.tap.client import TapControl, Taps
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import AddressCalls, CloseAddress, OpenAddress, TapListening
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import agent, answering, backend, request, said, until
 
@@ -54,16 +54,16 @@ async def test_calls_of_both_come_back_together(two: Two) -> None:
     """Connections are spread over the taps; whichever served a call, it is answered, and listed in the order of receipt."""
     async with backend(answering(said())) as url:
         await two.taps.point_at(Endpoint(url, "m"))
-        await two.taps.open("r1", upgrade=True)
-        await two.taps.open("r2", upgrade=None)
+        await two.taps.open(OpenAddress("r1", upgrade=True))
+        await two.taps.open(OpenAddress("r2"))
         got = await ask_one_by_one(two.port, "r1", CONNECTIONS)
         got += await asyncio.gather(*(ask_status(two.port, "r1") for _ in range(CONNECTIONS)))
-        own = [len((await control.ask(op="close", id="r2"))["calls"]) for control in two.controls]
+        own = [len((await control.ask(CloseAddress("r2"), AddressCalls)).calls) for control in two.controls]
         calls = await two.taps.close("r1")
 
     assert [200] * CONNECTIONS * 2 == got
     assert [0, 0] == own
-    received = [call["received_ns"] for call in calls]
+    received = [call.received_ns for call in calls]
     assert CONNECTIONS * 2 == len(received)
     assert sorted(received) == received
 
@@ -77,9 +77,9 @@ async def test_each_tap_gets_its_share(two: Two) -> None:
     """Of 40 connections each tap serves some: the kernel spreads them by their addresses, evenly in the mean."""
     async with backend(answering(said())) as url:
         await two.taps.point_at(Endpoint(url, "m"))
-        await two.taps.open("r", upgrade=True)
+        await two.taps.open(OpenAddress("r", upgrade=True))
         await ask_one_by_one(two.port, "r", CONNECTIONS)
-        shares = [len((await control.ask(op="close", id="r"))["calls"]) for control in two.controls]
+        shares = [len((await control.ask(CloseAddress("r"), AddressCalls)).calls) for control in two.controls]
 
     assert CONNECTIONS == sum(shares)
     assert min(shares) > 0
@@ -89,15 +89,15 @@ async def test_a_closed_token_is_closed_everywhere(two: Two) -> None:
     """Whichever tap is asked, the rollout has ended."""
     async with backend(answering(said())) as url:
         await two.taps.point_at(Endpoint(url, "m"))
-        await two.taps.open("r", upgrade=True)
-        assert [] == await two.taps.close("r")
+        await two.taps.open(OpenAddress("r", upgrade=True))
+        assert () == await two.taps.close("r")
 
         assert {410} == set(await ask_one_by_one(two.port, "r", CONNECTIONS))
 
 
 async def test_one_of_them_dies(two: Two) -> None:
     """The pool is told: the calls that it knew are lost, so the rollout cannot be counted."""
-    await two.taps.open("r", upgrade=True)
+    await two.taps.open(OpenAddress("r", upgrade=True))
     two.children[1].process.kill()
     await until(lambda: two.children[1].process.poll() is not None, "its end")
 

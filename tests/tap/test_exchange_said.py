@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.tap.protocol import KeptReplies, TakeReplies
 from tests.tap.peers import (
     CHAT,
     DONE,
@@ -36,8 +37,7 @@ FOUND: Json = {"text": "", "tool_calls": [{"id": "c1", "name": "find", "argument
 
 async def said_of(tap: Tap, id: str) -> list[Json]:
     """What was said, without the times."""
-    answer = await tap.control.ask(op="said", id=id)
-    return [{name: value for name, value in each.items() if name != "received_ns"} for each in answer["said"]]
+    return [each.said for each in (await tap.control.ask(TakeReplies(id), KeptReplies)).replies]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import Budgets, TapListening
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import CHAT, LAST_CHUNK, STREAM_HEAD, STREAMED, Tap, agent, backend, chunk, event, read_message, request, text_of
 
@@ -75,13 +76,30 @@ async def test_ctrl_c_is_not_for_the_tap(start_tap: StartTap) -> None:
     assert (0, "") == (child.process.returncode, child.log.read_text())
 
 
-@pytest.mark.parametrize("config", [b"", b"\n", b"nonsense\n", b"[]\n", b"{}\n"])
-def test_a_config_that_is_none(config: bytes) -> None:
+def with_budgets(**budgets: object) -> bytes:
+    return json.dumps({"token": TOKEN, "budgets": {**codec.plain(Budgets()), **budgets}, "port": 0}).encode()
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (b"", b"Expecting value"),
+        (b"\n", b"Expecting value"),
+        (b"nonsense\n", b"Expecting value"),
+        (b"\xff\n", b"'utf-8' codec"),
+        (b"[]\n", b"it is a list, not an object"),
+        (b"{}\n", b"token is missing"),
+        (b'{"token": 5}\n', b"token is a whole number, not a text"),
+        (with_budgets(call="long"), b"budgets.call is a text, not a number"),
+        (with_budgets(reply=5), b"budgets.reply is unknown"),
+    ],
+)
+def test_a_config_that_is_none(config: bytes, reason: bytes) -> None:
     """It is one sentence and exit code 2."""
     ended = subprocess.run([sys.executable, "-m", "pytest_agentbench.tap"], input=config, capture_output=True, timeout=60, check=False)
 
     assert (2, b"", 1) == (ended.returncode, ended.stdout, ended.stderr.count(b"\n"))
-    assert ended.stderr.startswith(b"tap config: stdin should begin with a line of JSON that has a token: ")
+    assert ended.stderr.startswith(b"tap config: stdin should begin with a line of JSON that has a token: " + reason)
 
 
 def test_its_imports() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.tap.protocol import UpstreamFacts
 from tests.tap.peers import Message, Tap, agent, answering, backend, request, said, text_of
 
 
@@ -15,7 +16,7 @@ async def test_a_judge_goes_to_its_own_endpoint(tap: Tap) -> None:
     async with backend(answering(said("work"), requests=heard)) as url, backend(answering(said("fine"), requests=judged)) as elsewhere:
         await tap.point_at(f"{url}/v1", api_key="of-the-backend")
         worker = await tap.open()
-        judge = await tap.open(upstream={"url": f"{elsewhere}/v1", "api_key": "of-the-judge"}, role="judge")
+        judge = await tap.open(elsewhere=UpstreamFacts(f"{elsewhere}/v1", "of-the-judge"), role="judge")
         answers = []
         for id in (worker, judge, worker):
             async with agent(tap.port) as caller:
@@ -39,7 +40,7 @@ async def test_a_judge_needs_no_backend_of_ours(tap: Tap) -> None:
         backend(answering(said("fine"))) as elsewhere,
     ):
         await tap.point_at(f"{first}/v1")
-        worker, judge = await tap.open(), await tap.open(upstream={"url": f"{elsewhere}/v1"})
+        worker, judge = await tap.open(), await tap.open(elsewhere=UpstreamFacts(f"{elsewhere}/v1"))
         await tap.point_at(f"{second}/v1")
         answers = []
         for id in (worker, judge):
@@ -54,4 +55,4 @@ async def test_a_judge_needs_no_backend_of_ours(tap: Tap) -> None:
 async def test_a_place_that_is_none(tap: Tap) -> None:
     """An address that calls cannot go to is refused when the attempt begins, in a sentence with the address."""
     with pytest.raises(InfraError, match=r"calls cannot go to nowhere: "):
-        await tap.open(upstream={"url": "nowhere"})
+        await tap.open(elsewhere=UpstreamFacts("nowhere"))

@@ -14,8 +14,8 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import TapListening
-from pytest_agentbench.tap.routing_hints import make_labels
+from pytest_agentbench.tap.protocol import Budgets, GetTapStats, TapListening, TapStats
+from pytest_agentbench.tap.routing_hints import Label, make_labels
 from tests.tap.conftest import TOKEN, StartTap
 from tests.tap.peers import CHAT, DONE, Message, Tap, agent, answering, backend, event, request, response, said, stream, until
 
@@ -27,7 +27,7 @@ TOLD = {"worker_id": {"decode_worker_id": 7}, "timing": {"kv_hit_rate": 0.25, "t
 async def labelled(tap: Tap, kind: str, upgrade: bool | None = None, **options: Any) -> str:
     """The token of a rollout with labels."""
     label = make_labels({"kind": kind, **options}).label("run:shop.shop-0.1:0123abcd")
-    return await tap.open(upgrade, labels=label.to_dict())
+    return await tap.open(upgrade, label=label)
 
 
 async def through(tap: Tap, id: str, *requests: bytes, answer: bytes = b"", **of_backend: Any) -> tuple[list[Message], list[LLMCall]]:
@@ -147,23 +147,21 @@ async def test_large_bodies(tap: Tap) -> None:
 
 async def test_without_labels(tap: Tap) -> None:
     """The body is the agent's, byte for byte."""
-    id = await tap.open(upgrade=None, labels=make_labels({}).label("x").to_dict())
+    id = await tap.open(upgrade=None, label=make_labels({}).label("x"))
     body = b'{"model":  "m", "messages": []}'
     (heard,), _ = await through(tap, id, request(id, body=body))
 
     assert (body, None) == (heard.body, heard.headers.get("x-dynamo-session-id"))
 
 
-@pytest.mark.parametrize(
-    "labels", [5, [], {"headers": 5}, {"headers": {"a b": "c"}}, {"headers": {"a": "b\r\nc: d"}}, {"headers": {"a": 5}}, {"fields": 5}]
-)
-async def test_labels_that_are_none(tap: Tap, labels: Any) -> None:
-    """They are refused, and the token is not opened."""
-    if labels:
-        with pytest.raises(InfraError, match="the tap refused open: calls cannot be labelled so"):
-            await tap.open(labels=labels)
-    else:
-        await tap.close(await tap.open(labels=labels))
+@pytest.mark.parametrize("headers", [{"a b": "c"}, {"a": "b\r\nc: d"}])
+async def test_labels_that_are_none(tap: Tap, headers: dict[str, str]) -> None:
+    """They are refused, and the address is not opened."""
+    before = await tap.control.ask(GetTapStats(), TapStats)
+    with pytest.raises(InfraError, match="the tap refused: calls cannot be labelled so"):
+        await tap.open(label=Label(headers))
+
+    assert before == await tap.control.ask(GetTapStats(), TapStats)
 
 
 @pytest.mark.parametrize(
@@ -225,21 +223,21 @@ async def test_headers_of_the_backend(tap: Tap) -> None:
     assert ("bench", "1", "Basic abc") == tuple(heard.headers[name] for name in ("x-team", "x-own", "authorization"))
 
 
-@pytest.mark.parametrize("of_backend", [{"headers": {"a": "b\n"}}, {"headers": {"": "b"}}, {"headers": 5}])
+@pytest.mark.parametrize("of_backend", [{"headers": {"a": "b\n"}}, {"headers": {"": "b"}}])
 async def test_headers_that_are_none(tap: Tap, of_backend: Json) -> None:
-    with pytest.raises(InfraError, match="the tap refused upstream: calls cannot go to"):
+    with pytest.raises(InfraError, match="the tap refused: calls cannot go to"):
         await tap.point_at("http://127.0.0.1:9", **of_backend)
 
 
-@pytest.mark.parametrize("rate", [0, -1, float("inf"), "many"])
-async def test_rates_that_are_none(tap: Tap, rate: Any) -> None:
-    with pytest.raises(InfraError, match="the tap refused upstream: calls cannot go to"):
+@pytest.mark.parametrize("rate", [0, -1])
+async def test_rates_that_are_none(tap: Tap, rate: float) -> None:
+    with pytest.raises(InfraError, match="the tap refused: calls cannot go to"):
         await tap.point_at("http://127.0.0.1:9", requests_per_minute=rate)
 
 
 async def test_a_rate_limit(start_tap: StartTap) -> None:
     """Calls go one by one, evenly spaced. The wait is no part of TTFT, no budget of a call runs meanwhile, and it is written down."""
-    tap = await opened(start_tap(token=TOKEN, budgets={"call": 0.45}))
+    tap = await opened(start_tap(token=TOKEN, budgets=Budgets(call=0.45)))
     id = await tap.open()
     async with backend(answering(said())) as url:
         await tap.point_at(url, requests_per_minute=120)

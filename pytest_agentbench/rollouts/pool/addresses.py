@@ -11,13 +11,16 @@ from dataclasses import asdict, replace
 import aiohttp
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.llm.model_facts import ModelFacts
-from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, RolloutKey
+from pytest_agentbench.metrics.cost import TokenPrices
+from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally, total
 from pytest_agentbench.rollouts.pool.models import SessionModels
 from pytest_agentbench.tap.client import Taps
+from pytest_agentbench.tap.protocol import OpenAddress, RolloutAccount, SpendingLimits, TapPorts
 from pytest_agentbench.tap.routing_hints import NO_LABEL
 
 TellController = Callable[[Json], None]
@@ -40,13 +43,13 @@ class Addresses:
         self._models = SessionModels()
         self._holders: dict[str, Announcer] = {}  # token -> who has told the stack of it
 
-    async def connect(self, taps: Json) -> None:
+    async def connect(self, taps: TapPorts) -> None:
         """To the taps as they are now; raises OSError."""
-        self._url = f"http://127.0.0.1:{taps['port']}"
+        self._url = f"http://127.0.0.1:{taps.port}"
         if self.taps is not None:
             self.taps.leave()
         self.taps = None
-        self.taps = await Taps.connect(taps["control_ports"], taps["token"])
+        self.taps = await Taps.connect(taps.control_ports, taps.token)
 
     @property
     def has_taps(self) -> bool:
@@ -87,9 +90,7 @@ class Addresses:
         elsewhere = _elsewhere(access.role, facts) if facts.get("url") else None
         self._count += 1
         token = f"{self._count}-{secrets.token_urlsafe(16)}"
-        prices = facts.get("prices") if elsewhere else self.endpoint.prices
-        if prices is None and (lacking := {**access.limits, **facts.get("limits", {})}.get("cost")):
-            raise InfraError(f"limits: cost: {lacking:g}: nobody knows what {access.role or 'the agent'} costs; give its endpoint `prices`")
+        address = _address(token, access, facts, facts.get("prices") if elsewhere else self.endpoint.prices)
         announcer, label = self.announcer_at(self.endpoint), NO_LABEL
         if elsewhere is None:
             self._holders[token] = announcer
@@ -98,17 +99,9 @@ class Addresses:
         announced = None if id is None else {"id": id, "endpoint": asdict(self.endpoint)}
         self._tell({"op": "opened", "token": token, "key": key, "lent": lent, "label": announced, "tally": asdict(self.tally)})
         try:
-            await self.taps.open(
-                *(token, access.upgrade, label),
-                keep=access.keep,
-                elsewhere=elsewhere,
-                salt="" if access.role == JUDGE else self.salt,
-                calls=access.calls,
-                role=access.role,
-                limits=facts.get("limits"),
-                prices=prices,
-                account={"id": access.account, "limits": access.limits} if access.account else None,
-            )
+            there = None if elsewhere is None else self.taps.upstream(elsewhere)
+            salt = "" if access.role == JUDGE else self.salt
+            await self.taps.open(replace(address, label=label, elsewhere=there, salt=salt))
         except InfraError:
             self._closed(token)
             raise
@@ -132,18 +125,18 @@ class Addresses:
         """Raises InfraError when the tap cannot be asked."""
         return await self._there().said(token)
 
-    async def close(self, token: str) -> list[Json]:
+    async def close(self, token: str) -> tuple[LLMCall, ...]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told. Raises InfraError when the tap cannot be asked."""
-        calls: list[Json] = []
+        calls: tuple[LLMCall, ...] = ()
         try:
             calls = await self._there().close(token)
             if token in self._holders:
-                await self._holders[token].complete(token, calls)
+                calls = await self._holders[token].complete(token, calls)
         finally:
             self._closed(token, calls)
         return calls
 
-    def _closed(self, token: str, calls: Sequence[Json] = ()) -> None:
+    def _closed(self, token: str, calls: Sequence[LLMCall] = ()) -> None:
         announcer = self._holders.pop(token, None)
         unreleased = announcer is not None and announcer.over(token, calls)
         self._tell({"op": "closed", "token": token, "calls": len(calls), "unreleased": unreleased, "tally": asdict(self.tally)})
@@ -184,6 +177,21 @@ def played(access: Access, backend: Endpoint) -> Json:
     if facts and str(facts.get("url", "")).rstrip("/") == backend.url:
         return {name: value for name, value in facts.items() if name not in ("url", "api_key", "prices")}  # it is the backend under test
     return facts or {}
+
+
+def _address(token: str, access: Access, facts: Json, prices: Json | None) -> OpenAddress:
+    """Returns an address with what may be spent under it; raises InfraError for a limit of cost without prices, or values that are none."""
+    try:
+        limits = codec.read(SpendingLimits, facts.get("limits", {}), "limits")
+        account = RolloutAccount(access.account, codec.read(SpendingLimits, access.limits, "limits")) if access.account else None
+        known = None if prices is None else codec.read(TokenPrices, prices, "prices")
+    except ValueError as error:
+        raise InfraError(f"{access.role or 'the agent'}: {error}") from error
+    if known is None and (lacking := limits.cost or access.limits.get("cost")):
+        raise InfraError(f"limits: cost: {lacking:g}: nobody knows what {access.role or 'the agent'} costs; give its endpoint `prices`")
+    return OpenAddress(
+        token, access.upgrade, keep=access.keep, calls=access.calls, role=access.role, limits=limits, prices=known, account=account
+    )
 
 
 def _elsewhere(role: str, settings: Json) -> Endpoint:

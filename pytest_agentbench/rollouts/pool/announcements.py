@@ -15,7 +15,7 @@ import aiohttp
 
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.json_text import json_object
-from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.step_profiles import StepProfiles
 from pytest_agentbench.rollouts.pool.traces import RequestTrace
 from pytest_agentbench.tap.routing_hints import NO_LABEL, Label, Release, make_labels, new_id, run_prefix
@@ -90,15 +90,17 @@ class Announcer:
         """The id that the stack knows an open rollout by; None where it is not told."""
         return self._ids.get(token)
 
-    async def complete(self, token: str, calls: Sequence[Json]) -> None:
-        """Gives the calls of a rollout what their answers did not say and the stack has written down."""
+    async def complete(self, token: str, calls: tuple[LLMCall, ...]) -> tuple[LLMCall, ...]:
+        """Returns the calls of a rollout with what their answers did not say and the stack has written down."""
         if self._trace is None or token not in self._ids:
-            return
+            return calls
         id = self._ids[token]
-        if not await self._trace.complete(id, calls):
+        calls, came = await self._trace.complete(id, calls)
+        if not came:
             log(f"{id}: {self._labels.trace} lacks requests that were answered")
+        return calls
 
-    def over(self, token: str, calls: Sequence[Json] = ()) -> bool:
+    def over(self, token: str, calls: Sequence[LLMCall] = ()) -> bool:
         """A rollout has no call open any more, these were all: tells the stack, in the background. Whether there is anything to tell."""
         if (id := self._ids.pop(token, None)) is None:
             return False
@@ -110,14 +112,14 @@ class Announcer:
         task.add_done_callback(self._releasing.discard)
         return True
 
-    def _note(self, id: str, calls: Sequence[Json]) -> None:
+    def _note(self, id: str, calls: Sequence[LLMCall]) -> None:
         """Whether a rollout has arrived, as far as that is known before its release."""
-        if not any(call["sent_ns"] for call in calls):
+        if not any(call.sent_ns for call in calls):
             return
         if self._trace is not None:
             self._late.add(id)
             self._note_traced()
-        elif not self._labels.tells and any(call["http_status"] for call in calls):
+        elif not self._labels.tells and any(call.http_status for call in calls):
             self._saw(id)
 
     def _note_traced(self) -> None:

@@ -11,7 +11,7 @@ import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import ModelAddress, Tap
-from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Endpoint, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.blocks import Block, arrange
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
@@ -113,5 +113,5 @@ class FirstCallOnly:
     async def said(self, id: str) -> list[Json]:
         return await self._tap.said(id)
 
-    async def close(self, id: str) -> list[Json]:
+    async def close(self, id: str) -> Sequence[LLMCall]:
         return await self._tap.close(id)

@@ -69,7 +69,7 @@ class Inheritance:
                 addresses.adopt(token, facts["label"])
             if not facts["lent"]:
                 with suppress(InfraError):  # the tap is gone as well: nobody knows these calls any more
-                    self._calls[RolloutKey(*facts["key"])].add(codec.each_received(LLMCall, await addresses.close(token)))
+                    self._calls[RolloutKey(*facts["key"])].add(await addresses.close(token))
         addresses.release(self._left.get("labels", {}))
         for key, began in self.in_flight.items():
             if key not in self.ends:

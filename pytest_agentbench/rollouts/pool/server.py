@@ -33,6 +33,7 @@ from pytest_agentbench.runs.record_size import sized
 from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.suites.suite import PoolSuite, Scenario
+from pytest_agentbench.tap.protocol import TapPorts
 
 GONE = "the controller's line is closed"
 
@@ -181,7 +182,7 @@ class Pool:
         self.addresses.endpoint = endpoint  # known even if the tap is away as well, so that `_reconnect` can finish this
         try:
             if taps is not None:
-                await self.addresses.connect(taps)
+                await self.addresses.connect(codec.received(TapPorts, taps))
             await self.addresses.point_at(endpoint, anew=True)
         except ConfigError as error:
             self.scheduler.stop(str(error), "infra_error")
@@ -260,7 +261,7 @@ class Pool:
                 return await self._open(RolloutKey(*message["key"]), Access(**message["access"]))
             case "close":
                 await self._settled(message["id"])
-                return {}, orjson.dumps(await self.addresses.close(message["id"]))
+                return {}, orjson.dumps(codec.plain(await self.addresses.close(message["id"])))
             case "said":
                 await self._settled(message["id"])
                 return {}, orjson.dumps(await self.addresses.said(message["id"]))

@@ -6,11 +6,11 @@ import asyncio
 import csv
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.lib.appended_file import AppendedFile
-from pytest_agentbench.records import Json
+from pytest_agentbench.records import Json, LLMCall
 
 PATIENCE = 1.0  # seconds that the row of a step may come after its answer
 POLL = 0.01  # seconds
@@ -34,9 +34,12 @@ class StepProfiles:
         self._file, self._prefix = AppendedFile(file), prefix
         self._rows: defaultdict[str, list[Json]] = defaultdict(list)  # program -> what is told of its steps; until somebody asks
 
-    async def complete(self, id: str, calls: Sequence[Json]) -> bool:
-        """Gives all the calls of a program what is told of them; whether every counted answer has its row, and every row its answer."""
-        counted = sorted((call for call in calls if call["completion_tokens"] is not None and call["error_kind"] is None), key=_end)
+    async def complete(self, id: str, calls: tuple[LLMCall, ...]) -> tuple[tuple[LLMCall, ...], bool]:
+        """Returns all the calls of a program with what is told of them, and whether rows and counted answers belong together.
+
+        That is so if every counted answer has its row, and every row its answer.
+        """
+        counted = [place for place, call in enumerate(calls) if call.completion_tokens is not None and call.error_kind is None]
         end = time.monotonic() + PATIENCE
         self.look()
         while len(self._rows[id]) < len(counted) and time.monotonic() < end:
@@ -44,10 +47,9 @@ class StepProfiles:
             self.look()
         rows = self._rows.pop(id)
         if len(rows) != len(counted):  # whose row is whose is not known
-            return False
-        for call, row in zip(counted, rows, strict=True):
-            call["server"] = call["server"] or row
-        return True
+            return calls, False
+        told = dict(zip(sorted(counted, key=lambda place: calls[place].ended_ns), rows, strict=True))
+        return tuple(replace(call, server=call.server or told.get(place)) for place, call in enumerate(calls)), True
 
     def look(self) -> None:
         """Reads the rows that are new and whole."""
@@ -63,7 +65,3 @@ class StepProfiles:
             if row["kv_hit_rate"]:
                 timing["kv_hit_rate"] = float(row["kv_hit_rate"])
             self._rows[program].append({"timing": timing})
-
-
-def _end(call: Json) -> int:
-    return int(call["ended_ns"])

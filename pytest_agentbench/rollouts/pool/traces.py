@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 
 from pytest_agentbench.lib.appended_file import AppendedFile
-from pytest_agentbench.records import Json
+from pytest_agentbench.records import Json, LLMCall
 
 PATIENCE = 1.0  # seconds that the line of a request may come after its answer
 POLL = 0.01  # seconds
@@ -33,14 +34,13 @@ class RequestTrace:
         self._file, self._prefix = AppendedFile(file), prefix
         self._requests: dict[str, Json] = {}  # id -> what is told of it; until somebody asks
 
-    async def complete(self, id: str, calls: Sequence[Json]) -> bool:
-        """Gives calls whose answers said nothing what is told of them; whether their lines came in time."""
+    async def complete(self, id: str, calls: tuple[LLMCall, ...]) -> tuple[tuple[LLMCall, ...], bool]:
+        """Returns the calls, with what is told of those whose answers said nothing, and whether their lines came in time."""
         del id  # a line names its request
-        silent = {str(call["response_id"]): call for call in calls if "-" in (call["response_id"] or "") and call["server"] is None}
+        silent = [call.response_id for call in calls if call.response_id and "-" in call.response_id and call.server is None]
         came = await self.wait(silent)
-        for response_id, call in silent.items():
-            call["server"] = self.take(response_id)
-        return came
+        told = {response_id: self.take(response_id) for response_id in silent}
+        return tuple(replace(call, server=call.server or told.get(call.response_id or "")) for call in calls), came
 
     def take(self, response_id: str) -> Json | None:
         """What is told of the request with this answer, once. A request is called as its answer is, without what stands before it."""

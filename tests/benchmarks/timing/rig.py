@@ -13,12 +13,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall, RolloutKey
 from pytest_agentbench.stats.percentiles import percentile
-from pytest_agentbench.tap.client import TapControl
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.client import Answer, TapControl
+from pytest_agentbench.tap.protocol import (
+    AddressCalls,
+    CloseAddress,
+    OpenAddress,
+    PointAt,
+    TapConfig,
+    TapDone,
+    TapListening,
+    ToTap,
+    UpstreamFacts,
+)
 from pytest_agentbench.tap.routing_hints import make_labels, new_id
 from tests.benchmarks.measurement import BenchmarkError
 from tests.benchmarks.timing.errors import Costs, Measured, added, agent_ttft, compare, joined, measured, model_key, size
@@ -69,7 +78,7 @@ class Case:
 class Relay:
     """A process between agents and server."""
 
-    def __init__(self, module: str, config: Json, folder: Path) -> None:
+    def __init__(self, module: str, config: object, folder: Path) -> None:
         self.child = Child(module, config, folder / "relay.log")
         self.ports = self.child.ready(TapListening)
         self.startup = self.cpu()
@@ -93,24 +102,21 @@ class Tap(Relay):
     """A tap, and the tokens that it was told of."""
 
     def __init__(self, folder: Path, upstream: str, ids: Sequence[str]) -> None:
-        super().__init__("pytest_agentbench.tap", {"token": "of-the-benchmark"}, folder)
+        super().__init__("pytest_agentbench.tap", TapConfig("of-the-benchmark"), folder)
         self._ids = ids
         labels = make_labels(LABELS)
-        label = {id: labels.label(new_id(RUN, RolloutKey("bench", id))).to_dict() for id in ids}
-        opening = [{"op": "open", "id": id, "upgrade": True, "labels": label[id]} for id in ids]
-        self._ask([{"op": "upstream", "url": upstream}, *opening])
+        opening = [OpenAddress(id, upgrade=True, label=labels.label(new_id(RUN, RolloutKey("bench", id)))) for id in ids]
+        self._ask([PointAt(UpstreamFacts(upstream)), *opening], TapDone)
 
     def hand_over(self) -> list[LLMCall]:
         """All calls; the tokens are closed."""
-        return [
-            codec.received(LLMCall, call) for reply in self._ask([{"op": "close", "id": id} for id in self._ids]) for call in reply["calls"]
-        ]
+        return [call for reply in self._ask([CloseAddress(id) for id in self._ids], AddressCalls) for call in reply.calls]
 
-    def _ask(self, questions: Sequence[Json]) -> list[Json]:
-        async def ask() -> list[Json]:
+    def _ask(self, questions: Sequence[ToTap], kind: type[Answer]) -> list[Answer]:
+        async def ask() -> list[Answer]:
             control = await TapControl.connect(self.ports.control_port, "of-the-benchmark")
             try:
-                return await asyncio.gather(*(control.ask(**question) for question in questions))
+                return await asyncio.gather(*(control.ask(question, kind) for question in questions))
             finally:
                 control.close()
 

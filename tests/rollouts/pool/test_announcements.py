@@ -13,13 +13,13 @@ import aiohttp
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool import announcements
 from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
 from tests.router import Router, routing
 
 KEY = RolloutKey("shop", "shop-0")
-ANSWERED: Json = {"sent_ns": 1, "http_status": 200, "response_id": None, "server": None}
+ANSWERED = LLMCall(0, 1, 2, http_status=200)
 NOTHING = "http://127.0.0.1:9/v1"  # where nobody listens
 
 
@@ -203,7 +203,7 @@ async def test_releases_have_the_backends_key(router: Router) -> None:
 async def test_rollouts_that_called_nobody(router: Router) -> None:
     """What made no call has not arrived; where the stack does not say who has, an answered call does."""
     async with announcer(router.url, "dynamo") as stack:
-        for token, calls in (("1", []), ("2", [{**ANSWERED, "http_status": None}]), ("3", [ANSWERED])):
+        for token, calls in (("1", []), ("2", [LLMCall(0, 1, 2)]), ("3", [ANSWERED])):
             stack.announce(token, KEY)
             stack.over(token, calls)
 

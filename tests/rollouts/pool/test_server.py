@@ -18,6 +18,7 @@ from pytest_agentbench.records import Access, Json
 from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from pytest_agentbench.tap.protocol import TapDone, TapRefusal
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -52,8 +53,8 @@ async def refuse_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
             question, _ = await wire.read(reader)
         except EOFError:
             break
-        if "op" in question:  # the first frame is a hello
-            writer.write(wire.pack({"error": "it is full"} if question["op"] == "open" else {}))
+        if question[0] != "Hello":
+            writer.write(wire.pack(TapRefusal("it is full") if question[0] == "OpenAddress" else TapDone()))
     writer.close()
 
 
@@ -140,11 +141,11 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
         test.say(op="rollout", key=KEY)
         told, line = await controller.hear()
         assert ("finished", KEY, "scenario", "infra_error") == (told["op"], told["key"], told["kind"], told["status"])
-        assert "the tap refused open: it is full" == rollout_of(line).reason
+        assert "the tap refused: it is full" == rollout_of(line).reason
 
         controller.say(b'{"redacted": true}', op="reply")
         outcome, body = await test.hear()
-        assert {"status": "infra_error", "reason": "the tap refused open: it is full", "recorded": True, **ALONE} == outcome
+        assert {"status": "infra_error", "reason": "the tap refused: it is full", "recorded": True, **ALONE} == outcome
         assert b'{"redacted": true}' == body
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool import step_profiles
 from pytest_agentbench.rollouts.pool.announcements import Announcer
 from pytest_agentbench.rollouts.pool.step_profiles import COLUMNS, StepProfiles
@@ -21,13 +21,12 @@ def row(program: str, step: int, pause: float, hit_rate: str = "0.5") -> str:
     return f"{program},{step},0.04,0.2,{pause},1.5,{hit_rate},1767225600.1234\n"
 
 
-def answered(ended_ns: int, tokens: int | None = 5, server: Json | None = None, error_kind: str | None = None) -> Json:
-    """What is read of a call."""
-    return {"ended_ns": ended_ns, "completion_tokens": tokens, "error_kind": error_kind, "server": server, "sent_ns": 1, "http_status": 200}
+def answered(ended_ns: int, tokens: int | None = 5, server: Json | None = None, error_kind: str | None = None) -> LLMCall:
+    return LLMCall(0, 1, ended_ns, completion_tokens=tokens, error_kind=error_kind, server=server, http_status=200)
 
 
-def queue(call: Json) -> float | None:
-    return float(call["server"]["timing"]["router_queue_ms"]) if call["server"] else None
+def queue(call: LLMCall) -> float | None:
+    return float(call.server["timing"]["router_queue_ms"]) if call.server else None
 
 
 async def test_steps_are_of_the_calls_that_were_counted(tmp_path: Path) -> None:
@@ -35,14 +34,14 @@ async def test_steps_are_of_the_calls_that_were_counted(tmp_path: Path) -> None:
     file = tmp_path / "step_profiles.csv"
     profiles = StepProfiles(file, "run:")
     file.write_text(HEAD + row("run:a", 1, 0.25) + row("run:b", 1, 9.0) + row("run:a", 2, 0.0, hit_rate=""))
-    later, failed, first = answered(30), answered(20, None, error_kind="server_error"), answered(10)
-    complete = await profiles.complete("run:a", [later, failed, first])
+    made = answered(30), answered(20, None, error_kind="server_error"), answered(10)
+    (later, failed, first), complete = await profiles.complete("run:a", made)
 
     assert complete
     whole = {"router_queue_ms": 250.0, "prefill_time_ms": 40.0, "decode_time_ms": 200.0, "tool_call_time_ms": 1500.0, "kv_hit_rate": 0.5}
-    assert {"timing": whole} == first["server"]
-    assert {"timing": {name: value for name, value in whole.items() if name != "kv_hit_rate"} | {"router_queue_ms": 0.0}} == later["server"]
-    assert None is failed["server"]
+    assert {"timing": whole} == first.server
+    assert {"timing": {name: value for name, value in whole.items() if name != "kv_hit_rate"} | {"router_queue_ms": 0.0}} == later.server
+    assert None is failed.server
 
 
 async def test_a_file_of_several_runs(tmp_path: Path) -> None:
@@ -52,8 +51,7 @@ async def test_a_file_of_several_runs(tmp_path: Path) -> None:
     profiles = StepProfiles(file, "run:")
     with file.open("a") as end:
         end.write(row("other:a", 1, 7.0) + row("agentbench-probe:x", 1, 7.0) + row("run:a", 1, 0.5))
-    call = answered(10)
-    complete = await profiles.complete("run:a", [call])
+    (call,), complete = await profiles.complete("run:a", (answered(10),))
 
     assert (True, 500.0, {"run:a"}) == (complete, queue(call), profiles.sessions)
 
@@ -85,22 +83,21 @@ async def test_steps_that_are_not_the_calls(tmp_path: Path, monkeypatch: pytest.
     file = tmp_path / "step_profiles.csv"
     profiles = StepProfiles(file, "run:")
     file.write_text(HEAD + "".join(row("run:a", number, 0.5) for number in range(1, steps + 1)))
-    calls = [answered(10), answered(20)]
-    complete = await profiles.complete("run:a", calls)
+    calls, complete = await profiles.complete("run:a", (answered(10), answered(20)))
 
-    assert (False, [None, None]) == (complete, [call["server"] for call in calls])
+    assert (False, [None, None]) == (complete, [call.server for call in calls])
 
 
 async def test_rows_that_come_late(tmp_path: Path) -> None:
     """A step's row may come a little after its answer, and is waited for."""
     file = tmp_path / "step_profiles.csv"
     profiles = StepProfiles(file, "run:")
-    call = answered(10)
-    waiting = asyncio.create_task(profiles.complete("run:a", [call]))
+    waiting = asyncio.create_task(profiles.complete("run:a", (answered(10),)))
     await asyncio.sleep(0)
     file.write_text(HEAD + row("run:a", 1, 0.5))
+    (call,), came = await waiting
 
-    assert (True, 500.0) == (await waiting, queue(call))
+    assert (True, 500.0) == (came, queue(call))
 
 
 async def test_calls_of_a_rollout_have_the_routers_times(
@@ -114,9 +111,7 @@ async def test_calls_of_a_rollout_have_the_routers_times(
         stack = Announcer(Endpoint("http://127.0.0.1:9/v1", "m", labels=labels), session, "run")
         ids = [str(stack.announce(token, RolloutKey("shop", "a")).fields["program_id"]) for token in ("1", "2")]
         file.write_text(HEAD + row(ids[0], 1, 0.25))
-        calls = [answered(10), answered(10)]
-        for token, call in zip(("1", "2"), calls, strict=True):
-            await stack.complete(token, [call])
+        calls = [call for token in ("1", "2") for call in await stack.complete(token, (answered(10),))]
 
     assert [250.0, None] == [queue(call) for call in calls]
     assert f"labels: {ids[1]}: {file} lacks requests that were answered\n" == capsys.readouterr().err

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool import traces
 from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
 from pytest_agentbench.rollouts.pool.traces import RequestTrace
@@ -25,8 +25,8 @@ def line(request: str, session: str = "run:1", **more: object) -> str:
     return json.dumps({"timestamp": 1, "event": event}) + "\n"
 
 
-def answered(response_id: str | None, server: Json | None = None) -> Json:
-    return {"sent_ns": 1, "http_status": 200, "response_id": response_id, "server": server}
+def answered(response_id: str | None, server: Json | None = None) -> LLMCall:
+    return LLMCall(0, 1, 2, http_status=200, response_id=response_id, server=server)
 
 
 def test_lines(tmp_path: Path) -> None:
@@ -86,16 +86,17 @@ async def test_calls_get_what_their_answers_lack(
         ids = [stack.announce(token, RolloutKey("shop", "a")).headers["x-dynamo-session-id"] for token in ("1", "2", "3")]
         file.write_text(line("a", ids[0]) + line("b", ids[0]))
         said: Json = {"worker_id": {"decode_worker_id": 9}}
-        calls = [answered("chatcmpl-a"), answered("chatcmpl-b", said), answered("resp_c"), answered(None)]
-        for token, made in (("1", calls), ("2", [answered("chatcmpl-lost")]), ("3", [])):
-            await stack.complete(token, made)
-            stack.over(token, made)
+        made = answered("chatcmpl-a"), answered("chatcmpl-b", said), answered("resp_c"), answered(None)
+        calls = await stack.complete("1", made)
+        stack.over("1", calls)
+        stack.over("2", await stack.complete("2", (answered("chatcmpl-lost"),)))
+        stack.over("3", await stack.complete("3", ()))
         before = asdict(stack.tally)
         with file.open("a") as end:
             end.write(line("late", ids[1]))
         await stack.farewell()
 
-    assert [WORKER, {"decode_worker_id": 9}, None, None] == [call["server"] and call["server"]["worker_id"] for call in calls]
+    assert [WORKER, {"decode_worker_id": 9}, None, None] == [call.server and call.server["worker_id"] for call in calls]
     assert f"labels: {ids[1]}: {file} lacks requests that were answered\n" == capsys.readouterr().err
     assert asdict(RolloutTally(labelled=3, announced=1)) == before
     assert asdict(RolloutTally(labelled=3, announced=2)) == asdict(stack.tally)
