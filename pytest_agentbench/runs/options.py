@@ -85,7 +85,9 @@ class RunOptions:
         "rollouts in flight at once (default: what -n says, or 8)", "N", read=number(1)
     )
     workers: int | None = option(  # xdist workers that were [asked for](running.md#workers)
-        "xdist workers that start with -n (default: one where tests only read rollouts, else as many as -n says)", "N", read=number(1)
+        "xdist workers that start with -n (default: what suite.yaml says, or one if every path is in a suite's folder, or what -n says)",
+        "N",
+        read=number(1),
     )
     sandboxes: int | None = option(  # [sandboxes](sandboxes.md) on the machine at once; null: two for each core, 24 at most
         "sandboxes that run on this machine at once, whoever started them (default: two for each core, 24 at most)", "N", read=number(1)

@@ -72,11 +72,15 @@ class DiscoveredSuite:
         }
 
 
+def argument_path(arg: str) -> Path:
+    """Returns the absolute path in an argument such as `scenarios/shop/test_shop.py::test_tools[shop-1]`. Links are not followed."""
+    return Path(os.path.abspath(arg.split("::", 1)[0]))  # noqa: PTH100 - pytest's own paths do not follow links either
+
+
 def suite_folders(args: Sequence[str], root: Path, skipped: Sequence[str]) -> list[Path]:
     """Folders with a suite.yaml in, under or above the given pytest arguments; `skipped` are patterns of folder names."""
     folders: dict[Path, None] = {}
-    for arg in args:
-        path = Path(os.path.abspath(arg.split("::", 1)[0]))  # noqa: PTH100 - pytest's own paths do not follow links either
+    for path in map(argument_path, args):
         folders.update(dict.fromkeys(_above(path, root)))
         folders.update(dict.fromkeys(_below(path, skipped)))
     return [*folders]
@@ -120,7 +124,7 @@ class SuiteHead:
 
     def not_named(self, args: Sequence[str], marks: str) -> str:
         """Why a suite that runs only when it is named does not run now; empty when it does. `marks` is the expression of -m."""
-        paths = [Path(os.path.abspath(arg.split("::", 1)[0])) for arg in args]  # noqa: PTH100 - as above
+        paths = map(argument_path, args)
         named = re.search(rf"\b{re.escape(self.name)}\b", marks) or any(self.folder in (each, *each.parents) for each in paths)
         if not self.only_when_named or named:
             return ""

@@ -109,6 +109,7 @@ class SuiteSpec(Spec):
     trials: int = Field(default=1, ge=1, le=MOST_TRIALS)
     timeout: FiniteFloat = Field(default=600.0, gt=0)  # seconds for one rollout
     only_when_named: bool = False  # a large suite, which a path above it does not select: only a path into it, or its marker
+    xdist_workers: int | None = Field(default=None, strict=True, ge=1, le=1000)  # that start with -n; None: one
 
     @field_validator("sandbox")
     @classmethod

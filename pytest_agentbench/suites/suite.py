@@ -99,6 +99,7 @@ class Suite:
     quarantine: tuple[Quarantined, ...] = ()  # scenarios that its gate leaves out; `discovery` has checked them
     trials: int = 1
     timeout: float = 600.0  # seconds for one rollout
+    xdist_workers: int | None = None  # xdist workers that start with -n; None: one
     description: str = ""
     notes: tuple[str, ...] = ()  # sentences for the header of a session: keys of a file that are not used
 
