@@ -1,6 +1,7 @@
-"""What the options of an agent, or of another part that a suite names, may be: annotations say it, and one function holds values to them.
+"""The kinds of values that options may have, each with its words: of agents, by annotations, and of the command line.
 
-pydantic would do as well, but the pool makes agents too, and starts a fifth faster without it.
+Pydantic's TypeAdapter could check most of them, but its import and a first adapter take 63 ms of CPU: a quarter of the start of a pool,
+which makes agents, and more than the rest of this plugin costs a pytest without suites (52 ms), which reads its options too.
 """
 
 from __future__ import annotations
@@ -8,16 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from pytest_agentbench.records import Json
 
+T = TypeVar("T")
+
 
 class ValueKind(NamedTuple):
-    """What a value may be, as a test and in words: `{name} should be {words}`."""
+    """What a value may be, as a test and in words."""
 
     allows: Callable[[Any], bool]
     words: str
+
+    def read(self, value: T) -> T:
+        """Returns the value if it is allowed; raises ValueError with what would work."""
+        if not self.allows(value):
+            raise ValueError(self.words)
+        return value
+
+    def check(self, name: str, value: object) -> None:
+        """Raises ValueError with the name of the option, what would work, and the value, unless the value is allowed."""
+        if not self.allows(value):
+            raise ValueError(f"{name} should be {self.words}, not {value!r}")
 
 
 MOST = 2**63 - 1  # what 64 bits hold
@@ -63,8 +77,8 @@ def check_options(options: object, where: str = "") -> None:
     """Holds the fields of a dataclass to their annotations; raises ValueError for the first that is something else."""
     for name, hint in get_type_hints(type(options), include_extras=True).items():
         value = getattr(options, name)
-        if (kind := _kind(hint, value)) and not kind.allows(value):
-            raise ValueError(f"{where}{name} should be {kind.words}, not {value!r}")
+        if kind := _kind(hint, value):
+            kind.check(f"{where}{name}", value)
 
 
 def _kind(hint: Any, value: object) -> ValueKind | None:

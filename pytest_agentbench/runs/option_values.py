@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.options import MOST, whole
 from pytest_agentbench.lib.sizes import KIB, LEAST, MIB
 from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.records import MOST_TRIALS, STATUSES
@@ -41,26 +42,10 @@ def size_text(number_of_bytes: int) -> str:
     return f"{number_of_bytes // _UNITS[unit]}{unit}"
 
 
-def one_of(words: Sequence[str]) -> Callable[[str], str]:
-    """A reader of a text that is one of these."""
-
-    def read(text: str) -> str:
-        if text not in words:
-            raise ValueError(" or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}")
-        return text
-
-    return read
-
-
-def number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A reader of whole numbers."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
-            raise ValueError(f"a whole number from {least} {'up' if most is None else f'to {most}'}")
-        return int(text)
-
-    return read
+def number(least: int, most: int = MOST) -> Callable[[str], int]:
+    """Returns a reader of whole numbers."""
+    kind = whole(least, most)
+    return lambda text: int(kind.read(int(text) if text.isdecimal() and len(text) <= len(str(MOST)) else text))
 
 
 def first_trials(text: str) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_agentbench.lib.login_url import LoginUrl
+from pytest_agentbench.lib.options import one_of
 from pytest_agentbench.lib.sizes import USUAL
 from pytest_agentbench.lib.times import seconds
 from pytest_agentbench.runs.option import READ, Option, again, option, required, several
@@ -22,7 +23,6 @@ from pytest_agentbench.runs.option_values import (
     names,
     number,
     objective,
-    one_of,
     run_name,
     size,
     size_text,
@@ -71,7 +71,7 @@ class RunOptions:
         "the prefix cache of the backend when measuring begins: `cold`, `primed`, or `carry` (as it is)",
         "POLICY",
         CARRY,
-        read=one_of(CACHE_POLICIES),
+        read=one_of(CACHE_POLICIES).read,
         empty=CARRY,
         absent=CARRY,
     )
@@ -85,7 +85,9 @@ class RunOptions:
         "rollouts in flight at once (default: what -n says, or 8)", "N", read=number(1)
     )
     workers: int | None = option(  # xdist workers that were [asked for](running.md#workers)
-        "xdist workers that start with -n (default: one where tests only read rollouts, else as many as -n says)", "N", read=number(1)
+        "xdist workers that start with -n (default: what suite.yaml says, or one if every path is in a suite's folder, or what -n says)",
+        "N",
+        read=number(1),
     )
     sandboxes: int | None = option(  # [sandboxes](sandboxes.md) on the machine at once; null: two for each core, 24 at most
         "sandboxes that run on this machine at once, whoever started them (default: two for each core, 24 at most)", "N", read=number(1)
@@ -147,7 +149,7 @@ class RunOptions:
         "what a gate that cannot tell does to the exit status: `pass` leaves it, `fail` makes it 7",
         "pass|fail",
         "pass",
-        read=one_of(("pass", "fail")),
+        read=one_of(("pass", "fail")).read,
         empty=READ,
         absent="pass",
     )
@@ -155,7 +157,7 @@ class RunOptions:
         "who decides where there is a baseline: the `gate`, or the `tests`, as pytest has it",
         "gate|tests",
         "gate",
-        read=one_of(("gate", "tests")),
+        read=one_of(("gate", "tests")).read,
         empty=READ,
         absent="gate",
     )
@@ -215,7 +217,7 @@ class RunOptions:
         "what agents, tools and scorers have to log to be in the log of a rollout: `debug`, `info` or `warning`",
         "LEVEL",
         "info",
-        read=one_of(LOG_LEVELS),
+        read=one_of(LOG_LEVELS).read,
         empty=READ,
         absent="info",
     )
@@ -223,7 +225,7 @@ class RunOptions:
         "measure in this window too, in times after the first call: 30m:120m, 30m: or :2h", "START:END", read=window
     )
     ci: str = option(  # `auto`, `github`, `gitlab` or `off`
-        "what CI gets to read: `auto` (detected), `github`, `gitlab` or `off`", "WHERE", "auto", read=one_of(CI), empty=READ, absent="off"
+        "what CI reads: `auto` (detected), `github`, `gitlab` or `off`", "WHERE", "auto", read=one_of(CI).read, empty=READ, absent="off"
     )
     reports: str = option(  # last part of the reports directory's name
         "directory that run directories are written to", "DIR", "reports", read=folder, empty=READ, absent=""

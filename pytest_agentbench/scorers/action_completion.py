@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.lib.options import whole
 from pytest_agentbench.llm.judge import Form, ask, calls_text, filled, identity, numbered
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.scorers.declaration import scorer
@@ -49,8 +50,7 @@ async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *,
     goals = goals_of(scenario)
     if not goals:
         raise ValueError("the scenario has no user_goals, so there is nothing that could be completed")
-    if type(judgements) is not int or judgements < 1:
-        raise ValueError(f"judgements should be a whole number from 1 up, not {judgements!r}")
+    whole(1).check("judgements", judgements)
     form = _form(len(goals))
     seen = {
         "question": user_text(scenario.messages),

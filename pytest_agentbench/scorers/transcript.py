@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.lib.options import whole
 from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
 from pytest_agentbench.records import Json, Rollout, Score
@@ -33,8 +34,7 @@ FORM = Form(
 
 async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, judgements: int, temperature: float) -> Score:
     """The mean mark, from 0 to 1. Parts are the lowest and the highest one; the explanation is what the judge gave for the middle one."""
-    if type(judgements) is not int or judgements < 1:
-        raise ValueError(f"judgements should be a whole number from 1 up, not {judgements!r}")
+    whole(1).check("judgements", judgements)
     request = user_text(scenario.messages)
     question = filled(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
     parameters = {"temperature": temperature}

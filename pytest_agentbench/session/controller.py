@@ -26,7 +26,7 @@ from pytest_agentbench.session.refusals import refuse_distant, refuse_misspelt_h
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_READ, Settings, advise, reruns_asked_for
 from pytest_agentbench.session.setup import Setup, find_suites, settle
 from pytest_agentbench.session.short_memory import explained, refuse_short_memory
-from pytest_agentbench.session.worker_count import readers
+from pytest_agentbench.session.worker_count import Workers, choose_workers
 from pytest_agentbench.suites.arms import concurrencies
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Controller:
 
     def __init__(self, config: pytest.Config, settings: Settings, workers: Sequence[str]) -> None:
         self.config, self.settings, self.workers = config, settings, workers
-        self.readers = workers  # those of them that start
+        self.started = Workers(workers)
         self.concurrency = max(concurrencies(settings.ab).values(), default=settings.concurrency or len(workers) or DEFAULT_CONCURRENCY)
         self.started_at = datetime.now().astimezone()
         self.causes, self.outcomes, self.commands = Causes(), Outcomes(config.rootpath), WorkflowCommands()
@@ -63,9 +63,9 @@ class Controller:
         if not discovered.folders:
             return
         refuse_distant(self.workers)
-        self.readers = readers(self.config, discovered, self.workers, self.settings.workers)
-        if self.readers != self.workers:
-            self.config.option.tx = self.readers  # xdist makes its workers when this hook's other implementations have run
+        self.started = choose_workers(self.config, discovered, self.workers, self.settings.workers)
+        if self.started.specs != self.workers:
+            self.config.option.tx = self.started.specs  # xdist makes its workers when this hook's other implementations have run
         refuse_misspelt_hooks(self.config)
         if reruns_asked_for(self.config):
             advise(self.config, RERUNS_READ)
@@ -119,7 +119,7 @@ class Controller:
     def pytest_report_header(self) -> str | None:
         if self.setup is None:
             return None
-        return "\n".join(map(one_line, header(self.setup, self.opened, self.workers, self.readers, self.left_out)))
+        return "\n".join(map(one_line, header(self.setup, self.opened, self.started, self.left_out)))
 
     @pytest.hookimpl(tryfirst=True)  # before anybody shows it
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

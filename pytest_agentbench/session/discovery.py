@@ -47,6 +47,11 @@ class DiscoveredSuites:
         return [*(each.folder for each in self.compiled), *(each.folder for each in self.unusable)]
 
     @property
+    def names(self) -> set[str]:
+        """The names of all of them."""
+        return {*(each.name for each in self.compiled), *(each.name for each in self.unusable)}
+
+    @property
     def broken(self) -> list[UnusableSuite]:
         """Those that cannot run because of a fault."""
         return [each for each in self.unusable if not each.skip]
@@ -86,11 +91,15 @@ def _names_and_numbers(compiled: CompiledSuite) -> Json:
     }
 
 
+def argument_path(arg: str) -> Path:
+    """Returns the absolute path in an argument such as `scenarios/shop/test_shop.py::test_tools[shop-1]`. Links are not followed."""
+    return Path(os.path.abspath(arg.split("::", 1)[0]))  # noqa: PTH100 - pytest's own paths do not follow links either
+
+
 def suite_folders(args: Sequence[str], root: Path, skipped: Sequence[str]) -> list[Path]:
     """Folders with a suite.yaml in, under or above the given pytest arguments; `skipped` are patterns of folder names."""
     folders: dict[Path, None] = {}
-    for arg in args:
-        path = Path(os.path.abspath(arg.split("::", 1)[0]))  # noqa: PTH100 - pytest's own paths do not follow links either
+    for path in map(argument_path, args):
         folders.update(dict.fromkeys(_above(path, root)))
         folders.update(dict.fromkeys(_below(path, skipped)))
     return [*folders]
@@ -144,7 +153,7 @@ class SuiteHead:
 
     def not_named(self, args: Sequence[str], marks: str) -> str:
         """Why a suite that runs only when it is named does not run now; empty when it does. `marks` is the expression of -m."""
-        paths = [Path(os.path.abspath(arg.split("::", 1)[0])) for arg in args]  # noqa: PTH100 - as above
+        paths = map(argument_path, args)
         named = re.search(rf"\b{re.escape(self.name)}\b", marks) or any(self.folder in (each, *each.parents) for each in paths)
         if not self.only_when_named or named:
             return ""

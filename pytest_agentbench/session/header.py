@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.runs.journal import first_of
 from pytest_agentbench.session.setup import Setup
-from pytest_agentbench.session.worker_count import sentence
+from pytest_agentbench.session.worker_count import Workers
 
 if TYPE_CHECKING:
     from pytest_agentbench.session.opened import OpenSession
 
 
-def header(
-    setup: Setup, opened: OpenSession | None, workers: Sequence[str], readers: Sequence[str], left_out: Sequence[str]
-) -> Iterator[str]:
-    """Its lines; `workers` were typed, of which `readers` start; `left_out` says which arms cannot run."""
-    for line in (*_lines(setup, opened, workers, readers), *left_out):
+def header(setup: Setup, opened: OpenSession | None, workers: Workers, left_out: Sequence[str]) -> Iterator[str]:
+    """Yields the lines of the header; `left_out` says which arms cannot run."""
+    for line in (*_lines(setup, opened, workers), *left_out):
         yield f"agentbench: {line}"
 
 
-def _lines(setup: Setup, opened: OpenSession | None, workers: Sequence[str], readers: Sequence[str]) -> Iterator[str]:
+def _lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterator[str]:
     backend, settings = setup.backend, setup.settings
     suites = ", ".join(f"{name} ({len(suite.scenarios)} scenarios)" for name, suite in setup.suites.items())
     yield f"backend {backend.name}{f' - {backend.note}' if backend.note else ''}"
@@ -33,8 +31,8 @@ def _lines(setup: Setup, opened: OpenSession | None, workers: Sequence[str], rea
     if opened is not None:
         yield f"{setup.concurrency} rollouts in flight, run directory {setup.shown(opened.directory)}"
         yield from opened.redactor.advice
-    if len(readers) < len(workers) and settings.workers is None:
-        yield sentence(workers, readers)
+    if workers.sentence:
+        yield workers.sentence
     if setup.gate is not None:
         yield from setup.gate.warnings(setup.discovered.compiled, settings.limit, settings.rounds)
     if opened is not None and opened.number > 1:

@@ -1,4 +1,4 @@
-"""How many xdist workers start: `-n` says how many rollouts are in flight; where tests only read them, one worker reads them all.
+"""How many xdist workers start with `-n`, and why. One worker is enough for the tests of a suite, which usually only read rollouts.
 
 Measured with the banking suite: a worker costs 0.9 s of CPU until it has collected, and 5 ms for each test (10 ms for one that fails).
 The controller needs as much for each test's record and report, so a second worker would only wait for it.
@@ -6,74 +6,54 @@ The controller needs as much for each test's record and report, so a second work
 
 from __future__ import annotations
 
-import fnmatch
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from pytest_agentbench.session.discovery import DiscoveredSuites, is_skipped
-from pytest_agentbench.session.testfiles import only_reads
-from pytest_agentbench.suites.task import is_task_directory
-
-READERS = 1  # workers where tests only read rollouts
+from pytest_agentbench.session.discovery import DiscoveredSuites, argument_path, is_left_out
+from pytest_agentbench.suites.suite import SUITE_FILE
 
 
-def readers(config: pytest.Config, discovered: DiscoveredSuites, typed: Sequence[str], count: int | None) -> list[str]:
-    """The workers to start, as --tx has them, of those that were typed; `count` is --agentbench-workers."""
-    if not typed or not config.getoption("numprocesses", None):  # --tx without -n names each of them
-        return [*typed]
-    if count is not None:
-        return [typed[0]] * count
-    if config.getoption("dist") == "each" or not _only_read(config, discovered):
-        return [*typed]
-    return [*typed[:READERS]]
+class Workers(NamedTuple):
+    """The xdist workers of a session."""
+
+    specs: Sequence[str]  # one for each worker, as --tx has it
+    reason: str = ""  # why there are so many; empty if --tx names each of them, or if there are none
+
+    @property
+    def sentence(self) -> str:
+        """What the header says of them; empty without a reason."""
+        count = len(self.specs)
+        return f"{count} xdist worker{' starts' if count == 1 else 's start'}: {self.reason}" if self.reason else ""
 
 
-def sentence(typed: Sequence[str], started: Sequence[str]) -> str:
-    """What the header says of fewer workers than were typed."""
-    return f"{len(started)} of {len(typed)} workers starts, the tests only read rollouts (--agentbench-workers={len(typed)} starts all)"
+def choose_workers(config: pytest.Config, discovered: DiscoveredSuites, typed: Sequence[str], asked: int | None) -> Workers:
+    """Returns the workers to start. `typed` are those of the command line, as --tx has them; `asked` is --agentbench-workers.
 
-
-def _only_read(config: pytest.Config, discovered: DiscoveredSuites) -> bool:
-    """Whether all tests that the command line leads to only read rollouts."""
-    suites = dict(
-        zip(discovered.folders, [each.name for each in discovered.compiled] + [each.name for each in discovered.unusable], strict=True)
-    )
-    named = config.getoption("markexpr", "")
-    if config.getoption("doctestmodules", False):
-        return False
-    for file in _test_files(config, suites):
-        suite = next((suites[folder] for folder in file.parents if folder in suites), None)
-        if suite is None:
-            return False
-        selected = suite == named or named not in suites.values()
-        if selected and not only_reads(file, _conftests(file, config.rootpath), config.getini("python_functions")):
-            return False
-    return True
-
-
-def _test_files(config: pytest.Config, suites: Container[Path]) -> Iterator[Path]:
-    """What pytest takes for test files below the paths of the command line, and paths of it that are no folders.
-
-    Those of a task in the folder of one of the `suites` are its verifier's.
+    If suites and paths ask for different numbers, the largest counts: a suite asks for its `xdist_workers`, or one, and a path that does
+    not lie in the folder of a suite asks for as many as -n says.
     """
-    patterns = [*config.getini("python_files"), *(config.getoption("doctestglob", None) or ["test*.txt"])]
-    for arg in config.args:
-        path = Path(os.path.abspath(arg.split("::", 1)[0]))  # noqa: PTH100 - pytest's own paths do not follow links either
-        if not path.is_dir():
-            yield path
-            continue
-        for folder, names, files in os.walk(path):
-            if is_task_directory(Path(folder)) and any(each in suites for each in Path(folder).parents):
-                names.clear()
-                continue
-            names[:] = [name for name in names if not is_skipped(Path(folder, name), config.getini("norecursedirs"))]
-            yield from (Path(folder, file) for file in files if any(fnmatch.fnmatch(file, pattern) for pattern in patterns))
+    if not typed or not config.getoption("numprocesses", None):  # --tx without -n names each of them
+        return Workers(typed)
+    if asked is not None:
+        return Workers([typed[0]] * asked, "--agentbench-workers says so")
+    if config.getoption("dist") == "each":
+        return Workers(typed, "-n says so, and with --dist=each every one of them runs all tests")
+    reasons = {1: "every path is in the folder of a suite (--agentbench-workers=N starts N)"}
+    marks, names = config.getoption("markexpr", ""), discovered.names
+    for each in (each for each in discovered.compiled if not is_left_out(each.name, marks, names)):
+        if each.suite.xdist_workers:
+            reasons[each.suite.xdist_workers] = f"xdist_workers in {_shown(each.folder / SUITE_FILE)} says so"
+    folders = {*discovered.folders}
+    for path in map(argument_path, config.args):
+        if folders.isdisjoint((path, *path.parents)):
+            reasons[len(typed)] = f"-n says so, and {_shown(path)} is not in the folder of a suite (--agentbench-workers=N starts N)"
+    count = max(reasons)
+    return Workers([typed[0]] * count, reasons[count])
 
 
-def _conftests(file: Path, root: Path) -> list[Path]:
-    """Those that apply to a test file, outermost first."""
-    folders = [each for each in reversed(file.parents) if each == root or root in each.parents]
-    return [conftest for each in folders if (conftest := each / "conftest.py").is_file()]
+def _shown(path: Path) -> str:
+    return os.path.relpath(path)

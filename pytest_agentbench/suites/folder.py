@@ -81,6 +81,7 @@ def read_suite(text: SuiteText, overrides: Sequence[tuple[str, Any]] = (), agent
         sizes={name: variant.limit for name, variant in spec.variants.items() if variant.limit},
         roles=written(spec.roles, spec.judge),
         limits=spec.limits.model_dump(exclude_none=True),
+        xdist_workers=spec.xdist_workers,
         **{name: getattr(spec, name) for name in ("name", "scorers", "isolation", "trials", "timeout", "description", "deterministic")},
     )
 

@@ -221,6 +221,14 @@ class SuiteSpec(Spec):
         gt=0,
         description="Seconds for one rollout; one that takes longer ends with the status `limit`. Each scorer has as long.",
     )
+    xdist_workers: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=1000,
+        description="[xdist workers](running.md#workers) that start with `-n`: a whole number from 1 to 1000. The default is 1. Say more "
+        "than one if the tests compute for long.",
+    )
     only_when_named: bool = Field(
         default=False,
         description="For a large suite: with `true`, a path above its folder runs it as a single SKIP that says so. "

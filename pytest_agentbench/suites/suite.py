@@ -112,8 +112,9 @@ class Suite(PoolSuite):
     thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor of a scenario; `tsq.mean`: a rule about the run
     gate: tuple[str, ...] = ()  # rules for a run of it, as they are written
     deterministic: bool = False  # trials of a scenario never differ, so a gate takes differences of scores as facts
-    quarantine: tuple[Quarantined, ...] = ()  # scenarios that its gate leaves out; `discovery` has checked them
+    quarantine: tuple[Quarantined, ...] = ()  # scenarios that its gate leaves out
     trials: int = 1
+    xdist_workers: int | None = None  # xdist workers that start with -n; None: one
     description: str = ""
     notes: tuple[str, ...] = ()  # sentences for the header of a session: keys of a file that are not used
 

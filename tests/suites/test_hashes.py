@@ -98,7 +98,7 @@ def test_what_a_suite_runs_and_scores_with(tmp_path: Path) -> None:
     assert {"agent"} == changed(answers={"default": {"find": {"error_rate": 0.1}}})
     priced = {"currency": "USD", "input": 1, "output": 2}
     assert changed(roles={"search": {}}) == changed(roles={"search": {"prices": priced, "limits": {"calls": 3}}}) == {"agent"}
-    assert set() == changed(thresholds={"tsq": 0.5}, limits={"calls": 3}, trials=3, timeout=5.0, description="a shop")
+    assert set() == changed(thresholds={"tsq": 0.5}, limits={"calls": 3}, trials=3, timeout=5.0, xdist_workers=4, description="a shop")
     assert set() == changed(KEY._replace(trial=2))
 
 

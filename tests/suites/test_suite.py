@@ -130,6 +130,7 @@ def test_every_key_is_taken(folder: Folder) -> None:
         "thresholds": {"polite": 1, "tsq.mean": 0.5},
         "trials": 3,
         "timeout": 5,
+        "xdist_workers": 4,
     }
     folder.write("suite.yaml", {**SPEC, **keys, "dataset": {**SPEC["dataset"], "name": "the shop"}})
     suite = folder.load()
@@ -208,6 +209,22 @@ def test_overrides_come_before_the_check(folder: Folder) -> None:
     """A changed value is in the suite, and is checked as if it stood in the file."""
     assert 0.6 == folder.load(("agent.temperature", 0.6)).agent["temperature"]
     assert "suite.yaml: trials: input should be greater than or equal to 1, not 0" == folder.refusal(("trials", 0))
+
+
+@pytest.mark.parametrize(
+    ("workers", "refusal"),
+    [
+        (0, "input should be greater than or equal to 1, not 0"),
+        (-2, "input should be greater than or equal to 1, not -2"),
+        (1001, "input should be less than or equal to 1000, not 1001"),
+        (True, "input should be a valid integer, not True"),
+        (2.5, "input should be a valid integer, not 2.5"),
+        ("auto", "input should be a valid integer, not 'auto'"),
+    ],
+)
+def test_workers_that_cannot_be_meant(folder: Folder, workers: object, refusal: str) -> None:
+    """Only whole numbers from 1 to 1000 are numbers of workers."""
+    assert f"suite.yaml: xdist_workers: {refusal}" == folder.refusal(("xdist_workers", workers))
 
 
 def test_variants(folder: Folder) -> None:

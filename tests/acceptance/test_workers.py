@@ -1,6 +1,6 @@
-"""Sessions with fewer xdist workers than -n: it says how many rollouts are in flight, and one worker is enough for tests that read them.
+"""Sessions with fewer xdist workers than -n, which is how many rollouts are in flight: one worker is enough for the tests of a suite.
 
-tests/session/test_worker_count.py has the ways to ask for workers, and what tests keep all of them.
+tests/session/test_worker_count.py has the ways to ask for workers, and the paths with which as many start as -n says.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ def in_flight(result: pytest.RunResult) -> int:
     return next(int(line.split()[1]) for line in result.outlines if " rollouts in flight" in line)
 
 
+def reasons(result: pytest.RunResult) -> list[str]:
+    """What our header says of xdist workers."""
+    return [line.removeprefix("agentbench: ") for line in result.outlines if line.startswith("agentbench: ") and " xdist worker" in line]
+
+
 def ran(project: Project, *arguments: str, **outcomes: int) -> pytest.RunResult:
     result = project.run("-p", "no:cov", *arguments)
     result.assert_outcomes(**outcomes)
@@ -27,15 +32,14 @@ def ran(project: Project, *arguments: str, **outcomes: int) -> pytest.RunResult:
 
 
 def test_one_worker_reads(project: Project) -> None:
-    """-n 6 is six rollouts in flight and one worker, as one line of the header says, with the option that changes it."""
-    project.suite(scenarios=8)
+    """-n 6 is six rollouts in flight and one worker, whatever the tests do. The header says so, with the option that changes it."""
+    project.suite(scenarios=8, test=f"import time\n{TEST_FILE}")
 
     result = ran(project, "-n", "6", "scenarios/shop", passed=8)
 
     assert 1 == started(result)
     assert 6 == in_flight(result)
-    line = "agentbench: 1 of 6 workers starts, the tests only read rollouts (--agentbench-workers=6 starts all)"
-    assert [line] == [each for each in result.outlines if "workers" in each and each.startswith("agentbench:")]
+    assert ["1 xdist worker starts: every path is in the folder of a suite (--agentbench-workers=N starts N)"] == reasons(result)
 
 
 @pytest.mark.slow
@@ -45,7 +49,34 @@ def test_the_literal_number(project: Project) -> None:
 
     literal = ran(project, "-n", "2", "--agentbench-workers=3", "scenarios/shop", passed=4)
     assert (3, 2) == (started(literal), in_flight(literal))
-    assert "--agentbench-workers=" not in literal.stdout.str()
+    assert ["3 xdist workers start: --agentbench-workers says so"] == reasons(literal)
+
+
+@pytest.mark.slow
+def test_the_number_of_a_suite(project: Project) -> None:
+    """A suite says in suite.yaml how many start with -n; of two suites that say it the larger number counts."""
+    project.suite(scenarios=2, xdist_workers=2)
+    project.suite("chat", scenarios=2, xdist_workers=3)
+
+    one = ran(project, "-n", "4", "scenarios/shop", passed=2)
+    assert (2, 4) == (started(one), in_flight(one))
+    assert ["2 xdist workers start: xdist_workers in scenarios/shop/suite.yaml says so"] == reasons(one)
+
+    both = ran(project, "-n", "4", "scenarios/shop", "scenarios/chat", passed=4)
+    assert (3, 4) == (started(both), in_flight(both))
+    assert ["3 xdist workers start: xdist_workers in scenarios/chat/suite.yaml says so"] == reasons(both)
+
+
+@pytest.mark.slow
+def test_tests_beside_the_suites(project: Project) -> None:
+    """Where a path is in no suite's folder, as many start as -n says."""
+    project.suite(scenarios=2)
+    project.write("tests/test_own.py", "def test_own(): pass\n")
+
+    result = ran(project, "-n", "2", "scenarios/shop/test_shop.py::test_tools", ".", passed=3)
+
+    assert (2, 2) == (started(result), in_flight(result))
+    assert ["2 xdist workers start: -n says so, and . is not in the folder of a suite (--agentbench-workers=N starts N)"] == reasons(result)
 
 
 @pytest.mark.slow
