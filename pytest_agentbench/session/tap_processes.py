@@ -10,7 +10,7 @@ from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.lib.process import Child, start_again
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.clock import stamps_wanted
-from pytest_agentbench.tap.protocol import TapListening
+from pytest_agentbench.tap.protocol import TapListening, TapPorts
 
 
 class TapProcesses:
@@ -34,13 +34,9 @@ class TapProcesses:
             self._ports[name] = child.ready(TapListening)
 
     @property
-    def facts(self) -> Json:
+    def facts(self) -> TapPorts:
         """What the pool has to know of them."""
-        return {
-            "port": self._config["port"],
-            "control_ports": [each.control_port for each in self._ports.values()],
-            "token": self._token,
-        }
+        return TapPorts(self._config["port"], tuple(each.control_port for each in self._ports.values()), self._token)
 
     def start_again(self, name: str) -> bool:
         """Starts a tap in the place of a dead one; returns False if the session ends. Raises BackendError if it does not serve."""

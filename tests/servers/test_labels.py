@@ -10,7 +10,8 @@ import pytest
 
 from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
+from pytest_agentbench.rollouts.inherited import RolloutTally
+from pytest_agentbench.rollouts.pool.announcements import Announcer
 from tests.servers.real_server import Server, ask
 from tests.tap.peers import Tap
 
