@@ -192,11 +192,10 @@ class EndSession:
     """Sent at the end of a session. The pool ends its rollouts, releases labels, and says `Drained`; it lives until its stdin closes."""
 
 
+#: What follows from the death of a part of the session.
 Recovery = TapsRestarted | BackendMoved | RunAlone | EndRollout | CatchUp | Looked
-ToPool = (
-    ControllerAnswer | Start | Turn | NoTurn | ArmGone | HoldAttempts | AddRound | NothingRuns | Cancel | EndSession
-    | Recovery
-)  # fmt: skip
+SessionCommand = Start | Turn | NoTurn | ArmGone | HoldAttempts | AddRound | NothingRuns | Cancel | EndSession
+ToPool = ControllerAnswer | SessionCommand | Recovery
 TO_POOL: Messages[ToPool] = Messages(ToPool)
 
 
