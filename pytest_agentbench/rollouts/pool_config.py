@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.lib.sizes import Sizes
-from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.inherited import Inherited, RolloutEnd
 from pytest_agentbench.rollouts.protocol import ShowUser
 from pytest_agentbench.suites.arms import VariantOrigin
+from pytest_agentbench.suites.suite import PoolSuite
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class PoolSettings:
     session: int  # number of the session within its run
     run: str  # the session's own name, for sandboxes and ids of rollouts; no other session has it
     backend: str  # hash of the backend's identity
-    suites: Mapping[str, Json]  # name -> suite
+    suites: Mapping[str, PoolSuite]  # by their names; folders in them are of this host
     sys_path: tuple[str, ...]  # of the controller's interpreter: paths of this host
     log_level: str
     scheduling: Scheduling

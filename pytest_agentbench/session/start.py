@@ -145,7 +145,7 @@ def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
         session=session,
         run=f"{directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
         backend=digest(setup.identity),
-        suites={name: suite.to_wire() for name, suite in setup.suites.items()},
+        suites={name: suite.for_pool() for name, suite in setup.suites.items()},
         sys_path=tuple(search_path()),
         log_level=settings.log_level,
         scheduling=Scheduling(

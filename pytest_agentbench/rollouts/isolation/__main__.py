@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.capture import FORMAT
 from pytest_agentbench.lib.child import end_with_parent
 from pytest_agentbench.lib.leftovers import ROLLOUT, end_marked
@@ -33,7 +33,7 @@ from pytest_agentbench.rollouts.isolation.printed import PrintedOutput
 from pytest_agentbench.rollouts.isolation.template import KILL, MESSAGE, START
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
 from pytest_agentbench.rollouts.scores import wants_judge
-from pytest_agentbench.suites.suite import Suite
+from pytest_agentbench.suites.suite import PoolSuite
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
     import openai  # noqa: F401
 
     try:
-        setup = prepare(Suite.from_wire(config["suite"]), config["variant"], Sizes(**config["sizes"]))
+        setup = prepare(codec.received(PoolSuite, config["suite"]), config["variant"], Sizes(**config["sizes"]))
     except ConfigError as error:
         wire.send(control, {"error": str(error)})
         return

@@ -19,6 +19,7 @@ from typing import NamedTuple, NoReturn
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, code_place
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.lib.child import end_with_parent, read_line
 from pytest_agentbench.lib.import_path import is_import_path, search_path
 from pytest_agentbench.lib.process import child_environment, end_text, first_line
@@ -26,11 +27,11 @@ from pytest_agentbench.records import Json, Scale
 from pytest_agentbench.rollouts.rollout import prepare
 from pytest_agentbench.scorers import declared_scale
 from pytest_agentbench.suites.datasets import LIMIT
-from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Suite
 from pytest_agentbench.tools import factory as tool_factory
 
 
-def brings_any(suite: Suite, variants: Iterable[str]) -> bool:
+def brings_any(suite: PoolSuite, variants: Iterable[str]) -> bool:
     """Whether a suite brings code: a scorer, or the agent or the tools of one of these variants."""
     return any(map(is_import_path, suite.scorers)) or any(
         brings_code(suite.agent_of(each), suite.folder) or tool_factory.brings_code(suite.tools_of(each)) for each in variants
@@ -54,9 +55,10 @@ def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) ->
     """Loads the code of a suite in a process of its own, which has so many seconds."""
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
     own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # which should be those of the data
-    config = {"suite": (suite if own_tools else replace(suite, scenarios=())).to_wire(), "variants": [*variants], "sys_path": search_path()}
+    sent = suite.for_pool() if own_tools else replace(suite.for_pool(), scenarios=())
+    config = {"suite": codec.plain(sent), "variants": [*variants], "sys_path": search_path()}
     with tempfile.TemporaryFile() as output:
-        output.write(json.dumps(config, default=str).encode() + b"\n")
+        output.write(json_text.dumps(config, str) + b"\n")
         output.seek(0)
         child = subprocess.Popen(command, stdin=output, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child_environment())
     with child:
@@ -82,7 +84,7 @@ def main() -> NoReturn:
 
 def _answer(config: Json) -> Json:
     """Returns a CodeCheck as JSON."""
-    suite = Suite.from_wire(config["suite"])
+    suite = codec.received(PoolSuite, config["suite"])
     scales: dict[str, Json] = {}
     try:
         for variant in config["variants"]:
@@ -94,7 +96,7 @@ def _answer(config: Json) -> Json:
     return {"fault": "", "scales": scales}
 
 
-def _check_isolated(suite: Suite, variant: str, agent: Agent) -> None:
+def _check_isolated(suite: PoolSuite, variant: str, agent: Agent) -> None:
     """Raises ConfigError for an agent of the suite's own that would run where no sandbox for its programs is."""
     kind = suite.agent_of(variant)["kind"]
     if suite.isolation == "process" and brings_code(suite.agent_of(variant), suite.folder) and code_place(agent):

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple, Protocol
 
 from pytest_agentbench.errors import ConfigError, InfraError
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.process import end_text
 from pytest_agentbench.lib.sizes import USUAL, Sizes
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite
 
 #: What the pool tells the process that forks: what to do, and the number of the job. START comes with a descriptor: the job's line.
 MESSAGE = struct.Struct("!cI")
@@ -62,7 +62,9 @@ class Template:
         self.settings: Json = {}  # the agent's, with its defaults
 
     @classmethod
-    async def start(cls, suite: Suite, variant: str, died: Callable[[Template], None] = lambda _: None, sizes: Sizes = USUAL) -> Template:
+    async def start(
+        cls, suite: PoolSuite, variant: str, died: Callable[[Template], None] = lambda _: None, sizes: Sizes = USUAL
+    ) -> Template:
         """Raises ConfigError when the code cannot be loaded, TemplateDied when the process that loads it ends."""
         control, its = socket.socketpair()
         command = (sys.executable, "-u", "-m", "pytest_agentbench.rollouts.isolation")  # -u: what a process prints before it dies is there
@@ -71,10 +73,10 @@ class Template:
         control.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=control.dup())
         level = logging.getLogger().level  # the pool's
-        config = {"suite": replace(suite, scenarios=()).to_wire(), "variant": variant, "sys_path": sys.path, "log_level": level}
+        config = {"suite": codec.plain(replace(suite, scenarios=())), "variant": variant, "sys_path": sys.path, "log_level": level}
         config["sizes"] = asdict(sizes)
         try:
-            writer.write(wire.pack(json.loads(json.dumps(config, default=str))))
+            writer.write(wire.pack(config))
             facts, settings = await wire.read(reader)
         except (EOFError, ConnectionError):
             writer.close()

@@ -34,7 +34,7 @@ from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.record_size import sized
 from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.suites.hashes import ContentHashes
-from pytest_agentbench.suites.suite import Scenario, Suite
+from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tap.protocol import TapPorts
 
 GONE = "the controller's line is closed"
@@ -46,7 +46,7 @@ class Pool:
     def __init__(self, config: PoolConfig) -> None:
         settings = config.settings
         self.introductions = Introductions(config.token)
-        self.suites = {name: Suite.from_wire(suite) for name, suite in settings.suites.items()}
+        self.suites = settings.suites
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
         self.sizes = settings.sizes
         self.setups = Setups(self)

@@ -16,7 +16,7 @@ def suite(folder: Path, code: str, **keys: Any) -> Suite:
     folder.mkdir(exist_ok=True)
     (folder / "agent.py").write_text(code)
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 0)
-    return Suite("shop", folder, (), data, **{"agent": {"kind": "./agent.py:run"}, **keys})
+    return Suite("shop", folder, (), dataset=data, **{"agent": {"kind": "./agent.py:run"}, **keys})
 
 
 def test_sound_code(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -76,7 +75,7 @@ async def refuse_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 def shop() -> Suite:
     scenarios = tuple(Scenario(f"s-{number}", ({"role": "user", "content": "A lamp?"},)) for number in range(3))
-    return Suite("shop", Path("scenarios/shop"), scenarios, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3))
+    return Suite("shop", Path("scenarios/shop"), scenarios, dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3))
 
 
 class Session:
@@ -112,7 +111,7 @@ def pool_settings(suite: Suite, **changes: Any) -> PoolSettings:
         session=1,
         run="r",
         backend="b",
-        suites=json.loads(json.dumps({suite.name: suite.to_wire()})),
+        suites={suite.name: suite.for_pool()},
         sys_path=tuple(sys.path),
         log_level="info",
         scheduling=Scheduling(concurrency=2, retries=0, keep_order=False, durations={}),
