@@ -26,7 +26,6 @@ from pytest_agentbench.rollouts.pool.inheritance import Inheritance
 from pytest_agentbench.rollouts.pool.scheduler import Scheduler
 from pytest_agentbench.rollouts.pool_config import Scheduling
 from pytest_agentbench.session.handover import Handover
-from pytest_agentbench.suites.suite import Suite
 from tests.rollouts.pool.test_server import shop
 
 ONE, TWO, THREE = (RolloutKey("shop", f"s-{number}") for number in range(3))
@@ -126,7 +125,7 @@ def test_rollouts_that_do_not_run_again() -> None:
     """One ends as it is told, with its log; one that a scorer blocked keeps all that it had; others run."""
     unscored = Rollout(*TWO, status="ok", answer="A lamp.", score_errors={"slow": "it blocked"})
     inheritance, _, _ = next_pool(left(Handover(), ends=[RolloutEnd(ONE, "agent_error", "it blocked", "hello\n"), unscored]))
-    suite: Suite = shop()
+    suite = shop()
     scenarios = {("shop", each.id): each for each in suite.scenarios}
 
     blocked = inheritance.end_of(ONE, suite, scenarios)

@@ -190,7 +190,7 @@ async def test_a_controller_that_cannot_be_understood() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         test.say(op="rollout", key=KEY)
-        controller.writer.write(wire.pack(["Hold", {"why": 5}]))
+        controller.writer.write(wire.pack(["HoldAttempts", {"why": 5}]))
         outcome, _ = await test.hear()
 
         assert "the pool cannot read what the controller sent: why is a whole number, not a text" == outcome["reason"]
