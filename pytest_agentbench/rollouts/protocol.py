@@ -254,7 +254,7 @@ class TemplateLost(ControllerQuestion[TemplateVerdict]):
 
 @dataclass(frozen=True)
 class LookWanted:
-    """Sent when an attempt has failed in a way that the death of a part of the session explains. The controller answers with `Looked`."""
+    """Sent when an attempt has failed in a way that the death of a part of the session explains. The controller sends `Looked`."""
 
 
 @dataclass(frozen=True)
@@ -305,8 +305,7 @@ class Drained:
     tally: RolloutTally
 
 
-#: Messages that the controller's parts of the session take: `session/parts` restarts them, `session/processes` has the others.
-PartsMessage = LookWanted | CaughtUp | TemplateLost | TemplateServes
+#: `session/processes` takes these messages, `session/parts` all others.
 SessionNote = BackendWanted | TurnWanted | PlanSettled | ShowUser | Drained
 SessionQuestion = PlanMade | RolloutFinished | RecordWanted | BlockBegun | BlockEnded
 
