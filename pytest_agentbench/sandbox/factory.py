@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.threads import in_thread
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.bubblewrap import Bubblewrap
 from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
 from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
@@ -107,10 +107,10 @@ async def _ended(opened: Opened) -> AsyncIterator[Opened]:
 class Sandboxes:
     """Those of one session: so many at once on the whole host, and of images that could be made."""
 
-    def __init__(self, run: str, count: int, tell: Callable[[Json], None]) -> None:
-        """`run` is what they are labelled with; `tell` is given what the controller is to say to the user."""
-        self._run, self._tell = run, tell
-        self._slots = Slots(count, self._say)
+    def __init__(self, run: str, count: int, say: Callable[[str], None]) -> None:
+        """`run` is what they are labelled with; `say` is given sentences for the user."""
+        self._run, self._say = run, say
+        self._slots = Slots(count, say)
         self._clearing: asyncio.Task[None] | None = None
         self.unbuilt: Mapping[str, str] = {}  # image -> why there is none
 
@@ -148,6 +148,3 @@ class Sandboxes:
             return
         if removed:
             self._say(f"removed what was left of a session that was killed: {'; '.join(removed)}")
-
-    def _say(self, sentence: str) -> None:
-        self._tell({"op": "say", "sentence": sentence})

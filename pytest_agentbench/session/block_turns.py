@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from pytest_agentbench.backends import cache_state
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import prefix_cache
 from pytest_agentbench.errors import AgentbenchError, BackendError
-from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.records import Endpoint
+from pytest_agentbench.rollouts.protocol import NoTurn, Turn
 from pytest_agentbench.runs.arm_results import ArmFacts
 from pytest_agentbench.suites.arms import COLD
 
@@ -27,20 +28,20 @@ class BlockTurns:
         self._began = 0.0  # seconds, time.monotonic()
         self._salted: dict[str, str] = {}  # arm whose cache cannot be reset -> why
 
-    def begin(self, endpoint: Endpoint, arm: str, rollouts: int) -> tuple[Json, bool]:
+    def begin(self, endpoint: Endpoint, arm: str, rollouts: int) -> tuple[Turn | NoTurn, bool]:
         """(what the pool is told, whether the arm was started for this). `endpoint` is the session's, for a session of one backend."""
         self.close()
         try:
             endpoint, swapped = self.backend.turn(arm, endpoint)
         except AgentbenchError as error:
-            return {"op": "turn", "failure": str(error)}, False
+            return NoTurn(str(error)), False
         block = CacheBlock(arm, rollouts)
         if self.policy == COLD:
             block = self._emptied(endpoint, block)
         if self.blocks and self.blocks[-1].seconds is None:
             self.blocks.pop()  # it was never measured: a tap died before it was pointed at the arm
         self.blocks.append(block)
-        return {"op": "turn", "failure": "", "endpoint": asdict(endpoint), "salt": block.salt}, swapped
+        return Turn(endpoint, block.salt), swapped
 
     def measure(self, primed: int | None) -> None:
         """The rollouts of the block begin; so many of them had their first call made before."""

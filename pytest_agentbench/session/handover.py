@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import assert_never
 
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.rollouts.inherited import (
+    AttemptBegun,
+    AttemptFailed,
+    Inherited,
+    InterruptedRollout,
+    LabelReleased,
+    OpenLabel,
+    OpenToken,
+    RolloutEnd,
+    RolloutRead,
+    RolloutTally,
+    StateNote,
+    TokenClosed,
+    TokenOpened,
+)
 
 
 class Handover:
@@ -20,10 +35,10 @@ class Handover:
         self._plan: list[RolloutKey] | None = None
         self._read: Counter[RolloutKey] = Counter()  # how many tests have got each rollout
         self._in_flight: dict[RolloutKey, int] = {}  # -> when its attempt began, monotonic nanoseconds
-        self._attempts: dict[RolloutKey, list[tuple[Json, bool]]] = {}  # of rollouts under way: the failed ones, and whether interrupted
-        self._tokens: dict[str, Json] = {}  # of the tap, that are open -> whose they are
-        self._labels: dict[str, Json] = {}  # ids of rollouts that are over, and not released -> endpoint
-        self._tally: Json = {}
+        self._attempts: dict[RolloutKey, list[AttemptFailed]] = {}  # of rollouts under way
+        self._tokens: dict[str, OpenToken] = {}
+        self._labels: dict[str, OpenLabel] = {}  # by their ids, of rollouts that are over, and not released
+        self._tally = RolloutTally()
 
     @property
     def in_flight(self) -> set[RolloutKey]:
@@ -41,49 +56,52 @@ class Handover:
         self._attempts.pop(key, None)
         self.unrecorded -= calls
 
-    def note(self, message: Json) -> bool:
-        """Takes what is for it; whether it was."""
+    def note(self, message: StateNote) -> None:
+        """Takes down what the pool tells of its state."""
         match message:
-            case {"op": "read", "key": key}:
-                self._read[RolloutKey(*key)] += 1
-            case {"op": "begun", "key": key}:
-                self._in_flight[RolloutKey(*key)] = time.monotonic_ns()
-            case {"op": "failed", "key": key, "attempt": attempt, "interrupted": interrupted}:
-                self._in_flight.pop(RolloutKey(*key), None)
-                self._attempts.setdefault(RolloutKey(*key), []).append((attempt, interrupted))
-                self.interrupted += interrupted
-            case {"op": "opened", "token": token, "tally": tally}:
-                self._tokens[token] = {name: message[name] for name in ("key", "lent", "label")}
+            case RolloutRead(key):
+                self._read[key] += 1
+            case AttemptBegun(key):
+                self._in_flight[key] = time.monotonic_ns()
+            case AttemptFailed(key):
+                self._in_flight.pop(key, None)
+                self._attempts.setdefault(key, []).append(message)
+                self.interrupted += message.interrupted
+            case TokenOpened(opened, tally):
+                self._tokens[opened.token] = opened
                 self._tally = tally
-            case {"op": "closed", "token": token, "calls": calls, "unreleased": unreleased, "tally": tally}:
-                self._closed(token, calls, unreleased=unreleased)
-                self._tally = tally
-            case {"op": "released", "id": id, "tally": tally}:
+            case TokenClosed():
+                self._closed(message)
+                self._tally = message.tally
+            case LabelReleased(id, tally):
                 self._labels.pop(id, None)
                 self._tally = tally
             case _:
-                return False
-        return True
+                assert_never(message)
 
-    def _closed(self, token: str, calls: int, *, unreleased: bool) -> None:
-        self.unrecorded += calls
-        facts = self._tokens.pop(token, None)
-        if unreleased and facts is not None and facts["label"]:
-            self._labels[facts["label"]["id"]] = facts["label"]["endpoint"]
+    def _closed(self, closed: TokenClosed) -> None:
+        self.unrecorded += closed.calls
+        opened = self._tokens.pop(closed.token, None)
+        if closed.unreleased and opened is not None and opened.label is not None:
+            self._labels[opened.label.id] = opened.label
 
-    def to_wire(self, why: str, alone: Collection[RolloutKey], ends: Mapping[RolloutKey, Json]) -> Json:
-        """For a pool that begins; `why` the one before it ended, which rollouts run `alone`, and how those end that do not run again."""
-        inherited: dict[str, Any] = {
-            "why": why,
-            "plan": None if self._plan is None else [*(Counter(self._plan) - self._read).elements()],
-            "round": self.round,
-            "alone": [*alone],
-            "ends": [*ends.items()],
-            "in_flight": [*self._in_flight.items()],
-            "attempts": [*self._attempts.items()],
-            "tokens": [*self._tokens.items()],
-            "labels": self._labels,
-            "tally": self._tally,
-        }
+    def leave(self, why: str, alone: Collection[RolloutKey], ends: Collection[RolloutEnd | Rollout]) -> Inherited:
+        """Returns what a new pool inherits of one that ended for the reason `why`.
+
+        `alone` are the rollouts that run alone from now on, `ends` those that do not run again.
+        """
+        inherited = Inherited(
+            why=why,
+            plan=None if self._plan is None else tuple((Counter(self._plan) - self._read).elements()),
+            round=tuple(self.round),
+            alone=tuple(alone),
+            ends=tuple(each for each in ends if isinstance(each, RolloutEnd)),
+            unscored=tuple(each for each in ends if isinstance(each, Rollout)),
+            in_flight=tuple(InterruptedRollout(key, began) for key, began in self._in_flight.items()),
+            attempts=tuple(attempt for attempts in self._attempts.values() for attempt in attempts),
+            tokens=tuple(self._tokens.values()),
+            labels=tuple(self._labels.values()),
+            tally=self._tally,
+        )
         self._in_flight = {}
         return inherited

@@ -7,16 +7,17 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.rollouts import protocol
+from pytest_agentbench.rollouts.inherited import Inherited, RolloutEnd, StateNote
+from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings, StoredOutcome
 from pytest_agentbench.session.deaths import Death, Deaths
 from pytest_agentbench.session.handover import Handover
 from pytest_agentbench.session.pool_process import PoolProcess
@@ -30,8 +31,8 @@ DIED_AGAIN = f"{DIED}, again and again with no rollout that got through"
 class Owner(Protocol):
     """Whose parts they are. Called in threads."""
 
-    def heard(self, pool: PoolProcess, message: Json, body: bytes) -> None:
-        """What the pool says, and nobody here has a use for."""
+    def heard(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
+        """Takes a message of the pool that the parts have no use for, and answers a question."""
 
     def fail(self, reason: str) -> None:
         """Nothing can run any more."""
@@ -58,22 +59,22 @@ class Owner(Protocol):
 class SessionParts:
     """Of one session. Tests reach the pool on `port` from the first moment on, and the next one when it has died."""
 
-    def __init__(self, logs: Path, pool_config: Json, tap_config: Json, owner: Owner) -> None:
+    def __init__(self, logs: Path, pool_settings: PoolSettings, tap_config: Json, owner: Owner) -> None:
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
         self.mark = secrets.token_hex(16)  # in the environment of all processes that agents start
         self.children: dict[str, Child] = {}  # pool and taps, by the names of their logs
         self.deaths, self.handover = Deaths(), Handover()
-        self._logs, self._pool_config, self._tap_config, self._owner = logs, {**pool_config, "token": self.token}, tap_config, owner
+        self._logs, self._pool_settings, self._tap_config, self._owner = logs, pool_settings, tap_config, owner
         self._pool: PoolProcess | None = None
         self._taps: TapProcesses | None = None
         self._endpoint: Endpoint | None = None
         self._unbuilt: Mapping[str, str] = {}
         self._began = 0.0  # seconds, time.monotonic(), when rollouts could run
-        self._failed: Json | None = None  # what tests are told when nothing can run any more
+        self._failed: protocol.NothingRuns | None = None  # what tests are told when nothing can run any more
         self._alone: set[RolloutKey] = set()
-        self._ends: dict[RolloutKey, Json] = {}  # rollouts that are not run again -> how they end
+        self._ends: dict[RolloutKey, RolloutEnd | Rollout] = {}  # rollouts that are not run again -> how they end
         self._away: dict[str, frozenset[str]] = {}  # who says so -> parts that are away
         self._templates: dict[str, str] = {}  # names of template processes that have died -> suite and variant
         self._over = False  # nothing is started again
@@ -105,24 +106,24 @@ class SessionParts:
         """Has calls go to a backend that was booted again, which may answer elsewhere."""
         with self._changed:
             self._endpoint = endpoint
-            self.send({"op": "moved", "endpoint": asdict(endpoint)})
+            self.send(protocol.BackendMoved(endpoint))
 
-    def send(self, message: Json, body: bytes = b"") -> bool:
+    def send(self, message: protocol.ToPool) -> bool:
         """Whether the pool could be told; one that died is noticed by those who watch it."""
         pool = self._pool
-        return pool is not None and pool.send(message, body)
+        return pool is not None and pool.send(message)
 
     def add_round(self, keys: Sequence[RolloutKey], *, tell: bool) -> None:
         """Has rollouts run that no test asks for; with `tell` off the pool that is there gets them as an answer."""
         with self._changed:
             self.handover.round = [*keys]
             if tell:
-                self.send({"op": "round", "keys": keys})
+                self.send(protocol.AddRound(tuple(keys)))
 
     def fail(self, reason: str, status: str) -> None:
         """Every test that waits is told why; what follows is told to the next pool as well."""
         with self._changed:
-            self._failed = {"op": "failed", "reason": reason, "status": status}
+            self._failed = protocol.NothingRuns(reason, status)
             self._changed.notify_all()
             if self._pool is None:
                 self.abandon(reason)
@@ -189,38 +190,35 @@ class SessionParts:
         with self._changed:
             self._asked += 1
             number, pool = self._asked, self._pool
-        if self.send({"op": "echo", "number": number}):
+        if self.send(protocol.CatchUp(number)):
             with self._changed:
                 self._changed.wait_for(lambda: self._echoed >= number or self._over or self._pool is not pool, NOTICE)
 
     def _follow(self, part: str, death: Death) -> bool:
         """Tells the pool what follows from the death of another part."""
         self._alone |= death.alone
-        self.send({"op": "alone", "keys": [*death.alone]})
+        self.send(protocol.RunAlone(tuple(death.alone)))
         if death.culprit is not None:
             why = f"{part} died {self.deaths.met(part, death.culprit)} times while this rollout ran, the last time while nothing else did"
-            self._ends[death.culprit] = {"status": "infra_error", "reason": why}
-            self.send({"op": "end", "key": death.culprit, "end": self._ends[death.culprit]})
+            self._ends[death.culprit] = end = RolloutEnd(death.culprit, "infra_error", why)
+            self.send(protocol.EndRollout(end))
         return death.again
 
     def _tell_away(self) -> None:
         names = sorted(name for names in self._away.values() for name in names)
-        self.send({"op": "hold", "why": f"{', '.join(names)}: started again" if names else ""})
+        self.send(protocol.HoldAttempts(f"{', '.join(names)}: started again" if names else ""))
 
     def _tell_start(self) -> None:
         if self._endpoint is not None and self._taps is not None:
             elapsed = time.monotonic() - self._began
-            facts = {
-                "endpoint": asdict(self._endpoint),
-                "taps": codec.plain(self._taps.facts),
-                "elapsed_s": elapsed,
-                "unbuilt": self._unbuilt,
-            }
-            self.send({"op": "start", **facts})
+            self.send(protocol.Start(self._endpoint, self._taps.facts, elapsed, self._unbuilt))
 
-    def _start_pool(self, inherited: Json | None) -> None:
-        stored = [{"key": key, "status": status} for key, status in self._owner.kept().items()]
-        config = {**self._pool_config, "stored": stored, "inherited": inherited}
+    def _start_pool(self, inherited: Inherited | None) -> None:
+        stored = tuple(StoredOutcome(key, status) for key, status in self._owner.kept().items())
+
+        def config(pipe: int) -> PoolConfig:
+            return PoolConfig(self.token, self.listener.fileno(), pipe, self._pool_settings, stored, inherited)
+
         self._pool = PoolProcess(config, self.listener, self._logs / "pool.log", self.mark)
         self.children["pool"] = self._pool.child
         self._pool.begin(self._hear, self._pool_died)
@@ -249,12 +247,12 @@ class SessionParts:
         self._alone |= death.alone
         if words is not None:
             why = f"the pool was blocked by {words.key}"
-            self._ends[words.key] = words.end
+            self._ends[words.key] = words
         elif death.culprit is not None:
-            self._ends[death.culprit] = {"status": "agent_error", "reason": self._verdict(death.culprit, pool.child)}
+            self._ends[death.culprit] = RolloutEnd(death.culprit, "agent_error", self._verdict(death.culprit, pool.child))
         if not death.again:
             self._owner.fail(f"the pool is gone: {pool.child.obituary(DIED_AGAIN)}")
-        self._start_pool(self.handover.to_wire(why, self._alone, self._ends))
+        self._start_pool(self.handover.leave(why, self._alone, self._ends.values()))
         if self._failed is not None:
             self.send(self._failed)
         self._tell_away()
@@ -284,29 +282,33 @@ class SessionParts:
                 return
             with self._changed:
                 self.children[name] = self._taps.children[name]
-                self.send({"op": "taps", "taps": codec.plain(self._taps.facts)})
+                self.send(protocol.TapsRestarted(self._taps.facts))
                 self.away(name, ())
 
-    def _hear(self, pool: PoolProcess, message: Json, body: bytes) -> None:
-        if message["op"] == "look":
-            daemon(self._look, pool, name="look")
-        elif message["op"] == "template":
-            pool.send({"op": "reply", "error": ""}, b"again" if self._template_died(message["name"], message["group"]) else b"")
-        elif message["op"] == "template_serves":
-            self._set_away(message["name"], ())
-        elif message["op"] == "echo":
-            with self._changed:
-                self._echoed = message["number"]
-                self._changed.notify_all()
-        elif not self.handover.note(message):
-            self._owner.heard(pool, message, body)
+    def _hear(self, pool: PoolProcess, message: protocol.ToController, body: bytes) -> None:
+        if isinstance(message, StateNote):
+            self.handover.note(message)
+            return
+        match message:
+            case protocol.LookWanted():
+                daemon(self._look, pool, name="look")
+            case protocol.TemplateLost(name, group):
+                pool.send(protocol.TemplateVerdict(self._template_died(name, group)))
+            case protocol.TemplateServes(name):
+                self._set_away(name, ())
+            case protocol.CaughtUp(number):
+                with self._changed:
+                    self._echoed = number
+                    self._changed.notify_all()
+            case _:
+                self._owner.heard(pool, message, body)
 
     def _look(self, pool: PoolProcess) -> None:
         """Answers when everything that has died or does not answer is known."""
         self._owner.look()
         with self._changed:
             self._changed.wait_for(self._is_settled, NOTICE)
-            pool.send({"op": "looked"})
+            pool.send(protocol.Looked())
 
     def _is_settled(self) -> bool:
         if self._over or self._failed is not None:

@@ -9,44 +9,40 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.leftovers import SESSION
+from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.rollouts.inherited import RolloutEnd
+from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, BlockedByScorer, PoolConfig
+from pytest_agentbench.rollouts.protocol import TO_CONTROLLER, ShowUser, ToController, ToPool
 
-Hear = Callable[["PoolProcess", Json, bytes], None]
+Hear = Callable[["PoolProcess", ToController, bytes], None]
 
 
 HELD_OPEN = 1.0  # seconds for a pipe that something which the pool's agents have left behind holds open
 
 
-class PoolEnd(NamedTuple):
-    """The rollout over which a pool ended itself, and how that ends."""
-
-    key: RolloutKey
-    end: Json
-
-
 class PoolProcess:
     """Started at once; `begin` has somebody listen to it."""
 
-    def __init__(self, config: Json, listener: socket.socket, log: Path, mark: str) -> None:
-        """`config` holds the session's token; the pool serves on `listener`, which stays open here for the next pool.
+    def __init__(self, config: Callable[[int], PoolConfig], listener: socket.socket, log: Path, mark: str) -> None:
+        """`config` is called with the file descriptor of the pipe that the pool writes its last words to.
 
-        `mark` is in the environment of all processes that agents start.
+        The pool serves on `listener`, which stays open here for the next pool. `mark` is in the environment of all processes that
+        agents start.
         """
         self._words, theirs = os.pipe()
-        settings = {**config, "listener": listener.fileno(), "controller_pipe": theirs}
         try:
-            inherited = listener.fileno(), theirs
+            settings, inherited = config(theirs), (listener.fileno(), theirs)
             self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=inherited, variables={SESSION: mark})
         finally:
             os.close(theirs)
-        self.last_words: PoolEnd | None = None  # of a pool that ended itself over a rollout
-        self._line = wire.connect(listener.getsockname()[1], config["token"], "controller")
+        self.last_words: RolloutEnd | Rollout | None = None  # how the rollout ends over which a pool ended itself
+        self._line = wire.connect(listener.getsockname()[1], settings.token, "controller")
         self._sending = threading.Lock()
 
     def begin(self, hear: Hear, died: Callable[[PoolProcess, bool], None]) -> None:
@@ -55,7 +51,7 @@ class PoolProcess:
         self._reading = daemon(self._read_words, hear, name="pool-words")
         daemon(self._watch, listening, died, name="watch-pool")
 
-    def send(self, message: Json, body: bytes = b"") -> bool:
+    def send(self, message: ToPool, body: bytes = b"") -> bool:
         """Whether it could be told."""
         with self._sending:
             try:
@@ -72,10 +68,11 @@ class PoolProcess:
     def _listen(self, hear: Hear) -> None:
         try:
             while True:
-                hear(self, *wire.receive(self._line))
-        except (OSError, ValueError):
-            pass  # it is dead, or about to be
-        except BaseException:
+                header, body = wire.receive(self._line)
+                hear(self, TO_CONTROLLER.read(header), body)
+        except BaseException as error:
+            if isinstance(error, OSError) and not isinstance(error, OtherVersion):
+                return  # it is dead, or about to be
             self.child.process.kill()  # it would wait for an answer for ever; the next one is heard again
             raise
 
@@ -95,8 +92,10 @@ class PoolProcess:
         """What it says while its event loop stands still."""
         with os.fdopen(self._words, "rb") as lines, suppress(ValueError):  # its end came in the middle of a line
             for line in lines:
-                message = json.loads(line)
-                if "say" in message:
-                    hear(self, {"op": "say", "sentence": message["say"]}, b"")
-                else:
-                    self.last_words = PoolEnd(RolloutKey(*message["key"]), message["end"])
+                match message := FROM_PIPE.read(json.loads(line)):
+                    case ShowUser():
+                        hear(self, message, b"")
+                    case BlockedBy(end):
+                        self.last_words = end
+                    case BlockedByScorer(rollout):
+                        self.last_words = rollout

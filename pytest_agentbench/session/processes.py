@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Protocol
+from typing import Concatenate, ParamSpec, Protocol, assert_never
 
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.machine.cpu import CpuWatch
@@ -24,6 +23,9 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.rollouts import protocol
+from pytest_agentbench.rollouts.inherited import RolloutTally
+from pytest_agentbench.rollouts.pool_config import PoolSettings
 from pytest_agentbench.session.block_turns import BlockTurns
 from pytest_agentbench.session.parts import SessionParts
 from pytest_agentbench.session.pool_process import PoolProcess
@@ -47,7 +49,7 @@ class PoolListener(Protocol):
     def kept(self) -> Mapping[RolloutKey, str]:
         """Rollouts of this run that stand -> their status."""
 
-    def planned(self, keys: int, stored: int, selected: dict[str, int]) -> None: ...
+    def planned(self, keys: int, stored: int, selected: Mapping[str, int]) -> None: ...
 
     def added(self, keys: int, stored: int) -> None:
         """Rollouts that no test asks for."""
@@ -55,7 +57,7 @@ class PoolListener(Protocol):
     def begun(self) -> None:
         """The backend is ready: rollouts run from now on."""
 
-    def finished(self, summary: Json, line: bytes) -> bytes:
+    def finished(self, summary: protocol.RolloutFinished, line: bytes) -> bytes:
         """Journals a rollout; returns the line as it was written."""
 
     def recorded(self, key: RolloutKey) -> bytes: ...
@@ -94,7 +96,7 @@ class Services:
         self,
         backend: Backend,
         directory: Path,
-        pool_config: Json,
+        pool_settings: PoolSettings,
         tap_config: Json,
         ledger: PoolListener,
         redactor: Redactor,
@@ -116,7 +118,7 @@ class Services:
         self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images
         self._redactor, self.sayings, self._sample_interval = redactor, sayings, sample_interval
         self.endpoint: Endpoint | None = None
-        self.labels: Json | None = None  # how many rollouts were announced and released, known when the session ends
+        self.labels = RolloutTally()  # how many rollouts were announced and released, known when the session ends
         self.unrecorded: int | None = None  # LLM calls that are in no record, known when the session ends in order
         self.leftovers = 0  # processes that agents left running and that were ended, known when the session ends
         self.costs: Json = {}  # process -> CPU seconds and peak memory, known when the session ends
@@ -127,10 +129,9 @@ class Services:
         self.boot_began = 0.0  # seconds, time.monotonic()
         self._connected = threading.Event()  # the pool can be told, or never will
         self._drained = threading.Event()
-        self._told = {"drained": self._drained, "want": ledger.wanted}  # what the pool says without waiting for a reply
         self._turning = threading.Lock()
         self._finishing = False
-        self._parts = SessionParts(directory / "backend", pool_config, tap_config, self)
+        self._parts = SessionParts(directory / "backend", pool_settings, tap_config, self)
         self._boot = daemon(self._start, name="boot")
 
     @property
@@ -203,7 +204,7 @@ class Services:
     def cancel(self, reason: str) -> None:
         """Ends all rollouts, and answers every test that waits."""
         self._parts.end()
-        self._parts.send({"op": "cancel", "reason": reason})
+        self._parts.send(protocol.Cancel(reason))
 
     def hurry(self) -> None:
         """Nobody waits any more for what runs to end: the pool is killed, and `finish` goes on without it."""
@@ -215,7 +216,7 @@ class Services:
         """Ends what runs and stops all processes; after it everything that finished is in the journal."""
         self._connected.wait(DRAIN)
         self._parts.end()
-        if self._parts.send({"op": "finish"}):
+        if self._parts.send(protocol.EndSession()):
             self._drained.wait(DRAIN)
         self._finishing = True
         self.ledger.wanted.set()  # a boot that nobody wanted ends here
@@ -313,30 +314,22 @@ class Services:
             tell(())
 
     def _gone(self, arm: str, why: str) -> None:
-        self._parts.send({"op": "gone", "arm": arm, "reason": self._redactor.plain(why)})
+        self._parts.send(protocol.ArmGone(arm, self._redactor.plain(why)))
 
     @_refuses_waiting
     def _turn(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
         """Makes an arm ready for its next rollouts, and tells the pool that asked."""
         assert self.turns is not None and self.endpoint is not None
         with self._turning:
+            answer: protocol.Turn | protocol.NoTurn
             try:
                 answer, swapped = self.turns.begin(self.endpoint, arm, rollouts)
             except Exception as error:  # a backend may come from a hook
-                answer, swapped = {"op": "turn", "failure": f"arm {arm} cannot run: {cause(error)}"}, False
+                answer, swapped = protocol.NoTurn(f"arm {arm} cannot run: {cause(error)}"), False
             if swapped and self.sampler is not None:
                 self.sampler.stop()
                 self._start_sampler()
-        pool.send({**answer, "failure": self._redactor.plain(answer["failure"])})
-
-    def _planned(self, keys: list[RolloutKey]) -> bytes:
-        """What runs beside the tests' rollouts."""
-        if self.rounds is None:
-            return b""
-        beside = self.rounds.planned(keys)
-        self._add(beside)
-        self._parts.add_round(beside, tell=False)
-        return json.dumps(beside).encode()
+        pool.send(protocol.NoTurn(self._redactor.plain(answer.reason)) if isinstance(answer, protocol.NoTurn) else answer)
 
     @_refuses_waiting
     def _rested(self, whole: bool) -> None:
@@ -348,51 +341,58 @@ class Services:
     def _add(self, keys: Sequence[RolloutKey]) -> None:
         self.ledger.added(len(keys), len(self.ledger.kept.keys() & set(keys)))
 
-    def heard(self, pool: PoolProcess, message: Json, body: bytes) -> None:
-        """Answers the pool."""
-        if message["op"] == "turn":  # an arm may take minutes to load, and tests ask for records meanwhile
-            daemon(self._turn, pool, message["arm"], message["rollouts"], name="turn")
-            return
-        if message["op"] == "rested":
-            self._parts.add_round((), tell=False)
-            daemon(self._rested, message["whole"], name="look")
-            return
-        if message["op"] == "say":
-            self.sayings.put(self._redactor.plain(message["sentence"]))
-            return
-        if message["op"] in self._told:
-            self.labels = message.get("labels", self.labels)
-            self.unrecorded = self._parts.handover.unrecorded if message["op"] == "drained" else None
-            self._told[message["op"]].set()
-            return
-        try:
-            reply, error = self._reply(message, body), ""
-        except Exception as fault:  # the disk, or a hook of the user's: it must reach the test that waits
-            reply, error = b"", cause(fault)
-        pool.send({"op": "reply", "error": error}, reply)
+    def heard(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
+        """Does what the pool wants of the session, and answers its questions."""
+        match message:
+            case protocol.TurnWanted(arm, rollouts):  # an arm may take minutes to load, and tests ask for records meanwhile
+                daemon(self._turn, pool, arm, rollouts, name="turn")
+            case protocol.PlanSettled(whole):
+                self._parts.add_round((), tell=False)
+                daemon(self._rested, whole, name="look")
+            case protocol.ShowUser(sentence):
+                self.sayings.put(self._redactor.plain(sentence))
+            case protocol.BackendWanted():
+                self.ledger.wanted.set()
+            case protocol.Drained(tally):
+                self.labels, self.unrecorded = tally, self._parts.handover.unrecorded
+                self._drained.set()
+            case _:
+                pool.send(*self._answer(message, body))
 
-    def _reply(self, message: Json, body: bytes) -> bytes:
-        """What the pool gets for a question."""
-        match message.pop("op"):
-            case "plan":
-                keys = [RolloutKey(*key) for key in message["keys"]]
-                self._parts.handover.planned(keys)
-                self.images.planned = keys
-                self.ledger.planned(len(set(keys)), message["stored"], message["selected"])
-                return self._planned(keys)
-            case "finished":
-                key = RolloutKey(*message["key"])
-                self._parts.handover.over(key)
-                line = self.ledger.finished(message, body)
-                self._parts.ended(key, message["calls"], message["kind"])
-                return line
-            case "measure" if self.turns:
-                self.turns.measure(message["primed"])
-                return b""
-            case "measured" if self.turns:
-                self.turns.close()
-                return b""
-            case "fetch":
-                return self.ledger.recorded(RolloutKey(*message["key"]))
-            case other:
-                raise ValueError(f"the pool asked {other!r}")
+    def _answer(self, question: protocol.SessionQuestion, body: bytes) -> tuple[protocol.ControllerAnswer, bytes]:
+        """Returns what the pool gets for a question, and the body."""
+        try:
+            match question:
+                case protocol.PlanMade():
+                    return self._plan(question), b""
+                case protocol.RolloutFinished():
+                    self._parts.handover.over(question.key)
+                    line = self.ledger.finished(question, body)
+                    self._parts.ended(question.key, question.calls, question.kind)
+                    return protocol.RecordLine(), line
+                case protocol.RecordWanted(key):
+                    return protocol.RecordLine(), self.ledger.recorded(key)
+                case protocol.BlockBegun(primed):
+                    assert self.turns is not None
+                    self.turns.measure(primed)
+                    return protocol.BlockNoted(), b""
+                case protocol.BlockEnded():
+                    assert self.turns is not None
+                    self.turns.close()
+                    return protocol.BlockNoted(), b""
+                case _:
+                    assert_never(question)
+        except Exception as error:  # the disk, or a hook of the user's: it must reach the test that waits
+            return protocol.QuestionFailed(cause(error)), b""
+
+    def _plan(self, plan: protocol.PlanMade) -> protocol.PlanTaken:
+        """Notes what tests ask for; returns what runs beside it."""
+        self._parts.handover.planned(plan.keys)
+        self.images.planned = plan.keys
+        self.ledger.planned(len(set(plan.keys)), plan.stored, plan.selected)
+        if self.rounds is None:
+            return protocol.PlanTaken(())
+        beside = tuple(self.rounds.planned(plan.keys))
+        self._add(beside)
+        self._parts.add_round(beside, tell=False)
+        return protocol.PlanTaken(beside)

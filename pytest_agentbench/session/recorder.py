@@ -6,13 +6,14 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.lib.whole_file import write_whole
-from pytest_agentbench.records import EVALUABLE, Json, RolloutKey
+from pytest_agentbench.records import EVALUABLE, RolloutKey
+from pytest_agentbench.rollouts.protocol import RolloutFinished
 from pytest_agentbench.runs.journal import Journal
 from pytest_agentbench.runs.resume import EarlierSessions, with_earlier
 
@@ -30,7 +31,7 @@ class Ledger:
         self.stored = EarlierSessions()  # of earlier sessions of this run
         self.planned_keys = 0
         self.taken_over = 0  # of them, those that an earlier session ran
-        self.selected: dict[str, int] = {}  # suite under a variant -> selected tests that want a rollout, skipped ones included
+        self.selected: Mapping[str, int] = {}  # suite under a variant -> selected tests that want a rollout, skipped ones included
         self.began = 0.0  # seconds, time.monotonic(), when rollouts could run
         self.done = 0
         self.in_journal = 0
@@ -41,7 +42,7 @@ class Ledger:
         self.score_sums: dict[str, tuple[float, int]] = {}  # score -> sum, count
         self.durations: dict[str, float] = {}  # rollout -> seconds
 
-    def planned(self, keys: int, stored: int, selected: dict[str, int]) -> None:
+    def planned(self, keys: int, stored: int, selected: Mapping[str, int]) -> None:
         """So many rollouts are wanted, of which so many are there already."""
         self.planned_keys, self.taken_over, self.selected, self.began = keys, stored, selected, time.monotonic()
         self.done += stored
@@ -59,9 +60,9 @@ class Ledger:
     def begun(self) -> None:
         self.began = time.monotonic()
 
-    def finished(self, summary: Json, line: bytes) -> bytes:
+    def finished(self, summary: RolloutFinished, line: bytes) -> bytes:
         """Journals a rollout; returns the line as it was written. One that comes again, since a pool died over it, is not written twice."""
-        key = RolloutKey(*summary["key"])
+        key = summary.key
         digest = hashlib.blake2b(line, digest_size=8).digest()
         if self._came.get(key) == digest:
             return self.journal.line(key)
@@ -72,9 +73,9 @@ class Ledger:
         self.journal.append(key, line)
         self.in_journal += 1
         self._came[key] = digest
-        if summary["kind"] == "scenario":
-            self._ended[key] = summary["status"]
-            self._count(key, summary)
+        if summary.kind == "scenario":
+            self._ended[key] = summary.status
+            self._count(summary)
         self._on_finished(line)
         return line
 
@@ -97,14 +98,14 @@ class Ledger:
         except ValueError:
             return b""
 
-    def _count(self, key: RolloutKey, summary: Json) -> None:
+    def _count(self, summary: RolloutFinished) -> None:
         self.done += 1
-        self.tokens += summary["tokens"]
-        for name, value in summary["scores"].items():
+        self.tokens += summary.tokens
+        for name, value in summary.scores.items():
             total, count = self.score_sums.get(name, (0.0, 0))
             self.score_sums[name] = total + value, count + 1
-        if summary["status"] in EVALUABLE:
-            self.durations[str(key)] = summary["duration_s"]
+        if summary.status in EVALUABLE:
+            self.durations[str(summary.key)] = summary.duration_s
 
 
 def known_durations(reports: Path, backend: str) -> dict[str, float]:

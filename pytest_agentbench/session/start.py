@@ -12,11 +12,14 @@ import pytest
 
 from pytest_agentbench.agents.factory import container_for_code
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_limits import check_limit
 from pytest_agentbench.lib.import_path import search_path
 from pytest_agentbench.lib.losses import Losses
 from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.pool_config import BlockSettings, PoolSettings, Scheduling
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.directory import name_of, new_directory
 from pytest_agentbench.runs.environment import environment
@@ -57,18 +60,18 @@ def open_session(setup: Setup) -> OpenSession:
     sayings: queue.SimpleQueue[str] = queue.SimpleQueue()
     rounds = _make_rounds(setup, run.directory, sayings)
     number = run.sessions[-1].number
-    pool_config = _pool_config(setup, run.directory, number)
+    pool_settings = _pool_settings(setup, run.directory, number)
     services = Services(
         setup.backend,
         folder_of(run.directory, number),
-        pool_config,
+        pool_settings,
         _tap_config(setup.settings),
         run.ledger,
         redactor,
         sayings,
         BlockTurns(setup.backend, setup.settings.cache) if setup.in_blocks else None,
         rounds,
-        images=TaskImages(_tasks(setup), pool_config["run"], sayings.put),
+        images=TaskImages(_tasks(setup), pool_settings.run, sayings.put),
         insists=setup.insists,
         sample_interval=setup.settings.sample_interval,
     )
@@ -137,34 +140,33 @@ def _tasks(setup: Setup) -> dict[tuple[str, str], Task]:
     return tasks
 
 
-def _pool_config(setup: Setup, directory: Path, session: int) -> Json:
+def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
     settings = setup.settings
-    return {
-        "session": session,
-        "turns": _turns_config(setup) if setup.in_blocks else None,
-        "backend": digest(setup.identity),
-        "suites": {name: suite.for_pool() for name, suite in setup.suites.items()},
-        "sys_path": search_path(),
-        "log_level": settings.log_level,
-        "run": f"{directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
-        "sandboxes": settings.sandboxes or default_count(),
-        "time_limit": settings.time_limit,
-        "budget": settings.budgets["rollout"],
-        "sizes": settings.sizes,
-        "scheduling": {
-            "concurrency": setup.concurrency,
-            "retries": settings.retries,
-            "keep_order": bool(setup.config.getoption("maxfail", 0)),
-            "durations": known_durations(settings.reports_directory, settings.backend),
-        },
-    }
+    return PoolSettings(
+        session=session,
+        run=f"{directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
+        backend=digest(setup.identity),
+        suites={name: suite.for_pool() for name, suite in setup.suites.items()},
+        sys_path=tuple(search_path()),
+        log_level=settings.log_level,
+        scheduling=Scheduling(
+            setup.concurrency,
+            settings.retries,
+            keep_order=bool(setup.config.getoption("maxfail", 0)),
+            durations=known_durations(settings.reports_directory, settings.backend),
+        ),
+        blocks=_block_settings(setup) if setup.in_blocks else None,
+        sandboxes=settings.sandboxes or default_count(),
+        time_limit=settings.time_limit,
+        budget=settings.budgets["rollout"],
+        sizes=codec.read(Sizes, settings.sizes),
+    )
 
 
-def _turns_config(setup: Setup) -> Json:
+def _block_settings(setup: Setup) -> BlockSettings:
     """Variants of a session without arms are all of one, which has no name."""
     sides = {name: each.sides.get(name, VariantOrigin(name, "")) for each in setup.discovered.compiled for name in each.variants}
-    own = concurrencies(setup.settings.ab)
-    return {"sides": sides, "policy": setup.settings.cache, "in_sequence": setup.backend.in_sequence, "own": own}
+    return BlockSettings(sides, setup.settings.cache, setup.backend.in_sequence, concurrencies(setup.settings.ab))
 
 
 def _tap_config(settings: Settings) -> Json:

@@ -149,7 +149,7 @@ def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resu
         backend=_backend(opened),
         rounds=opened.rounds.summary if opened.rounds else None,
         interruptions=read_record(Interruptions, services.interruptions),
-        labels=read_record(LabelCounts, services.labels) if services.labels else None,
+        labels=read_record(LabelCounts, plain(services.labels)) if services.labels.labelled else None,
         plan=Plan(ledger.planned_keys, ledger.done, max(0, ledger.planned_keys - ledger.done)),
         stopwatch=gathered.stopwatch,
         serving=gathered.serving,

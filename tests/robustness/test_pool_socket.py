@@ -6,7 +6,6 @@ import os
 import socket
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,10 +15,15 @@ import pytest
 
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.process import Child
-from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.records import Endpoint, RolloutKey
+from pytest_agentbench.rollouts import protocol
+from pytest_agentbench.rollouts.inherited import StateNote
+from pytest_agentbench.rollouts.pool_config import PoolConfig, Scheduling
 from pytest_agentbench.suites.folder import load_suite
+from pytest_agentbench.suites.suite import Suite
+from pytest_agentbench.tap.protocol import TapPorts
 from tests.project import Project
-from tests.rollouts.pool.test_server import NEW_RUN, NOTED
+from tests.rollouts.pool.test_server import pool_settings
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +35,12 @@ PATIENCE = 20  # seconds until an answer that does not come fails the test
 class PoolProcess:
     """A pool as a controller starts it, and lines to it."""
 
-    def __init__(self, suites: Json, log: Path) -> None:
-        scheduling = {"concurrency": 8, "retries": 0, "keep_order": False, "durations": {}}
+    def __init__(self, suite: Suite, log: Path) -> None:
+        settings = pool_settings(suite, scheduling=Scheduling(concurrency=8, retries=0, keep_order=False, durations={}))
         with socket.create_server(("127.0.0.1", 0)) as listener, Path(os.devnull).open("wb") as pipe:
             self.port: int = listener.getsockname()[1]
-            code = {"suites": suites, "sys_path": sys.path, "log_level": "info"}
-            config = {**code, "run": "test", "sandboxes": 2, "time_limit": None, "budget": None, "sizes": {}, "scheduling": scheduling}
-            line = {**NEW_RUN, **config, "token": TOKEN, "listener": listener.fileno(), "controller_pipe": pipe.fileno()}
-            self.child = Child("pytest_agentbench.rollouts.pool", line, log, pass_fds=(listener.fileno(), pipe.fileno()))
+            config = PoolConfig(TOKEN, listener.fileno(), pipe.fileno(), settings, (), None)
+            self.child = Child("pytest_agentbench.rollouts.pool", config, log, pass_fds=(listener.fileno(), pipe.fileno()))
         self.lines: list[socket.socket] = []
 
     def connect(self, role: str = "test", token: str = TOKEN) -> socket.socket:
@@ -56,18 +58,18 @@ class PoolProcess:
 @pytest.fixture
 def pool(project: Project, tmp_path: Path) -> Iterator[PoolProcess]:
     suite = load_suite(project.suite(scenarios=2))
-    with closing(PoolProcess({suite.name: suite.for_pool()}, tmp_path / "pool.log")) as process:
+    with closing(PoolProcess(suite, tmp_path / "pool.log")) as process:
         yield process
 
 
-def heard(controller: socket.socket) -> Json:
-    """The next thing that the pool wants of its controller; nothing has died, whenever it asks."""
+def heard(controller: socket.socket) -> protocol.ToController:
+    """Returns what the pool wants of its controller next; nothing has died, whenever it asks."""
     while True:
-        message: Json = wire.receive(controller)[0]
-        if message["op"] not in NOTED:
-            return message
-        if message["op"] == "look":
-            wire.send(controller, {"op": "looked"})
+        match message := protocol.TO_CONTROLLER.read(wire.receive(controller)[0]):
+            case protocol.LookWanted():
+                wire.send(controller, protocol.Looked())
+            case _ if not isinstance(message, StateNote):
+                return message
 
 
 def asked(line: socket.socket, **question: Any) -> wire.Frame:
@@ -94,9 +96,8 @@ def test_only_the_session_is_answered(pool: PoolProcess) -> None:
 def test_it_waits_until_it_is_ended(pool: PoolProcess) -> None:
     """Drained, it is still there to be asked what it has cost; it leaves when its stdin is closed."""
     controller = pool.connect("controller")
-    wire.send(controller, {"op": "finish"})
-    while heard(controller)["op"] != "drained":
-        pass
+    wire.send(controller, protocol.EndSession())
+    assert isinstance(heard(controller), protocol.Drained)
     with pytest.raises(subprocess.TimeoutExpired):
         pool.child.process.wait(1)
 
@@ -139,10 +140,9 @@ def test_takes_a_plan_of_ten_thousand(pool: PoolProcess) -> None:
 
     wire.send(first, {"op": "plan", "keys": [*keys, *keys[:5]], "selected": {"shop": 10_005}})
 
-    wanted = [[*key] for key in (*keys, *keys[:5])]
-    assert {"op": "plan", "keys": wanted, "selected": {"shop": 10_005}, "stored": 0} == heard(controller)
+    assert protocol.PlanMade((*keys, *keys[:5]), 0, {"shop": 10_005}) == heard(controller)
 
-    wire.send(controller, {"op": "reply"})
+    wire.send(controller, protocol.PlanTaken(()))
 
     assert ({}, b"") == wire.receive(first)
     assert ({}, b"") == asked(second, op="plan", keys=keys[:1], selected={"shop": 1})
@@ -151,13 +151,13 @@ def test_takes_a_plan_of_ten_thousand(pool: PoolProcess) -> None:
 def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> None:
     """When the backend is gone before the tests are known, each of them is told so; none waits for a rollout that cannot run."""
     controller, line = pool.connect("controller"), pool.connect()
-    wire.send(controller, {"op": "failed", "reason": "the backend is gone", "status": "infra_error"})
+    wire.send(controller, protocol.NothingRuns("the backend is gone", "infra_error"))
 
     assert {"endpoint": None, "reason": "the backend is gone", "status": "infra_error"} == asked(line, op="backend")[0]
 
     wire.send(line, {"op": "plan", "keys": [KEY], "selected": {"shop": 1}})
     heard(controller)
-    wire.send(controller, {"op": "reply"})
+    wire.send(controller, protocol.PlanTaken(()))
     wire.receive(line)
 
     for key in (KEY, RolloutKey("shop", "shop-1")):
@@ -169,10 +169,9 @@ def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> N
 def test_a_tap_that_is_away(pool: PoolProcess) -> None:
     """Rollouts wait for a tap that is not there until the controller says what becomes of it."""
     controller, line = pool.connect("controller"), pool.connect()
-    endpoint, taps = {"url": "http://127.0.0.1:1/v1", "model": "m"}, {"control_ports": [1], "port": 1, "token": ""}
-    wire.send(controller, {"op": "start", "endpoint": endpoint, "taps": taps, "elapsed_s": 0.0, "unbuilt": {}})
+    wire.send(controller, protocol.Start(Endpoint("http://127.0.0.1:1/v1", "m"), TapPorts(1, (1,), ""), 0.0, {}))
     wire.send(line, {"op": "rollout", "key": KEY})
-    wire.send(controller, {"op": "failed", "reason": "the tap is gone", "status": "infra_error"})
+    wire.send(controller, protocol.NothingRuns("the tap is gone", "infra_error"))
     answer = wire.receive(line)[0]
 
     assert ("infra_error", "the tap is gone") == (answer["status"], answer["reason"])

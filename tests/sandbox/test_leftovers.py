@@ -75,11 +75,11 @@ def test_what_cannot_be_removed_is_told(stubborn: Engine, capsys: pytest.Capture
 
 async def test_a_session_says_it_too(stubborn: Engine) -> None:
     """And goes on: what another session has left is in nobody's way."""
-    told: list[Json] = []
+    told: list[str] = []
     await Sandboxes("another-run", 1, told.append)._cleared()
 
     (saying,) = told
-    assert "cannot be removed: device or resource busy" in saying["sentence"]
+    assert "cannot be removed: device or resource busy" in saying
 
 
 def test_no_engine_no_sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

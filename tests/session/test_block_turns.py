@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_agentbench import Backend, Endpoint, Sources, Target, Tell
+from pytest_agentbench.rollouts.protocol import Turn
 from pytest_agentbench.runs.arm_results import ArmFacts
 from pytest_agentbench.session.block_turns import BlockTurns
 from pytest_agentbench.suites.arms import CARRY
@@ -43,7 +44,7 @@ def test_a_backend_that_knows_of_no_arms() -> None:
 
     told, swapped = turns.begin(ENDPOINT, "", 3)
 
-    assert (ENDPOINT.url, "", False) == (told["endpoint"]["url"], told["failure"], swapped)
+    assert (Turn(ENDPOINT, salt=""), False) == (told, swapped)
     assert backend.metrics() == backend.sources("any")
     assert ((), {}, False) == (backend.unused("any"), backend.failures, backend.in_sequence)
     assert ArmFacts("the machine is gone") == turns.facts("the machine is gone")

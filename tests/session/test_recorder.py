@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib import codec
-from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.rollouts.protocol import RolloutFinished
 from pytest_agentbench.runs.journal import read_journal, rollout_of
 from pytest_agentbench.session.recorder import DURATIONS, Ledger, known_durations, remember_durations
 
@@ -25,7 +27,8 @@ class HushedLedger:
     def finish(self, name: str, answer: str = "", **keys: Any) -> bytes:
         """A rollout arrives from the pool."""
         record = Rollout("shop", name, "default", 1, status="ok", answer=answer)
-        summary: Json = {"key": [*record.key], "kind": "scenario", "status": "ok", "scores": {}, "tokens": 0, "duration_s": 0.0, **keys}
+        finished = RolloutFinished(record.key, "scenario", "ok", {}, tokens=0, calls=0, duration_s=0.0)
+        summary = dataclasses.replace(finished, **keys)
         return self.ledger.finished(summary, json.dumps(codec.plain(record)).encode())
 
 

@@ -11,15 +11,15 @@ import sys
 import time
 
 from pytest_agentbench.lib import capture
-from pytest_agentbench.lib.child import end_with_stdin, read_line, serving
+from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
 from pytest_agentbench.lib.file_limits import raise_limit
 from pytest_agentbench.lib.leftovers import SESSION, end_marked
 from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.pool.controller_pipe import ControllerPipe
 from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.rollouts.pool.watchdog import Watchdog
+from pytest_agentbench.rollouts.pool_config import PoolConfig
 
 LEFT = 2.5  # seconds that tasks and threads which user code has left running get to end, once all rollouts are over
 GRACE = 10.0  # seconds between the end of stdin and the end of a pool that an agent blocks: sandboxes take a while to be removed
@@ -29,22 +29,22 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     raise_limit()
     controller = os.getppid()
-    config: Json = read_line()
-    capture.install(config["log_level"])
+    config = read_config(PoolConfig)
+    capture.install(config.settings.log_level)
     daemon(_leave_with_stdin, controller, name="leave")
     gc.freeze()  # what is imported stays: no collection looks at it again
-    is_orphan = asyncio.run(_serve(config, socket.socket(fileno=config["listener"])))
+    is_orphan = asyncio.run(_serve(config, socket.socket(fileno=config.listener)))
     if is_orphan:
         _end_leftovers()
     gc.freeze()  # nor do those at the interpreter's end look at what agents and scorers have imported
 
 
-async def _serve(config: Json, listener: socket.socket) -> bool:
+async def _serve(config: PoolConfig, listener: socket.socket) -> bool:
     """Runs the pool until the session ends or the controller dies. Returns whether the controller died."""
-    sys.path[:] = config["sys_path"]
+    sys.path[:] = config.settings.sys_path
     pool = Pool(config)
     longest = max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0)
-    watchdog = Watchdog(ControllerPipe(config["controller_pipe"]), longest)
+    watchdog = Watchdog(ControllerPipe(config.pipe), longest)
     watchdog.start()
     end_with_stdin(asyncio.get_running_loop(), pool.finished)
     serving(Listening(listener.getsockname()[1]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import aiohttp
 
@@ -17,13 +17,14 @@ from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.metrics.cost import TokenPrices
 from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally, total
+from pytest_agentbench.rollouts.inherited import LabelReleased, OpenLabel, OpenToken, RolloutTally, StateNote, TokenClosed, TokenOpened
+from pytest_agentbench.rollouts.pool.announcements import Announcer, total
 from pytest_agentbench.rollouts.pool.models import SessionModels
 from pytest_agentbench.tap.client import Taps
 from pytest_agentbench.tap.protocol import OpenAddress, RolloutAccount, SpendingLimits, TapPorts
 from pytest_agentbench.tap.routing_hints import NO_LABEL
 
-TellController = Callable[[Json], None]
+TellController = Callable[[StateNote], None]
 
 
 class Addresses:
@@ -96,8 +97,8 @@ class Addresses:
             self._holders[token] = announcer
             label = announcer.announce(token, key, access.role)
         id = announcer.id_of(token)
-        announced = None if id is None else {"id": id, "endpoint": asdict(self.endpoint)}
-        self._tell({"op": "opened", "token": token, "key": key, "lent": lent, "label": announced, "tally": asdict(self.tally)})
+        announced = None if id is None else OpenLabel(id, self.endpoint)
+        self._tell(TokenOpened(OpenToken(token, key, lent, announced), self.tally))
         try:
             there = None if elsewhere is None else self.taps.upstream(elsewhere)
             salt = "" if access.role == JUDGE else self.salt
@@ -115,10 +116,10 @@ class Addresses:
         at = _elsewhere(access.role, facts) if facts.get("url") else self.endpoint
         return await self._models.facts(replace(at, model=access.model or facts.get("model") or at.model), facts)
 
-    def adopt(self, token: str, label: Json) -> None:
+    def adopt(self, token: str, label: OpenLabel) -> None:
         """One that a pool before this one has opened."""
-        announcer = self.announcer_at(Endpoint(**label["endpoint"]))
-        announcer.adopt(token, label["id"])
+        announcer = self.announcer_at(label.endpoint)
+        announcer.adopt(token, label.id)
         self._holders[token] = announcer
 
     async def said(self, token: str) -> list[Json]:
@@ -139,7 +140,7 @@ class Addresses:
     def _closed(self, token: str, calls: Sequence[LLMCall] = ()) -> None:
         announcer = self._holders.pop(token, None)
         unreleased = announcer is not None and announcer.over(token, calls)
-        self._tell({"op": "closed", "token": token, "calls": len(calls), "unreleased": unreleased, "tally": asdict(self.tally)})
+        self._tell(TokenClosed(token, len(calls), unreleased, self.tally))
 
     def _there(self) -> Taps:
         if self.taps is None:
@@ -147,14 +148,14 @@ class Addresses:
         return self.taps
 
     def _released(self, id: str) -> None:
-        self._tell({"op": "released", "id": id, "tally": asdict(self.tally)})
+        self._tell(LabelReleased(id, self.tally))
 
-    def release(self, labels: Mapping[str, Json]) -> None:
-        """What a pool before this one has closed and not released: id -> endpoint."""
-        for id, endpoint in labels.items():
-            announcer = self.announcer_at(Endpoint(**endpoint))
-            announcer.adopt(id, id)
-            announcer.over(id)
+    def release(self, labels: Iterable[OpenLabel]) -> None:
+        """Releases what a pool before this one has closed and not released."""
+        for label in labels:
+            announcer = self.announcer_at(label.endpoint)
+            announcer.adopt(label.id, label.id)
+            announcer.over(label.id)
 
     async def farewell(self) -> None:
         """Releases all that is not released."""

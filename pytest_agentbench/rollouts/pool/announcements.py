@@ -16,6 +16,7 @@ import aiohttp
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.json_text import json_object
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
+from pytest_agentbench.rollouts.inherited import RolloutTally
 from pytest_agentbench.rollouts.pool.step_profiles import StepProfiles
 from pytest_agentbench.rollouts.pool.traces import RequestTrace
 from pytest_agentbench.tap.routing_hints import NO_LABEL, Label, Release, make_labels, new_id, run_prefix
@@ -26,18 +27,6 @@ FAREWELL = 8.0  # seconds that all that is left has at the end of the session
 
 #: Kind of labels -> what reads the file that such a stack writes of calls.
 READERS: Mapping[str, type[RequestTrace | StepProfiles]] = {"dynamo": RequestTrace, "thunderagent": StepProfiles}
-
-
-@dataclass
-class RolloutTally:
-    """Rollouts, as run.json counts them."""
-
-    labelled: int = 0  # attempts whose calls got a label; each has an id of its own
-    announced: int = 0  # of them, those that the stack has seen, where it tells; elsewhere those with a call that was answered
-    released: int = 0
-    failed: int = 0  # releases that failed when their rollout ended; some may have worked at the session's end
-    bypassed: int = 0  # releases that were answered like any call: by something that does not know of rollouts
-    left: int = 0  # not released when the session ended
 
 
 def total(tallies: Iterable[RolloutTally]) -> RolloutTally:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import ModelAddress, Tap
-from pytest_agentbench.records import Access, Endpoint, Json, LLMCall, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.blocks import Block, arrange
+from pytest_agentbench.rollouts.pool_config import BlockSettings
+from pytest_agentbench.rollouts.protocol import Answered, BlockBegun, BlockEnded, ControllerQuestion, NoTurn, PoolNote, Turn, TurnWanted
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.sandbox.factory import Sandboxes
-from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import Scenario
 
 
@@ -27,9 +28,9 @@ class Host(Protocol):
     addresses: Addresses
     sandboxes: Sandboxes
 
-    def tell(self, message: Json) -> None: ...
+    def tell(self, message: PoolNote) -> None: ...
 
-    async def ask(self, question: Json) -> bytes: ...
+    async def ask(self, question: ControllerQuestion[Answered]) -> tuple[Answered, bytes]: ...
 
     async def setup_of(self, key: RolloutKey) -> tuple[Scenario, RolloutSetup, float]:
         """What a rollout is made of, and its budget in seconds."""
@@ -40,16 +41,16 @@ class Host(Protocol):
 class BlockTransition:
     """The scheduler's way from a block to the next one."""
 
-    def __init__(self, host: Host, *, sides: Json, policy: str, in_sequence: bool, concurrency: int, own: Mapping[str, int]) -> None:
-        self._host, self._policy, self._in_sequence, self._concurrency, self._own = host, policy, in_sequence, concurrency, own
-        self._sides = {variant: VariantOrigin(*side) for variant, side in sides.items()}
-        self._told: asyncio.Future[Json] | None = None
+    def __init__(self, host: Host, settings: BlockSettings, concurrency: int) -> None:
+        self._host, self._settings, self._concurrency = host, settings, concurrency
+        self._told: asyncio.Future[Turn | NoTurn] | None = None
         self._number = 0
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
-        return arrange(keys, self._sides, self._concurrency, self._own, in_sequence=self._in_sequence)
+        settings = self._settings
+        return arrange(keys, settings.sides, self._concurrency, settings.own, in_sequence=settings.in_sequence)
 
-    def told(self, message: Json) -> None:
+    def told(self, message: Turn | NoTurn) -> None:
         """The controller's answer."""
         if self._told is not None and not self._told.done():
             self._told.set_result(message)
@@ -57,19 +58,19 @@ class BlockTransition:
     async def enter(self, block: Block) -> str:
         """Makes all ready for a block; returns why its rollouts cannot run. Raises InfraError when tap or controller are gone."""
         self._told = asyncio.get_running_loop().create_future()
-        self._host.tell({"op": "turn", "arm": block.arm, "rollouts": len(block.keys)})
+        self._host.tell(TurnWanted(block.arm, len(block.keys)))
         answer = await self._told
-        if answer["failure"]:
-            return str(answer["failure"])
-        await self._host.addresses.point_at(Endpoint(**answer["endpoint"]))
-        self._host.addresses.salt = answer["salt"]
+        if isinstance(answer, NoTurn):
+            return answer.reason
+        await self._host.addresses.point_at(answer.endpoint)
+        self._host.addresses.salt = answer.salt
         self._number += 1
-        primed = await self._prime(block) if self._policy == "primed" else None
-        await self._host.ask({"op": "measure", "primed": primed})
+        primed = await self._prime(block) if self._settings.policy == "primed" else None
+        await self._host.ask(BlockBegun(primed))
         return ""
 
     async def leave(self) -> None:
-        await self._host.ask({"op": "measured"})
+        await self._host.ask(BlockEnded())
 
     async def _prime(self, block: Block) -> int:
         """Makes the first call of each rollout; how many went well."""

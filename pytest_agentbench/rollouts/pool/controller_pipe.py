@@ -7,8 +7,11 @@ from typing import NoReturn
 
 import orjson
 
-from pytest_agentbench.lib import codec
-from pytest_agentbench.records import Json, Rollout, RolloutKey
+from pytest_agentbench.lib import messages
+from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.rollouts.inherited import RolloutEnd
+from pytest_agentbench.rollouts.pool_config import BlockedBy, BlockedByScorer, FromPipe
+from pytest_agentbench.rollouts.protocol import ShowUser
 
 BLOCKED = 3  # exit status of a pool that ended itself because somebody held it up
 
@@ -21,20 +24,20 @@ class ControllerPipe:
         self._pipe = pipe
 
     def say(self, sentence: str) -> None:
-        self._write({"say": sentence})
+        self._write(ShowUser(sentence))
 
     def leave(self, key: RolloutKey, reason: str, log: str) -> NoReturn:
-        self._write({"key": [*key], "end": {"status": "agent_error", "reason": reason, "log": log}})
+        self._write(BlockedBy(RolloutEnd(key, "agent_error", reason, log)))
         os._exit(BLOCKED)
 
     def leave_with(self, rollout: Rollout) -> NoReturn:
-        self._write({"key": [*rollout.key], "end": {"rollout": codec.plain(rollout)}})
+        self._write(BlockedByScorer(rollout))
         os._exit(BLOCKED)
 
     def leave_behind(self) -> NoReturn:
         os._exit(BLOCKED)
 
-    def _write(self, message: Json) -> None:
-        rest = orjson.dumps(message, default=str) + b"\n"
+    def _write(self, message: FromPipe) -> None:
+        rest = orjson.dumps(messages.header(message), default=str) + b"\n"
         while rest:
             rest = rest[os.write(self._pipe, rest) :]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from pytest_agentbench.lib import codec
-from pytest_agentbench.records import Attempt, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Attempt, Rollout, RolloutKey
+from pytest_agentbench.rollouts.inherited import AttemptBegun, AttemptFailed
+from pytest_agentbench.rollouts.protocol import LookWanted, PlanSettled, PoolNote
 
 #: How calls end that nobody answers.
 UNANSWERED = ("connect", "timeout_connect", "timeout_first_token", "timeout_idle", "cut")
@@ -16,17 +17,17 @@ GRACE = 0.05  # seconds between the last bytes of a process that was killed and 
 class Reporter:
     """Whom the scheduler reports to. Rollouts that fail together ask once."""
 
-    def __init__(self, tell: Callable[[Json], None]) -> None:
+    def __init__(self, tell: Callable[[PoolNote], None]) -> None:
         self._tell = tell
         self._look: asyncio.Task[None] | None = None
         self._looked = asyncio.Event()
         self._is_over = False
 
     def begun(self, key: RolloutKey) -> None:
-        self._tell({"op": "begun", "key": key})
+        self._tell(AttemptBegun(key))
 
     def failed(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None:
-        self._tell({"op": "failed", "key": key, "attempt": codec.plain(attempt), "interrupted": interrupted})
+        self._tell(AttemptFailed(key, attempt, interrupted))
 
     async def looked(self, rollout: Rollout) -> None:
         """Asks where the tap could not say what became of the calls, or nobody answered one."""
@@ -40,7 +41,7 @@ class Reporter:
     async def _ask(self) -> None:
         await asyncio.sleep(GRACE)
         self._looked.clear()
-        self._tell({"op": "look"})
+        self._tell(LookWanted())
         await self._looked.wait()
 
     def answer(self) -> None:
@@ -54,4 +55,4 @@ class Reporter:
 
     async def rested(self, settled: Awaitable[bool]) -> None:
         """Tells that all is over that was planned, and whether each rollout has a record."""
-        self._tell({"op": "rested", "whole": await settled})
+        self._tell(PlanSettled(await settled))

@@ -19,6 +19,7 @@ from pytest_agentbench.metrics.blame import refusal
 from pytest_agentbench.records import Attempt, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
 from pytest_agentbench.rollouts.pool.refusals import Refusals
+from pytest_agentbench.rollouts.pool_config import Scheduling
 
 RunRollout = Callable[[RolloutKey], Awaitable[Rollout]]
 WriteRecord = Callable[[Rollout], Awaitable[bytes]]
@@ -74,11 +75,8 @@ class BlockSwitch(Protocol):
 class Scheduler:
     """Runs the jobs of a plan, each once, `concurrency` at a time."""
 
-    def __init__(
-        self, run: RunRollout, record: WriteRecord, *, concurrency: int, retries: int, keep_order: bool, durations: Mapping[str, float]
-    ) -> None:
-        self._run, self._record = run, record
-        self.concurrency, self.retries, self.keep_order, self.durations = concurrency, retries, keep_order, durations
+    def __init__(self, run: RunRollout, record: WriteRecord, settings: Scheduling) -> None:
+        self._run, self._record, self.settings = run, record, settings
         self.started = False  # rollouts run from `start` on
         self.stored: Mapping[RolloutKey, Outcome] = {}  # what earlier sessions of this run have recorded
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
@@ -98,7 +96,7 @@ class Scheduler:
         self.turns: BlockSwitch | None = None  # None: all rollouts are one block
         self._blocks: deque[Block] = deque()
         self._arm: str | None = None  # whose block is under way
-        self._in_flight = concurrency  # at most, in the block that is under way
+        self._in_flight = settings.concurrency  # at most, in the block that is under way
         self._turning: asyncio.Task[None] | None = None  # the way to the next block, while nothing runs
         self._waiting: deque[RolloutKey] = deque()
         self._running: dict[RolloutKey, asyncio.Task[Outcome | None]] = {}
@@ -229,7 +227,7 @@ class Scheduler:
 
     def _ordered(self, keys: Sequence[RolloutKey]) -> Sequence[RolloutKey]:
         """Those that run alone come first: they are known to harm others."""
-        ordered = keys if self.keep_order else longest_first(keys, self.durations)
+        ordered = keys if self.settings.keep_order else longest_first(keys, self.settings.durations)
         return sorted(ordered, key=lambda key: key not in self.alone)
 
     def _fill(self) -> None:
@@ -343,7 +341,7 @@ class Scheduler:
                 return rollout if self._is_over() else None
             self.tries[key] += 1
             tries = self.tries[key]
-            if rollout.status != "infra_error" or tries > self.retries or refusal((*rollout.calls, *rollout.other_calls)):
+            if rollout.status != "infra_error" or tries > self.settings.retries or refusal((*rollout.calls, *rollout.other_calls)):
                 return rollout
             if not self.broken:
                 await asyncio.sleep(pause(rollout, tries))

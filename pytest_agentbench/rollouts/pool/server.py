@@ -6,9 +6,9 @@ import asyncio
 import dataclasses
 import socket
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, assert_never
 
 import aiohttp
 import orjson
@@ -17,22 +17,24 @@ from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.losses import cause
-from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.rollouts import protocol
+from pytest_agentbench.rollouts.inherited import RolloutRead
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
 from pytest_agentbench.rollouts.pool.inheritance import Inheritance
 from pytest_agentbench.rollouts.pool.reporter import Reporter
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.rollouts.pool.templates import Setups
+from pytest_agentbench.rollouts.pool_config import PoolConfig
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.record_size import sized
 from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.suites.hashes import ContentHashes
-from pytest_agentbench.suites.suite import PoolSuite, Scenario
+from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tap.protocol import TapPorts
 
 GONE = "the controller's line is closed"
@@ -41,32 +43,33 @@ GONE = "the controller's line is closed"
 class Pool:
     """One session's rollouts."""
 
-    def __init__(self, config: Json) -> None:
-        self.introductions = Introductions(config["token"])
-        self.suites = {name: codec.received(PoolSuite, suite) for name, suite in config["suites"].items()}
+    def __init__(self, config: PoolConfig) -> None:
+        settings = config.settings
+        self.introductions = Introductions(config.token)
+        self.suites = settings.suites
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
-        self.sizes = Sizes(**config["sizes"])
+        self.sizes = settings.sizes
         self.setups = Setups(self)
-        self.scheduler = Scheduler(self._run, self.record, **config["scheduling"])
-        self.scheduler.stored = {RolloutKey(*each["key"]): Outcome(each["status"], recorded=True) for each in config["stored"]}
+        self.scheduler = Scheduler(self._run, self.record, settings.scheduling)
+        self.scheduler.stored = {each.key: Outcome(each.status, recorded=True) for each in config.stored}
         self.reporter = Reporter(self.tell)
         self.scheduler.reporter = self.reporter
-        self.addresses = Addresses(config["run"], self.tell, lambda: self.scheduler.broken)
-        self.inheritance = Inheritance(config["inherited"], config["session"])
+        self.addresses = Addresses(settings.run, self.tell, lambda: self.scheduler.broken)
+        self.inheritance = Inheritance(config.inherited, settings.session)
         self.inheritance.hand_to(self.scheduler, self.addresses)
-        self.sandboxes = Sandboxes(config["run"], config["sandboxes"], self.tell)
-        self.turning = BlockTransition(self, concurrency=self.scheduler.concurrency, **config["turns"]) if config["turns"] else None
+        self.sandboxes = Sandboxes(settings.run, settings.sandboxes, lambda sentence: self.tell(protocol.ShowUser(sentence)))
+        self.turning = BlockTransition(self, settings.blocks, settings.scheduling.concurrency) if settings.blocks else None
         self.scheduler.turns = self.turning
-        self.number: int = config["session"]  # of the session within its run
-        self.contents = ContentHashes(self.suites, config["backend"], prompt_hashes)
-        self.time_limit: float | None = config["time_limit"]
-        self.budget: float | None = config["budget"]  # seconds for a rollout; None: what its suite says
+        self.number = settings.session  # of the session within its run
+        self.contents = ContentHashes(self.suites, settings.backend, prompt_hashes)
+        self.time_limit = settings.time_limit
+        self.budget = settings.budget  # seconds for a rollout; None: what its suite says
         self.planned = self.inheritance.plan is not None
         self.cancelled = False  # pytest itself is about to end the session
         self.unread = Counter(self.inheritance.plan or ())  # how many of the planned tests have still to ask for each rollout
         self.controller: asyncio.StreamWriter | None = None
         self.controlled = asyncio.Event()  # the controller is connected
-        self.replies: deque[asyncio.Future[bytes]] = deque()  # what the controller still has to answer, in order
+        self.replies: deque[asyncio.Future[tuple[Any, bytes]]] = deque()  # what the controller still has to answer, in order
         self.booted = asyncio.Event()  # the backend answers, or never will
         self.finished = asyncio.Event()
         self.draining: asyncio.Task[None] | None = None
@@ -104,80 +107,86 @@ class Pool:
         self.controlled.set()
         try:
             while True:
-                await self._obey(*await wire.read(reader))
+                header, body = await wire.read(reader)
+                await self._obey(protocol.TO_POOL.read(header), body)
+        except ValueError as error:
+            self.scheduler.stop(f"the pool cannot read what the controller sent: {error}", "infra_error")
+            self.booted.set()
         finally:
             self.controller = None
             self.reporter.end()
             while self.replies:
-                _answer_with(self.replies.popleft(), error=GONE)
+                _answer_with(self.replies.popleft(), protocol.QuestionFailed(GONE))
 
-    async def _obey(self, message: Json, body: bytes) -> None:
-        match message.pop("op"):
-            case "reply":
-                _answer_with(self.replies.popleft(), body, message.get("error", ""))
-            case "start":
-                await self._start(**message)
-            case "turn":
+    async def _obey(self, message: protocol.ToPool, body: bytes) -> None:
+        if isinstance(message, protocol.ControllerAnswer):
+            _answer_with(self.replies.popleft(), message, body)
+            return
+        match message:
+            case protocol.Start():
+                await self._start(message)
+            case protocol.Turn() | protocol.NoTurn():
                 assert self.turning is not None
                 self.turning.told(message)
-            case "gone":
-                self.scheduler.drop(message["arm"], message["reason"])
-            case "hold":
-                self.scheduler.hold(message["why"])
-            case "round":
-                self._add_round(message["keys"])
-            case "failed":
-                self.scheduler.stop(message["reason"], message["status"])
+            case protocol.ArmGone(arm, reason):
+                self.scheduler.drop(arm, reason)
+            case protocol.HoldAttempts(why):
+                self.scheduler.hold(why)
+            case protocol.AddRound(keys):
+                self._add_round(keys)
+            case protocol.NothingRuns(reason, status):
+                self.scheduler.stop(reason, status)
                 self.booted.set()
-            case "cancel":
+            case protocol.Cancel(reason):
                 self.cancelled = True
-                self.scheduler.cancel(message["reason"])
+                self.scheduler.cancel(reason)
                 self.booted.set()
-            case "finish":
+            case protocol.EndSession():
                 self.scheduler.cancel("the session ended")
                 self.draining = asyncio.create_task(self._drain())  # records under way need the replies that are read meanwhile
-            case op:
-                await self._follow(op, message)
+            case _:
+                await self._follow(message)
 
-    async def _follow(self, op: str, message: Json) -> None:
+    async def _follow(self, message: protocol.Recovery) -> None:
         """What comes of the death of a part of the session."""
-        match op:
-            case "looked":
+        match message:
+            case protocol.Looked():
                 self.reporter.answer()
-            case "echo":
-                self.tell({"op": "echo", "number": message["number"]})
-            case "alone":
-                self.scheduler.alone.update(RolloutKey(*key) for key in message["keys"])
-            case "end":
-                self.inheritance.ends[RolloutKey(*message["key"])] = message["end"]
-            case "taps":
-                await self._reconnect(message["taps"])
-            case "moved":
-                await self._connect(None, Endpoint(**message["endpoint"]))
+            case protocol.CatchUp(number):
+                self.tell(protocol.CaughtUp(number))
+            case protocol.RunAlone(keys):
+                self.scheduler.alone.update(keys)
+            case protocol.EndRollout(end):
+                self.inheritance.ends[end.key] = end
+            case protocol.TapsRestarted(taps):
+                await self._reconnect(taps)
+            case protocol.BackendMoved(endpoint):
+                await self._connect(None, endpoint)
+            case _:
+                assert_never(message)
 
     async def _drain(self) -> None:
         await self.scheduler.drained()
         await self.addresses.farewell()
         if self.controller is not None:
-            tally = self.addresses.tally
-            self.controller.write(wire.pack({"op": "drained", "labels": asdict(tally) if tally.labelled else None}))
+            self.controller.write(wire.pack(protocol.Drained(self.addresses.tally)))
             await self.controller.drain()
 
-    async def _start(self, endpoint: Json, taps: Json, elapsed_s: float, unbuilt: Mapping[str, str]) -> None:
-        """The backend answers: point the taps at it and go. Rollouts of this session could run for `elapsed_s` before."""
-        self.sandboxes.unbuilt = unbuilt
-        await self._connect(taps, Endpoint(**endpoint))
+    async def _start(self, start: protocol.Start) -> None:
+        """Points the taps at the backend, which answers, and begins."""
+        self.sandboxes.unbuilt = start.unbuilt
+        await self._connect(start.taps, start.endpoint)
         await self.inheritance.settle(self.scheduler, self.addresses)
         self.booted.set()
         if self.time_limit is not None:
             over = (f"the session's time limit of {self.time_limit:g} s is over", "cancelled")
-            if elapsed_s >= self.time_limit:
+            if start.elapsed_s >= self.time_limit:
                 self.scheduler.stop(*over)
             else:
-                asyncio.get_running_loop().call_later(self.time_limit - elapsed_s, self.scheduler.stop, *over)
+                asyncio.get_running_loop().call_later(self.time_limit - start.elapsed_s, self.scheduler.stop, *over)
         self.scheduler.start()
 
-    async def _connect(self, taps: Json | None, endpoint: Endpoint) -> None:
+    async def _connect(self, taps: TapPorts | None, endpoint: Endpoint) -> None:
         """Points the taps at the backend; `taps` are the new ones, None if the present ones stay."""
         self.addresses.endpoint = endpoint  # known even if the tap is away as well, so that `_reconnect` can finish this
         try:
@@ -192,22 +201,22 @@ class Pool:
             else:  # the controller starts it again, and says so
                 self.scheduler.hold(str(error))
 
-    async def _reconnect(self, taps: Json) -> None:
+    async def _reconnect(self, taps: TapPorts) -> None:
         """A tap has been started again, and knows nothing."""
         if (endpoint := self.addresses.endpoint) is not None and not self.scheduler.broken:
             await self._connect(taps, endpoint)
 
-    def tell(self, message: Json) -> None:
+    def tell(self, message: protocol.PoolNote) -> None:
         """Tells the controller something that it does not reply to."""
         if self.controller is not None:
             self.controller.write(wire.pack(message))
 
-    async def ask(self, question: Json, body: bytes = b"") -> bytes:
-        """The controller's reply; it answers in the order of the questions. Raises InfraError with the reason when it cannot."""
+    async def ask(self, question: protocol.ControllerQuestion[protocol.Answered], body: bytes = b"") -> tuple[protocol.Answered, bytes]:
+        """Returns the controller's answer; it answers in the order of the questions. Raises InfraError with the reason if it cannot."""
         await self.controlled.wait()
         if self.controller is None:
             raise InfraError(GONE)
-        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[tuple[protocol.Answered, bytes]] = asyncio.get_running_loop().create_future()
         self.replies.append(reply)
         self.controller.write(wire.pack(question, body))
         return await reply
@@ -219,17 +228,11 @@ class Pool:
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
         rollout, line = sized(rollout, self.sizes)
-        summary = {
-            "op": "finished",
-            "key": rollout.key,
-            "kind": rollout.kind,
-            "status": rollout.status,
-            "scores": {name: float(score) for name, score in rollout.scores.items()},
-            "tokens": tokens,
-            "calls": sum(len(attempt.calls) + len(attempt.other_calls) for attempt in rollout.attempts),
-            "duration_s": rollout.duration_s,
-        }
-        return await self.ask(summary, line) or line
+        scores = {name: float(score) for name, score in rollout.scores.items()}
+        calls = sum(len(attempt.calls) + len(attempt.other_calls) for attempt in rollout.attempts)
+        finished = protocol.RolloutFinished(rollout.key, rollout.kind, rollout.status, scores, tokens, calls, rollout.duration_s)
+        _, written = await self.ask(finished, line)
+        return written
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -278,25 +281,25 @@ class Pool:
         keys = [RolloutKey(*key) for key in message["keys"]]
         stored = len(self.scheduler.stored.keys() & set(keys))
         self.unread.update(keys)
-        beside = await self.ask({"op": "plan", "keys": keys, "stored": stored, "selected": message["selected"]})
+        taken, _ = await self.ask(protocol.PlanMade(tuple(keys), stored, message["selected"]))
         self.scheduler.plan(keys)
-        self._add_round(orjson.loads(beside) if beside else ())
+        self._add_round(taken.beside)
 
-    def _add_round(self, keys: Sequence[Sequence[Any]]) -> None:
+    def _add_round(self, keys: Sequence[RolloutKey]) -> None:
         """Of trials, behind all that waits; when everything is over the controller is told."""
         if keys:
-            self.scheduler.plan([RolloutKey(*key) for key in keys])
+            self.scheduler.plan(keys)
             self.round = asyncio.create_task(self.reporter.rested(self.scheduler.settled()))
 
     async def _rollout(self, key: RolloutKey) -> wire.Frame:
         outcome: Outcome = await self.scheduler.outcome(key)
         self.unread.subtract([key])
-        self.tell({"op": "read", "key": key})
+        self.tell(RolloutRead(key))
         header = {**asdict(outcome), "cause": self.scheduler.cause(key, outcome), "over": await self._is_over(key, outcome)}
         if not outcome.recorded:
             return header, b""
         body = self.scheduler.body(key)
-        return header, body if body is not None else await self.ask({"op": "fetch", "key": key})
+        return header, body if body is not None else (await self.ask(protocol.RecordWanted(key)))[1]
 
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
         """Whether tests are left, and all that they could be told is what this one is told."""
@@ -313,7 +316,7 @@ class Pool:
         """Waits until it answers, or never will; one that is booted on demand is demanded."""
         await self.controlled.wait()
         if not self.booted.is_set():
-            self.tell({"op": "want"})
+            self.tell(protocol.BackendWanted())
         await self.booted.wait()
         await self.scheduler.there.wait()
 
@@ -346,10 +349,10 @@ class Pool:
         return self.scenarios[key.suite, key.scenario]
 
 
-def _answer_with(reply: asyncio.Future[bytes], body: bytes = b"", error: str = "") -> None:
+def _answer_with(reply: asyncio.Future[tuple[Any, bytes]], answer: protocol.ControllerAnswer, body: bytes = b"") -> None:
     if reply.done():
         return  # whoever asked has been cancelled
-    if error:
-        reply.set_exception(InfraError(error))
+    if isinstance(answer, protocol.QuestionFailed):
+        reply.set_exception(InfraError(answer.reason))
     else:
-        reply.set_result(body)
+        reply.set_result((answer, body))

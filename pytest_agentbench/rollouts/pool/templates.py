@@ -14,6 +14,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template, TemplateDied
 from pytest_agentbench.rollouts.pool.scheduler import Scheduler
+from pytest_agentbench.rollouts.protocol import Answered, ControllerQuestion, PoolNote, TemplateLost, TemplateServes
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
 from pytest_agentbench.suites.suite import PoolSuite
 
@@ -24,9 +25,9 @@ class SetupHost(Protocol):
     scheduler: Scheduler
     sizes: Sizes
 
-    def tell(self, message: Json) -> None: ...
+    def tell(self, message: PoolNote) -> None: ...
 
-    async def ask(self, question: Json) -> bytes: ...
+    async def ask(self, question: ControllerQuestion[Answered]) -> tuple[Answered, bytes]: ...
 
 
 class Setups:
@@ -130,13 +131,14 @@ class TemplateKeeper:
         how = await end
         try:
             while not self._gone and self._template is None:
-                if await self._host.ask({"op": "template", "name": self._name, "group": self._group}):
+                verdict, _ = await self._host.ask(TemplateLost(self._name, self._group))
+                if verdict.again:
                     how = await self._again() or how
                 else:
                     self._give_up(f"{how}, again and again, and no rollout finished in between")
         except (ConfigError, InfraError, OSError) as error:
             self._give_up(f"{how}, and could not be started again: {error}")
-        self._host.tell({"op": "template_serves", "name": self._name})
+        self._host.tell(TemplateServes(self._name))
 
     async def _again(self) -> str:
         """Starts another process; returns how it died if it did so before it served, else an empty string."""

@@ -14,8 +14,9 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
+from pytest_agentbench.rollouts.inherited import RolloutTally
 from pytest_agentbench.rollouts.pool import announcements
-from pytest_agentbench.rollouts.pool.announcements import Announcer, RolloutTally
+from pytest_agentbench.rollouts.pool.announcements import Announcer
 from tests.router import Router, routing
 
 KEY = RolloutKey("shop", "shop-0")

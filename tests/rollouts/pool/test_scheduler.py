@@ -10,6 +10,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.scheduler import KEPT, Outcome, Scheduler, longest_first, pause
+from pytest_agentbench.rollouts.pool_config import Scheduling
 
 pytestmark = pytest.mark.timeout(60)  # a scheduler that forgets somebody is a failure instead of a hang
 
@@ -39,8 +40,7 @@ class Floor:
         self.journal: list[Rollout] = []
         self.refused = ""  # letters that the journal cannot take
         self.ends: dict[str, list[str | BaseException]] = {}  # letter -> how its attempts end, the last one again and again
-        options: dict[str, Any] = {"concurrency": concurrency, "retries": retries, "keep_order": keep_order, "durations": durations or {}}
-        self.scheduler = Scheduler(self._run, self._record, **options)
+        self.scheduler = Scheduler(self._run, self._record, Scheduling(concurrency, retries, keep_order, durations or {}))
 
     async def _run(self, key: RolloutKey) -> Rollout:
         async with self.begins:

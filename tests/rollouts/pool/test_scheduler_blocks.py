@@ -33,7 +33,10 @@ class Turns:
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
         parts = [keys[start : start + self.size] for start in range(0, len(keys), self.size)]
         arms = ["low" if part[0].scenario.islower() else "high" for part in parts]
-        return [Block(arm, tuple(part), self.own.get(arm, self.floor.scheduler.concurrency)) for arm, part in zip(arms, parts, strict=True)]
+        return [
+            Block(arm, tuple(part), self.own.get(arm, self.floor.scheduler.settings.concurrency))
+            for arm, part in zip(arms, parts, strict=True)
+        ]
 
     async def enter(self, block: Block) -> str:
         await self.open.wait()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -12,20 +14,23 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.records import Access, Json
+from pytest_agentbench.lib.sizes import Sizes
+from pytest_agentbench.records import Access, Endpoint, Json, RolloutKey
+from pytest_agentbench.rollouts import protocol
+from pytest_agentbench.rollouts.inherited import RolloutTally, StateNote
 from pytest_agentbench.rollouts.pool.server import Pool
+from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings, Scheduling
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
-from pytest_agentbench.tap.protocol import TapDone, TapRefusal
+from pytest_agentbench.tap.protocol import TapDone, TapPorts, TapRefusal
 
 pytestmark = pytest.mark.timeout(60)
 
 TOKEN = "secret"
-NEW_RUN: Json = {"session": 1, "turns": None, "stored": [], "backend": "b", "patience": None, "inherited": None}
 KEY = ["shop", "s-0", "default", 1]
-NOTED = ("begun", "opened", "closed", "read", "look")  # what a controller is told of rollouts
+ROLLOUT_KEY = RolloutKey("shop", "s-0")
 ALONE: Json = {"cause": "", "over": False}  # an outcome that says nothing of other rollouts
 
 
@@ -39,11 +44,21 @@ class Line:
         self.writer.write(wire.pack(message, body))
 
     async def hear(self) -> wire.Frame:
-        """The next frame, without what a controller only notes; nothing has died, whenever the pool asks."""
-        while (frame := await wire.read(self.reader))[0].get("op") in NOTED:
-            if frame[0]["op"] == "look":
-                self.say(op="looked")
-        return frame
+        return await wire.read(self.reader)
+
+    def tell(self, message: protocol.ToPool, body: bytes = b"") -> None:
+        """Sends a message of the controller."""
+        self.writer.write(wire.pack(message, body))
+
+    async def told(self) -> tuple[protocol.ToController, bytes]:
+        """Returns what the pool wants of its controller next; nothing has died, whenever it asks."""
+        while True:
+            header, body = await wire.read(self.reader)
+            match message := protocol.TO_CONTROLLER.read(header):
+                case protocol.LookWanted():
+                    self.tell(protocol.Looked())
+                case _ if not isinstance(message, StateNote):
+                    return message, body
 
 
 async def refuse_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,40 +93,42 @@ class Session:
 
     def start(self, controller: Line) -> None:
         """The backend answers."""
-        taps = {"port": self.tap_port, "control_ports": [self.tap_port], "token": TOKEN}
-        controller.say(
-            op="start", endpoint={"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "hush"}, taps=taps, elapsed_s=0.0, unbuilt={}
-        )
+        taps = TapPorts(self.tap_port, (self.tap_port,), TOKEN)
+        controller.tell(protocol.Start(Endpoint("http://127.0.0.1:9/v1", "m", api_key="hush"), taps, 0.0, {}))
 
-    async def plan(self, controller: Line, test: Line, *keys: list[Any]) -> Json:
+    async def plan(self, controller: Line, test: Line, *keys: list[Any]) -> protocol.ToController:
         """A plan on its way from a test to the scheduler; what the controller was told of it."""
         test.say(op="plan", keys=keys, selected={"shop": len(keys)})
-        told: Json = (await controller.hear())[0]
-        controller.say(op="reply")
+        told, _ = await controller.told()
+        controller.tell(protocol.PlanTaken(()))
         await test.hear()
         return told
 
 
-@asynccontextmanager
-async def session(**config: Any) -> AsyncIterator[Session]:
-    """A pool that is served, and ends when the test does."""
-    scheduling = {"concurrency": 2, "retries": 0, "keep_order": False, "durations": {}}
-    suites = {"shop": codec.plain(shop().for_pool())}
-    pool = Pool(
-        {
-            "token": TOKEN,
-            "suites": suites,
-            "scheduling": scheduling,
-            "time_limit": None,
-            "budget": None,
-            "sizes": {},
-            "run": "r",
-            "sandboxes": 2,
-            **NEW_RUN,
-            **config,
-        }
+def pool_settings(suite: Suite, **changes: Any) -> PoolSettings:
+    """Settings of the pools of a session with one suite."""
+    usual = PoolSettings(
+        session=1,
+        run="r",
+        backend="b",
+        suites={suite.name: suite.for_pool()},
+        sys_path=tuple(sys.path),
+        log_level="info",
+        scheduling=Scheduling(concurrency=2, retries=0, keep_order=False, durations={}),
+        blocks=None,
+        sandboxes=2,
+        time_limit=None,
+        budget=None,
+        sizes=Sizes(),
     )
+    return dataclasses.replace(usual, **changes)
+
+
+@asynccontextmanager
+async def session(**changes: Any) -> AsyncIterator[Session]:
+    """A pool that is served, and ends when the test does."""
     listener = socket.create_server(("127.0.0.1", 0))
+    pool = Pool(PoolConfig(TOKEN, listener.fileno(), -1, pool_settings(shop(), **changes), (), None))
     async with await asyncio.start_server(refuse_all, "127.0.0.1", 0) as tap:
         serving = asyncio.create_task(pool.serve(listener))
         connected = Session(listener.getsockname()[1], tap.sockets[0].getsockname()[1])
@@ -135,15 +152,16 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
 
-        assert {"op": "plan", "keys": [KEY, KEY], "stored": 0, "selected": {"shop": 2}} == await connected.plan(controller, test, KEY, KEY)
+        assert protocol.PlanMade((ROLLOUT_KEY,) * 2, 0, {"shop": 2}) == await connected.plan(controller, test, KEY, KEY)
 
         connected.start(controller)
         test.say(op="rollout", key=KEY)
-        told, line = await controller.hear()
-        assert ("finished", KEY, "scenario", "infra_error") == (told["op"], told["key"], told["kind"], told["status"])
-        assert "the tap refused: it is full" == rollout_of(line).reason
+        told, line = await controller.told()
+        assert isinstance(told, protocol.RolloutFinished)
+        assert (ROLLOUT_KEY, "scenario", "infra_error") == (told.key, told.kind, told.status)
+        assert "the tap refused open: it is full" == rollout_of(line).reason
 
-        controller.say(b'{"redacted": true}', op="reply")
+        controller.tell(protocol.RecordLine(), b'{"redacted": true}')
         outcome, body = await test.hear()
         assert {"status": "infra_error", "reason": "the tap refused: it is full", "recorded": True, **ALONE} == outcome
         assert b'{"redacted": true}' == body
@@ -156,15 +174,27 @@ async def test_an_end_in_the_middle_of_a_record() -> None:
         await connected.plan(controller, test, KEY)
         connected.start(controller)
         test.say(op="rollout", key=KEY)
-        await controller.hear()
+        await controller.told()
 
-        controller.say(op="cancel", reason="a test failed")
-        controller.say(op="finish")
-        controller.say(b"{}", op="reply")
+        controller.tell(protocol.Cancel("a test failed"))
+        controller.tell(protocol.EndSession())
+        controller.tell(protocol.RecordLine(), b"{}")
 
         outcome, body = await test.hear()
         assert (True, b"{}") == (outcome["recorded"], body)
-        assert ({"op": "drained", "labels": None}, b"") == await controller.hear()
+        assert (protocol.Drained(RolloutTally()), b"") == await controller.told()
+
+
+async def test_a_controller_that_cannot_be_understood() -> None:
+    """A message that the pool cannot read leaves no test waiting: each is told what is wrong with the message."""
+    async with session() as connected:
+        controller, test = await connected.connect("controller"), await connected.connect("test")
+        test.say(op="rollout", key=KEY)
+        controller.writer.write(wire.pack(["HoldAttempts", {"why": 5}]))
+        outcome, _ = await test.hear()
+
+        assert "the pool cannot read what the controller sent: why is a whole number, not a text" == outcome["reason"]
+        assert b"" == await controller.reader.read()
 
 
 async def test_no_backend() -> None:
@@ -173,7 +203,7 @@ async def test_no_backend() -> None:
         controller, early, late = [await connected.connect(role) for role in ("controller", "test", "test")]
         early.say(op="rollout", key=KEY)
         await asyncio.sleep(0.05)
-        controller.say(op="failed", reason="no GPU", status="infra_error")
+        controller.tell(protocol.NothingRuns("no GPU", "infra_error"))
 
         refused = {"status": "infra_error", "reason": "no GPU", "recorded": False, **ALONE}
         assert (refused, b"") == await early.hear()

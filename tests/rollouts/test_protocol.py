@@ -1,0 +1,148 @@
+"""Messages between controller and pool arrive as they were sent, and what the pool asks is told apart from what it only tells."""
+
+from __future__ import annotations
+
+import json
+import typing
+
+import pytest
+
+from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.messages import header
+from pytest_agentbench.records import Attempt, Endpoint, LLMCall, Rollout, RolloutKey, Score
+from pytest_agentbench.rollouts import protocol
+from pytest_agentbench.rollouts.inherited import (
+    AttemptBegun,
+    AttemptFailed,
+    LabelReleased,
+    OpenLabel,
+    OpenToken,
+    RolloutEnd,
+    RolloutRead,
+    RolloutTally,
+    StateNote,
+    TokenClosed,
+    TokenOpened,
+)
+from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, BlockedByScorer, BlockSettings, FromPipe, PoolConfig
+from pytest_agentbench.suites.arms import VariantOrigin
+from pytest_agentbench.tap.protocol import TapPorts
+from tests.rollouts.pool.test_server import pool_settings, shop
+
+KEY = RolloutKey("shop", "shop-0", "hot", 2)
+TALLY = RolloutTally(labelled=3, announced=2)
+ENDPOINT = Endpoint("http://127.0.0.1:9/v1", "m", api_key="hush", roles={"judge": {"model": "j"}}, request_fields={"seed": None})
+TAPS = TapPorts(4711, (4712, 4713), "secret")
+END = RolloutEnd(KEY, "agent_error", "it blocked the event loop", log="hello\n")
+ATTEMPT = Attempt(1, "infra_error", "interrupted", 2, 10, 20, calls=(LLMCall(11, 12, 13),))
+UNSCORED = Rollout(*KEY, status="ok", answer="A lamp.", scores={"tsq": Score(0.5)}, score_errors={"slow": "it blocked"})
+
+TO_POOL: list[protocol.ToPool] = [
+    protocol.PlanTaken((KEY,)),
+    protocol.RecordLine(),
+    protocol.BlockNoted(),
+    protocol.TemplateVerdict(again=True),
+    protocol.QuestionFailed("the disk is full"),
+    protocol.Start(ENDPOINT, TAPS, 1.5, {"image": "no Dockerfile"}),
+    protocol.Turn(ENDPOINT, "salt"),
+    protocol.NoTurn("no GPU"),
+    protocol.ArmGone("b", "no GPU"),
+    protocol.HoldAttempts("tap: started again"),
+    protocol.AddRound((KEY, KEY)),
+    protocol.NothingRuns("no GPU", "missing"),
+    protocol.Cancel("a test failed"),
+    protocol.EndSession(),
+    protocol.TapsRestarted(TAPS),
+    protocol.BackendMoved(ENDPOINT),
+    protocol.RunAlone((KEY,)),
+    protocol.EndRollout(END),
+    protocol.CatchUp(7),
+    protocol.Looked(),
+]
+TO_CONTROLLER: list[protocol.ToController] = [
+    protocol.PlanMade((KEY, KEY), 1, {"shop-hot": 2}),
+    protocol.RolloutFinished(KEY, "scenario", "ok", {"tsq": 0.5}, 10, 2, 1.5),
+    protocol.RecordWanted(KEY),
+    protocol.BlockBegun(None),
+    protocol.BlockBegun(4),
+    protocol.BlockEnded(),
+    protocol.TemplateLost("template of shop", "shop"),
+    RolloutRead(KEY),
+    AttemptBegun(KEY),
+    AttemptFailed(KEY, ATTEMPT, interrupted=True),
+    TokenOpened(OpenToken("t", KEY, lent=True, label=None), TALLY),
+    TokenOpened(OpenToken("t", KEY, lent=False, label=OpenLabel("r-1", ENDPOINT)), TALLY),
+    TokenClosed("t", 2, unreleased=True, tally=TALLY),
+    LabelReleased("r-1", TALLY),
+    protocol.LookWanted(),
+    protocol.CaughtUp(7),
+    protocol.TemplateServes("template of shop"),
+    protocol.BackendWanted(),
+    protocol.TurnWanted("b", 3),
+    protocol.PlanSettled(whole=False),
+    protocol.ShowUser("hello"),
+    protocol.Drained(TALLY),
+]
+TO_PIPE: list[FromPipe] = [protocol.ShowUser("hello"), BlockedBy(END), BlockedByScorer(UNSCORED)]
+
+
+def over_the_wire(message: object) -> object:
+    """The header of a message as another process gets it."""
+    return json.loads(json.dumps(header(message)))
+
+
+def names(messages: typing.Iterable[object]) -> list[str]:
+    return [type(message).__name__ for message in messages]
+
+
+@pytest.mark.parametrize("message", TO_POOL, ids=names(TO_POOL))
+def test_to_the_pool(message: protocol.ToPool) -> None:
+    """A message of the controller arrives as it was sent."""
+    assert message == protocol.TO_POOL.read(over_the_wire(message))
+
+
+@pytest.mark.parametrize("message", TO_CONTROLLER, ids=names(TO_CONTROLLER))
+def test_to_the_controller(message: protocol.ToController) -> None:
+    """A message of the pool arrives as it was sent, also one with a record in it."""
+    assert message == protocol.TO_CONTROLLER.read(over_the_wire(message))
+
+
+@pytest.mark.parametrize("message", TO_PIPE, ids=names(TO_PIPE))
+def test_the_pipe(message: FromPipe) -> None:
+    """What a pool writes to its pipe arrives as it was sent."""
+    assert message == FROM_PIPE.read(over_the_wire(message))
+
+
+def test_no_message_is_left_out() -> None:
+    """Both unions have all messages that there are, and those above are all of them."""
+    assert {*typing.get_args(protocol.ToPool)} == {*map(type, TO_POOL)}
+    assert {*typing.get_args(protocol.ToController)} == {*map(type, TO_CONTROLLER)}
+    assert {*typing.get_args(FromPipe)} == {*map(type, TO_PIPE)}
+
+
+def test_questions_and_notes() -> None:
+    """A message is either asked or only told, which its type says; each question names an answer that the pool knows."""
+    questions = {*protocol.ControllerQuestion.__subclasses__()}
+    answers = {typing.get_args(question.__orig_bases__[0])[0] for question in questions}  # type: ignore[attr-defined]
+
+    assert questions | {*typing.get_args(protocol.PoolNote)} == {*typing.get_args(protocol.ToController)}
+    assert set() == questions & {*typing.get_args(protocol.PoolNote)}
+    assert {*typing.get_args(StateNote)} < {*typing.get_args(protocol.PoolNote)}
+    assert {*typing.get_args(protocol.ControllerAnswer)} == answers | {protocol.QuestionFailed}
+
+
+def test_a_damaged_message() -> None:
+    """One wrong field is refused in a sentence that names it, down to the fields of records."""
+    name, fields = json.loads(json.dumps(header(AttemptFailed(KEY, ATTEMPT, interrupted=True))))
+    fields["attempt"]["calls"][0]["received_ns"] = "late"
+
+    with pytest.raises(ValueError, match=r"^attempt\.calls\[0\]\.received_ns is a text, not a whole number$"):
+        protocol.TO_CONTROLLER.read([name, fields])
+
+
+def test_the_config_of_a_pool() -> None:
+    """It arrives as it was sent, with blocks and without."""
+    blocks = BlockSettings({"hot": VariantOrigin("default", "b")}, "cold", in_sequence=True, own={"b": 3})
+
+    for config in (PoolConfig("secret", 3, 4, pool_settings(shop(), blocks=each), (), None) for each in (None, blocks)):
+        assert config == codec.received(PoolConfig, json.loads(json.dumps(codec.plain(config))))
