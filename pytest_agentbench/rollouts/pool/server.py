@@ -191,7 +191,7 @@ class Pool:
         self.addresses.endpoint = endpoint  # known even if the tap is away as well, so that `_reconnect` can finish this
         try:
             if taps is not None:
-                await self.addresses.connect(codec.received(TapPorts, taps))
+                await self.addresses.connect(taps)
             await self.addresses.point_at(endpoint, anew=True)
         except ConfigError as error:
             self.scheduler.stop(str(error), "infra_error")
