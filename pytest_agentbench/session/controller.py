@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_agentbench.errors import MissingError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.worker_protocol import PoolAddress, UnavailableSuite, WorkerInput, WorkerSuite
 from pytest_agentbench.session.causes import Causes, mark_crash
 from pytest_agentbench.session.escapes import WorkflowCommands, escape_report
 from pytest_agentbench.session.header import header, nothing_selected
@@ -97,23 +98,24 @@ class Controller:
             self.config.pluginmanager.register(self.opened.rounds, "agentbench-rounds")
 
     @property
-    def worker_input(self) -> Json:
-        """What a test process has to know."""
+    def worker_input(self) -> WorkerInput:
+        """Returns what test processes have to know."""
         discovered, gate = (self.setup.discovered, self.setup.gate) if self.setup else ((), None)
+        suites = {str(each.folder): each.for_worker() for each in discovered}
         services = self.opened.services if self.opened else None
-        return {
-            "suites": {str(each.folder): each.for_worker() for each in discovered},
-            "limit": self.settings.limit,
-            "gated": sorted(gate.compared) if gate else [],
-            "port": services.port if services else None,
-            "token": services.token if services else "",
-            "inline": self.settings.inline,
-        }
+        return WorkerInput(
+            suites={folder: suite for folder, suite in suites.items() if isinstance(suite, WorkerSuite)},
+            unavailable={folder: suite for folder, suite in suites.items() if isinstance(suite, UnavailableSuite)},
+            limit=self.settings.limit,
+            gated=tuple(sorted(gate.compared)) if gate else (),
+            pool=PoolAddress(services.port, services.token) if services else None,
+            inline=self.settings.inline,
+        )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Called by xdist for each worker that it is about to start."""
-        node.workerinput["agentbench"] = json.dumps(self.worker_input)
+        node.workerinput["agentbench"] = json.dumps(codec.plain(self.worker_input))
 
     def pytest_report_header(self) -> str | None:
         if self.setup is None:

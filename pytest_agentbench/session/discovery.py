@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import ConfigError, MissingData
-from pytest_agentbench.records import Json, Scale
+from pytest_agentbench.records import Scale
+from pytest_agentbench.rollouts.worker_protocol import UnavailableSuite, WorkerSuite
 from pytest_agentbench.suites import arms as arms_of
 from pytest_agentbench.suites.arms import Arm, VariantOrigin
 from pytest_agentbench.suites.quarantine import check_quarantine
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.suites.suite_info import SuiteInfo
 
 if TYPE_CHECKING:
     from pytest_agentbench.gate.rules import Rule
@@ -49,27 +51,27 @@ class DiscoveredSuite:
         """Whether it cannot run for a fault of somebody's, who is told."""
         return bool(self.error) and not self.skip
 
-    def for_worker(self) -> Json:
-        """What tests are made of: names and numbers, no data."""
+    def for_worker(self) -> WorkerSuite | UnavailableSuite:
+        """Returns what tests are made of: names and numbers, no data."""
         if self.suite is None:
-            return {"name": self.name, "error": self.error, "skip": self.skip, "marks": self.marks}
-        return {
-            "name": self.name,
-            "error": "",
-            "skip": False,
-            "marks": self.marks,
-            "description": self.suite.description,
-            "ids": [scenario.id for scenario in self.suite.scenarios],
-            "variants": [*self.variants],
-            "sizes": {name: limit for name, limit in self.suite.sizes.items() if name in self.variants},
-            "trials": self.trials,
-            "thresholds": self.thresholds,
-            "scorers": [*self.suite.score_names],
-            "scales": {score: scale.text for score, scale in self.suite.every_scale.items()},
-            "label_source": self.suite.dataset.label_source,
-            "quarantined": {each.scenario: str(each) for each in self.suite.quarantine},
-            "unsupported": self.suite.unsupported,
-        }
+            return UnavailableSuite(self.name, self.marks, self.error, self.skip)
+        return WorkerSuite(
+            SuiteInfo(
+                name=self.name,
+                description=self.suite.description,
+                ids=tuple(scenario.id for scenario in self.suite.scenarios),
+                variants=self.variants,
+                trials=self.trials,
+                thresholds=self.thresholds,
+                scorers=self.suite.score_names,
+                label_source=self.suite.dataset.label_source,
+                quarantined={each.scenario: str(each) for each in self.suite.quarantine},
+            ),
+            marks=self.marks,
+            sizes={name: limit for name, limit in self.suite.sizes.items() if name in self.variants},
+            scales={score: scale.text for score, scale in self.suite.every_scale.items()},
+            unsupported=self.suite.unsupported,
+        )
 
 
 def suite_folders(args: Sequence[str], root: Path, skipped: Sequence[str]) -> list[Path]:

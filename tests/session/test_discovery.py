@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.rollouts.worker_protocol import UnavailableSuite, WorkerSuite
 from pytest_agentbench.session.discovery import (
     DiscoveredSuite,
     SuiteHead,
@@ -21,6 +22,7 @@ from pytest_agentbench.session.discovery import (
     with_sound_code,
 )
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from pytest_agentbench.suites.suite_info import SuiteInfo
 from tests.made_runs import SCALES
 
 SKIPPED = (".*", "node_modules", "venv")
@@ -191,7 +193,7 @@ def test_a_fault_is_kept(tmp_path: Path, keys: dict[str, Any], variants: tuple[s
 
     assert result.error.startswith(f"{tmp_path}/{sentence}")
     assert (None, tmp_path.name, {}, ()) == (result.suite, result.name, result.thresholds, result.variants)
-    assert {"name": tmp_path.name, "error": result.error, "skip": False, "marks": True} == result.for_worker()
+    assert UnavailableSuite(tmp_path.name, marks=True, reason=result.error, skip=False) == result.for_worker()
 
 
 def test_a_fault_of_the_command_line(tmp_path: Path) -> None:
@@ -211,26 +213,23 @@ def test_choosing_variants() -> None:
 
 
 def test_what_a_worker_gets() -> None:
-    """Test processes get names and numbers, as JSON; no data and no labels."""
+    """Test processes get names and numbers; no data and no labels."""
     whole = replace(found(description="A shop."), trials=2)
+    info = SuiteInfo(
+        name="shop",
+        description="A shop.",
+        ids=("s-0", "s-1", "s-2"),
+        variants=("default",),
+        trials=2,
+        thresholds={},
+        scorers=("tsq",),
+        label_source="hand",
+        quarantined={},
+    )
 
-    assert {
-        "name": "shop",
-        "error": "",
-        "skip": False,
-        "marks": True,
-        "description": "A shop.",
-        "ids": ["s-0", "s-1", "s-2"],
-        "variants": ["default"],
-        "sizes": {},
-        "trials": 2,
-        "thresholds": {},
-        "scorers": ["tsq"],
-        "scales": {"tsq": "higher is better, between 0 and 1"},
-        "label_source": "hand",
-        "quarantined": {},
-        "unsupported": {},
-    } == json.loads(json.dumps(whole.for_worker()))
+    assert (
+        WorkerSuite(info, marks=True, sizes={}, scales={"tsq": "higher is better, between 0 and 1"}, unsupported={}) == whole.for_worker()
+    )
 
 
 def test_thresholds_override_each_other() -> None:

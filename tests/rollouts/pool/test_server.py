@@ -7,7 +7,6 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,20 @@ import pytest
 
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import Hello
-from pytest_agentbench.records import Access, Json
-from pytest_agentbench.rollouts.pool.server import Pool
+from pytest_agentbench.records import Access, Endpoint, Json, RolloutKey
+from pytest_agentbench.rollouts.inline_protocol import OpenAddress
+from pytest_agentbench.rollouts.pool.server import Pool, TestQuestion
+from pytest_agentbench.rollouts.worker_protocol import (
+    BackendReady,
+    GetBackend,
+    GetRollout,
+    PlanAccepted,
+    PlanSelected,
+    QuestionRefused,
+    RecordedRollout,
+    UnrecordedRollout,
+    read_answer,
+)
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 
@@ -25,8 +36,8 @@ pytestmark = pytest.mark.timeout(60)
 TOKEN = "secret"
 NEW_RUN: Json = {"session": 1, "turns": None, "stored": [], "backend": "b", "patience": None, "inherited": None}
 KEY = ["shop", "s-0", "default", 1]
+ROLLOUT = GetRollout(RolloutKey("shop", "s-0"))
 NOTED = ("begun", "opened", "closed", "read", "look")  # what a controller is told of rollouts
-ALONE: Json = {"cause": "", "over": False}  # an outcome that says nothing of other rollouts
 
 
 class Line:
@@ -37,6 +48,14 @@ class Line:
 
     def say(self, body: bytes = b"", **message: Any) -> None:
         self.writer.write(wire.pack(message, body))
+
+    def ask(self, question: TestQuestion) -> None:
+        self.writer.write(wire.pack(question))
+
+    async def answer(self, question: TestQuestion) -> tuple[object, bytes]:
+        """The answer to a question that has been asked, and the frame's body."""
+        header, body = await wire.read(self.reader)
+        return read_answer(question, header), body
 
     async def hear(self) -> wire.Frame:
         """The next frame, without what a controller only notes; nothing has died, whenever the pool asks."""
@@ -83,12 +102,13 @@ class Session:
             op="start", endpoint={"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "hush"}, taps=taps, elapsed_s=0.0, unbuilt={}
         )
 
-    async def plan(self, controller: Line, test: Line, *keys: list[Any]) -> Json:
+    async def plan(self, controller: Line, test: Line, *keys: RolloutKey) -> Json:
         """A plan on its way from a test to the scheduler; what the controller was told of it."""
-        test.say(op="plan", keys=keys, selected={"shop": len(keys)})
+        plan = PlanSelected(keys, {"shop": len(keys)})
+        test.ask(plan)
         told: Json = (await controller.hear())[0]
         controller.say(op="reply")
-        await test.hear()
+        assert (PlanAccepted(), b"") == await test.answer(plan)
         return told
 
 
@@ -135,35 +155,33 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
 
-        assert {"op": "plan", "keys": [KEY, KEY], "stored": 0, "selected": {"shop": 2}} == await connected.plan(controller, test, KEY, KEY)
+        told = await connected.plan(controller, test, ROLLOUT.key, ROLLOUT.key)
+        assert {"op": "plan", "keys": [KEY, KEY], "stored": 0, "selected": {"shop": 2}} == told
 
         connected.start(controller)
-        test.say(op="rollout", key=KEY)
+        test.ask(ROLLOUT)
         told, line = await controller.hear()
         assert ("finished", KEY, "scenario", "infra_error") == (told["op"], told["key"], told["kind"], told["status"])
         assert "the tap refused open: it is full" == rollout_of(line).reason
 
         controller.say(b'{"redacted": true}', op="reply")
-        outcome, body = await test.hear()
-        assert {"status": "infra_error", "reason": "the tap refused open: it is full", "recorded": True, **ALONE} == outcome
-        assert b'{"redacted": true}' == body
+        assert (RecordedRollout(None, over=False), b'{"redacted": true}') == await test.answer(ROLLOUT)
 
 
 async def test_an_end_in_the_middle_of_a_record() -> None:
     """A record that is under way when the session is cancelled and ended still gets its reply, its test, and its place in the journal."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
-        await connected.plan(controller, test, KEY)
+        await connected.plan(controller, test, ROLLOUT.key)
         connected.start(controller)
-        test.say(op="rollout", key=KEY)
+        test.ask(ROLLOUT)
         await controller.hear()
 
         controller.say(op="cancel", reason="a test failed")
         controller.say(op="finish")
         controller.say(b"{}", op="reply")
 
-        outcome, body = await test.hear()
-        assert (True, b"{}") == (outcome["recorded"], body)
+        assert (RecordedRollout(None, over=False), b"{}") == await test.answer(ROLLOUT)
         assert ({"op": "drained", "labels": None}, b"") == await controller.hear()
 
 
@@ -171,19 +189,18 @@ async def test_no_backend() -> None:
     """Where the backend does not start, tests are told why, whether they ask before or after, and the backend has no address."""
     async with session() as connected:
         controller, early, late = [await connected.connect(role) for role in ("controller", "test", "test")]
-        early.say(op="rollout", key=KEY)
+        early.ask(ROLLOUT)
         await asyncio.sleep(0.05)
         controller.say(op="failed", reason="no GPU", status="infra_error")
 
-        refused = {"status": "infra_error", "reason": "no GPU", "recorded": False, **ALONE}
-        assert (refused, b"") == await early.hear()
-        await connected.plan(controller, late, KEY)
-        late.say(op="rollout", key=KEY)
-        assert (refused, b"") == await late.hear()
-        late.say(op="backend")
-        assert ({"endpoint": None, "reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
-        late.say(op="open", key=KEY, access=asdict(Access()))
-        assert ({"reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
+        unrecorded = UnrecordedRollout("infra_error", "no GPU", None, over=False)
+        assert (unrecorded, b"") == await early.answer(ROLLOUT)
+        await connected.plan(controller, late, ROLLOUT.key)
+        late.ask(ROLLOUT)
+        assert (unrecorded, b"") == await late.answer(ROLLOUT)
+        for question in (GetBackend(), OpenAddress(ROLLOUT.key, Access())):
+            late.ask(question)
+            assert (QuestionRefused("no GPU", "infra_error"), b"") == await late.answer(question)
 
 
 async def test_the_backend_without_its_key() -> None:
@@ -191,17 +208,16 @@ async def test_the_backend_without_its_key() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
-        test.say(op="backend")
-        answer, _ = await test.hear()
+        test.ask(GetBackend())
 
-        assert ("http://127.0.0.1:9/v1", "m", None) == tuple(answer["endpoint"][name] for name in ("url", "model", "api_key"))
+        assert (BackendReady(Endpoint("http://127.0.0.1:9/v1", "m")), b"") == await test.answer(GetBackend())
 
 
 async def test_a_stranger() -> None:
     """A connection with another token is closed without a word."""
     async with session() as connected:
         stranger = await connected.connect("test", token="guess")
-        stranger.say(op="backend")
+        stranger.ask(GetBackend())
 
         assert b"" == await stranger.reader.read()
 
@@ -211,19 +227,22 @@ async def test_the_time_limit() -> None:
     async with session(time_limit=0.0) as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
-        test.say(op="backend")
-        await test.hear()
+        test.ask(GetBackend())
+        await test.answer(GetBackend())
         await asyncio.sleep(0.05)
-        test.say(op="rollout", key=KEY)
-        outcome, _ = await test.hear()
+        test.ask(ROLLOUT)
+        outcome, _ = await test.answer(ROLLOUT)
 
-        assert ("cancelled", "the session's time limit of 0 s is over") == (outcome["status"], outcome["reason"])
+        assert UnrecordedRollout("cancelled", "the session's time limit of 0 s is over", None, over=False) == outcome
 
 
 async def test_an_unknown_question() -> None:
-    """A question that the pool does not know is answered, not dropped."""
+    """A question that the pool does not know, or cannot read, is answered, not dropped."""
     async with session() as connected:
         test = await connected.connect("test")
-        test.say(op="sing")
+        for header, fault in ((["Sing", {}], "the message 'Sing' is unknown"), (["GetRollout", {"key": 5}], "key is a whole number")):
+            test.writer.write(wire.pack(header))
+            answer, _ = await test.answer(ROLLOUT)
 
-        assert "the pool does not know 'sing'" == (await test.hear())[0]["reason"]
+            assert isinstance(answer, QuestionRefused)
+            assert answer.reason.startswith(fault)
