@@ -132,12 +132,9 @@ class Worker:
 
         Raises why a suite cannot run as the collection error of the first file that asks. The others are told where it stands.
         """
-        if isinstance(suite, WorkerSuite):
-            fault = self._misplaced_hook(test_file)
-        elif suite.skip:
+        if isinstance(suite, UnavailableSuite) and suite.skip:
             return suite.reason
-        else:
-            fault = suite.reason
+        fault = suite.reason if isinstance(suite, UnavailableSuite) else self._misplaced_hook(test_file)
         if not fault:
             return ""
         if fault in self._faults:
