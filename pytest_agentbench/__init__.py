@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pytest_agentbench.scorers.declaration import scorer
     from pytest_agentbench.scorers.tsq import tsq
     from pytest_agentbench.suites.datasets.selection import Selection
-    from pytest_agentbench.suites.suite import Scenario, SuiteInfo, Tool
+    from pytest_agentbench.suites.suite import Scenario, Tool
+    from pytest_agentbench.suites.suite_info import SuiteInfo
     from pytest_agentbench.tables.frames import load
     from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
 
@@ -86,7 +87,7 @@ _MODULES = {
     "Source": "exports",
     "Sources": "backends.telemetry.sampler",
     "SuiteDraft": "rollouts.checks",
-    "SuiteInfo": "suites.suite",
+    "SuiteInfo": "suites.suite_info",
     "Target": "backends.telemetry.sampler",
     "Tell": "backends.backend",
     "Tool": "suites.suite",

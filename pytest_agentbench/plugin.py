@@ -8,11 +8,12 @@ Without xdist one process is both.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_agentbench.rollouts.worker_protocol import WorkerInput
     from pytest_agentbench.session.controller import Controller
 
 
@@ -47,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     take_back(config)
     with explained():
         if hasattr(config, "workerinput"):
-            register_worker(config, json.loads(config.workerinput.get("agentbench", "{}")))
+            register_worker(config, worker_input(config.workerinput.get("agentbench")))
         else:
             register_controller(config)
 
@@ -77,7 +78,15 @@ def register_controller(config: pytest.Config) -> None:
         register_worker(config, controller)
 
 
-def register_worker(config: pytest.Config, source: Controller | dict[str, Any]) -> None:
+def worker_input(text: str | None) -> WorkerInput:
+    """Returns what the controller has sent to this worker, which is nothing if it does not use this plugin."""
+    from pytest_agentbench.lib import codec
+    from pytest_agentbench.rollouts.worker_protocol import WorkerInput
+
+    return WorkerInput() if text is None else codec.received(WorkerInput, json.loads(text))
+
+
+def register_worker(config: pytest.Config, source: Controller | WorkerInput) -> None:
     from pytest_agentbench.session.fixtures import SuiteFixtures
     from pytest_agentbench.session.worker import Worker
 

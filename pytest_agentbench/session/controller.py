@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_agentbench.errors import MissingError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
 from pytest_agentbench.session.causes import Causes, mark_crash
-from pytest_agentbench.session.discovery import for_worker
+from pytest_agentbench.session.discovery import worker_suite
 from pytest_agentbench.session.escapes import WorkflowCommands, escape_report
 from pytest_agentbench.session.header import header, nothing_selected
 from pytest_agentbench.session.marks import BELOW, QUARANTINED
@@ -98,23 +99,23 @@ class Controller:
             self.config.pluginmanager.register(self.opened.rounds, "agentbench-rounds")
 
     @property
-    def worker_input(self) -> Json:
-        """What a test process has to know."""
-        gate = self.setup.gate if self.setup else None
+    def worker_input(self) -> WorkerInput:
+        """Returns what test processes have to know."""
+        setup = self.setup
         services = self.opened.services if self.opened else None
-        return {
-            "suites": for_worker(self.setup.discovered) if self.setup else {},
-            "limit": self.settings.limit,
-            "gated": sorted(gate.compared) if gate else [],
-            "port": services.port if services else None,
-            "token": services.token if services else "",
-            "inline": self.settings.inline,
-        }
+        return WorkerInput(
+            suites={str(each.folder): worker_suite(each) for each in setup.discovered.compiled} if setup else {},
+            unavailable={str(folder): suite for folder, suite in setup.discovered.unavailable.items()} if setup else {},
+            limit=self.settings.limit,
+            gated=tuple(sorted(setup.gate.compared)) if setup and setup.gate else (),
+            pool=PoolAddress(services.port, services.token) if services else None,
+            inline=self.settings.inline,
+        )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Called by xdist for each worker that it is about to start."""
-        node.workerinput["agentbench"] = json.dumps(self.worker_input)
+        node.workerinput["agentbench"] = json.dumps(codec.plain(self.worker_input))
 
     def pytest_report_header(self) -> str | None:
         if self.setup is None:

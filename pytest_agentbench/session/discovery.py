@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError, MissingData
-from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.worker_protocol import UnavailableSuite, WorkerSuite
 from pytest_agentbench.suites.suite import SUITE_FILE
+from pytest_agentbench.suites.suite_info import SuiteInfo
 
 if TYPE_CHECKING:
     from pytest_agentbench.rollouts.compile import CompiledSuite, CompileOptions
@@ -20,75 +21,59 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class UnusableSuite:
-    """A folder whose suite does not run, and why."""
-
-    folder: Path
-    error: str
-    skip: bool = False  # whether that is no fault, so that its tests are skipped
-    marks: bool = True  # whether the folder's name is a mark of its tests
-
-    @property
-    def name(self) -> str:
-        """The name of the suite's folder."""
-        return self.folder.name
-
-
-@dataclass(frozen=True)
 class DiscoveredSuites:
     """The suites that the paths of a command line lead to."""
 
     compiled: Sequence[CompiledSuite]
-    unusable: Sequence[UnusableSuite]
+    unavailable: Mapping[Path, UnavailableSuite]  # folder -> why there is no suite
 
     @property
     def folders(self) -> list[Path]:
         """The folders of all of them."""
-        return [*(each.folder for each in self.compiled), *(each.folder for each in self.unusable)]
+        return [*(each.folder for each in self.compiled), *self.unavailable]
 
     @property
     def names(self) -> set[str]:
         """The names of all of them."""
-        return {*(each.name for each in self.compiled), *(each.name for each in self.unusable)}
+        return {*(each.name for each in self.compiled), *(each.name for each in self.unavailable.values())}
 
     @property
-    def broken(self) -> list[UnusableSuite]:
-        """Those that cannot run because of a fault."""
-        return [each for each in self.unusable if not each.skip]
+    def broken(self) -> list[Path]:
+        """The folders of those that cannot run because of a fault."""
+        return [folder for folder, each in self.unavailable.items() if not each.skip]
 
     @property
     def markers(self) -> list[tuple[str, Path]]:
         """Name and folder of each suite whose name is a mark of its tests."""
-        return [*((each.name, each.folder) for each in self.compiled), *((each.name, each.folder) for each in self.unusable if each.marks)]
+        marked = [(each.name, folder) for folder, each in self.unavailable.items() if each.marks]
+        return [*((each.name, each.folder) for each in self.compiled), *marked]
 
 
-def for_worker(suites: DiscoveredSuites) -> dict[str, Json]:
-    """Returns what test processes get to know of each suite, by its folder: names and numbers, no data."""
-    unusable = {
-        str(each.folder): {"name": each.name, "error": each.error, "skip": each.skip, "marks": each.marks} for each in suites.unusable
-    }
-    return {**unusable, **{str(each.folder): _names_and_numbers(each) for each in suites.compiled}}
+def unavailable_suite(folder: Path, reason: str, *, skip: bool = False) -> UnavailableSuite:
+    """Returns a suite that does not run; `skip` says that the reason is not a fault."""
+    return UnavailableSuite(folder.name, marks=True, reason=reason, skip=skip)
 
 
-def _names_and_numbers(compiled: CompiledSuite) -> Json:
+def worker_suite(compiled: CompiledSuite) -> WorkerSuite:
+    """Returns what tests are made of: names and numbers, no data."""
     suite = compiled.suite
-    return {
-        "name": suite.name,
-        "error": "",
-        "skip": False,
-        "marks": True,
-        "description": suite.description,
-        "ids": [scenario.id for scenario in suite.scenarios],
-        "variants": [*compiled.variants],
-        "sizes": {name: limit for name, limit in suite.sizes.items() if name in compiled.variants},
-        "trials": compiled.trials,
-        "thresholds": compiled.thresholds,
-        "scorers": [*suite.score_names],
-        "scales": {score: scale.text for score, scale in suite.every_scale.items()},
-        "label_source": suite.dataset.label_source,
-        "quarantined": {each.scenario: str(each) for each in suite.quarantine},
-        "unsupported": suite.unsupported,
-    }
+    return WorkerSuite(
+        SuiteInfo(
+            name=suite.name,
+            description=suite.description,
+            ids=tuple(scenario.id for scenario in suite.scenarios),
+            variants=compiled.variants,
+            trials=compiled.trials,
+            thresholds=compiled.thresholds,
+            scorers=suite.score_names,
+            label_source=suite.dataset.label_source,
+            quarantined={each.scenario: str(each) for each in suite.quarantine},
+        ),
+        marks=True,
+        sizes={name: limit for name, limit in suite.sizes.items() if name in compiled.variants},
+        scales={score: scale.text for score, scale in suite.every_scale.items()},
+        unsupported=suite.unsupported,
+    )
 
 
 def argument_path(arg: str) -> Path:
@@ -174,14 +159,13 @@ def discover(heads: Sequence[SuiteHead], options: Mapping[str, CompileOptions], 
     """
     from pytest_agentbench.rollouts.compile import CompiledSuite, compile_all
 
-    unusable = [UnusableSuite(head.folder, head.fault) for head in heads if head.text is None]
     texts = [(head.text, options[head.name]) for head in heads if head.text is not None]
     results = dict(zip([text.file.parent for text, _ in texts], compile_all(texts), strict=True))
-    compiled = [each for each in results.values() if isinstance(each, CompiledSuite)]
+    unavailable = {head.folder: unavailable_suite(head.folder, head.fault) for head in heads if head.text is None}
     for folder, error in results.items():
         if isinstance(error, ConfigError):
-            unusable.append(UnusableSuite(folder, str(error), skip=isinstance(error, MissingData) and not insists))
-    return DiscoveredSuites(compiled, unusable)
+            unavailable[folder] = unavailable_suite(folder, str(error), skip=isinstance(error, MissingData) and not insists)
+    return DiscoveredSuites([each for each in results.values() if isinstance(each, CompiledSuite)], unavailable)
 
 
 def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str, float]], chosen: Mapping[str, float]) -> dict[str, float]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.errors import InfraError, MissingError
+from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
+from pytest_agentbench.rollouts.worker_protocol import GetBackend, GetScenario, PoolAnswer_co, PoolQuestion, UnavailableSuite
 from pytest_agentbench.session.worker import Worker, refuse
+from pytest_agentbench.suites.suite_info import SuiteInfo
 
 if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
-    from pytest_agentbench.suites.suite import Scenario, SuiteInfo
+    from pytest_agentbench.suites.suite import Scenario
 
 
 def _rollout_key(request: pytest.FixtureRequest) -> RolloutKey:
@@ -39,31 +42,18 @@ def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenar
     from pytest_agentbench.lib import codec
     from pytest_agentbench.suites.suite import Scenario
 
-    return codec.received(Scenario, json.loads(_asked(request, {"op": "scenario", "key": _rollout_key})[1]))
+    return codec.received(Scenario, _asked(request, GetScenario(_rollout_key)).scenario)
 
 
 def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
     """The thresholds in force here, by score: suite.yaml, then the backend's own, then --agentbench-threshold."""
-    limits: dict[str, float] = _suite(request)["thresholds"]
-    return dict(limits)
+    return dict(_suite(request).thresholds)
 
 
 def suite(request: pytest.FixtureRequest) -> SuiteInfo:
     """What is known of this test's suite: name, description, ids, variants, trials, thresholds, scorers, label_source, quarantined."""
-    from pytest_agentbench.suites.suite import SuiteInfo
-
     known = _suite(request)
-    return SuiteInfo(
-        name=known["name"],
-        description=known["description"],
-        ids=tuple(known["ids"]),
-        variants=tuple(known["variants"]),
-        trials=known["trials"],
-        thresholds=dict(known["thresholds"]),
-        scorers=tuple(known["scorers"]),
-        label_source=known["label_source"],
-        quarantined=dict(known["quarantined"]),
-    )
+    return dataclasses.replace(known, thresholds=dict(known.thresholds), quarantined=dict(known.quarantined))
 
 
 def backend(request: pytest.FixtureRequest) -> Endpoint:
@@ -71,10 +61,7 @@ def backend(request: pytest.FixtureRequest) -> Endpoint:
 
     Calls made to this URL are not timed and not recorded; use `llm` for calls that are.
     """
-    answer, _ = _asked(request, {"op": "backend"})
-    if answer["endpoint"] is None:
-        refuse(answer["reason"], answer["status"])
-    return Endpoint(**answer["endpoint"])
+    return _asked(request, GetBackend()).endpoint
 
 
 def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
@@ -82,14 +69,13 @@ def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
 
     Its calls are timed and journaled as a rollout of their own, which no mean counts.
     """
-    from pytest_agentbench.errors import InfraError, MissingError
     from pytest_agentbench.session.inline import adhoc
 
-    client = adhoc(_connected(request), request.node.nodeid)
+    client = adhoc(_worker(request).pool, request.node.nodeid)
     try:
         opened = client.__enter__()
     except (InfraError, MissingError) as error:
-        refuse(str(error), "missing" if isinstance(error, MissingError) else "infra_error")
+        _refuse(error)
     yield opened
     try:
         client.__exit__(None, None, None)
@@ -102,28 +88,26 @@ def _worker(request: pytest.FixtureRequest) -> Worker:
     return worker  # type: ignore[no-any-return]  # the plugin manager knows no types
 
 
-def _suite(request: pytest.FixtureRequest) -> Json:
+def _suite(request: pytest.FixtureRequest) -> SuiteInfo:
     suite = _worker(request).suite_of(request.node.path)
     assert suite is not None  # elsewhere there is no such fixture
-    if suite["skip"]:
-        pytest.skip(suite["error"])
-    if suite["error"]:
-        pytest.fail(suite["error"], pytrace=False)
-    return suite
+    if not isinstance(suite, UnavailableSuite):
+        return suite.info
+    if suite.skip:
+        pytest.skip(suite.reason)
+    pytest.fail(suite.reason, pytrace=False)
 
 
-def _connected(request: pytest.FixtureRequest) -> Worker:
-    worker = _worker(request)
-    if worker.input.get("port") is None:
-        pytest.fail("no backend was started: no suite of this session can be loaded", pytrace=False)
-    return worker
+def _asked(request: pytest.FixtureRequest, question: PoolQuestion[PoolAnswer_co]) -> PoolAnswer_co:
+    """Returns the pool's answer; ends the test if there is none."""
+    try:
+        return _worker(request).pool.ask(question)[0]
+    except (InfraError, MissingError) as error:
+        _refuse(error)
 
 
-def _asked(request: pytest.FixtureRequest, question: Json) -> tuple[Json, bytes]:
-    answer, body = _connected(request).ask(question)
-    if answer.get("status") == "infra_error":
-        refuse(answer["reason"], "infra_error")
-    return answer, body
+def _refuse(error: InfraError | MissingError) -> NoReturn:
+    refuse(str(error), "missing" if isinstance(error, MissingError) else "infra_error")
 
 
 FIXTURES = (_rollout_key, rollout, scenario, thresholds, suite, backend, llm)

@@ -58,7 +58,7 @@ class Mistakes:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         file = self._controller.config.rootpath / report.nodeid.partition("::")[0]
         setup = self._controller.setup
-        wrong = [each.folder for each in setup.discovered.broken] if setup else []
+        wrong = setup.discovered.broken if setup else []
         self._controller.outcomes.wrong_files += report.failed and any(folder in file.parents for folder in wrong)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pluggy
 import pytest
 
-from pytest_agentbench.session.discovery import DiscoveredSuites, UnusableSuite
+from pytest_agentbench.session.discovery import DiscoveredSuites, unavailable_suite
 from pytest_agentbench.suites.suite import SUITE_FILE
 
 if TYPE_CHECKING:
@@ -61,13 +61,16 @@ def refuse_marks(suites: DiscoveredSuites, marks: Collection[str]) -> Discovered
 
     A suite that cannot run is known by its folder's name, which is no mark if it means something elsewhere.
     """
-    unusable = [dataclasses.replace(each, marks=each.name not in marks and not each.name.startswith("_")) for each in suites.unusable]
+    unavailable = {
+        folder: dataclasses.replace(each, marks=each.name not in marks and not each.name.startswith("_"))
+        for folder, each in suites.unavailable.items()
+    }
     for each in suites.compiled:
         if each.name in marks:
             where = f"{each.folder / SUITE_FILE}: name: {each.name!r} is a mark that pytest or a plugin acts upon"
             sentence = f"{where}, and a suite's name marks its tests; take another one, such as {each.name}_suite"
-            unusable.append(UnusableSuite(each.folder, sentence, marks=False))
-    return DiscoveredSuites([each for each in suites.compiled if each.name not in marks], unusable)
+            unavailable[each.folder] = dataclasses.replace(unavailable_suite(each.folder, sentence), marks=False)
+    return DiscoveredSuites([each for each in suites.compiled if each.name not in marks], unavailable)
 
 
 def refuse_twins(compiled: Sequence[CompiledSuite]) -> None:

@@ -9,7 +9,7 @@ from pytest_agentbench.agents.factory import needs_context, needs_roles, too_lon
 from pytest_agentbench.backends.common_spec import context_length_of
 from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.records import Json
-from pytest_agentbench.session.discovery import DiscoveredSuites, UnusableSuite
+from pytest_agentbench.session.discovery import DiscoveredSuites, unavailable_suite
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def played(suites: DiscoveredSuites, backend: Json, *, keys: bool) -> Discovered
     their rollouts run, and a role that nobody plays is told there.
     """
     faults = {each.folder: why for each in suites.compiled if (why := next(filter(None, _mismatches(each, backend, keys)), ""))}
-    unusable = [UnusableSuite(folder, f"{folder / SUITE_FILE}: {why}") for folder, why in faults.items()]
-    return DiscoveredSuites([each for each in suites.compiled if each.folder not in faults], [*suites.unusable, *unusable])
+    faulty = {folder: unavailable_suite(folder, f"{folder / SUITE_FILE}: {why}") for folder, why in faults.items()}
+    return DiscoveredSuites([each for each in suites.compiled if each.folder not in faults], {**suites.unavailable, **faulty})
 
 
 def _mismatches(compiled: CompiledSuite, backend: Json, keys: bool) -> Iterator[str]:

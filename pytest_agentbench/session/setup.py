@@ -18,11 +18,11 @@ from pytest_agentbench.session.backend_choice import make_backend
 from pytest_agentbench.session.discovery import (
     DiscoveredSuites,
     SuiteHead,
-    UnusableSuite,
     discover,
     is_left_out,
     merged_thresholds,
     suite_folders,
+    unavailable_suite,
 )
 from pytest_agentbench.session.refusals import meant_elsewhere, refuse_marks, refuse_twins
 from pytest_agentbench.session.settings import Settings, advise
@@ -99,7 +99,7 @@ def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
     """Compiles the suites that the command line leads to, and registers their markers."""
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
     if not folders:
-        return DiscoveredSuites((), ())
+        return DiscoveredSuites((), {})
     marks = meant_elsewhere(config)
     suites = refuse_marks(_compile(config, settings, [*map(SuiteHead.of, folders)]), marks)
     refuse_twins(suites.compiled)
@@ -119,13 +119,13 @@ def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHea
     left_out = _left_out(config, [head.name for head in heads])
     options = {head.name: CompileOptions(trials=settings.trials) if head.name in left_out else chosen for head in heads}
     marks = config.getoption("markexpr", "")
-    unnamed = [UnusableSuite(each.folder, why, skip=True) for each in heads if (why := each.not_named(config.args, marks))]
-    named = [head for head in heads if head.folder not in {each.folder for each in unnamed}]
-    found = discover(named, options, insists=settings.insists)
-    suites = DiscoveredSuites(found.compiled, [*found.unusable, *unnamed])
-    for each in suites.unusable:
+    unnamed = {head.folder: why for head in heads if (why := head.not_named(config.args, marks))}
+    found = discover([head for head in heads if head.folder not in unnamed], options, insists=settings.insists)
+    skipped = {folder: unavailable_suite(folder, why, skip=True) for folder, why in unnamed.items()}
+    suites = DiscoveredSuites(found.compiled, {**found.unavailable, **skipped})
+    for each in suites.unavailable.values():
         if each.skip:
-            advise(config, each.error)
+            advise(config, each.reason)
     return suites
 
 
@@ -149,7 +149,7 @@ def settle(config: pytest.Config, settings: Settings, concurrency: int, discover
             )
             for each in discovered.compiled
         ]
-        suites = played(DiscoveredSuites(compiled, discovered.unusable), backend.description, keys=not config.getoption("collectonly"))
+        suites = played(DiscoveredSuites(compiled, discovered.unavailable), backend.description, keys=not config.getoption("collectonly"))
         return Setup(config, settings, started_at, concurrency, suites, backend, make_gate(suites.compiled, settings))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error

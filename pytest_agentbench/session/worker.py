@@ -6,22 +6,31 @@ It reads no YAML and no data set, and imports no asyncio and no HTTP library.
 from __future__ import annotations
 
 import gc
-import socket
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol, assert_never
 
 import pytest
 
 from pytest_agentbench.errors import InfraError, MissingError, ScorerFailed
-from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.sizes import Sizes
-from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
+from pytest_agentbench.records import Rollout, RolloutKey, Score
 from pytest_agentbench.reports.failure_section import brief, properties, rollout_section
+from pytest_agentbench.rollouts.worker_protocol import (
+    GetRollout,
+    PlanSelected,
+    RecordedRollout,
+    UnavailableSuite,
+    UnrecordedRollout,
+    WorkerInput,
+    WorkerSuite,
+)
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.session.marks import APPLIED, BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
+from pytest_agentbench.session.pool_connection import PoolConnection, PoolGone
 from pytest_agentbench.session.selection import first_scenarios
 from pytest_agentbench.suites.task import is_task_directory
 
@@ -31,8 +40,6 @@ if TYPE_CHECKING:
 KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
 
 PytestReport = pytest.TestReport
-
-POOLS = 1000  # that may die over one question
 
 UNJUDGED = ("infra_error", "cancelled")  # statuses of rollouts that a test cannot judge
 
@@ -56,7 +63,7 @@ class InlineController(Protocol):
     """The controller, where tests run in its own process."""
 
     @property
-    def worker_input(self) -> Json: ...
+    def worker_input(self) -> WorkerInput: ...
 
     @property
     def opened(self) -> OpenSession | None:
@@ -66,33 +73,38 @@ class InlineController(Protocol):
 class Worker:
     """A pytest plugin: one in each process that runs tests."""
 
-    def __init__(self, config: pytest.Config, source: InlineController | Json) -> None:
+    def __init__(self, config: pytest.Config, source: InlineController | WorkerInput) -> None:
         self.config, self._source = config, source
-        self._line: socket.socket | None = None
         self._over = ""  # why no test of this session will have anything to judge any more
         self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
-        if isinstance(source, dict):
-            for suite in (each for each in self.suites.values() if each["marks"]):
-                config.addinivalue_line("markers", f"{suite['name']}: tests of an agentbench suite")
+        if isinstance(source, WorkerInput):
+            for suite in (each for each in self.suites.values() if each.marks):
+                config.addinivalue_line("markers", f"{suite.name}: tests of an agentbench suite")
 
     @cached_property
-    def input(self) -> Json:
+    def input(self) -> WorkerInput:
         """What the controller says; in its own process it is asked when the session has started."""
-        return self._source if isinstance(self._source, dict) else self._source.worker_input
+        return self._source if isinstance(self._source, WorkerInput) else self._source.worker_input
 
     @cached_property
-    def suites(self) -> dict[str, Json]:
+    def suites(self) -> Mapping[str, WorkerSuite | UnavailableSuite]:
         """Folder -> suite."""
-        suites: dict[str, Json] = self.input.get("suites", {})
-        return suites
+        return self.input.every_suite
 
-    def suite_of(self, path: Path) -> Json | None:
+    @cached_property
+    def pool(self) -> PoolConnection:
+        """The connection to the pool. Without a pool it fails the test that asks."""
+        if self.input.pool is None:
+            pytest.fail("no backend was started: no suite of this session can be loaded", pytrace=False)
+        return PoolConnection(self.input.pool, self._failure)
+
+    def suite_of(self, path: Path) -> WorkerSuite | UnavailableSuite | None:
         """The suite whose folder a file lies in."""
         return next((self.suites[str(folder)] for folder in path.parents if str(folder) in self.suites), None)
 
     def pytest_sessionstart(self) -> None:
         """A controller does the same when it has opened its session."""
-        if isinstance(self._source, dict) and self.suites:
+        if isinstance(self._source, WorkerInput) and self.suites:
             gc.freeze()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -101,12 +113,13 @@ class Worker:
         suite = self.suite_of(metafunc.definition.path)
         if suite is None:  # somebody else's parameter has this name
             return
-        if reason := suite["error"] if suite["skip"] else self._refused(suite, metafunc.definition.path):
-            key = RolloutKey(suite["name"], "not_run")
+        reason = self._not_run(suite, metafunc.definition.path)
+        if reason or isinstance(suite, UnavailableSuite):
+            key = RolloutKey(suite.name, "not_run")
             metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(reason))], indirect=True, ids=[key.id])
             return
-        keys, why = suite_keys(suite), suite["unsupported"]
-        marks = {scenario: (pytest.mark.skip(reason),) for scenario, reason in why.items()}
+        keys = suite_keys(suite)
+        marks = {scenario: (pytest.mark.skip(reason),) for scenario, reason in suite.unsupported.items()}
         parameters = [pytest.param(key, marks=marks.get(key.scenario, ())) for key in keys]
         metafunc.parametrize(KEY, parameters, indirect=True, ids=[one_line(key.id) for key in keys])
 
@@ -114,13 +127,18 @@ class Worker:
         """Test files of a task are its verifier's, and run where it is carried out."""
         return True if is_task_directory(collection_path) and self.suite_of(collection_path) is not None else None
 
-    def _refused(self, suite: Json, test_file: Path) -> str:
-        """Raises why a suite cannot run as the collection error of the first file that asks; tells the others where it stands."""
-        fault = suite["error"] or self._misplaced_hook(test_file)
+    def _not_run(self, suite: WorkerSuite | UnavailableSuite, test_file: Path) -> str:
+        """Returns why the tests of a file are skipped, or an empty text if they run.
+
+        Raises why a suite cannot run as the collection error of the first file that asks. The others are told where it stands.
+        """
+        if isinstance(suite, UnavailableSuite) and suite.skip:
+            return suite.reason
+        fault = suite.reason if isinstance(suite, UnavailableSuite) else self._misplaced_hook(test_file)
         if not fault:
             return ""
         if fault in self._faults:
-            return f"the suite {suite['name']} cannot run: see the error of {self._faults[fault]}"
+            return f"the suite {suite.name} cannot run: see the error of {self._faults[fault]}"
         self._faults[fault] = test_file.name
         raise pytest.Collector.CollectError(fault)
 
@@ -136,18 +154,17 @@ class Worker:
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
         """A suite's name marks its tests, once for all tests of a file."""
-        if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None and suite["marks"]:
-            collector.add_marker(suite["name"])
+        if isinstance(collector, pytest.File) and (suite := self.suite_of(collector.path)) is not None and suite.marks:
+            collector.add_marker(suite.name)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # when all others have selected, --lf and --sw included
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
         """Takes the first scenarios of what is left; every test process of a session comes to the same ones."""
         result = yield
-        limit: int | None = self.input.get("limit")
-        if limit is not None:
+        if self.input.limit is not None:
             keys = {item: rollout_key(item) for item in items if has_key(item)}
-            ids = {suite["name"]: suite.get("ids", ()) for suite in self.suites.values()}
-            first = first_scenarios(keys.values(), ids, limit)
+            ids = {suite.name: suite.info.ids if isinstance(suite, WorkerSuite) else () for suite in self.suites.values()}
+            first = first_scenarios(keys.values(), ids, self.input.limit)
             beyond = [item for item, key in keys.items() if (key.group, key.scenario) not in first]
             if beyond:
                 self.config.hook.pytest_deselected(items=beyond)
@@ -158,7 +175,7 @@ class Worker:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         """Tells the pool what is wanted, in the order of the tests."""
-        if self.input.get("port") is None or (session.testsfailed and not self.config.getoption("continue_on_collection_errors")):
+        if self.input.pool is None or (session.testsfailed and not self.config.getoption("continue_on_collection_errors")):
             return  # in the second case pytest is about to stop: some files could not be collected
         items = [item for item in session.items if wants_rollout(item)]
         selected: dict[str, int] = {}
@@ -168,17 +185,18 @@ class Worker:
             self._plan([rollout_key(item) for item in items if not is_skipped(item)], selected)
 
     def _plan(self, keys: list[RolloutKey], selected: dict[str, int]) -> None:
-        if self.input["inline"]:  # the pool runs none of them, but they are counted as if it did
+        if self.input.inline:  # the pool runs none of them, but they are counted as if it did
             ledger = self._opened_here().ledger
             ledger.planned(len(set(keys)), len(ledger.stored.kept.keys() & set(keys)), selected)
         else:
-            self.ask({"op": "plan", "keys": keys, "selected": selected})
+            with suppress(InfraError):  # the tests are told why when they ask for their rollouts
+                self.pool.ask(PlanSelected(tuple(keys), selected))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Waits before the test begins, so that the wait is nobody's test time and no timeout of a test sees it."""
-        if wants_rollout(item) and not is_skipped(item) and self.input.get("port") and not self.input["inline"]:
-            self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
+        if wants_rollout(item) and not is_skipped(item) and self.input.pool and not self.input.inline:
+            self._wait(item)
             self._stop_early(item)
         try:
             return (yield)
@@ -189,34 +207,44 @@ class Worker:
     def rollout(self, item: pytest.Item) -> Rollout:
         """The rollout of a test; ends the test as an ERROR when there is nothing to judge."""
         if ROLLOUT not in item.stash and TROUBLE not in item.stash:
-            self._fetch(item)
+            (self._run_here if self.input.inline else self._wait)(item)
         if TROUBLE in item.stash:
             refuse(*item.stash[TROUBLE], str(rollout_key(item)))
         return item.stash[ROLLOUT]
 
-    def _fetch(self, item: pytest.Item) -> None:
-        if self.input["inline"]:
-            from pytest_agentbench.session.inline import run_inline
+    def _run_here(self, item: pytest.Item) -> None:
+        """Runs the rollout of a test in this process, and keeps it or why there is none."""
+        from pytest_agentbench.session.inline import run_inline
 
-            opened = self._opened_here()
-            try:
-                rollout = run_inline(self, opened.ledger, opened.setup.suites, rollout_key(item), Sizes(**opened.setup.settings.sizes))
-                self._keep(item, rollout, rollout.reason)
-            except MissingError as error:
-                item.stash[TROUBLE] = str(error), "missing"
-            except InfraError as error:
-                item.stash[TROUBLE] = str(error), "infra_error"
-        else:
-            self._stash(item, *self.ask({"op": "rollout", "key": rollout_key(item)}))
+        opened = self._opened_here()
+        try:
+            sizes = Sizes(**opened.setup.settings.sizes)
+            rollout = run_inline(self.pool, opened.ledger, opened.setup.suites, rollout_key(item), sizes)
+            self._keep(item, rollout, rollout.reason)
+        except MissingError as error:
+            item.stash[TROUBLE] = str(error), "missing"
+        except InfraError as error:
+            item.stash[TROUBLE] = str(error), "infra_error"
 
-    def _stash(self, item: pytest.Item, outcome: Json, body: bytes) -> None:
-        if outcome.get("over"):
-            self._over = one_line(brief(outcome.get("cause") or outcome["reason"]))
-        if body:
-            rollout = rollout_of(body)
-            self._keep(item, rollout, outcome.get("cause") or rollout.reason)
-        else:
-            item.stash[TROUBLE] = outcome["reason"], outcome.get("status", "infra_error")
+    def _wait(self, item: pytest.Item) -> None:
+        """Waits until the pool has run the rollout of a test, and keeps it or why there is none."""
+        try:
+            answer, line = self.pool.ask(GetRollout(rollout_key(item)))
+        except InfraError as error:
+            item.stash[TROUBLE] = str(error), "infra_error"
+            self._over = one_line(brief(str(error))) if isinstance(error, PoolGone) else self._over
+            return
+        match answer:
+            case RecordedRollout():
+                rollout = rollout_of(line)
+                reason = rollout.reason
+                self._keep(item, rollout, answer.shared_cause or reason)
+            case UnrecordedRollout(status, reason):
+                item.stash[TROUBLE] = reason, status
+            case _:
+                assert_never(answer)
+        if answer.over:
+            self._over = one_line(brief(answer.shared_cause or reason))
 
     def _keep(self, item: pytest.Item, rollout: Rollout, cause: str) -> None:
         item.stash[ROLLOUT] = rollout
@@ -230,36 +258,18 @@ class Worker:
 
     def _opened_here(self) -> OpenSession:
         """The session that runs rollouts in its tests: there are no other processes for them then."""
-        assert not isinstance(self._source, dict)
+        assert not isinstance(self._source, WorkerInput)
         assert self._source.opened is not None
         return self._source.opened
 
-    def ask(self, question: Json, body: bytes = b"") -> wire.Frame:
-        """The pool's answer; one that dies over it has a successor, which is asked again. When there is none, an outcome that says why."""
-        for _ in range(POOLS):
-            try:
-                if self._line is None:
-                    self._line = wire.connect(self.input["port"], self.input["token"], "test")
-            except OSError as error:
-                return self._gone(error)
-            try:
-                wire.send(self._line, question, body)
-                return wire.receive(self._line)
-            except OSError as error:
-                self._line.close()
-                self._line, last = None, error
-        return self._gone(last)
+    def _failure(self) -> str:
+        """Returns why the session's services have failed, if they run in this process."""
+        opened = None if isinstance(self._source, WorkerInput) else self._source.opened
+        return opened.services.failure if opened else ""
 
-    def _gone(self, error: OSError) -> wire.Frame:
-        return {"status": "infra_error", "reason": self._why_gone(error), "over": True}, b""
-
-    def _why_gone(self, error: OSError) -> str:
-        opened = None if isinstance(self._source, dict) else self._source.opened
-        return (opened and opened.services.failure) or f"the pool is gone ({error}); see backend/pool.log in the run directory"
-
-    def _scales(self, rollout: Rollout) -> dict[str, str]:
+    def _scales(self, rollout: Rollout) -> Mapping[str, str]:
         """Score of a rollout -> its scale in words."""
-        return next((each["scales"] for each in self.suites.values() if each["name"] == rollout.suite and "scales" in each), {})
+        return next((each.scales for each in self.input.suites.values() if each.name == rollout.suite), {})
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, PytestReport, PytestReport]:
@@ -294,16 +304,13 @@ class Worker:
         if isinstance(error, AssertionError):
             if quarantined:
                 excuse(report, QUARANTINED, quarantined, error)
-            elif rollout_key(item).group in self.input.get("gated", ()):
+            elif rollout_key(item).group in self.input.gated:
                 excuse(report, BELOW, "below its threshold, the gate decides", error)
 
     def _quarantined(self, item: pytest.Item) -> str:
         """Until when the scenario of a test that reads its rollout is in quarantine, and why; empty where it is not."""
         suite = self.suite_of(item.path) if wants_rollout(item) else None
-        if suite is None or suite["skip"] or suite["error"]:
-            return ""
-        held: dict[str, str] = suite["quarantined"]
-        return held.get(rollout_key(item).scenario, "")
+        return suite.info.quarantined.get(rollout_key(item).scenario, "") if isinstance(suite, WorkerSuite) else ""
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         """`assert rollout.score("tsq") >= 0.5` says what the score is made of."""
@@ -313,8 +320,8 @@ class Worker:
         return None
 
     def pytest_sessionfinish(self) -> None:
-        if self._line is not None:
-            self._line.close()
+        if "pool" in vars(self):  # something has been asked
+            self.pool.close()
 
 
 def reads_thresholds(item: pytest.Item) -> bool:
@@ -336,13 +343,13 @@ def refuse(cause: str, status: str, rollout: str = "") -> NoReturn:
     raise Unmeasured(cause, f"{rollout}: {status}" if rollout else "")
 
 
-def suite_keys(suite: Json) -> list[RolloutKey]:
+def suite_keys(suite: WorkerSuite) -> list[RolloutKey]:
     """The rollouts of a suite, in data set order; later trials and other variants follow."""
     return [
-        RolloutKey(suite["name"], scenario, variant, trial)
-        for variant in suite["variants"]
-        for trial in range(1, suite["trials"] + 1)
-        for scenario in suite["ids"][: suite["sizes"].get(variant)]
+        RolloutKey(suite.name, scenario, variant, trial)
+        for variant in suite.info.variants
+        for trial in range(1, suite.info.trials + 1)
+        for scenario in suite.info.ids[: suite.sizes.get(variant)]
     ]
 
 

@@ -147,21 +147,6 @@ class Suite(PoolSuite):
         return {each.id: each.task.unsupported for each in self.scenarios if each.task and each.task.unsupported}
 
 
-@dataclass(frozen=True)
-class SuiteInfo:
-    """What a test may know of its suite."""
-
-    name: str
-    description: str
-    ids: tuple[str, ...]  # of all scenarios of the data set
-    variants: tuple[str, ...]  # that run
-    trials: int
-    thresholds: Mapping[str, float]  # in force
-    scorers: tuple[str, ...]  # names of scores, the first of which is the suite's main one
-    label_source: str  # of its data: `hand`, `heuristic-v1`, ...
-    quarantined: Mapping[str, str]  # scenario -> by whom, why and until when
-
-
 def score_name(scorer: str) -> str:
     """`politeness` for `politeness` and for `./scorers.py:politeness`."""
     return scorer.rpartition(":")[2]

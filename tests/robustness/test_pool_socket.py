@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,21 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inherited import StateNote
+from pytest_agentbench.rollouts.inline_protocol import ReturnAddress
 from pytest_agentbench.rollouts.pool_config import PoolConfig, Scheduling
+from pytest_agentbench.rollouts.worker_protocol import (
+    FoundScenario,
+    GetBackend,
+    GetRollout,
+    GetScenario,
+    PlanAccepted,
+    PlanSelected,
+    PoolAnswer_co,
+    PoolQuestion,
+    QuestionRefused,
+    UnrecordedRollout,
+    read_answer,
+)
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Suite
 from pytest_agentbench.tap.protocol import TapPorts
@@ -29,6 +42,7 @@ pytestmark = pytest.mark.slow
 
 TOKEN = "the-token-of-this-session"
 KEY = RolloutKey("shop", "shop-0")
+PLAN = PlanSelected((KEY,), {"shop": 1})
 PATIENCE = 20  # seconds until an answer that does not come fails the test
 
 
@@ -72,16 +86,33 @@ def heard(controller: socket.socket) -> protocol.ToController:
                 return message
 
 
-def asked(line: socket.socket, **question: Any) -> wire.Frame:
+def answer_to(question: PoolQuestion[PoolAnswer_co], line: socket.socket) -> PoolAnswer_co | QuestionRefused:
+    """The answer to a question that has been sent."""
+    return read_answer(question, wire.receive(line)[0])
+
+
+def asked(line: socket.socket, question: PoolQuestion[PoolAnswer_co]) -> PoolAnswer_co | QuestionRefused:
     wire.send(line, question)
-    return wire.receive(line)
+    return answer_to(question, line)
+
+
+def shop_scenario(line: socket.socket) -> object:
+    """The id of the scenario that a test gets."""
+    answer = asked(line, GetScenario(KEY))
+    assert isinstance(answer, FoundScenario)
+    return answer.scenario["id"]
+
+
+def refused(answer: object) -> QuestionRefused:
+    assert isinstance(answer, QuestionRefused)
+    return answer
 
 
 def test_only_the_session_is_answered(pool: PoolProcess) -> None:
     """A wrong token, no token and what is no frame are closed without a word, and the session's own tests go on."""
     stranger = pool.connect(token="guessed")
     with pytest.raises(ConnectionError):
-        asked(stranger, op="backend")
+        asked(stranger, GetBackend())
 
     for first_bytes in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", wire.pack({}), b"\0\0\0\x02\0\0\0\0[]", b"\0\0\0\x02\0\0\0\0{{"):
         nobody = socket.create_connection(("127.0.0.1", pool.port), timeout=PATIENCE)
@@ -90,7 +121,7 @@ def test_only_the_session_is_answered(pool: PoolProcess) -> None:
 
             assert b"" == nobody.recv(1)
 
-    assert "does not know" in asked(pool.connect(), op="make coffee")[0]["reason"]
+    assert "shop-0" == shop_scenario(pool.connect())
 
 
 def test_it_waits_until_it_is_ended(pool: PoolProcess) -> None:
@@ -119,18 +150,18 @@ def test_a_long_introduction(pool: PoolProcess, size: int) -> None:
 
 
 def test_a_question_it_cannot_answer_gets_a_reason(pool: PoolProcess) -> None:
-    """Unknown operations and questions that fail are answered with what is wrong, and the line stays usable."""
+    """Unknown questions and those that fail are answered with what is wrong, and the line stays usable."""
     line = pool.connect()
+    unreadable: tuple[object, ...] = ({}, ["MakeCoffee", {}], ["GetRollout", {}])
+    for header in unreadable:
+        wire.send(line, header)
+        answer = refused(answer_to(GetBackend(), line))
 
-    assert "make coffee" in asked(line, op="make coffee")[0]["reason"]
+        assert ("infra_error", True) == (answer.status, bool(answer.reason))
 
-    for question in ({"op": "rollout"}, {"op": "scenario", "key": ["shop", "no such"]}, {"op": "close", "id": "never opened"}, {}):
-        answer, body = asked(line, **question)
-
-        assert ("infra_error", b"") == (answer["status"], body)
-        assert answer["reason"]
-
-    assert b'"id":"shop-0"' in asked(line, op="scenario", key=KEY)[1]
+    assert "the pool failed on GetScenario" in refused(asked(line, GetScenario(RolloutKey("shop", "no such")))).reason
+    assert "infra_error" == refused(asked(line, ReturnAddress("never opened"))).status
+    assert "shop-0" == shop_scenario(line)
 
 
 def test_takes_a_plan_of_ten_thousand(pool: PoolProcess) -> None:
@@ -138,14 +169,15 @@ def test_takes_a_plan_of_ten_thousand(pool: PoolProcess) -> None:
     controller, first, second = pool.connect("controller"), pool.connect(), pool.connect()
     keys = [RolloutKey("shop", f"shop-{number}-{'x' * 20}") for number in range(10_000)]
 
-    wire.send(first, {"op": "plan", "keys": [*keys, *keys[:5]], "selected": {"shop": 10_005}})
+    plan = PlanSelected((*keys, *keys[:5]), {"shop": 10_005})
+    wire.send(first, plan)
 
-    assert protocol.PlanMade((*keys, *keys[:5]), 0, {"shop": 10_005}) == heard(controller)
+    assert protocol.PlanMade(plan.keys, 0, {"shop": 10_005}) == heard(controller)
 
     wire.send(controller, protocol.PlanTaken(()))
 
-    assert ({}, b"") == wire.receive(first)
-    assert ({}, b"") == asked(second, op="plan", keys=keys[:1], selected={"shop": 1})
+    assert PlanAccepted() == answer_to(plan, first)
+    assert PlanAccepted() == asked(second, PlanSelected((keys[0],), {"shop": 1}))
 
 
 def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> None:
@@ -153,48 +185,44 @@ def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> N
     controller, line = pool.connect("controller"), pool.connect()
     wire.send(controller, protocol.NothingRuns("the backend is gone", "infra_error"))
 
-    assert {"endpoint": None, "reason": "the backend is gone", "status": "infra_error"} == asked(line, op="backend")[0]
+    assert QuestionRefused("the backend is gone", "infra_error") == asked(line, GetBackend())
 
-    wire.send(line, {"op": "plan", "keys": [KEY], "selected": {"shop": 1}})
+    wire.send(line, PLAN)
     heard(controller)
     wire.send(controller, protocol.PlanTaken(()))
-    wire.receive(line)
+    assert PlanAccepted() == answer_to(PLAN, line)
 
     for key in (KEY, RolloutKey("shop", "shop-1")):
-        answer, _ = asked(line, op="rollout", key=key)
-
-        assert ("infra_error", "the backend is gone") == (answer["status"], answer["reason"])
+        assert UnrecordedRollout("infra_error", "the backend is gone", None, over=False) == asked(line, GetRollout(key))
 
 
 def test_a_tap_that_is_away(pool: PoolProcess) -> None:
     """Rollouts wait for a tap that is not there until the controller says what becomes of it."""
     controller, line = pool.connect("controller"), pool.connect()
     wire.send(controller, protocol.Start(Endpoint("http://127.0.0.1:1/v1", "m"), TapPorts(1, (1,), ""), 0.0, {}))
-    wire.send(line, {"op": "rollout", "key": KEY})
+    wire.send(line, GetRollout(KEY))
     wire.send(controller, protocol.NothingRuns("the tap is gone", "infra_error"))
-    answer = wire.receive(line)[0]
 
-    assert ("infra_error", "the tap is gone") == (answer["status"], answer["reason"])
+    assert UnrecordedRollout("infra_error", "the tap is gone", None, over=False) == answer_to(GetRollout(KEY), line)
 
 
 def test_the_end_of_the_controllers_line_ends_nothing_else(pool: PoolProcess) -> None:
     """Tests keep their lines and get answers; what needed the controller says that it is gone."""
     controller, line = pool.connect("controller"), pool.connect()
-    wire.send(line, {"op": "plan", "keys": [KEY], "selected": {"shop": 1}})
+    wire.send(line, PLAN)
     heard(controller)
     controller.close()
-    answer, _ = wire.receive(line)
 
-    assert ("infra_error", True) == (answer["status"], "controller" in answer["reason"])
-    assert "infra_error" == asked(line, op="plan", keys=[KEY], selected={})[0].get("status", "infra_error")
-    assert b'"id":"shop-0"' in asked(pool.connect(), op="scenario", key=KEY)[1]
+    assert QuestionRefused("the controller's line is closed", "infra_error") == answer_to(PLAN, line)
+    assert PlanAccepted() == asked(line, PLAN)
+    assert "shop-0" == shop_scenario(pool.connect())
     assert pool.child.process.poll() is None
 
 
 def test_ends_with_its_stdin(pool: PoolProcess) -> None:
     """When the controller dies its pipe closes, and the pool leaves, whatever lines are open."""
     controller, line = pool.connect("controller"), pool.connect()
-    wire.send(line, {"op": "rollout", "key": KEY})
+    wire.send(line, GetRollout(KEY))
     assert pool.child.process.stdin is not None
     pool.child.process.stdin.close()
 

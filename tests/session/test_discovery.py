@@ -11,17 +11,18 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.rollouts.compile import AS_IT_IS, CompiledSuite
+from pytest_agentbench.rollouts.worker_protocol import WorkerSuite
 from pytest_agentbench.session.discovery import (
     DiscoveredSuites,
     SuiteHead,
-    UnusableSuite,
     discover,
-    for_worker,
     is_left_out,
     merged_thresholds,
     suite_folders,
+    worker_suite,
 )
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from pytest_agentbench.suites.suite_info import SuiteInfo
 from tests.made_runs import SCALES
 
 SKIPPED = (".*", "node_modules", "venv")
@@ -147,8 +148,8 @@ def test_a_fault_is_kept(tmp_path: Path) -> None:
     found = discover(heads, dict.fromkeys("abcd", AS_IT_IS), insists=False)
 
     assert ["b"] == [each.name for each in found.compiled]
-    assert {"a": False, "c": False, "d": False} == {each.name: each.skip for each in found.unusable}
-    assert all(each.error.startswith(f"{each.folder}/suite.yaml:") for each in found.unusable)
+    assert {"a": False, "c": False, "d": False} == {each.name: each.skip for each in found.unavailable.values()}
+    assert all(each.reason.startswith(f"{folder}/suite.yaml:") for folder, each in found.unavailable.items())
     assert [tmp_path / name for name in "bdac"] == found.folders
 
 
@@ -156,35 +157,29 @@ def test_missing_data_are_no_fault(tmp_path: Path) -> None:
     """A suite whose data are not on this machine is skipped, unless somebody insists on a verdict."""
     suite_file(tmp_path, dataset={"format": "hle", "file": "hle.jsonl"})
 
-    assert [True] == [each.skip for each in discovered(tmp_path).unusable]
-    assert [False] == [each.skip for each in discovered(tmp_path, insists=True).unusable]
+    assert [True] == [each.skip for each in discovered(tmp_path).unavailable.values()]
+    assert [False] == [each.skip for each in discovered(tmp_path, insists=True).unavailable.values()]
     assert [] == discovered(tmp_path).broken
 
 
-def test_what_a_worker_gets(tmp_path: Path) -> None:
-    """Test processes get names and numbers, as JSON; no data and no labels."""
-    whole = DiscoveredSuites([replace(shop(description="A shop."), trials=2)], [UnusableSuite(tmp_path, "it is broken")])
+def test_what_a_worker_gets() -> None:
+    """Test processes get names and numbers; no data and no labels."""
+    whole = replace(shop(description="A shop."), trials=2)
+    info = SuiteInfo(
+        name="shop",
+        description="A shop.",
+        ids=("s-0", "s-1", "s-2"),
+        variants=("default",),
+        trials=2,
+        thresholds={},
+        scorers=("tsq",),
+        label_source="hand",
+        quarantined={},
+    )
 
-    assert {
-        "scenarios/shop": {
-            "name": "shop",
-            "error": "",
-            "skip": False,
-            "marks": True,
-            "description": "A shop.",
-            "ids": ["s-0", "s-1", "s-2"],
-            "variants": ["default"],
-            "sizes": {},
-            "trials": 2,
-            "thresholds": {},
-            "scorers": ["tsq"],
-            "scales": {"tsq": "higher is better, between 0 and 1"},
-            "label_source": "hand",
-            "quarantined": {},
-            "unsupported": {},
-        },
-        str(tmp_path): {"name": tmp_path.name, "error": "it is broken", "skip": False, "marks": True},
-    } == json.loads(json.dumps(for_worker(whole)))
+    assert WorkerSuite(info, marks=True, sizes={}, scales={"tsq": "higher is better, between 0 and 1"}, unsupported={}) == worker_suite(
+        whole
+    )
 
 
 def test_thresholds_override_each_other() -> None:

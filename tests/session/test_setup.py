@@ -40,7 +40,7 @@ def test_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = read_settings(pytest_config)
 
     found = find_suites(pytest_config, settings)
-    assert [] == found.unusable
+    assert {} == found.unavailable
     made = gate.make_gate(found.compiled, settings)
 
     assert made is not None

@@ -7,7 +7,6 @@ import dataclasses
 import socket
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, assert_never
 
 import aiohttp
@@ -17,8 +16,9 @@ from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.losses import cause
-from pytest_agentbench.llm.model_facts import ModelFacts
-from pytest_agentbench.records import Access, Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.lib.messages import Messages
+from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
+from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inherited import RolloutRead
 from pytest_agentbench.rollouts.pool.addresses import Addresses
@@ -29,6 +29,20 @@ from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
 from pytest_agentbench.rollouts.pool.templates import Setups
 from pytest_agentbench.rollouts.pool_config import PoolConfig
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
+from pytest_agentbench.rollouts.worker_protocol import (
+    BackendReady,
+    FoundScenario,
+    GetBackend,
+    GetRollout,
+    GetScenario,
+    PlanAccepted,
+    PlanSelected,
+    QuestionRefused,
+    RecordedRollout,
+    UnrecordedRollout,
+    WorkerAnswer,
+    WorkerQuestion,
+)
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.record_size import sized
@@ -38,6 +52,10 @@ from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tap.protocol import TapPorts
 
 GONE = "the controller's line is closed"
+
+TestQuestion = WorkerQuestion | inline.InlineQuestion
+TestAnswer = WorkerAnswer | inline.InlineAnswer
+FROM_TEST: Messages[TestQuestion] = Messages(TestQuestion)
 
 
 class Pool:
@@ -236,54 +254,56 @@ class Pool:
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            message, body = await wire.read(reader)
-            try:
-                header, content = await self._answer(message, body)
-            except Exception as error:  # whatever it is, the test shall not wait for it
-                why = str(error) if isinstance(error, InfraError) else f"the pool failed on {str(message)[:100]}: {cause(error)}"
-                header, content = {"status": "infra_error", "reason": why}, b""
-            writer.write(wire.pack(header, content))
+            header, body = await wire.read(reader)
+            answer, content = await self._answered(header, body)
+            writer.write(wire.pack(answer, content))
             await writer.drain()
 
-    async def _answer(self, message: Json, body: bytes) -> wire.Frame:  # noqa: PLR0911 - one for each question
-        match message["op"]:
-            case "plan":
-                await self._plan(message)
-                return {}, b""
-            case "rollout":
-                return await self._rollout(RolloutKey(*message["key"]))
-            case "scenario":
-                return {}, orjson.dumps(codec.plain(self._scenario(RolloutKey(*message["key"]))))
-            case "backend":
-                await self._backend_there()
-                there = self.addresses.endpoint
-                endpoint = {**asdict(there), "api_key": None, "headers": {}} if there else None
-                status = self.scheduler.broken_status if self.scheduler.broken else ""
-                return {"endpoint": endpoint, "reason": self.scheduler.broken, "status": status}, b""
-            case "open":
-                return await self._open(RolloutKey(*message["key"]), Access(**message["access"]))
-            case "close":
-                await self._settled(message["id"])
-                return {}, orjson.dumps(codec.plain(await self.addresses.close(message["id"])))
-            case "said":
-                await self._settled(message["id"])
-                return {}, orjson.dumps(await self.addresses.said(message["id"]))
-            case "submit":
-                return {}, await self.record(rollout_of(body))
-            case other:
-                return {"status": "infra_error", "reason": f"the pool does not know {other!r}"}, b""
+    async def _answered(self, header: object, body: bytes) -> tuple[TestAnswer, bytes]:
+        """Returns the answer to a test; whatever goes wrong, the test does not wait for it."""
+        try:
+            question = FROM_TEST.read(header)
+        except ValueError as error:
+            return QuestionRefused(str(error), "infra_error"), b""
+        try:
+            return await self._answer(question, body)
+        except Exception as error:
+            why = str(error) if isinstance(error, InfraError) else f"the pool failed on {str(question)[:100]}: {cause(error)}"
+            return QuestionRefused(why, "infra_error"), b""
 
-    async def _plan(self, message: Json) -> None:
+    async def _answer(self, question: TestQuestion, body: bytes) -> tuple[TestAnswer, bytes]:  # noqa: PLR0911 - one for each question
+        match question:
+            case GetRollout(key):
+                return await self._rollout(key)
+            case inline.SubmitRollout():
+                return inline.WrittenRecord(), await self.record(rollout_of(body))
+            case PlanSelected():
+                return await self._plan(question), b""
+            case GetScenario(key):
+                return FoundScenario(codec.plain(self._scenario(key))), b""
+            case GetBackend():
+                return await self._backend(), b""
+            case inline.LendAddress(key, access):
+                return await self._open(key, access), b""
+            case inline.ReturnAddress(id):
+                await self._settled(id)
+                return inline.ReturnedCalls(tuple(await self.addresses.close(id))), b""
+            case inline.TakeModelReplies(id):
+                await self._settled(id)
+                return inline.ModelReplies(tuple(await self.addresses.said(id))), b""
+            case _:
+                assert_never(question)
+
+    async def _plan(self, plan: PlanSelected) -> PlanAccepted:
         """The first plan wins: all workers of a session select the same tests."""
-        if self.planned:
-            return
-        self.planned = True
-        keys = [RolloutKey(*key) for key in message["keys"]]
-        stored = len(self.scheduler.stored.keys() & set(keys))
-        self.unread.update(keys)
-        taken, _ = await self.ask(protocol.PlanMade(tuple(keys), stored, message["selected"]))
-        self.scheduler.plan(keys)
-        self._add_round(taken.beside)
+        if not self.planned:
+            self.planned = True
+            stored = len(self.scheduler.stored.keys() & set(plan.keys))
+            self.unread.update(plan.keys)
+            taken, _ = await self.ask(protocol.PlanMade(plan.keys, stored, plan.selected))
+            self.scheduler.plan(plan.keys)
+            self._add_round(taken.beside)
+        return PlanAccepted()
 
     def _add_round(self, keys: Sequence[RolloutKey]) -> None:
         """Of trials, behind all that waits; when everything is over the controller is told."""
@@ -291,15 +311,15 @@ class Pool:
             self.scheduler.plan(keys)
             self.round = asyncio.create_task(self.reporter.rested(self.scheduler.settled()))
 
-    async def _rollout(self, key: RolloutKey) -> wire.Frame:
+    async def _rollout(self, key: RolloutKey) -> tuple[RecordedRollout | UnrecordedRollout, bytes]:
         outcome: Outcome = await self.scheduler.outcome(key)
         self.unread.subtract([key])
         self.tell(RolloutRead(key))
-        header = {**asdict(outcome), "cause": self.scheduler.cause(key, outcome), "over": await self._is_over(key, outcome)}
+        shared_cause, over = self.scheduler.cause(key, outcome) or None, await self._is_over(key, outcome)
         if not outcome.recorded:
-            return header, b""
+            return UnrecordedRollout(outcome.status, outcome.reason, shared_cause, over), b""
         body = self.scheduler.body(key)
-        return header, body if body is not None else (await self.ask(protocol.RecordWanted(key)))[1]
+        return RecordedRollout(shared_cause, over), body if body is not None else (await self.ask(protocol.RecordWanted(key)))[1]
 
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
         """Whether tests are left, and all that they could be told is what this one is told."""
@@ -320,19 +340,24 @@ class Pool:
         await self.booted.wait()
         await self.scheduler.there.wait()
 
+    async def _backend(self) -> BackendReady | QuestionRefused:
+        await self._backend_there()
+        there, why, status = self.addresses.endpoint, self.scheduler.broken, self.scheduler.broken_status
+        if there is None or (why and status == "infra_error"):
+            return QuestionRefused(why, status)
+        return BackendReady(dataclasses.replace(there, api_key=None, headers={}))
+
     async def _settled(self, token: str) -> None:
         """Waits until the taps know this pool, where an earlier one has lent the address."""
         if token in self.inheritance.lent:
             await self.booted.wait()
 
-    async def _open(self, key: RolloutKey, access: Access) -> wire.Frame:
+    async def _open(self, key: RolloutKey, access: Access) -> inline.LentAddress | QuestionRefused:
         await self._backend_there()
         try:
-            address = await self.addresses.lend(key, access)
+            return inline.LentAddress(await self.addresses.lend(key, access))
         except InfraError as error:
-            return {"reason": str(error), "status": self.scheduler.broken_status}, b""
-        facts = asdict(address.facts or ModelFacts())
-        return {"id": address.id, "base_url": address.base_url, "model": address.model, "facts": facts, "reason": ""}, b""
+            return QuestionRefused(str(error), self.scheduler.broken_status)
 
     async def _run(self, key: RolloutKey) -> Rollout:
         if end := self.inheritance.end_of(key, self.suites[key.suite], self.scenarios):

@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,23 @@ import pytest
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.lib.sizes import Sizes
-from pytest_agentbench.records import Access, Endpoint, Json, RolloutKey
+from pytest_agentbench.records import Access, Endpoint, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inherited import RolloutTally, StateNote
-from pytest_agentbench.rollouts.pool.server import Pool
+from pytest_agentbench.rollouts.inline_protocol import LendAddress
+from pytest_agentbench.rollouts.pool.server import Pool, TestQuestion
 from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings, Scheduling
+from pytest_agentbench.rollouts.worker_protocol import (
+    BackendReady,
+    GetBackend,
+    GetRollout,
+    PlanAccepted,
+    PlanSelected,
+    QuestionRefused,
+    RecordedRollout,
+    UnrecordedRollout,
+    read_answer,
+)
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from pytest_agentbench.tap.protocol import TapDone, TapPorts, TapRefusal
@@ -30,8 +41,7 @@ pytestmark = pytest.mark.timeout(60)
 
 TOKEN = "secret"
 KEY = ["shop", "s-0", "default", 1]
-ROLLOUT_KEY = RolloutKey("shop", "s-0")
-ALONE: Json = {"cause": "", "over": False}  # an outcome that says nothing of other rollouts
+ROLLOUT = GetRollout(RolloutKey("shop", "s-0"))
 
 
 class Line:
@@ -42,6 +52,14 @@ class Line:
 
     def say(self, body: bytes = b"", **message: Any) -> None:
         self.writer.write(wire.pack(message, body))
+
+    def ask(self, question: TestQuestion) -> None:
+        self.writer.write(wire.pack(question))
+
+    async def answer(self, question: TestQuestion) -> tuple[object, bytes]:
+        """The answer to a question that has been asked, and the frame's body."""
+        header, body = await wire.read(self.reader)
+        return read_answer(question, header), body
 
     async def hear(self) -> wire.Frame:
         return await wire.read(self.reader)
@@ -96,12 +114,13 @@ class Session:
         taps = TapPorts(self.tap_port, (self.tap_port,), TOKEN)
         controller.tell(protocol.Start(Endpoint("http://127.0.0.1:9/v1", "m", api_key="hush"), taps, 0.0, {}))
 
-    async def plan(self, controller: Line, test: Line, *keys: list[Any]) -> protocol.ToController:
+    async def plan(self, controller: Line, test: Line, *keys: RolloutKey) -> protocol.ToController:
         """A plan on its way from a test to the scheduler; what the controller was told of it."""
-        test.say(op="plan", keys=keys, selected={"shop": len(keys)})
+        plan = PlanSelected(keys, {"shop": len(keys)})
+        test.ask(plan)
         told, _ = await controller.told()
         controller.tell(protocol.PlanTaken(()))
-        await test.hear()
+        assert (PlanAccepted(), b"") == await test.answer(plan)
         return told
 
 
@@ -152,36 +171,33 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
 
-        assert protocol.PlanMade((ROLLOUT_KEY,) * 2, 0, {"shop": 2}) == await connected.plan(controller, test, KEY, KEY)
+        assert protocol.PlanMade((ROLLOUT.key,) * 2, 0, {"shop": 2}) == await connected.plan(controller, test, ROLLOUT.key, ROLLOUT.key)
 
         connected.start(controller)
-        test.say(op="rollout", key=KEY)
+        test.ask(ROLLOUT)
         told, line = await controller.told()
         assert isinstance(told, protocol.RolloutFinished)
-        assert (ROLLOUT_KEY, "scenario", "infra_error") == (told.key, told.kind, told.status)
-        assert "the tap refused open: it is full" == rollout_of(line).reason
+        assert (ROLLOUT.key, "scenario", "infra_error") == (told.key, told.kind, told.status)
+        assert "the tap refused: it is full" == rollout_of(line).reason
 
         controller.tell(protocol.RecordLine(), b'{"redacted": true}')
-        outcome, body = await test.hear()
-        assert {"status": "infra_error", "reason": "the tap refused: it is full", "recorded": True, **ALONE} == outcome
-        assert b'{"redacted": true}' == body
+        assert (RecordedRollout(None, over=False), b'{"redacted": true}') == await test.answer(ROLLOUT)
 
 
 async def test_an_end_in_the_middle_of_a_record() -> None:
     """A record that is under way when the session is cancelled and ended still gets its reply, its test, and its place in the journal."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
-        await connected.plan(controller, test, KEY)
+        await connected.plan(controller, test, ROLLOUT.key)
         connected.start(controller)
-        test.say(op="rollout", key=KEY)
+        test.ask(ROLLOUT)
         await controller.told()
 
         controller.tell(protocol.Cancel("a test failed"))
         controller.tell(protocol.EndSession())
         controller.tell(protocol.RecordLine(), b"{}")
 
-        outcome, body = await test.hear()
-        assert (True, b"{}") == (outcome["recorded"], body)
+        assert (RecordedRollout(None, over=False), b"{}") == await test.answer(ROLLOUT)
         assert (protocol.Drained(RolloutTally()), b"") == await controller.told()
 
 
@@ -189,11 +205,12 @@ async def test_a_controller_that_cannot_be_understood() -> None:
     """A message that the pool cannot read leaves no test waiting: each is told what is wrong with the message."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
-        test.say(op="rollout", key=KEY)
+        test.ask(ROLLOUT)
         controller.writer.write(wire.pack(["HoldAttempts", {"why": 5}]))
-        outcome, _ = await test.hear()
+        answer, _ = await test.answer(ROLLOUT)
 
-        assert "the pool cannot read what the controller sent: why is a whole number, not a text" == outcome["reason"]
+        assert isinstance(answer, UnrecordedRollout)
+        assert "the pool cannot read what the controller sent: why is a whole number, not a text" == answer.reason
         assert b"" == await controller.reader.read()
 
 
@@ -201,19 +218,18 @@ async def test_no_backend() -> None:
     """Where the backend does not start, tests are told why, whether they ask before or after, and the backend has no address."""
     async with session() as connected:
         controller, early, late = [await connected.connect(role) for role in ("controller", "test", "test")]
-        early.say(op="rollout", key=KEY)
+        early.ask(ROLLOUT)
         await asyncio.sleep(0.05)
         controller.tell(protocol.NothingRuns("no GPU", "infra_error"))
 
-        refused = {"status": "infra_error", "reason": "no GPU", "recorded": False, **ALONE}
-        assert (refused, b"") == await early.hear()
-        await connected.plan(controller, late, KEY)
-        late.say(op="rollout", key=KEY)
-        assert (refused, b"") == await late.hear()
-        late.say(op="backend")
-        assert ({"endpoint": None, "reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
-        late.say(op="open", key=KEY, access=asdict(Access()))
-        assert ({"reason": "no GPU", "status": "infra_error"}, b"") == await late.hear()
+        unrecorded = UnrecordedRollout("infra_error", "no GPU", None, over=False)
+        assert (unrecorded, b"") == await early.answer(ROLLOUT)
+        await connected.plan(controller, late, ROLLOUT.key)
+        late.ask(ROLLOUT)
+        assert (unrecorded, b"") == await late.answer(ROLLOUT)
+        for question in (GetBackend(), LendAddress(ROLLOUT.key, Access())):
+            late.ask(question)
+            assert (QuestionRefused("no GPU", "infra_error"), b"") == await late.answer(question)
 
 
 async def test_the_backend_without_its_key() -> None:
@@ -221,17 +237,16 @@ async def test_the_backend_without_its_key() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
-        test.say(op="backend")
-        answer, _ = await test.hear()
+        test.ask(GetBackend())
 
-        assert ("http://127.0.0.1:9/v1", "m", None) == tuple(answer["endpoint"][name] for name in ("url", "model", "api_key"))
+        assert (BackendReady(Endpoint("http://127.0.0.1:9/v1", "m")), b"") == await test.answer(GetBackend())
 
 
 async def test_a_stranger() -> None:
     """A connection with another token is closed without a word."""
     async with session() as connected:
         stranger = await connected.connect("test", token="guess")
-        stranger.say(op="backend")
+        stranger.ask(GetBackend())
 
         assert b"" == await stranger.reader.read()
 
@@ -241,19 +256,22 @@ async def test_the_time_limit() -> None:
     async with session(time_limit=0.0) as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
-        test.say(op="backend")
-        await test.hear()
+        test.ask(GetBackend())
+        await test.answer(GetBackend())
         await asyncio.sleep(0.05)
-        test.say(op="rollout", key=KEY)
-        outcome, _ = await test.hear()
+        test.ask(ROLLOUT)
+        outcome, _ = await test.answer(ROLLOUT)
 
-        assert ("cancelled", "the session's time limit of 0 s is over") == (outcome["status"], outcome["reason"])
+        assert UnrecordedRollout("cancelled", "the session's time limit of 0 s is over", None, over=False) == outcome
 
 
 async def test_an_unknown_question() -> None:
-    """A question that the pool does not know is answered, not dropped."""
+    """A question that the pool does not know, or cannot read, is answered, not dropped."""
     async with session() as connected:
         test = await connected.connect("test")
-        test.say(op="sing")
+        for header, fault in ((["Sing", {}], "the message 'Sing' is unknown"), (["GetRollout", {"key": 5}], "key is a whole number")):
+            test.writer.write(wire.pack(header))
+            answer, _ = await test.answer(ROLLOUT)
 
-        assert "the pool does not know 'sing'" == (await test.hear())[0]["reason"]
+            assert isinstance(answer, QuestionRefused)
+            assert answer.reason.startswith(fault)

@@ -1,0 +1,128 @@
+"""The connection of a test process to the pool: answers, refusals, pools that die, and pools of another version."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from pytest_agentbench.errors import InfraError, MissingError
+from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.messages import Refused
+from pytest_agentbench.records import Endpoint
+from pytest_agentbench.rollouts.worker_protocol import BackendReady, GetBackend, PlanAccepted, PoolAddress, QuestionRefused
+from pytest_agentbench.session.pool_connection import PoolConnection, PoolGone
+
+READY = BackendReady(Endpoint("http://127.0.0.1:9/v1", "m"))
+Answering = Callable[[socket.socket, int], None]  # what a pool does with a connection that has introduced itself, and its number
+
+
+@contextmanager
+def pool(answering: Answering) -> Iterator[PoolConnection]:
+    """A connection to a process that does with each of its connections what `answering` says, and then closes it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for number in range(1000):
+            try:
+                accepted, _ = listener.accept()
+            except OSError:  # the test is over
+                return
+            with accepted, suppress(OSError):
+                wire.receive(accepted)
+                answering(accepted, number)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    connection = PoolConnection(PoolAddress(listener.getsockname()[1], "token"), lambda: "")
+    try:
+        yield connection
+    finally:
+        connection.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def answers(*messages: object) -> Answering:
+    """Answers one question after another."""
+
+    def answering(accepted: socket.socket, _: int) -> None:
+        for message in messages:
+            wire.receive(accepted)
+            wire.send(accepted, message, b"body")
+
+    return answering
+
+
+def test_an_answer() -> None:
+    """A question is answered with its answer and the frame's body, and the next one goes over the same connection."""
+    with pool(answers(READY, READY)) as connection:
+        assert [(READY, b"body")] * 2 == [connection.ask(GetBackend()) for _ in range(2)]
+
+
+@pytest.mark.parametrize(("status", "error"), [("infra_error", InfraError), ("cancelled", InfraError), ("missing", MissingError)])
+def test_a_refusal(status: str, error: type[Exception]) -> None:
+    """A refusal is an error with its reason, and the connection stays usable."""
+    with pool(answers(QuestionRefused("no GPU", status), READY)) as connection:
+        with pytest.raises(error, match=r"^no GPU$") as raised:
+            connection.ask(GetBackend())
+
+        assert not isinstance(raised.value, PoolGone)
+        assert READY == connection.ask(GetBackend())[0]
+
+
+def test_an_answer_that_cannot_be_read() -> None:
+    """The answer to another question, or of another shape, ends the test that asked and no other one."""
+    with pool(answers(PlanAccepted(), {"op": "backend"}, READY)) as connection:
+        for sentence in (r"'PlanAccepted' is unknown", r"is no message"):
+            with pytest.raises(InfraError, match=rf"^the pool's answer to GetBackend cannot be read: .*{sentence}") as raised:
+                connection.ask(GetBackend())
+            assert not isinstance(raised.value, PoolGone)
+
+        assert READY == connection.ask(GetBackend())[0]
+
+
+def test_pools_that_die() -> None:
+    """A question goes to the next pool when one closes the connection without an answer."""
+
+    def answering(accepted: socket.socket, number: int) -> None:
+        if number < 3:
+            wire.receive(accepted)
+        else:
+            answers(READY)(accepted, number)
+
+    with pool(answering) as connection:
+        assert READY == connection.ask(GetBackend())[0]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_pool_of_another_version(waits: bool) -> None:
+    """Its refusal ends the asking at once, also if it closes the connection before the question is sent."""
+    accepted_connections: list[int] = []
+
+    def answering(accepted: socket.socket, number: int) -> None:
+        accepted_connections.append(number)
+        if waits:
+            wire.receive(accepted)
+        wire.send(accepted, Refused("both need the same version"))
+
+    with pool(answering) as connection, pytest.raises(PoolGone, match=r"^both need the same version$"):
+        connection.ask(GetBackend())
+
+    assert [0] == accepted_connections
+
+
+@pytest.mark.parametrize("failure", ["", "the pool ended with exit code 1"])
+def test_no_pool(failure: str) -> None:
+    """Without a pool each question fails at once, with the failure of the session's services if this process knows it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    connection = PoolConnection(PoolAddress(port, "token"), lambda: failure)
+    sentence = failure or r"the pool is gone \(.*refused\); see backend/pool.log in the run directory"
+
+    with pytest.raises(PoolGone, match=rf"^{sentence}$"):
+        connection.ask(GetBackend())
