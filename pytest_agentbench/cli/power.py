@@ -70,12 +70,13 @@ def _scale(suite: Suite, score: str) -> Scale:
     """Returns the scale of a score; raises ConfigError if the code of the suite's own scorer cannot be loaded to ask for it."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.rollouts.isolation.codecheck import check_code
+    from pytest_agentbench.rollouts.isolation.protocol import NotLoaded
 
     if score in suite.scales:
         return suite.scale(score)
     check = check_code(suite, ["default"])
-    if check.fault:
-        raise ConfigError(check.fault)
+    if isinstance(check, NotLoaded):
+        raise ConfigError(check.reason)
     return check.scales[score]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.lib import codec
+from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.lib.child import LOG
 from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.supervisor import signal_group
@@ -70,7 +70,7 @@ class Child:
             )
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(codec.plain(config)).encode() + b"\n")
+            self.process.stdin.write(json_text.dumps(codec.plain(config), str) + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # it died at once; `ready` says so with its log

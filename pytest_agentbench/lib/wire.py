@@ -22,8 +22,8 @@ Frame = tuple[Any, bytes]  # the JSON of a message, which `Messages.read` reads,
 
 
 def pack(message: Any, body: bytes = b"") -> bytes:
-    """Returns the frame of a message."""
-    head = json_text.dumps(messages.header(message) if is_dataclass(message) else message)
+    """Returns the frame of a message. Values that JSON cannot express, such as a date in a suite's settings, are sent as texts."""
+    head = json_text.dumps(messages.header(message) if is_dataclass(message) else message, str)
     return b"".join((_PREFIX.pack(len(head), len(body)), head, body))
 
 

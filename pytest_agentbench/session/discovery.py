@@ -21,7 +21,7 @@ from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
 if TYPE_CHECKING:
     from pytest_agentbench.gate.rules import Rule
-    from pytest_agentbench.rollouts.isolation.codecheck import CodeCheck
+    from pytest_agentbench.rollouts.isolation.protocol import FromCodeCheck
 
 
 @dataclass(frozen=True)
@@ -223,12 +223,14 @@ def with_sound_code(discovered: Sequence[DiscoveredSuite]) -> list[DiscoveredSui
     return [_with_scales(each, checks.get(each.folder)) for each in discovered]
 
 
-def _with_scales(discovered: DiscoveredSuite, check: CodeCheck | None) -> DiscoveredSuite:
+def _with_scales(discovered: DiscoveredSuite, check: FromCodeCheck | None) -> DiscoveredSuite:
     """Returns the suite with the scales of its own scorers; `check` is that of its code, None if it has none."""
+    from pytest_agentbench.rollouts.isolation.protocol import NotLoaded
+
     if discovered.suite is None:
         return discovered
-    if check and check.fault:
-        return DiscoveredSuite(discovered.folder, None, {}, (), 1, check.fault)
+    if isinstance(check, NotLoaded):
+        return DiscoveredSuite(discovered.folder, None, {}, (), 1, check.reason)
     suite = discovered.suite.with_scales(check.scales) if check else discovered.suite
     try:
         check_thresholds(suite, suite.thresholds, f"{suite.folder / SUITE_FILE}: ")
