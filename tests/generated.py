@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NotRequired, Union
 
 from pytest_agentbench.backends.telemetry.samples import GpuLine, ServiceLine
 from pytest_agentbench.gate.trend import Trend
-from pytest_agentbench.lib.codec import parts_of
+from pytest_agentbench.lib.record_fields import parts_of
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.contents import Run

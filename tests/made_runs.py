@@ -35,7 +35,9 @@ from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 SCALES = {name: scale_of(load_scorer(name)) for name in ("tsq", "repeated", "hallucinated")}
 
-SHOP = Suite("shop", Path("/repository/scenarios/shop"), (), DatasetInfo("the shop", "f", "data.json", "0" * 64, "hand", 3), scales=SCALES)
+SHOP = Suite(
+    "shop", Path("/repository/scenarios/shop"), (), dataset=DatasetInfo("the shop", "f", "data.json", "0" * 64, "hand", 3), scales=SCALES
+)
 
 
 def session_facts(**changes: Any) -> SessionFacts:

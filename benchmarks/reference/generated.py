@@ -73,7 +73,7 @@ def suite_of_shop(seed: Seed) -> Suite:
     data = DatasetInfo("a shop (generated)", "agent-leaderboard", "data.json", "0" * 64, "generated", count)
     thresholds = {"tsq": 0.5, "tsq.mean": 0.6}
     asked: Json = {"scorers": {"tsq": {}, "repeated": {}}, "scales": scales, "thresholds": thresholds}
-    return Suite("shop", Path("/project/scenarios/shop"), scenarios, data, **asked)
+    return Suite("shop", Path("/project/scenarios/shop"), scenarios, dataset=data, **asked)
 
 
 def inputs_of_seed(seed: Seed) -> RunInputs:

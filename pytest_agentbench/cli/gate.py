@@ -91,5 +91,7 @@ def suites_of(run: Run) -> Iterator[DiscoveredSuite]:
     for group, part in run.suites.items():
         name = suite_of(group, part.variant)
         scorers, folder = {each.scorer: each.options for each in part.scored_by.values()}, Path(part.folder)
-        suite = Suite(name, folder, (), part.dataset, scorers=scorers, scales=part.scales, gate=part.gate, deterministic=part.deterministic)
+        suite = Suite(
+            name, folder, (), dataset=part.dataset, scorers=scorers, scales=part.scales, gate=part.gate, deterministic=part.deterministic
+        )
         yield DiscoveredSuite(folder, suite, part.thresholds, (part.variant,), 1)

@@ -109,7 +109,7 @@ class ImportPass:
             return dataclasses.replace(self.suite, scorers=scorers, scales=self.source.scales)
         size = len({key.scenario for key in self.seen})
         data = DatasetInfo(Path(self.source.dataset).stem or "unknown", "unknown", self.source.dataset, "", "unknown", size)
-        return Suite(self.source.suite, Path(), (), data, scorers=scorers, scales=self.source.scales)
+        return Suite(self.source.suite, Path(), (), dataset=data, scorers=scorers, scales=self.source.scales)
 
     def _means(self, run: Run) -> Iterator[OwnMean]:
         """The means that the tool gives beside ours, and where they differ why."""

@@ -2,26 +2,28 @@
 
 A record is a frozen dataclass, which JSON has as an object; a named tuple, which is an array; or a class whose constructor's parameters
 are its attributes, such as `Score`, which is an object as well. The functions that convert a type are generated when it first occurs.
+
+A field with the metadata SHARED holds a value that many records have in common, such as the tools of scenarios. In the JSON of a record
+that contains them such a value stands once, where it first occurs. Later it is a number: the place of the value among all shared ones.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import date
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, Union, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-from pytest_agentbench.records import OPEN, Json
+from pytest_agentbench.lib.record_fields import RecordField, is_array, is_record, is_union, parts_of
+from pytest_agentbench.records import Json
 
 Record = TypeVar("Record")
-RecordEncoder = Callable[[Any], Any]
-RecordDecoder = Callable[[Any, bool], Any]  # of a JSON value, and whether it is a message, in which no field may be missing
+RecordEncoder = Callable[[Any, dict[int, int]], Any]  # of a value, and the shared values so far: identity -> number
+RecordDecoder = Callable[[Any, "Reading"], Any]  # of a JSON value, and what else is known when it is read
 
 WORDS: Mapping[type, str] = {
     str: "a text",
@@ -40,6 +42,13 @@ TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 }
 
 
+class Reading(NamedTuple):
+    """A record, of a file or a message, while it is read."""
+
+    message: bool  # no field may be missing
+    shared: list[Any] | tuple[Any, ...]  # values of fields that are SHARED; a tuple if nothing is added, because a fault is looked for
+
+
 class WrongValue(ValueError):
     """A value that does not fit its type; `at` is the field that it is about, if it is about one of the value's own."""
 
@@ -54,7 +63,7 @@ def plain(value: Any) -> Any:
     if kind in WORDS and kind not in (dict, list):
         return value
     if is_record(kind):
-        return encoder(cast("Any", kind))(value)
+        return encoder(cast("Any", kind))(value, {})
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
     return [*map(plain, value)] if isinstance(value, list | tuple) else value
@@ -79,25 +88,26 @@ def each_received(kind: type[Record], data: Iterable[object]) -> tuple[Record, .
 
 
 def _read(kind: Any, data: object, path: str, *, message: bool) -> Any:
+    shared: list[Any] = []
     try:
-        return decoder(kind)(data, message)
+        return decoder(kind)(data, Reading(message, shared))
     except ValueError:
-        raise ValueError(_fault(kind, data, path, message=message)) from None
+        raise ValueError(_fault(kind, data, path, Reading(message, tuple(shared)))) from None
 
 
-def _fault(kind: Any, data: Any, path: str, *, message: bool) -> str:
-    """Returns the first fault in data that cannot be read, with its place."""
+def _fault(kind: Any, data: Any, path: str, reading: Reading) -> str:
+    """Returns the first fault in data that cannot be read, with its place. `reading` has the shared values that come before it."""
     try:
-        decoder(kind)(data, message)
+        decoder(kind)(data, reading)
     except WrongValue as error:
         own = error
     except ValueError as error:  # of a constructor
         own = WrongValue(f": {error}")
     for label, inner, part in _parts(kind, data):
         try:
-            decoder(inner)(part, message)
+            decoder(inner)(part, reading)
         except ValueError:
-            return _fault(inner, part, f"{path}{label}" if path else label.removeprefix("."), message=message)
+            return _fault(inner, part, f"{path}{label}" if path else label.removeprefix("."), reading)
     place = ".".join(filter(None, (path, own.at))) or "it"
     return f"{place}{own.sentence}"
 
@@ -112,7 +122,9 @@ def _parts(kind: Any, data: Any) -> Iterator[tuple[str, Any, Any]]:
     elif is_record(kind) and isinstance(data, Mapping):
         known = {each.name: each.kind for each in parts_of(kind) if not each.open}
         more = [typing.get_args(each.kind)[1] for each in parts_of(kind) if each.open]
-        yield from ((f".{name}", known.get(name, *more), value) for name, value in data.items() if name in known or more)
+        numbers = {each.name for each in parts_of(kind) if each.shared and type(data.get(each.name)) is int}
+        values = {name: value for name, value in data.items() if (name in known or more) and name not in numbers}
+        yield from ((f".{name}", known.get(name, *more), value) for name, value in values.items())
     elif origin is tuple and isinstance(data, list | tuple):
         every = inner[:1] * len(data) if inner[-1] is Ellipsis else inner
         yield from ((f"[{place}]", each, value) for place, (each, value) in enumerate(zip(every, data, strict=False)))
@@ -124,58 +136,6 @@ def _main_member(kinds: tuple[Any, ...]) -> Any:
     """Returns the member of a union that has parts; otherwise the first one that is not None."""
     others = [kind for kind in kinds if kind is not type(None)]
     return next((kind for kind in others if kind not in WORDS), others[0])
-
-
-class RecordField(NamedTuple):
-    """A field of a record, as it is read."""
-
-    name: str
-    kind: Any
-    open: bool = False  # whether its entries stand among the keys of its record
-    default: Callable[[], Any] | None = None  # makes its default; None of a field that has to be there
-
-
-@functools.cache
-def parts_of(kind: type) -> tuple[RecordField, ...]:
-    """Returns the fields of a record with their types, also those of the records that it inherits from."""
-    if is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        every = fields(kind)
-        return tuple(RecordField(each.name, hints[each.name], each.metadata == OPEN, _default(each)) for each in every)
-    if is_array(kind):
-        hints, values = typing.get_type_hints(kind), cast("Any", kind)._field_defaults
-        return tuple(RecordField(name, hint, default=_constant(values[name]) if name in values else None) for name, hint in hints.items())
-    hints = typing.get_type_hints(kind.__new__)
-    parameters = [*inspect.signature(kind.__new__).parameters.values()][1:]
-    empty = inspect.Parameter.empty
-    return tuple(
-        RecordField(each.name, hints[each.name], default=None if each.default is empty else _constant(each.default)) for each in parameters
-    )
-
-
-def _default(field: Any) -> Callable[[], Any] | None:
-    if field.default_factory is not MISSING:
-        return cast("Callable[[], Any]", field.default_factory)
-    return None if field.default is MISSING else _constant(field.default)
-
-
-def _constant(value: Any) -> Callable[[], Any]:
-    return lambda: value
-
-
-def is_union(kind: Any) -> bool:
-    """Returns whether a type is one of several, such as `int | None`."""
-    return typing.get_origin(kind) in (Union, types.UnionType)
-
-
-def is_array(kind: Any) -> bool:
-    """Returns whether a type is a named tuple."""
-    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
-
-
-def is_record(kind: Any) -> bool:
-    """Returns whether a type has fields: a dataclass, a named tuple, or a number with attributes."""
-    return isinstance(kind, type) and (is_dataclass(kind) or is_array(kind) or (issubclass(kind, float) and kind is not float))
 
 
 @dataclass
@@ -212,14 +172,29 @@ def encoder(kind: Any) -> RecordEncoder:
     """Returns the function that converts values of a type to what JSON can express."""
     source = _FunctionText({}, [])
     if not is_record(kind):
-        source.lines = [f"f = lambda v: {_encoded(kind, 'v', source)}"]
+        source.lines = [f"f = lambda v, s: {_encoded(kind, 'v', source)}"]
     elif is_array(kind):
-        source.lines = [f"f = lambda v: [{', '.join(_encoded(each.kind, f'v[{n}]', source) for n, each in enumerate(parts_of(kind)))}]"]
+        source.lines = [f"f = lambda v, s: [{', '.join(_encoded(each.kind, f'v[{n}]', source) for n, each in enumerate(parts_of(kind)))}]"]
     else:
-        values = ((part, _encoded(part.kind, f"v.{part.name}", source)) for part in parts_of(kind))
+        values = ((part, _encoded_field(part, source)) for part in parts_of(kind))
         entries = (f"**{value}" if part.open else f"{part.name!r}: {value}" for part, value in values)
-        source.lines = [f"f = lambda v: {{{', '.join(entries)}}}"]
+        source.lines = [f"f = lambda v, s: {{{', '.join(entries)}}}"]
     return source.function(f"encoder of {kind}")
+
+
+def _encoded_field(part: RecordField, source: _FunctionText) -> str:
+    """Returns an expression for the JSON of a field of the record `v`."""
+    if part.shared:
+        return f"{source.name(_encode_once)}(v.{part.name}, {source.later(part.kind, encoder)}, s)"
+    return _encoded(part.kind, f"v.{part.name}", source)
+
+
+def _encode_once(value: Any, encode: RecordEncoder, shared: dict[int, int]) -> Any:
+    """Returns the JSON of a shared value if this is its first occurrence, and its number otherwise."""
+    if (number := shared.get(id(value))) is not None:
+        return number
+    shared[id(value)] = len(shared)
+    return encode(value, shared)
 
 
 def _encoded(kind: Any, value: str, source: _FunctionText) -> str:
@@ -231,7 +206,7 @@ def _encoded(kind: Any, value: str, source: _FunctionText) -> str:
     if kind in TEXTS or kind is Any:
         return f"{source.name(plain if kind is Any else TEXTS[kind][0])}({value})"
     if is_record(kind):
-        return f"{source.later(kind, encoder)}({value})"
+        return f"{source.later(kind, encoder)}({value}, s)"
     if typing.get_origin(kind) in (None, dict):
         return value
     return _encoded_parts(inner, value, source, is_list=typing.get_origin(kind) is tuple)
@@ -250,7 +225,7 @@ def _encoded_parts(inner: tuple[Any, ...], value: str, source: _FunctionText, *,
 @functools.cache
 def decoder(kind: Any) -> RecordDecoder:
     """Returns the function that reads a JSON value as one of a type, and raises ValueError for one that does not fit."""
-    source = _FunctionText({}, ["def f(v, m):"])
+    source = _FunctionText({}, ["def f(v, r):"])
     if is_record(kind):
         _decode_record(kind, source)
     else:
@@ -267,16 +242,16 @@ def _decode_record(kind: type, source: _FunctionText) -> None:
     completed = source.name(functools.partial(_completed_array if is_array(kind) else _completed, kind))
     source.lines += [f"    if v.__class__ is not {shape.__name__}: v = {check}(v)"]
     if len(closed) == len(parts):
-        source.lines += [f"    if len(v) != {len(parts)}: v = {completed}(v, m)"]
+        source.lines += [f"    if len(v) != {len(parts)}: v = {completed}(v, r)"]
     else:
-        source.lines += [f"    v, more = {completed}(v, m)"]
+        source.lines += [f"    v, more = {completed}(v, r)"]
     if closed:
         values = ", ".join(f"v{n}" for n in range(len(closed)))
         if shape is dict:
             get = source.name(itemgetter(*(part.name for part in closed)))
             source.lines += [
                 f"    try: {values} = {get}(v)",
-                f"    except KeyError: {completed}(v, m)",
+                f"    except KeyError: {completed}(v, r)",
             ]
         else:
             source.lines += [f"    {values}{',' if len(closed) == 1 else ''} = v"]
@@ -287,7 +262,11 @@ def _decode_record(kind: type, source: _FunctionText) -> None:
 def _construct(kind: type, variables: Mapping[RecordField, str], source: _FunctionText) -> None:
     """Adds the lines that convert the JSON of each field, which is in a variable, and make a record of them."""
     for part, variable in variables.items():
-        source.lines += [f"    {line}" for line in _decoding(part.kind, variable, source)]
+        lines = _decoding(part.kind, variable, source)
+        if part.shared:
+            once = source.name(functools.partial(_decode_once, part.name))
+            lines = [f"{variable} = {once}({variable}, {source.later(part.kind, decoder)}, r)"]
+        source.lines += [f"    {line}" for line in lines]
     if is_array(kind):  # without its constructor, which is slower
         source.lines.append(f"    return {source.name(tuple.__new__)}({source.name(kind)}, ({', '.join(variables.values())},))")
     else:
@@ -302,7 +281,7 @@ def _decoding(kind: Any, v: str, source: _FunctionText) -> list[str]:
     if kind in TEXTS:
         return [*_decoding(str, v, source), f"{v} = {source.name(TEXTS[kind][1])}({v})"]
     if is_record(kind):
-        return [f"{v} = {source.later(kind, decoder)}({v}, m)"]
+        return [f"{v} = {source.later(kind, decoder)}({v}, r)"]
     if typing.get_origin(kind) is not None:
         return (_decoding_union if is_union(kind) else _decoding_parts)(kind, v, source)
     fits = " and ".join(f"{v}.__class__ is not {each}" for each in (("float", "int") if kind is float else (kind.__name__,)))
@@ -315,13 +294,13 @@ def _decoding_parts(kind: Any, v: str, source: _FunctionText) -> list[str]:
     shape, convert = ("list", _as_list) if is_list else ("dict", _as_dict)
     lines = [f"if {v}.__class__ is not {shape}: {v} = {source.name(convert)}({v})"]
     if is_list and inner[-1] is not Ellipsis:
-        every = ", ".join(f"{source.later(each, decoder)}({v}[{n}], m)" for n, each in enumerate(inner))
+        every = ", ".join(f"{source.later(each, decoder)}({v}[{n}], r)" for n, each in enumerate(inner))
         return [*lines, f"if len({v}) != {len(inner)}: {source.name(_check_length)}({v}, {len(inner)})", f"{v} = ({every},)"]
     part = inner[0 if is_list else 1]
     if part is Any:
         return [*lines, f"{v} = tuple({v})"] if is_list else lines
     one = source.later(part, decoder)
-    return [*lines, f"{v} = " + (f"tuple([{one}(e, m) for e in {v}])" if is_list else f"{{k: {one}(e, m) for k, e in {v}.items()}}")]
+    return [*lines, f"{v} = " + (f"tuple([{one}(e, r) for e in {v}])" if is_list else f"{{k: {one}(e, r) for k, e in {v}.items()}}")]
 
 
 def _decoding_union(kind: Any, v: str, source: _FunctionText) -> list[str]:
@@ -335,6 +314,18 @@ def _decoding_union(kind: Any, v: str, source: _FunctionText) -> list[str]:
     if len(others) == len(kinds) or not lines:
         return lines
     return [f"if {v} is not None:", *(f"    {line}" for line in lines)]
+
+
+def _decode_once(name: str, value: Any, decode: RecordDecoder, reading: Reading) -> Any:
+    """Returns the value of a shared field, of which the data may have the number."""
+    if value.__class__ is int:
+        if not 0 <= value < len(reading.shared):
+            raise WrongValue(f" is {value}, and only {len(reading.shared)} shared values come before it", at=name)
+        return reading.shared[value]
+    decoded = decode(value, reading)
+    if isinstance(reading.shared, list):
+        reading.shared.append(decoded)
+    return decoded
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -359,24 +350,24 @@ def _check_length(values: list[Any], length: int) -> None:
         raise WrongValue(f" has {len(values)} elements, not {length}")
 
 
-def _completed(kind: type, data: Json, message: bool) -> Any:
+def _completed(kind: type, data: Json, reading: Reading) -> Any:
     """Returns data with the defaults of fields that are missing; of a record with open fields also the entries that belong there."""
     parts = parts_of(kind)
     known = {part.name: part for part in parts if not part.open}
     more = {name: value for name, value in data.items() if name not in known}
     missing = [part for name, part in known.items() if name not in data]
-    if lacking := [part.name for part in missing if message or part.default is None]:
+    if lacking := [part.name for part in missing if reading.message or part.default is None]:
         raise WrongValue(" is missing", at=lacking[0])
     if more and len(known) == len(parts):
         raise WrongValue(f" is unknown; known are: {', '.join(known)}", at=next(iter(more)))
-    whole = {**data, **{part.name: encoder(part.kind)(part.default()) for part in missing if part.default}}
+    whole = {**data, **{part.name: encoder(part.kind)(part.default(), {}) for part in missing if part.default}}
     return whole if len(known) == len(parts) else (whole, more)
 
 
-def _completed_array(kind: type, data: list[Any], message: bool) -> list[Any]:
+def _completed_array(kind: type, data: list[Any], reading: Reading) -> list[Any]:
     """Returns an array with the defaults of elements that are missing at its end."""
     parts = parts_of(kind)
     missing = parts[len(data) :]
-    if message or len(data) > len(parts) or any(part.default is None for part in missing):
+    if reading.message or len(data) > len(parts) or any(part.default is None for part in missing):
         _check_length(data, len(parts))
-    return [*data, *(encoder(part.kind)(part.default()) for part in missing if part.default)]
+    return [*data, *(encoder(part.kind)(part.default(), {}) for part in missing if part.default)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.record_fields import is_union
 
 Message = TypeVar("Message")
 
@@ -58,8 +59,7 @@ def refusal(protocol: object) -> str:
 
 def header(message: Any) -> Any:
     """Returns the JSON of a message: the name of its class, and its fields."""
-    kind: Any = type(message)
-    return [kind.__name__, codec.encoder(kind)(message)]
+    return [type(message).__name__, codec.plain(message)]
 
 
 class Messages(Generic[Message]):
@@ -67,7 +67,7 @@ class Messages(Generic[Message]):
 
     def __init__(self, kinds: Any) -> None:
         """`kinds` is the union of their classes, or the only one."""
-        members = typing.get_args(kinds) if codec.is_union(kinds) else (kinds,)
+        members = typing.get_args(kinds) if is_union(kinds) else (kinds,)
         self._kinds: dict[str, type[Any]] = {kind.__name__: kind for kind in (*members, Refused)}
 
     def read(self, header: Any) -> Message:

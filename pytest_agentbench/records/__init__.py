@@ -4,7 +4,7 @@ Times that end in `_ns` are `time.monotonic_ns()` of this machine; only differen
 """
 
 from pytest_agentbench.records.call import ERROR_KINDS, JUDGE, OUTPUT_KINDS, Chunk, LLMCall, ToolCall
-from pytest_agentbench.records.common import MOST_TRIALS, OPEN, SAMPLING, Json
+from pytest_agentbench.records.common import MOST_TRIALS, OPEN, SAMPLING, SHARED, Json
 from pytest_agentbench.records.endpoint import Access, Endpoint
 from pytest_agentbench.records.key import RolloutKey, suite_of
 from pytest_agentbench.records.rollout import EVALUABLE, STATUSES, Answer, Attempt, Draft, Program, Rollout
@@ -22,6 +22,7 @@ __all__ = [
     "OUTPUT_KINDS",
     "SAMPLING",
     "SHARE",
+    "SHARED",
     "STATUSES",
     "UNDECLARED",
     "Access",

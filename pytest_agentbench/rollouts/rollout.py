@@ -30,7 +30,7 @@ from pytest_agentbench.rollouts.verified import agents_time, verified
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
 from pytest_agentbench.sandbox.harbor_factory import check_sandbox
 from pytest_agentbench.scorers import Scorer, with_declarations
-from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, score_name
+from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Scenario, Suite, score_name
 from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools import factory as tool_factory
 from pytest_agentbench.tools.answers import CannedAnswer, answered, answers_from, check_answers
@@ -58,7 +58,7 @@ class RolloutSetup:
     unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
 
 
-def prepare(suite: Suite, variant: str, sizes: Sizes = USUAL) -> RolloutSetup:
+def prepare(suite: PoolSuite, variant: str, sizes: Sizes = USUAL) -> RolloutSetup:
     """Resolves the names of a suite; raises ConfigError that names its suite.yaml."""
     settings = suite.agent_of(variant)
     with _names_its_file(suite):
@@ -93,7 +93,7 @@ def preflight(suite: Suite, variants: Iterable[str]) -> Suite:
     return with_declarations(suite)
 
 
-def container_for_code(suite: Suite, variants: Iterable[str]) -> Task | None:
+def container_for_code(suite: PoolSuite, variants: Iterable[str]) -> Task | None:
     """What the container is made from in which a built-in agent's programs run; None where it needs none."""
     for settings in map(suite.agent_of, variants):
         if not brings_code(settings, suite.folder) and (place := code_place(make_agent(settings, suite.folder))) and place.image:
@@ -101,7 +101,7 @@ def container_for_code(suite: Suite, variants: Iterable[str]) -> Task | None:
     return None
 
 
-def _check_tasks(suite: Suite, settings: Json, agent: Agent) -> None:
+def _check_tasks(suite: PoolSuite, settings: Json, agent: Agent) -> None:
     """Raises ConfigError for an agent that works in a sandbox and a scenario that has none."""
     other = next((each.id for each in suite.scenarios if each.task is None), None)
     if other is not None and needs_task(agent):
@@ -111,7 +111,7 @@ def _check_tasks(suite: Suite, settings: Json, agent: Agent) -> None:
         raise ConfigError(f"agent: scenario {task!r} is a task and brings a sandbox; leave `code_sandbox` out, or set it to `task`")
 
 
-def _check_isolation(suite: Suite, variant: str) -> None:
+def _check_isolation(suite: PoolSuite, variant: str) -> None:
     """Raises ConfigError for an agent that would run in a process of its own, where the sandbox of its task is out of reach."""
     task = next((each.id for each in suite.scenarios if each.task), None)
     if suite.isolation != "process" or task is None:
@@ -123,7 +123,7 @@ def _check_isolation(suite: Suite, variant: str) -> None:
         raise ConfigError(f"isolation: the agent runs with the suite's tools {why}")
 
 
-def _check_agents_calls(suite: Suite, variant: str, agent: Agent) -> None:
+def _check_agents_calls(suite: PoolSuite, variant: str, agent: Agent) -> None:
     """Raises ConfigError for tools that are carried out, or answered, and an agent whose calls do not come to them."""
     if not (is_black_box(agent) or needs_task(agent) or code_place(agent)):
         return
@@ -135,7 +135,7 @@ def _check_agents_calls(suite: Suite, variant: str, agent: Agent) -> None:
 
 
 @contextmanager
-def _names_its_file(suite: Suite) -> Iterator[None]:
+def _names_its_file(suite: PoolSuite) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:

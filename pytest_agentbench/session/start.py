@@ -142,7 +142,7 @@ def _pool_config(setup: Setup, directory: Path, session: int) -> Json:
         "session": session,
         "turns": _turns_config(setup) if setup.in_blocks else None,
         "backend": digest(setup.identity),
-        "suites": {name: suite.to_wire() for name, suite in setup.suites.items()},
+        "suites": {name: suite.for_pool() for name, suite in setup.suites.items()},
         "sys_path": search_path(),
         "log_level": settings.log_level,
         "run": f"{directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second

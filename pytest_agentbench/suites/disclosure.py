@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.key_shapes import places_of_keys
 from pytest_agentbench.lib.redact import PublicText
 
@@ -19,8 +20,7 @@ def public_of(suites: Iterable[Suite]) -> PublicText:
     """Names, ids, tools and data of suites; their settings are none of it, for they may hold keys."""
     texts, labels = [], []
     for suite in suites:
-        wire = suite.to_wire()
-        texts.append(_json([suite.name, [*suite.variants], [*suite.scorers], wire["toolsets"], wire["scenarios"]]))
+        texts.append(_json([suite.name, [*suite.variants], [*suite.scorers], codec.plain(suite.for_pool())["scenarios"]]))
         labels.append(_json([scenario.expected for scenario in suite.scenarios]))
     return PublicText("\n".join(texts), "\n".join(labels))
 

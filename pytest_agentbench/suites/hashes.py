@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.records import JUDGE, Json, RolloutKey
-from pytest_agentbench.suites.suite import Scenario, Suite, Tool, score_name
+from pytest_agentbench.suites.suite import PoolSuite, Scenario, Suite, Tool, score_name
 
 
 def digest(value: Any) -> str:
@@ -35,30 +35,30 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "missing"
 
 
-def agent_identity(suite: Suite, variant: str) -> Json:
+def agent_identity(suite: PoolSuite, variant: str) -> Json:
     """The settings of an agent, who plays which role for it, what carries out or answers its tools' calls, and the files' hashes."""
     settings, roles, tools = suite.agent_of(variant), _roles(suite, judges=False), suite.tools_of(variant)
     more = {"roles": roles, "tools": tools, "answers": suite.answers_of(variant)}
     return {**settings, **{name: each for name, each in more.items() if each}, **_code((settings, tools), suite.folder)}
 
 
-def scoring_identity(suite: Suite) -> Json:
+def scoring_identity(suite: PoolSuite) -> Json:
     """How a suite scores: scorers with their options, who judges, and the hashes of the files that they name."""
     return {**suite.scorers, **_modes(suite), **_roles(suite, judges=True), **_code(suite.scorers, suite.folder)}
 
 
-def _roles(suite: Suite, *, judges: bool) -> Json:
+def _roles(suite: PoolSuite, *, judges: bool) -> Json:
     """Where roles are played and by which models, that of the judge or the others: what calls cost, or may cost, is no part of it."""
     kept = {name: role for name, role in suite.roles.items() if (name == JUDGE) == judges}
     return {name: {key: value for key, value in role.items() if key not in ("prices", "limits")} for name, role in kept.items()}
 
 
-def _modes(suite: Suite) -> Json:
+def _modes(suite: PoolSuite) -> Json:
     """How single arguments are compared, where the suite says it."""
     return {"arguments": suite.arguments} if suite.arguments else {}
 
 
-def score_hashes(suite: Suite, names: Mapping[str, str]) -> dict[str, str]:
+def score_hashes(suite: PoolSuite, names: Mapping[str, str]) -> dict[str, str]:
     """Score -> hash of how it comes about: its scorer with the options that the suite gives it, the judge, and the code.
 
     `names` has the scorer of each score, by name or import path; one that the suite does not have has no options.
@@ -70,7 +70,7 @@ def score_hashes(suite: Suite, names: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def mixed_scoring(old: Json, suite: Suite, names: Mapping[str, str]) -> Json:
+def mixed_scoring(old: Json, suite: PoolSuite, names: Mapping[str, str]) -> Json:
     """How a suite was scored of which some scores, those of `names`, have come about anew."""
     kept = {name: each for name, each in old.items() if score_name(name) not in names}
     options = {name: suite.scorers.get(name, {}) for name in names.values()}
@@ -78,7 +78,7 @@ def mixed_scoring(old: Json, suite: Suite, names: Mapping[str, str]) -> Json:
 
 
 #: (suite, variant) -> hash of each text that its agent tells a model besides the scenario; None where nobody knows.
-PromptSource = Callable[[Suite, str], Json | None]
+PromptSource = Callable[[PoolSuite, str], Json | None]
 
 
 def suite_identity(suite: Suite, prompts: PromptSource) -> Json:
@@ -112,7 +112,7 @@ def _files(value: Any) -> Iterator[str]:
 class ContentHashes:
     """The hashes of rollouts, each part of them computed once."""
 
-    def __init__(self, suites: Mapping[str, Suite], backend: str, prompts: PromptSource) -> None:
+    def __init__(self, suites: Mapping[str, PoolSuite], backend: str, prompts: PromptSource) -> None:
         """`backend` is its hash."""
         self._suites, self._backend, self._prompts = suites, backend, prompts
         self._scenarios: dict[tuple[str, str], Scenario] = {}
@@ -144,12 +144,12 @@ class ContentHashes:
             self._parts[name] = digest(value())
         return self._parts[name]
 
-    def _scores(self, suite: Suite) -> dict[str, str]:
+    def _scores(self, suite: PoolSuite) -> dict[str, str]:
         if suite.name not in self._scored:
             self._scored[suite.name] = score_hashes(suite, {score_name(name): name for name in suite.scorers})
         return self._scored[suite.name]
 
-    def _scenario(self, suite: Suite, id: str) -> str:
+    def _scenario(self, suite: PoolSuite, id: str) -> str:
         """What the agent sees and is scored by; empty for a scenario that is not there."""
         scenario = self._found(suite, id)
         if scenario is None:
@@ -159,7 +159,7 @@ class ContentHashes:
         said = scenario.messages, scenario.turns, scenario.expected, scenario.metadata, self._toolset(scenario.tools), *task, *states
         return self._part(("scenario", suite.name, id), lambda: said)
 
-    def _found(self, suite: Suite, id: str) -> Scenario | None:
+    def _found(self, suite: PoolSuite, id: str) -> Scenario | None:
         if suite.name not in self._known:
             self._scenarios.update(((suite.name, each.id), each) for each in suite.scenarios)
             self._known.add(suite.name)

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.lib import codec
-from pytest_agentbench.records import SAMPLING, Json, Scale, scale_in
+from pytest_agentbench.records import SAMPLING, SHARED, Json, Scale, scale_in
 from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.task import Task
 
 SUITE_FILE = "suite.yaml"
 QUESTION = 300  # characters of a question that reports keep
-
-#: Fields of a suite that go to another process as they are.
-AS_IT_IS = (
-    *("name", "agent", "variants", "sizes", "tools", "answers", "arguments", "scorers", "roles", "limits"),
-    *("isolation", "thresholds", "trials", "timeout", "description"),
-)
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ class Scenario:
 
     id: str
     messages: tuple[Json, ...]  # Chat Completions messages that start the rollout
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[Tool, ...] = field(default=(), metadata=SHARED)
     expected: tuple[Json, ...] = ()  # labels: {tool, parameters, goal}, and where several values are right {tool, accepts, optional}
     metadata: Json = field(default_factory=dict)
     cluster: str | None = None  # scenarios of one cluster are not independent
@@ -75,32 +68,58 @@ def toolsets(scenarios: Iterable[Scenario]) -> Iterable[tuple[Tool, ...]]:
 
 
 @dataclass(frozen=True)
-class Suite:
-    """A named set of scenarios with its agent, scorers and thresholds."""
+class PoolSuite:
+    """What is sent of a suite to processes that run its rollouts or load its code.
+
+    `Suite.for_pool` makes it. Processes that need no scenarios are sent `replace(suite, scenarios=())`.
+    """
 
     name: str
     folder: Path
     scenarios: tuple[Scenario, ...]
-    dataset: DatasetInfo
     agent: Json = field(default_factory=lambda: {"kind": "tool_calling"})
     variants: Mapping[str, Json] = field(default_factory=dict)  # name -> agent settings that differ
-    sizes: Mapping[str, int] = field(default_factory=dict)  # variant -> how many scenarios it takes, from the first one on
     scorers: Mapping[str, Json] = field(default_factory=lambda: {"tsq": {}})  # name or import path -> options
-    scales: Mapping[str, Scale] = field(default_factory=dict)  # score -> what its scorer declares, as far as it has been read
     tools: Mapping[str, Json] = field(default_factory=dict)  # variant -> where its tools are carried out; `default`: of all others
     arguments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # tool -> argument -> mode, which its labels have as `modes`
     answers: Mapping[str, Json] = field(default_factory=dict)  # variant -> tool -> text, delay, error_rate; `default`: of all others
     roles: Mapping[str, Json] = field(default_factory=dict)  # role -> url, model, api_key, prices, limits; `judge`: scorers ask it
     limits: Json = field(default_factory=dict)  # of `calls`, `tokens` and `cost`, of an attempt in all roles together
     isolation: str = "none"  # none | process: where the suite's own code runs
+    timeout: float = 600.0  # seconds for one rollout
+
+    def agent_of(self, variant: str) -> Json:
+        """The agent's settings under a variant; an agent of another kind has of the suite's only the sampling parameters."""
+        own, kind = self.variants.get(variant, {}), self.agent.get("kind")
+        return {**(self.agent if own.get("kind", kind) == kind else in_place_of(self.agent, str(own["kind"]))), **own}
+
+    def tools_of(self, variant: str) -> Json:
+        """Where the tools of a variant are carried out; empty: nowhere, they are only decided on."""
+        return self.tools.get(variant, self.tools.get("default", {}))
+
+    def answers_of(self, variant: str) -> Json:
+        """Tool -> its canned answer under a variant: any of `text`, `delay` in seconds and `error_rate`."""
+        return self.answers.get(variant, self.answers.get("default", {}))
+
+
+@dataclass(frozen=True)
+class Suite(PoolSuite):
+    """A named set of scenarios with its agent, scorers and thresholds."""
+
+    dataset: DatasetInfo = field(kw_only=True)
+    sizes: Mapping[str, int] = field(default_factory=dict)  # variant -> how many scenarios it takes, from the first one on
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # score -> what its scorer declares, as far as it has been read
     thresholds: Mapping[str, float] = field(default_factory=dict)  # `tsq`: floor of a scenario; `tsq.mean`: a rule about the run
     gate: tuple[str, ...] = ()  # rules for a run of it, as they are written
     deterministic: bool = False  # trials of a scenario never differ, so a gate takes differences of scores as facts
     quarantine: tuple[Quarantined, ...] = ()  # scenarios that its gate leaves out; `discovery` has checked them
     trials: int = 1
-    timeout: float = 600.0  # seconds for one rollout
     description: str = ""
     notes: tuple[str, ...] = ()  # sentences for the header of a session: keys of a file that are not used
+
+    def for_pool(self) -> PoolSuite:
+        """Returns what is sent of this suite to other processes."""
+        return PoolSuite(**{each.name: getattr(self, each.name) for each in fields(PoolSuite)})
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -125,48 +144,6 @@ class Suite:
     def unsupported(self) -> dict[str, str]:
         """Scenario -> what it asks for that is not supported; its tests are skipped with that."""
         return {each.id: each.task.unsupported for each in self.scenarios if each.task and each.task.unsupported}
-
-    def agent_of(self, variant: str) -> Json:
-        """The agent's settings under a variant; an agent of another kind has of the suite's only the sampling parameters."""
-        own, kind = self.variants.get(variant, {}), self.agent.get("kind")
-        return {**(self.agent if own.get("kind", kind) == kind else in_place_of(self.agent, str(own["kind"]))), **own}
-
-    def tools_of(self, variant: str) -> Json:
-        """Where the tools of a variant are carried out; empty: nowhere, they are only decided on."""
-        return self.tools.get(variant, self.tools.get("default", {}))
-
-    def answers_of(self, variant: str) -> Json:
-        """Tool -> its canned answer under a variant: any of `text`, `delay` in seconds and `error_rate`."""
-        return self.answers.get(variant, self.answers.get("default", {}))
-
-    def to_wire(self) -> Json:
-        """This suite for another process; tool sets that scenarios share are sent once."""
-        toolsets = {id(each.tools): each.tools for each in self.scenarios}
-        scenarios = [{**codec.plain(replace(each, tools=())), "tools": id(each.tools)} for each in self.scenarios]
-        return {
-            **{name: getattr(self, name) for name in AS_IT_IS},
-            "folder": str(self.folder),
-            "scales": {score: vars(scale) for score, scale in self.scales.items()},
-            "dataset": asdict(self.dataset),
-            "toolsets": {str(number): [vars(tool) for tool in tools] for number, tools in toolsets.items()},
-            "scenarios": scenarios,
-        }
-
-    @classmethod
-    def from_wire(cls, data: Json) -> Suite:
-        toolsets = {int(number): tuple(Tool(**tool) for tool in tools) for number, tools in data.pop("toolsets").items()}
-        scenarios = tuple(
-            replace(codec.received(Scenario, {**each, "tools": ()}), tools=toolsets[each["tools"]]) for each in data.pop("scenarios")
-        )
-        return cls(
-            **{
-                **data,
-                "folder": Path(data["folder"]),
-                "scales": {score: Scale(**scale) for score, scale in data["scales"].items()},
-                "scenarios": scenarios,
-                "dataset": DatasetInfo(**data["dataset"]),
-            }
-        )
 
 
 @dataclass(frozen=True)

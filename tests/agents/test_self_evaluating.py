@@ -443,7 +443,7 @@ def test_preflight_imports_no_wrapped_code(tmp_path: Path, wraps: Any) -> None:
     (tmp_path / "agent.py").write_text("raise RuntimeError('imported')")
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
 
-    preflight(Suite("shop", tmp_path, (SCENARIO,), data, agent={"kind": "self_evaluating", "wraps": wraps}), ["default"])
+    preflight(Suite("shop", tmp_path, (SCENARIO,), dataset=data, agent={"kind": "self_evaluating", "wraps": wraps}), ["default"])
 
 
 def test_merit() -> None:

@@ -79,7 +79,7 @@ def test_one_scenario(tmp_path: Path, capsys: Capture) -> None:
 def clustered(clusters: int) -> Suite:
     """60 scenarios in so many clusters."""
     each = tuple(Scenario(str(number), (), cluster=str(number % clusters)) for number in range(60))
-    return Suite("shop", Path("scenarios/shop"), each, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 60))
+    return Suite("shop", Path("scenarios/shop"), each, dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 60))
 
 
 def test_clusters() -> None:

@@ -230,7 +230,7 @@ async def test_all_turns_share_a_process(tmp_path: Path) -> None:
         "s-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "", {"type": "object"}),), turns=(({"role": "user"},),)
     )
     info = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
-    suite = Suite("shop", tmp_path, (scenario,), info, {"kind": "./agent.py:run"}, isolation="process")
+    suite = Suite("shop", tmp_path, (scenario,), {"kind": "./agent.py:run"}, dataset=info, isolation="process").for_pool()
     template = await Template.start(suite, "default")
     for _ in range(2):
         tools = Toolbox(scenario.tools)

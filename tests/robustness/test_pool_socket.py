@@ -56,7 +56,7 @@ class PoolProcess:
 @pytest.fixture
 def pool(project: Project, tmp_path: Path) -> Iterator[PoolProcess]:
     suite = load_suite(project.suite(scenarios=2))
-    with closing(PoolProcess({suite.name: suite.to_wire()}, tmp_path / "pool.log")) as process:
+    with closing(PoolProcess({suite.name: suite.for_pool()}, tmp_path / "pool.log")) as process:
         yield process
 
 

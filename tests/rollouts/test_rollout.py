@@ -29,7 +29,7 @@ from pytest_agentbench.tools.toolbox import Toolbox
 
 KEY = RolloutKey("shop", "s-0")
 SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp?"},), (Tool("find", "", {"type": "object"}),), ({"tool": "find"},))
-SUITE = Suite("shop", Path("scenarios/shop"), (SCENARIO,), DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1))
+SUITE = Suite("shop", Path("scenarios/shop"), (SCENARIO,), dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1))
 
 
 CODE = """

@@ -15,7 +15,7 @@ from pytest_agentbench.runs.journal import Journal, record_line, rollout_of
 from pytest_agentbench.runs.resume import EarlierSessions, find_resumable, take_up, with_earlier
 from pytest_agentbench.runs.sessions import FILE, Session, append_session, folder_of, read_sessions
 from pytest_agentbench.suites.hashes import ContentHashes, PromptSource, digest, suite_identity
-from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from pytest_agentbench.suites.suite import DatasetInfo, PoolSuite, Scenario, Suite
 
 BACKEND = {"kind": "embedded", "ttft_ms": 0}
 RERUN = ("infra_error", "cancelled")
@@ -23,10 +23,10 @@ RERUN = ("infra_error", "cancelled")
 
 def shop(question: str = "A lamp?", ids: tuple[str, ...] = ("a", "b", "c"), **keys: Any) -> Suite:
     scenarios = tuple(Scenario(id, ({"role": "user", "content": question},)) for id in ids)
-    return Suite("shop", Path("scenarios/shop"), scenarios, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), **keys)
+    return Suite("shop", Path("scenarios/shop"), scenarios, dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), **keys)
 
 
-def one_prompt(suite: Suite, variant: str) -> Json | None:
+def one_prompt(suite: PoolSuite, variant: str) -> Json | None:
     """Of agents that tell a model one thing besides the scenario."""
     return {"system": "0"}
 

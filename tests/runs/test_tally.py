@@ -37,7 +37,7 @@ def shop(*scorers: str) -> Suite:
         "shop",
         Path("scenarios/shop"),
         (),
-        DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3),
+        dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3),
         scorers={each: {} for each in scorers},
         scales={each: SCALES[each] for each in scorers if each in SCALES},
     )

@@ -98,7 +98,7 @@ def test_a_range_that_depends_on_options(tmp_path: Path) -> None:
         "from pytest_agentbench import scorer\n@scorer(range=lambda most: (0, most))\ndef counted(scenario, rollout, *, most=3): return 1\n"
     )
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 0)
-    suite = Suite("shop", tmp_path, (), data, scorers={"./own.py:counted": {"most": -1}})
+    suite = Suite("shop", tmp_path, (), dataset=data, scorers={"./own.py:counted": {"most": -1}})
 
     with pytest.raises(ConfigError, match=r"suite\.yaml: scorer './own.py:counted': its range cannot be computed: .*range=\(0, -1\)"):
         with_declarations(suite, own=True)

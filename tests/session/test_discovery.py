@@ -35,7 +35,7 @@ def touch(root: Path, *names: str) -> None:
 def shop(**keys: Any) -> Suite:
     scenarios = tuple(Scenario(f"s-{number}", ()) for number in range(3))
     return Suite(
-        "shop", Path("scenarios/shop"), scenarios, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), scales=SCALES, **keys
+        "shop", Path("scenarios/shop"), scenarios, dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3), scales=SCALES, **keys
     )
 
 

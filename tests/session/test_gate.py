@@ -27,7 +27,7 @@ def found(
     """A suite with these rules."""
     each = tuple(Scenario(str(number), ()) for number in range(scenarios))
     data = DatasetInfo(name, "f", "data.json", "0" * 64, "hand", scenarios)
-    suite = Suite(name, Path(f"scenarios/{name}"), each, data, scorers={name: {} for name in scorers}, scales=SCALES, gate=gate)
+    suite = Suite(name, Path(f"scenarios/{name}"), each, dataset=data, scorers={name: {} for name in scorers}, scales=SCALES, gate=gate)
     return DiscoveredSuite(suite.folder, suite, {}, ("default",), trials)
 
 

@@ -15,7 +15,12 @@ from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 def suite(**variants: dict[str, object]) -> Suite:
     return Suite(
-        "shop", Path("shop"), (), DatasetInfo("d", "f", "d.json", "0" * 64, "hand", 0), {"kind": "tool_calling", "top_p": 0.9}, variants
+        "shop",
+        Path("shop"),
+        (),
+        {"kind": "tool_calling", "top_p": 0.9},
+        variants,
+        dataset=DatasetInfo("d", "f", "d.json", "0" * 64, "hand", 0),
     )
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.suites.hashes import ContentHashes, differences, digest, suite_identity
-from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
+from pytest_agentbench.suites.suite import DatasetInfo, PoolSuite, Scenario, Suite, Tool
+from tests.sent import sent
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -25,15 +26,15 @@ KEY = RolloutKey("shop", "s")
 
 
 def shop(folder: Path, scenario: Scenario = LAMP, **keys: Any) -> Suite:
-    return Suite("shop", folder, (scenario,), DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1), **keys)
+    return Suite("shop", folder, (scenario,), dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1), **keys)
 
 
-def no_prompts(suite: Suite, variant: str) -> Json | None:
+def no_prompts(suite: PoolSuite, variant: str) -> Json | None:
     """Of agents that tell a model nothing besides the scenario."""
     return {}
 
 
-def content(suite: Suite, key: RolloutKey = KEY) -> Json:
+def content(suite: PoolSuite, key: RolloutKey = KEY) -> Json:
     return ContentHashes({suite.name: suite}, "b", no_prompts).of(key)
 
 
@@ -149,4 +150,4 @@ def test_another_process_finds_the_same(tmp_path: Path) -> None:
     """The pool gets its suites through JSON, and knows the same hashes as the controller."""
     suite = shop(tmp_path, agent={"kind": "tool_calling", "temperature": 0.5})
 
-    assert content(suite) == content(Suite.from_wire(json.loads(json.dumps(suite.to_wire()))))
+    assert content(suite) == content(sent(suite.for_pool()))

@@ -6,18 +6,21 @@ import hashlib
 import json
 import re
 from dataclasses import fields, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib import codec
+from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.scorers import with_declarations
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Scenario, Suite, Tool
 from pytest_agentbench.suites.task import Task
+from tests.project import ROOT
+from tests.sent import sent
 
 SPEC: Json = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}}
 
@@ -239,7 +242,6 @@ def test_a_variant_of_some_scenarios(folder: Folder) -> None:
     suite = folder.load(("variants", {"hot": {"limit": 2}, "cold": {"limit": 9}}))
 
     assert {"hot": 2, "cold": 9} == suite.sizes
-    assert suite == Suite.from_wire(json.loads(json.dumps(suite.to_wire())))
 
 
 #: Field of a scenario -> a value that is not its default.
@@ -270,19 +272,26 @@ def test_the_wire_keeps_every_field_of_a_scenario() -> None:
 
 
 def test_the_wire_keeps_a_suite(folder: Folder) -> None:
-    """A suite sent through JSON is equal, and scenarios that shared their tools share them again."""
+    """What is sent of a suite arrives as it was, dates of its YAML as texts; scenarios that shared their tools share them again."""
     folder.write("data.json", [entry("a"), entry("b"), entry("c", available_tools=[tool(), tool("other")])])
-    suite = folder.load(("variants", {"hot": {"agent": {"temperature": 1.0}}}), ("thresholds", {"tsq": 0.5}))
-    suite = replace(suite, scenarios=(replace(suite.scenarios[0], cluster="one"), *suite.scenarios[1:]))
+    suite = folder.load(("variants", {"hot": {"agent": {"temperature": 1.0}}}))
+    suite = replace(suite, variants={"hot": {"since": date(2026, 1, 2)}}, limits={"cost": 1})
 
-    wire = json.dumps(suite.to_wire())
-    received = Suite.from_wire(json.loads(wire))
+    received = sent(suite.for_pool())
     a, b, c = (scenario.tools for scenario in received.scenarios)
 
-    assert suite == received
+    assert replace(suite.for_pool(), variants={"hot": {"since": "2026-01-02"}}) == received
     assert a is b
     assert a is not c
-    assert 2 == len(json.loads(wire)["toolsets"])
+    assert {"find_item", "other"} == {each.name for each in c}
+
+
+def test_tool_sets_are_sent_once() -> None:
+    """The banking suite stays small on its way to another process: each of its tool sets is sent once. In line they would be 3.5 MB."""
+    suite = load_suite(ROOT / "scenarios/banking/suite.yaml").for_pool()
+
+    assert len(json_text.dumps(codec.plain(suite))) < 240_000
+    assert suite == sent(suite)
 
 
 @pytest.mark.parametrize(

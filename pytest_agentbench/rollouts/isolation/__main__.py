@@ -40,7 +40,6 @@ from pytest_agentbench.rollouts.isolation.protocol import (
 )
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
 from pytest_agentbench.rollouts.scores import wants_judge
-from pytest_agentbench.suites.suite import Suite
 
 
 def main() -> None:
@@ -61,7 +60,7 @@ def main() -> None:
     import openai  # noqa: F401
 
     try:
-        setup = prepare(Suite.from_wire(config.suite), config.variant, config.sizes)
+        setup = prepare(config.suite, config.variant, config.sizes)
     except ConfigError as error:
         wire.send(control, NotLoaded(str(error)))
         return

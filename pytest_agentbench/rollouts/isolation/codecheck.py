@@ -28,11 +28,11 @@ from pytest_agentbench.rollouts.isolation.protocol import FROM_CODE_CHECK, CodeC
 from pytest_agentbench.rollouts.rollout import prepare
 from pytest_agentbench.scorers import declared_scale
 from pytest_agentbench.suites.datasets import LIMIT
-from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Suite
 from pytest_agentbench.tools import factory as tool_factory
 
 
-def brings_any(suite: Suite, variants: Iterable[str]) -> bool:
+def brings_any(suite: PoolSuite, variants: Iterable[str]) -> bool:
     """Whether a suite brings code: a scorer, or the agent or the tools of one of these variants."""
     return any(map(is_import_path, suite.scorers)) or any(
         brings_code(suite.agent_of(each), suite.folder) or tool_factory.brings_code(suite.tools_of(each)) for each in variants
@@ -49,8 +49,8 @@ def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) ->
     """Loads the code of a suite in a process of its own, which has so many seconds."""
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
     own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # which should be those of the data
-    wanted = (suite if own_tools else replace(suite, scenarios=())).to_wire()
-    config = CodeCheckConfig(wanted, tuple(variants), tuple(search_path()))
+    sent = suite.for_pool() if own_tools else replace(suite.for_pool(), scenarios=())
+    config = CodeCheckConfig(sent, tuple(variants), tuple(search_path()))
     with tempfile.TemporaryFile() as output:
         output.write(json_text.dumps(codec.plain(config), str) + b"\n")
         output.seek(0)
@@ -79,19 +79,18 @@ def _answer() -> FromCodeCheck:
     except ValueError as error:
         return NotLoaded(str(error))
     sys.path[:] = config.sys_path
-    suite = Suite.from_wire(config.suite)
     scales: dict[str, Scale] = {}
     try:
         for variant in config.variants:
-            setup = prepare(suite, variant)
-            _check_isolated(suite, variant, setup.agent)
+            setup = prepare(config.suite, variant)
+            _check_isolated(config.suite, variant, setup.agent)
             scales |= {score: declared_scale(score, scorer) for score, scorer in setup.scorers.items()}
     except ConfigError as error:
         return NotLoaded(str(error))
     return Declarations(scales)
 
 
-def _check_isolated(suite: Suite, variant: str, agent: Agent) -> None:
+def _check_isolated(suite: PoolSuite, variant: str, agent: Agent) -> None:
     """Raises ConfigError for an agent of the suite's own that would run where no sandbox for its programs is."""
     kind = suite.agent_of(variant)["kind"]
     if suite.isolation == "process" and brings_code(suite.agent_of(variant), suite.folder) and code_place(agent):

@@ -36,7 +36,7 @@ from pytest_agentbench.rollouts.isolation.protocol import (
 from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Forking
 from pytest_agentbench.rollouts.rollout import RolloutSetup
 from pytest_agentbench.scorers import Scorer, load_scorer
-from pytest_agentbench.suites.suite import Scenario, Suite, score_name
+from pytest_agentbench.suites.suite import PoolSuite, Scenario, score_name
 from pytest_agentbench.tools import factory as tool_factory
 from pytest_agentbench.tools.answers import answers_from
 from pytest_agentbench.tools.source import DecisionOnly
@@ -47,12 +47,12 @@ PATIENCE = 0.5  # seconds in which a process that is stopped may tell what it di
 _ERRORS: dict[str, type[RolloutError]] = {error.status: error for error in (AgentError, InfraError, LimitReached)}
 
 
-def wants_isolation(suite: Suite, variant: str) -> bool:
+def wants_isolation(suite: PoolSuite, variant: str) -> bool:
     """Whether a suite asks for it, and has code of its own. Code of this package runs in the pool anyway."""
     return suite.isolation == "process" and brings_any(suite, [variant])
 
 
-def isolated(suite: Suite, variant: str, template: Forking, sizes: Sizes = USUAL) -> RolloutSetup:
+def isolated(suite: PoolSuite, variant: str, template: Forking, sizes: Sizes = USUAL) -> RolloutSetup:
     """What `prepare` makes of a suite, with its own code on the other side."""
     settings, folder = suite.agent_of(variant), suite.folder
     own = brings_code(settings, folder) or tool_factory.brings_code(suite.tools_of(variant))  # an agent runs where its tools do

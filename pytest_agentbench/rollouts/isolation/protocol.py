@@ -19,14 +19,14 @@ from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import Draft, Json, Rollout, Scale, Score, ToolCall
-from pytest_agentbench.suites.suite import Scenario
+from pytest_agentbench.suites.suite import PoolSuite, Scenario
 
 
 @dataclass(frozen=True)
 class TemplateConfig:
     """The first message of the pool to a template process, which imports the suite's code and answers with `Loaded` or `NotLoaded`."""
 
-    suite: Json  # as `Suite.to_wire` makes it, without scenarios
+    suite: PoolSuite  # without scenarios
     variant: str
     sizes: Sizes  # of texts
     sys_path: tuple[str, ...]  # where the pool looks for modules
@@ -228,7 +228,7 @@ FROM_SCORER: Messages[FromScorer] = Messages(FromScorer)
 class CodeCheckConfig:
     """The line on the stdin of the code check, which loads the suite's code for each variant and answers with one line."""
 
-    suite: Json  # as `Suite.to_wire` makes it, with scenarios only if the suite has tools of its own
+    suite: PoolSuite  # with scenarios only if the suite has tools of its own
     variants: tuple[str, ...]
     sys_path: tuple[str, ...]  # where the controller looks for modules
 

@@ -31,7 +31,7 @@ from pytest_agentbench.rollouts.isolation.protocol import (
     ToAgent,
     packed_command,
 )
-from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite
 
 Message = TypeVar("Message")
 
@@ -67,7 +67,9 @@ class Template:
         self.settings: Json = {}  # the agent's, with its defaults
 
     @classmethod
-    async def start(cls, suite: Suite, variant: str, died: Callable[[Template], None] = lambda _: None, sizes: Sizes = USUAL) -> Template:
+    async def start(
+        cls, suite: PoolSuite, variant: str, died: Callable[[Template], None] = lambda _: None, sizes: Sizes = USUAL
+    ) -> Template:
         """Raises ConfigError when the code cannot be loaded, TemplateDied when the process that loads it ends."""
         control, its = socket.socketpair()
         command = (sys.executable, "-u", "-m", "pytest_agentbench.rollouts.isolation")  # -u: what a process prints before it dies is there
@@ -75,9 +77,9 @@ class Template:
             template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=its.fileno()), died)
         control.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=control.dup())
-        wanted = replace(suite, scenarios=()).to_wire()
         try:
-            writer.write(wire.pack(TemplateConfig(wanted, variant, sizes, tuple(sys.path), logging.getLogger().level)))
+            sent = replace(suite, scenarios=())
+            writer.write(wire.pack(TemplateConfig(sent, variant, sizes, tuple(sys.path), logging.getLogger().level)))
             answer = LOADED.read((await wire.read(reader))[0])
         except (EOFError, ConnectionError):
             writer.close()

@@ -16,7 +16,7 @@ from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, RolloutKe
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.announcements import RolloutTally
 from pytest_agentbench.rollouts.pool.scheduler import Scheduler
-from pytest_agentbench.suites.suite import Scenario, Suite
+from pytest_agentbench.suites.suite import PoolSuite, Scenario
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Inheritance:
         scheduler.earlier[key] = (*earlier, attempt)
         scheduler.reporter.failed(key, attempt, interrupted=True)
 
-    def end_of(self, key: RolloutKey, suite: Suite, scenarios: Mapping[tuple[str, str], Scenario]) -> Rollout | None:
+    def end_of(self, key: RolloutKey, suite: PoolSuite, scenarios: Mapping[tuple[str, str], Scenario]) -> Rollout | None:
         """How a rollout ends that is not run again; None for one that is to run."""
         if key not in self.ends:
             return None

@@ -32,7 +32,7 @@ from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.record_size import sized
 from pytest_agentbench.sandbox.factory import Sandboxes
 from pytest_agentbench.suites.hashes import ContentHashes
-from pytest_agentbench.suites.suite import Scenario, Suite
+from pytest_agentbench.suites.suite import PoolSuite, Scenario
 
 GONE = "the controller's line is closed"
 
@@ -42,7 +42,7 @@ class Pool:
 
     def __init__(self, config: Json) -> None:
         self.introductions = Introductions(config["token"])
-        self.suites = {name: Suite.from_wire(suite) for name, suite in config["suites"].items()}
+        self.suites = {name: codec.received(PoolSuite, suite) for name, suite in config["suites"].items()}
         self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
         self.sizes = Sizes(**config["sizes"])
         self.setups = Setups(self)

@@ -16,7 +16,7 @@ from pytest_agentbench.rollouts.isolation.protocol import Job
 from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template, TemplateDied
 from pytest_agentbench.rollouts.pool.scheduler import Scheduler
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
-from pytest_agentbench.suites.suite import Suite
+from pytest_agentbench.suites.suite import PoolSuite
 
 
 class SetupHost(Protocol):
@@ -41,7 +41,7 @@ class Setups:
         self._prepared: dict[tuple[str, str], asyncio.Task[RolloutSetup]] = {}
         self._keepers: list[TemplateKeeper] = []
 
-    async def of(self, suite: Suite, variant: str) -> RolloutSetup:
+    async def of(self, suite: PoolSuite, variant: str) -> RolloutSetup:
         """Returns the setup of a suite and variant; raises InfraError if the suite's own code cannot be loaded, which is tried once."""
         at = suite.name, variant
         if at not in self._prepared:  # in a context of its own: nothing that it prints belongs into a rollout's log
@@ -51,7 +51,7 @@ class Setups:
         except ConfigError as error:
             raise InfraError(str(error)) from error
 
-    async def _prepare(self, suite: Suite, variant: str) -> RolloutSetup:
+    async def _prepare(self, suite: PoolSuite, variant: str) -> RolloutSetup:
         if not wants_isolation(suite, variant):
             return prepare(suite, variant, self._host.sizes)
         keeper = TemplateKeeper(suite, variant, self._host)
@@ -72,7 +72,7 @@ class TemplateKeeper:
     suite and variant are given up. The other suites continue.
     """
 
-    def __init__(self, suite: Suite, variant: str, host: SetupHost) -> None:
+    def __init__(self, suite: PoolSuite, variant: str, host: SetupHost) -> None:
         self._suite, self._variant, self._host = suite, variant, host
         self._group = suite.name if variant == "default" else f"{suite.name}-{variant}"
         self._name = f"template of {self._group}"

@@ -18,7 +18,7 @@ def suite(folder: Path, code: str, **keys: Any) -> Suite:
     folder.mkdir(exist_ok=True)
     (folder / "agent.py").write_text(code)
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 0)
-    return Suite("shop", folder, (), data, **{"agent": {"kind": "./agent.py:run"}, **keys})
+    return Suite("shop", folder, (), dataset=data, **{"agent": {"kind": "./agent.py:run"}, **keys})
 
 
 def scales_of(answer: FromCodeCheck) -> Mapping[str, Scale]:

@@ -18,7 +18,7 @@ from pytest_agentbench.lib.sizes import USUAL
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.records import Draft, Rollout, Scale, Score, ToolCall
 from pytest_agentbench.rollouts.isolation import protocol as p
-from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
+from pytest_agentbench.suites.suite import PoolSuite, Scenario, Tool
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 NUMBERS = st.integers(0, 2**31)
@@ -37,13 +37,11 @@ DRAFTS = st.lists(st.builds(Draft, NUMBERS, TEXTS, tool_calls=CALLS, verdict=st.
 ROLLOUTS = st.builds(Rollout, TEXTS, TEXTS, TEXTS, NUMBERS, TEXTS, tool_calls=CALLS, drafts=DRAFTS, messages=LINES, settings=OBJECTS)
 SCALES = st.dictionaries(TEXTS, st.builds(Scale, TEXTS, st.none() | st.floats(-1e9, 1e9), unit=TEXTS, declared=st.booleans()), max_size=2)
 WORDS = st.lists(TEXTS, max_size=2).map(tuple)
-SUITE = Suite("shop", Path("/shop"), (), DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 0)).to_wire()
+SUITES = st.builds(PoolSuite, TEXTS, st.just(Path("/shop")), st.lists(SCENARIOS, max_size=2).map(tuple), OBJECTS, timeout=NUMBERS)
 
 #: Reader -> the fields of each of its messages.
 MESSAGES: Mapping[Messages[Any], Mapping[Any, Mapping[str, st.SearchStrategy[Any]]]] = {
-    p.CONFIG: {
-        p.TemplateConfig: {"suite": st.just(SUITE), "variant": TEXTS, "sizes": st.just(USUAL), "sys_path": WORDS, "log_level": NUMBERS}
-    },
+    p.CONFIG: {p.TemplateConfig: {"suite": SUITES, "variant": TEXTS, "sizes": st.just(USUAL), "sys_path": WORDS, "log_level": NUMBERS}},
     p.LOADED: {p.Loaded: {"judging": WORDS, "settings": OBJECTS}, p.NotLoaded: {"reason": TEXTS}},
     p.ENDED: {p.JobEnded: {"job": NUMBERS, "how": TEXTS, "printed": TEXTS}},
     p.JOBS: {

@@ -37,7 +37,7 @@ from pytest_agentbench.rollouts.isolation.protocol import (
     ScoreJob,
 )
 from pytest_agentbench.rollouts.isolation.template import Template
-from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from pytest_agentbench.suites.suite import PoolSuite, Scenario
 from pytest_agentbench.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.slow
@@ -75,15 +75,14 @@ SCENARIO = Scenario("shop-0", ({"role": "user", "content": "A lamp?"},), metadat
 ROLLOUT = Rollout("shop", "shop-0", "default", 1, "ok", final_state=DAY)
 
 
-def shop(folder: Path) -> Suite:
+def shop(folder: Path) -> PoolSuite:
     (folder / "own.py").write_text(CODE)
-    info = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 1)
     agent = {"kind": "./own.py:Agent"}
-    return Suite("shop", folder, (SCENARIO,), info, agent, scorers={"./own.py:score": {}}, isolation="process")
+    return PoolSuite("shop", folder, (SCENARIO,), agent, scorers={"./own.py:score": {}}, isolation="process")
 
 
 @asynccontextmanager
-async def template_of(suite: Suite) -> AsyncIterator[Template]:
+async def template_of(suite: PoolSuite) -> AsyncIterator[Template]:
     template = await Template.start(suite, "default")
     try:
         yield template

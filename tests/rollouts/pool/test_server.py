@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.records import Access, Json
 from pytest_agentbench.rollouts.pool.server import Pool
@@ -60,7 +59,7 @@ async def refuse_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 def shop() -> Suite:
     scenarios = tuple(Scenario(f"s-{number}", ({"role": "user", "content": "A lamp?"},)) for number in range(3))
-    return Suite("shop", Path("scenarios/shop"), scenarios, DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3))
+    return Suite("shop", Path("scenarios/shop"), scenarios, dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3))
 
 
 class Session:
@@ -96,7 +95,7 @@ class Session:
 async def session(**config: Any) -> AsyncIterator[Session]:
     """A pool that is served, and ends when the test does."""
     scheduling = {"concurrency": 2, "retries": 0, "keep_order": False, "durations": {}}
-    suites = json.loads(json.dumps({"shop": shop().to_wire()}))
+    suites = {"shop": codec.plain(shop().for_pool())}
     pool = Pool(
         {
             "token": TOKEN,

@@ -27,9 +27,10 @@ from pytest_agentbench.suites.datasets.bfcl import (
 )
 from pytest_agentbench.suites.datasets.checks import check_scenarios
 from pytest_agentbench.suites.folder import load_suite
-from pytest_agentbench.suites.suite import Scenario, Suite
+from pytest_agentbench.suites.suite import Scenario
 from tests.bfcl.crosscheck import CAUSES, cause, compared, page
 from tests.bfcl.installed import needs_data
+from tests.sent import sent
 
 pytestmark = needs_data
 
@@ -148,7 +149,7 @@ def test_the_suite_says_what_it_is() -> None:
 def test_scenarios_share_their_tools() -> None:
     """Equal tools are one object, here and in the pool, so that thousands of scenarios stay small."""
     suite = load_suite(ROOT / "scenarios/bfcl/suite.yaml")
-    there = Suite.from_wire(suite.to_wire())
+    there = sent(suite.for_pool())
 
     assert suite.scenarios == there.scenarios
     assert 2000 > len({id(scenario.tools) for scenario in suite.scenarios}) == len({id(scenario.tools) for scenario in there.scenarios})

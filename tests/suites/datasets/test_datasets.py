@@ -9,7 +9,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.suites.datasets import FORMATS
 from pytest_agentbench.suites.folder import load_suite
-from pytest_agentbench.suites.suite import Suite
+from tests.sent import sent
 
 READER = """
 import csv
@@ -56,7 +56,7 @@ def test_a_file_of_the_suite(tmp_path: Path) -> None:
         facts.label_source,
         facts.size,
     )
-    assert suite.scenarios == Suite.from_wire(suite.to_wire()).scenarios
+    assert suite.scenarios == sent(suite.for_pool()).scenarios
 
 
 def test_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

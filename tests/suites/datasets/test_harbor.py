@@ -11,6 +11,7 @@ from pytest_agentbench.suites.datasets.harbor import load, scenario
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Suite
 from pytest_agentbench.suites.task import Task
+from tests.sent import sent
 from tests.tasks import write_task
 
 #: Everything that is supported.
@@ -314,7 +315,7 @@ def test_a_suite_of_tasks(tmp_path: Path) -> None:
         found.dataset.size,
     )
     assert {"gpu": "the task gpu asks for GPUs (environment.gpus): not supported"} == found.unsupported
-    assert found.scenarios == Suite.from_wire(found.to_wire()).scenarios
+    assert found.scenarios == sent(found.for_pool()).scenarios
     (tmp_path / "tasks/.cache").mkdir()
     (tmp_path / "tasks/.cache/when").write_text("today")
     assert found.dataset.sha256 == suite(tmp_path).dataset.sha256
@@ -360,7 +361,7 @@ def test_private_addresses(tmp_path: Path) -> None:
         load_suite(file)
 
     assert [("10.1.0.0/16", "fd12::/64")] == [each.task.private_addresses for each in found.scenarios if each.task]
-    assert found.scenarios == Suite.from_wire(found.to_wire()).scenarios
+    assert found.scenarios == sent(found.for_pool()).scenarios
 
 
 def test_no_folder(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pytest_agentbench.suites.datasets.hle import load
 from pytest_agentbench.suites.datasets.hle_hub import GATED, URL, VARIABLE, download
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Suite, content_text
+from tests.sent import sent
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 CANARY = "canary 00000000-0000-0000-0000-000000000000"
@@ -70,7 +71,7 @@ def test_questions_with_a_picture(tmp_path: Path) -> None:
     text, picture = kept.scenarios[1].messages[0]["content"]
     assert {"type": "image_url", "image_url": {"url": PICTURE}} == picture
     assert "What is b?" == text["text"] == content_text(kept.scenarios[1].messages[0])
-    assert kept.dataset == Suite.from_wire(json.loads(json.dumps(kept.to_wire()))).dataset
+    assert kept.scenarios == sent(kept.for_pool()).scenarios
 
 
 def test_parquet(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""The fields of a record with their types, read from its class. `codec` describes what a record is."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, NamedTuple, Union, cast
+
+from pytest_agentbench.records import OPEN, SHARED
+
+
+class RecordField(NamedTuple):
+    """A field of a record, as it is read."""
+
+    name: str
+    kind: Any
+    open: bool = False  # whether its entries stand among the keys of its record
+    shared: bool = False  # whether many records have the same value
+    default: Callable[[], Any] | None = None  # makes its default; None of a field that has to be there
+
+
+@functools.cache
+def parts_of(kind: type) -> tuple[RecordField, ...]:
+    """Returns the fields of a record with their types, also those of the records that it inherits from."""
+    if is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        every = fields(kind)
+        return tuple(
+            RecordField(each.name, hints[each.name], each.metadata == OPEN, each.metadata == SHARED, _default(each)) for each in every
+        )
+    if is_array(kind):
+        hints, values = typing.get_type_hints(kind), cast("Any", kind)._field_defaults
+        return tuple(RecordField(name, hint, default=_constant(values[name]) if name in values else None) for name, hint in hints.items())
+    hints = typing.get_type_hints(kind.__new__)
+    parameters = [*inspect.signature(kind.__new__).parameters.values()][1:]
+    empty = inspect.Parameter.empty
+    return tuple(
+        RecordField(each.name, hints[each.name], default=None if each.default is empty else _constant(each.default)) for each in parameters
+    )
+
+
+def _default(field: Any) -> Callable[[], Any] | None:
+    if field.default_factory is not MISSING:
+        return cast("Callable[[], Any]", field.default_factory)
+    return None if field.default is MISSING else _constant(field.default)
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def is_union(kind: Any) -> bool:
+    """Returns whether a type is one of several, such as `int | None`."""
+    return typing.get_origin(kind) in (Union, types.UnionType)
+
+
+def is_array(kind: Any) -> bool:
+    """Returns whether a type is a named tuple."""
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def is_record(kind: Any) -> bool:
+    """Returns whether a type has fields: a dataclass, a named tuple, or a number with attributes."""
+    return isinstance(kind, type) and (is_dataclass(kind) or is_array(kind) or (issubclass(kind, float) and kind is not float))

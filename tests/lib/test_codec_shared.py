@@ -1,0 +1,74 @@
+"""Values that many records have in common stand once in a document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.lib.codec import plain, received
+from pytest_agentbench.records import SHARED
+
+
+@dataclass(frozen=True)
+class Lamp:
+    """One of many that have the same bulbs."""
+
+    name: str
+    bulbs: tuple[str, ...] = field(default=(), metadata=SHARED)
+    watts: int = 0
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Lamps by room."""
+
+    rooms: Mapping[str, tuple[Lamp, ...]]
+
+
+LARGE, SMALL = ("100 W", "60 W"), ("5 W",)
+SHOP = Shop({"hall": (Lamp("a", LARGE), Lamp("b", SMALL)), "attic": (Lamp("c", LARGE), Lamp("d"), Lamp("e", SMALL, 3))})
+
+
+def test_a_value_stands_once() -> None:
+    """The first record has the value, the others the number of its place."""
+    written = plain(SHOP)["rooms"]
+
+    assert [["100 W", "60 W"], ["5 W"]] == [each["bulbs"] for each in written["hall"]]
+    assert [0, [], 1] == [each["bulbs"] for each in written["attic"]]
+
+
+@given(st.lists(st.sampled_from([LARGE, SMALL, ()])), st.lists(st.sampled_from([LARGE, SMALL])))
+def test_values_are_shared_again(hall: list[tuple[str, ...]], attic: list[tuple[str, ...]]) -> None:
+    """Records that shared a value do so when they have been received, in any order."""
+    shop = Shop({name: tuple(Lamp("a", each) for each in bulbs) for name, bulbs in (("hall", hall), ("attic", attic))})
+    there = received(Shop, plain(shop))
+
+    assert shop == there
+    assert len({*hall, *attic}) == len({id(lamp.bulbs) for lamps in there.rooms.values() for lamp in lamps})
+
+
+@pytest.mark.parametrize(
+    ("room", "place", "change", "sentence"),
+    [
+        ("hall", 0, {"bulbs": 0}, "rooms.hall[0].bulbs is 0, and only 0 shared values come before it"),
+        ("attic", 0, {"bulbs": 2}, "rooms.attic[0].bulbs is 2, and only 2 shared values come before it"),
+        ("attic", 0, {"bulbs": -1}, "rooms.attic[0].bulbs is -1, and only 2 shared values come before it"),
+        ("attic", 0, {"bulbs": None}, "rooms.attic[0].bulbs is null, not a list"),
+        ("attic", 2, {"watts": "3"}, "rooms.attic[2].watts is a text, not a whole number"),
+        ("hall", 1, {"bulbs": ["5 W", 1]}, "rooms.hall[1].bulbs[1] is a whole number, not a text"),
+    ],
+)
+def test_a_wrong_number_is_named(room: str, place: int, change: dict[str, Any], sentence: str) -> None:
+    """A number without a value is a fault. Behind records that have numbers, a fault is still named with its place."""
+    written = plain(SHOP)
+    written["rooms"][room][place] |= change
+
+    with pytest.raises(ValueError, match=r".") as raised:
+        received(Shop, written)
+
+    assert sentence == str(raised.value)
