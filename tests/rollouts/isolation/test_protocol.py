@@ -65,6 +65,7 @@ MESSAGES: Mapping[Messages[Any], Mapping[Any, Mapping[str, st.SearchStrategy[Any
         p.JobRefused: {"reason": TEXTS},
     },
     p.FROM_SCORER: {p.Scored: {"score": SCORES}, p.ScoreFailed: {"reason": TEXTS}, p.JobRefused: {"reason": TEXTS}},
+    Messages(p.CodeCheckConfig): {p.CodeCheckConfig: {"suite": SUITES, "variants": WORDS, "sys_path": WORDS}},
     p.FROM_CODE_CHECK: {p.Declarations: {"scales": SCALES}, p.NotLoaded: {"reason": TEXTS}},
 }
 EACH = [pytest.param(reader, kind, id=kind.__name__) for reader, kinds in MESSAGES.items() for kind in kinds]
@@ -118,5 +119,5 @@ def test_all_messages_are_tested() -> None:
     messages = {value for value in vars(p).values() if dataclasses.is_dataclass(value) and getattr(value, "__module__", "") == p.__name__}
 
     tested = {kind for kinds in MESSAGES.values() for kind in kinds}
-    assert messages - commands - {p.ModelAccess, p.CodeCheckConfig} == tested
+    assert messages - commands - {p.ModelAccess} == tested
     assert [header(p.StopAgent())] == [["StopAgent", {}]]
