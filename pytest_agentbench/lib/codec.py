@@ -46,7 +46,7 @@ class Reading(NamedTuple):
     """A record, of a file or a message, while it is read."""
 
     message: bool  # no field may be missing
-    shared: list[Any] | tuple[Any, ...]  # values of fields that are SHARED; a tuple if nothing is added, because a fault is looked for
+    shared: list[Any]  # values of fields that are SHARED, as far as it has been read
 
 
 class WrongValue(ValueError):
@@ -88,26 +88,26 @@ def each_received(kind: type[Record], data: Iterable[object]) -> tuple[Record, .
 
 
 def _read(kind: Any, data: object, path: str, *, message: bool) -> Any:
-    shared: list[Any] = []
     try:
-        return decoder(kind)(data, Reading(message, shared))
+        return decoder(kind)(data, Reading(message, []))
     except ValueError:
-        raise ValueError(_fault(kind, data, path, Reading(message, tuple(shared)))) from None
+        raise ValueError(_fault(kind, data, path, Reading(message, []))) from None
 
 
 def _fault(kind: Any, data: Any, path: str, reading: Reading) -> str:
-    """Returns the first fault in data that cannot be read, with its place. `reading` has the shared values that come before it."""
+    """Returns the first fault in data that cannot be read, with its place. `reading` has the shared values that come before the data."""
     try:
-        decoder(kind)(data, reading)
+        decoder(kind)(data, reading._replace(shared=[*reading.shared]))
     except WrongValue as error:
         own = error
     except ValueError as error:  # of a constructor
         own = WrongValue(f": {error}")
     for label, inner, part in _parts(kind, data):
+        before = reading._replace(shared=[*reading.shared])
         try:
             decoder(inner)(part, reading)
         except ValueError:
-            return _fault(inner, part, f"{path}{label}" if path else label.removeprefix("."), reading)
+            return _fault(inner, part, f"{path}{label}" if path else label.removeprefix("."), before)
     place = ".".join(filter(None, (path, own.at))) or "it"
     return f"{place}{own.sentence}"
 
@@ -323,8 +323,7 @@ def _decode_once(name: str, value: Any, decode: RecordDecoder, reading: Reading)
             raise WrongValue(f" is {value}, and only {len(reading.shared)} shared values come before it", at=name)
         return reading.shared[value]
     decoded = decode(value, reading)
-    if isinstance(reading.shared, list):
-        reading.shared.append(decoded)
+    reading.shared.append(decoded)
     return decoded
 
 

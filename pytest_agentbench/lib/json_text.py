@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -23,17 +22,25 @@ def loads(text: bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def dumps(value: Any, text_of: Callable[[Any], str] | None = None) -> bytes:
-    """The inverse; raises ValueError for what is nested too deeply.
-
-    `text_of` makes texts of values that JSON cannot express; without it they raise TypeError, except dates and times, which are ISO 8601.
-    """
+def dumps(value: Any) -> bytes:
+    """The inverse; raises ValueError for what is nested too deeply."""
     try:
-        return orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATETIME if text_of else None)
+        return orjson.dumps(value)
     except orjson.JSONEncodeError:
-        pass
+        return _dumps(value)
+
+
+def dumps_any(value: Any) -> bytes:
+    """Returns JSON of any value: NaN and infinity stay, and what JSON cannot express, such as a date, becomes a text.
+
+    Raises ValueError for what is nested too deeply.
+    """
+    return _dumps(value, default=str, separators=(",", ":"))
+
+
+def _dumps(value: Any, **options: Any) -> bytes:
     try:
-        return json.dumps(value, default=text_of).encode()
+        return json.dumps(value, **options).encode()
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

@@ -70,7 +70,7 @@ class Child:
             )
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json_text.dumps(codec.plain(config), str) + b"\n")
+            self.process.stdin.write(json_text.dumps_any(codec.plain(config)) + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # it died at once; `ready` says so with its log

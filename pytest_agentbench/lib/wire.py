@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.lib import json_text, messages
@@ -23,7 +22,12 @@ Frame = tuple[Any, bytes]  # the JSON of a message, which `Messages.read` reads,
 
 def pack(message: Any, body: bytes = b"") -> bytes:
     """Returns the frame of a message. Values that JSON cannot express, such as a date in a suite's settings, are sent as texts."""
-    head = json_text.dumps(messages.header(message) if is_dataclass(message) else message, str)
+    return framed(messages.header(message), body)
+
+
+def framed(header: Any, body: bytes = b"") -> bytes:
+    """Returns a frame with any JSON value as its header."""
+    head = json_text.dumps_any(header)
     return b"".join((_PREFIX.pack(len(head), len(body)), head, body))
 
 

@@ -16,6 +16,7 @@ from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.rollouts.checks import CHECKS, SuiteCheck, SuiteDraft, plugin_checks
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_code
+from pytest_agentbench.rollouts.isolation.protocol import NotLoaded
 from pytest_agentbench.runs.suite_result import bar_of
 from pytest_agentbench.scorers import built_in_scales
 from pytest_agentbench.suites import arms as arms_of
@@ -160,8 +161,10 @@ class _Reading:
         self.problems += faults
         if not self.problems and brings_any(self.suite, self.variants):  # All names of the suite are known by now.
             check = check_code(self.suite, self.variants)
-            self.problems += [check.fault.removeprefix(f"{self.suite.folder / SUITE_FILE}: ")] if check.fault else []
-            self.suite = self.suite.with_scales(check.scales)
+            if isinstance(check, NotLoaded):
+                self.problems.append(check.reason.removeprefix(f"{self.suite.folder / SUITE_FILE}: "))
+            else:
+                self.suite = self.suite.with_scales(check.scales)
         rules = self._rules()
         draft = SuiteDraft(self.suite, self.variants, agents, rules, datetime.now().astimezone().date())
         self.problems += [problem for check in checks for problem in check(draft)]

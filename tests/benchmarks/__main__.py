@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import unknown_name
 from tests.benchmarks import (
+    codec,
     collection,
     contexts,
     endurance,
@@ -41,6 +42,7 @@ BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
     "one_process": one_process.measure,
     "collect": collection.measure,
     "redact": redaction.measure,
+    "codec": codec.measure,
     "makespan": makespan.measure,
     "readers": readers.measure,
     "workers": workers.measure,

@@ -72,3 +72,23 @@ def test_a_wrong_number_is_named(room: str, place: int, change: dict[str, Any], 
         received(Shop, written)
 
     assert sentence == str(raised.value)
+
+
+@dataclass(frozen=True)
+class Street:
+    """Shops, and something that can be missing beside them."""
+
+    first: Shop
+    second: Shop
+    name: str
+
+
+def test_a_fault_beside_shared_values() -> None:
+    """A fault of another field is named, and not the shared values that were not read because of it."""
+    written = plain(Street(SHOP, SHOP, "Main Street"))
+
+    with pytest.raises(ValueError, match=r"^name is missing$"):
+        received(Street, {"first": written["first"], "second": written["second"]})
+    written["second"]["rooms"]["attic"][0]["bulbs"] = 3
+    with pytest.raises(ValueError, match=r"^second\.rooms\.attic\[0\]\.bulbs is 3, and only 3 shared values come before it$"):
+        received(Street, written)

@@ -79,7 +79,7 @@ async def test_a_damaged_hello(damaged: dict[str, object]) -> None:
     """A first message with the token that lacks a field, or has a wrong one, is not answered."""
     async with server(Introductions("t")) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(wire.pack(["Hello", damaged]))
+        writer.write(wire.framed(["Hello", damaged]))
 
         assert b"" == await said(reader)
         writer.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 
 import pytest
 
-from pytest_agentbench.lib.json_text import dumps, json_object, loads, readable
+from pytest_agentbench.lib.json_text import dumps, dumps_any, json_object, loads, readable
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
@@ -55,3 +56,16 @@ def test_objects_only() -> None:
 def test_halves_of_characters(value: object, expected: object) -> None:
     """Two halves that meet are a character; one alone is none, wherever it stands, and all else stays."""
     assert expected == readable(value)
+
+
+def test_any_value() -> None:
+    """What JSON cannot express becomes a text; numbers that are not finite stay, and what is nested too deeply is refused."""
+    text = dumps_any({"day": date(2026, 11, 26), "scores": [math.inf, 1.5]})
+
+    assert b'{"day":"2026-11-26","scores":[Infinity,1.5]}' == text
+    assert {"day": "2026-11-26", "scores": [math.inf, 1.5]} == loads(text)
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        dumps_any(nested)

@@ -62,7 +62,7 @@ async def fed(parts: Iterator[bytes], count: int) -> list[wire.Frame]:
 @given(FRAMES, st.lists(st.integers(min_value=0), max_size=8))
 def test_frames_survive_any_cuts(frames: list[wire.Frame], cuts: list[int]) -> None:
     """However a stream of frames is cut into packets, the same frames come out, blocking and in asyncio."""
-    data = b"".join(wire.pack(*frame) for frame in frames)
+    data = b"".join(wire.framed(*frame) for frame in frames)
 
     with pair() as (near, far):
         for piece in pieces(data, cuts):
@@ -76,29 +76,29 @@ def test_frames_survive_any_cuts(frames: list[wire.Frame], cuts: list[int]) -> N
 def test_a_frame_without_a_body() -> None:
     """A header alone is a frame with an empty body."""
     with pair() as (near, far):
-        wire.send(near, {"op": "finish"})
+        wire.send(near, Hello("t", "test"))
 
-        assert ({"op": "finish"}, b"") == wire.receive(far)
+        assert (header(Hello("t", "test")), b"") == wire.receive(far)
 
 
 def test_big_frames() -> None:
     """A header and a body of several megabytes arrive whole; no buffer in between is that large."""
-    header: dict[str, Any] = {"keys": [["banking", f"banking-{number}", "default", 1] for number in range(20_000)]}
+    keys: dict[str, Any] = {"keys": [["banking", f"banking-{number}", "default", 1] for number in range(20_000)]}
     body = bytes(range(256)) * 20_000
 
     with pair() as (near, far):
-        sending = threading.Thread(target=wire.send, args=(near, header, body))
+        sending = threading.Thread(target=near.sendall, args=(wire.framed(keys, body),))
         sending.start()
         received = wire.receive(far)
         sending.join()
 
-    assert (header, body) == received
+    assert (keys, body) == received
 
 
 @pytest.mark.parametrize("sent", [0, 3, 8, 12, -1])
 def test_a_closed_connection_is_an_error(sent: int) -> None:
     """A connection that closes before, within or between the parts of a frame raises, and does not hang."""
-    data = wire.pack({"op": "finish"}, b"body")
+    data = wire.framed({"op": "finish"}, b"body")
     with pair() as (near, far):
         near.sendall(data[:sent])
         near.close()
@@ -147,7 +147,7 @@ def test_nobody_listens() -> None:
 
 def test_headers_are_plain_json() -> None:
     """A frame is two lengths in network order, JSON, and the body as it is."""
-    frame = wire.pack({"op": "plan"}, b"\x00\xff")
+    frame = wire.framed({"op": "plan"}, b"\x00\xff")
 
     assert (13, 2) == struct.unpack("!II", frame[:8])
     assert {"op": "plan"} == json.loads(frame[8:21])

@@ -192,6 +192,34 @@ def test_code_that_cannot_be_loaded(project: Project) -> None:
     assert ["other"] == [rollout.suite for rollout in project.rollouts]
 
 
+DATED = """
+from datetime import date
+from pytest_agentbench import Scenario
+
+def load(file):
+    return [Scenario("shop_fine", ({"role": "user", "content": "A lamp?"},), metadata={"since": date(2026, 1, 2)})]
+"""
+
+READS_DATES = """
+def run(scenario, *, days=frozenset()):
+    return f"{scenario.metadata} {days}"
+"""
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_dates_of_a_format(project: Project, isolation: str) -> None:
+    """What a suite's own format gives, and an agent has as a default, may be something that JSON does not have."""
+    dataset = {"format": "./format.py:load", "file": "data.json"}
+    project.suite(scenarios=1, agent={"kind": "./agent.py:run"}, test=ANY, thresholds={}, dataset=dataset, isolation=isolation)
+    project.write("scenarios/shop/format.py", DATED)
+    project.write("scenarios/shop/agent.py", READS_DATES)
+
+    project.run("scenarios/shop").assert_outcomes(passed=1)
+
+    assert "{'since': '2026-01-02'} frozenset()" == project.rollouts[0].answer
+    assert "frozenset()" == project.rollouts[0].settings["days"]
+
+
 async def test_all_turns_share_a_process(tmp_path: Path) -> None:
     """What an agent remembers between the user's messages it remembers in a process of its own, too, but not in the next rollout."""
     (tmp_path / "agent.py").write_text(

@@ -114,7 +114,7 @@ def test_only_the_session_is_answered(pool: PoolProcess) -> None:
     with pytest.raises(ConnectionError):
         asked(stranger, GetBackend())
 
-    for first_bytes in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", wire.pack({}), b"\0\0\0\x02\0\0\0\0[]", b"\0\0\0\x02\0\0\0\0{{"):
+    for first_bytes in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", wire.framed({}), b"\0\0\0\x02\0\0\0\0[]", b"\0\0\0\x02\0\0\0\0{{"):
         nobody = socket.create_connection(("127.0.0.1", pool.port), timeout=PATIENCE)
         with nobody:
             nobody.sendall(first_bytes)

@@ -50,10 +50,10 @@ async def line(tap: Tap, shared_tap: tuple[Child, TapListening]) -> AsyncIterato
     "hello",
     [
         wire.pack(Hello("wrong", "pool")),
-        wire.pack(["Hello", {"token": None, "role": "pool", "protocol": PROTOCOL}]),
-        wire.pack(["Hello", {"token": [TOKEN], "role": "pool", "protocol": PROTOCOL}]),
-        wire.pack({"token": TOKEN, "role": "pool"}),
-        wire.pack({}),
+        wire.framed(["Hello", {"token": None, "role": "pool", "protocol": PROTOCOL}]),
+        wire.framed(["Hello", {"token": [TOKEN], "role": "pool", "protocol": PROTOCOL}]),
+        wire.framed({"token": TOKEN, "role": "pool"}),
+        wire.framed({}),
         struct.pack("!II", 2, 0) + b"[]",
         struct.pack("!II", 5, 0) + b"{\xff\xfe}",
         struct.pack("!II", 1, 0) + b"{",
@@ -238,7 +238,7 @@ async def test_a_tap_of_another_version() -> None:
 
 async def test_an_answer_that_cannot_be_read() -> None:
     """It fails its own question in a sentence; the next one gets its answer."""
-    answers = [wire.pack(["AddressCalls", {"calls": 5}]), wire.pack(TapStats(0, 1, 2))]
+    answers = [wire.framed(["AddressCalls", {"calls": 5}]), wire.pack(TapStats(0, 1, 2))]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await wire.read(reader)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import faulthandler
 import functools
 import gc
-import json
 import logging
 import os
 import secrets
@@ -21,19 +20,26 @@ from contextlib import suppress
 from typing import NoReturn
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import FORMAT
 from pytest_agentbench.lib.child import end_with_parent
 from pytest_agentbench.lib.leftovers import ROLLOUT, end_marked
 from pytest_agentbench.lib.process import end_text
-from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.lib.supervisor import signal_group
 from pytest_agentbench.rollouts.isolation import inside
 from pytest_agentbench.rollouts.isolation.printed import PrintedOutput
-from pytest_agentbench.rollouts.isolation.template import KILL, MESSAGE, START
+from pytest_agentbench.rollouts.isolation.protocol import (
+    COMMAND_BYTES,
+    CONFIG,
+    Fork,
+    JobEnded,
+    Kill,
+    Loaded,
+    NotLoaded,
+    command_in,
+)
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
 from pytest_agentbench.rollouts.scores import wants_judge
-from pytest_agentbench.suites.suite import PoolSuite
 
 
 def main() -> None:
@@ -43,20 +49,24 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     end_with_parent(os.getppid(), signal.SIGTERM)
     faulthandler.enable()
-    config, _ = wire.receive(control)
-    logging.basicConfig(level=config["log_level"], format=FORMAT)
-    sys.path[:] = config["sys_path"]
+    try:
+        config = CONFIG.read(wire.receive(control)[0])
+    except ValueError as error:
+        wire.send(control, NotLoaded(str(error)))
+        return
+    logging.basicConfig(level=config.log_level, format=FORMAT)
+    sys.path[:] = config.sys_path
     import aiohttp  # noqa: F401 - here, so that what is forked has them
     import openai  # noqa: F401
 
     try:
-        setup = prepare(codec.received(PoolSuite, config["suite"]), config["variant"], Sizes(**config["sizes"]))
+        setup = prepare(config.suite, config.variant, config.sizes)
     except ConfigError as error:
-        wire.send(control, {"error": str(error)})
+        wire.send(control, NotLoaded(str(error)))
         return
-    judging = [name for name, scorer in setup.scorers.items() if wants_judge(scorer)]
+    judging = tuple(name for name, scorer in setup.scorers.items() if wants_judge(scorer))
     gc.freeze()  # collections in a forked process would copy what it shares with the others
-    wire.send(control, {"judging": judging}, json.dumps(setup.settings, default=str).encode())
+    wire.send(control, Loaded(judging, setup.settings))
     Forks(control, setup).serve()
 
 
@@ -94,16 +104,16 @@ class Forks:
                 signal_group(pid, signal.SIGKILL)
 
     def _obey(self) -> None:
-        """Does what the pool says; raises ConnectionError when it says no more."""
-        message, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE.size, 1)
-        if not message:
+        """Carries out a command of the pool; raises ConnectionError when there are no more."""
+        data, descriptors, _, _ = socket.recv_fds(self.control, COMMAND_BYTES, 1)
+        if not data:
             raise ConnectionError("the pool has closed its line")
-        what, number = MESSAGE.unpack(message)
-        if what == START:
-            self._fork(number, *descriptors)
-        elif what == KILL:
-            for pid in [pid for pid, job in self.jobs.items() if job == number]:
-                signal_group(pid, signal.SIGKILL)
+        match command_in(data):
+            case Fork(number):
+                self._fork(number, *descriptors)
+            case Kill(number):
+                for pid in [pid for pid, job in self.jobs.items() if job == number]:
+                    signal_group(pid, signal.SIGKILL)
 
     def _fork(self, number: int, line: int) -> None:
         printed, pipe = PrintedOutput.through_pipe()
@@ -152,7 +162,7 @@ class Forks:
             _, status = os.waitpid(pid, 0)
             number, code = self.jobs.pop(pid), os.waitstatus_to_exitcode(status)
             end_marked(ROLLOUT, f"{self.mark}-{number}", settle=0, grace=0)
-            wire.send(self.control, {"job": number, "how": end_text(code)}, self._printed_by(pid).encode())
+            wire.send(self.control, JobEnded(number, end_text(code), self._printed_by(pid)))
 
     def _printed_by(self, pid: int) -> str:
         """All that is kept of it; who goes on writing writes to nobody."""

@@ -11,19 +11,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, code_place
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib import codec, json_text
-from pytest_agentbench.lib.child import end_with_parent, read_line
+from pytest_agentbench.lib import codec, json_text, messages
+from pytest_agentbench.lib.child import end_with_parent, read_config
 from pytest_agentbench.lib.import_path import is_import_path, search_path
 from pytest_agentbench.lib.process import child_environment, end_text, first_line
-from pytest_agentbench.records import Json, Scale
+from pytest_agentbench.records import Scale
+from pytest_agentbench.rollouts.isolation.protocol import FROM_CODE_CHECK, CodeCheckConfig, Declarations, FromCodeCheck, NotLoaded
 from pytest_agentbench.rollouts.rollout import prepare
 from pytest_agentbench.scorers import declared_scale
 from pytest_agentbench.suites.datasets import LIMIT
@@ -38,62 +38,49 @@ def brings_any(suite: PoolSuite, variants: Iterable[str]) -> bool:
     )
 
 
-class CodeCheck(NamedTuple):
-    """The result for the code of one suite."""
-
-    fault: str  # why it cannot be loaded, in a sentence that names the suite.yaml; empty if it can
-    scales: Mapping[str, Scale]  # score -> what its scorer declares; empty with a fault
-
-
-def check_all(suites: Sequence[tuple[Suite, Sequence[str]]]) -> list[CodeCheck]:
-    """Checks the code of each suite under its variants, side by side."""
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return [*threads.map(lambda each: check_code(*each), suites)]
-
-
-def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> CodeCheck:
+def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> FromCodeCheck:
     """Loads the code of a suite in a process of its own, which has so many seconds."""
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
     own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # which should be those of the data
     sent = suite.for_pool() if own_tools else replace(suite.for_pool(), scenarios=())
-    config = {"suite": codec.plain(sent), "variants": [*variants], "sys_path": search_path()}
+    config = CodeCheckConfig(sent, tuple(variants), tuple(search_path()))
     with tempfile.TemporaryFile() as output:
-        output.write(json_text.dumps(config, str) + b"\n")
+        output.write(json_text.dumps_any(codec.plain(config)) + b"\n")
         output.seek(0)
         child = subprocess.Popen(command, stdin=output, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child_environment())
     with child:
         answer, expired = first_line(child, seconds)
     if answer:
-        found = json.loads(answer)
-        return CodeCheck(found["fault"], {score: Scale(**scale) for score, scale in found["scales"].items()})
+        return FROM_CODE_CHECK.read(json.loads(answer))
     end = f"did not end within {seconds:g} s" if expired else end_text(child.returncode)
     why = f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end}; importing it should only define things"
-    return CodeCheck(why, {})
+    return NotLoaded(why)
 
 
 def main() -> NoReturn:
     """Answers with the first fault, or with the declarations. Output of the code is discarded, and what it leaves running ends here."""
     end_with_parent(os.getppid(), signal.SIGKILL)
-    config: Json = read_line()
     answer = os.dup(1)
     os.dup2(2, 1)
-    sys.path[:] = config["sys_path"]
-    os.write(answer, json.dumps(_answer(config)).encode() + b"\n")
+    os.write(answer, json.dumps(messages.header(_answer())).encode() + b"\n")
     os._exit(0)
 
 
-def _answer(config: Json) -> Json:
-    """Returns a CodeCheck as JSON."""
-    suite = codec.received(PoolSuite, config["suite"])
-    scales: dict[str, Json] = {}
+def _answer() -> FromCodeCheck:
     try:
-        for variant in config["variants"]:
-            setup = prepare(suite, variant)
-            _check_isolated(suite, variant, setup.agent)
-            scales |= {score: vars(declared_scale(score, scorer)) for score, scorer in setup.scorers.items()}
+        config = read_config(CodeCheckConfig)
+    except ValueError as error:
+        return NotLoaded(str(error))
+    sys.path[:] = config.sys_path
+    scales: dict[str, Scale] = {}
+    try:
+        for variant in config.variants:
+            setup = prepare(config.suite, variant)
+            _check_isolated(config.suite, variant, setup.agent)
+            scales |= {score: declared_scale(score, scorer) for score, scorer in setup.scorers.items()}
     except ConfigError as error:
-        return {"fault": str(error), "scales": {}}
-    return {"fault": "", "scales": scales}
+        return NotLoaded(str(error))
+    return Declarations(scales)
 
 
 def _check_isolated(suite: PoolSuite, variant: str, agent: Agent) -> None:

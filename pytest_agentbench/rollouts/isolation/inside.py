@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 from collections.abc import Sequence
@@ -13,16 +12,34 @@ from typing import Any
 import aiohttp
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import print_exception
 from pytest_agentbench.lib.sizes import Sizes, cut
 from pytest_agentbench.lib.user_frames import with_place
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.llm.model_facts import ModelFacts
-from pytest_agentbench.records import Draft, Json, Rollout, ToolCall
+from pytest_agentbench.records import Draft, Json, ToolCall
+from pytest_agentbench.rollouts.isolation.protocol import (
+    JOBS,
+    TO_AGENT,
+    AgentDone,
+    AgentJob,
+    CallMade,
+    FromAgent,
+    FromScorer,
+    Job,
+    JobRefused,
+    RoleOpened,
+    RoleQuestion,
+    RoleRefused,
+    Scored,
+    ScoreFailed,
+    ScoreJob,
+    StopAgent,
+    TriesSettled,
+)
 from pytest_agentbench.rollouts.rollout import RolloutSetup, outcome
 from pytest_agentbench.rollouts.scores import no_judge, score
-from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.suites.suite import Tool
 from pytest_agentbench.tools.answers import answered
 from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
@@ -37,54 +54,54 @@ def work_off(setup: RolloutSetup, connection: socket.socket) -> None:
 
 async def _work_off(setup: RolloutSetup, connection: socket.socket) -> None:
     line = PoolLine(*await asyncio.open_connection(sock=connection))
-    job, body = await wire.read(line.reader)
-    facts = json.loads(body)
-    scenario = codec.received(Scenario, facts["scenario"])
-    async with aiohttp.ClientSession() as session:
-        work = _agent(setup, scenario, job, line, session) if job["op"] == "agent" else _score(setup, scenario, job, facts, session)
-        task = asyncio.create_task(work)
-        listening = asyncio.create_task(line.listen(task))
-        done = await task
-        listening.cancel()
-    line.tell({"op": "done"}, done)
+    try:
+        job = JOBS.read((await wire.read(line.reader))[0])
+    except ValueError as error:
+        line.tell(JobRefused(str(error)))
+    else:
+        line.tell(await _done(setup, job, line))
     await line.writer.drain()
     line.writer.close()
     await line.writer.wait_closed()
 
 
-async def _agent(setup: RolloutSetup, scenario: Scenario, job: Json, line: PoolLine, session: aiohttp.ClientSession) -> Json:
-    """What became of the agent's work; when it is stopped, what it did so far."""
-    llm = LLM(job["base_url"], job["model"], job["sampling"], session, line.role, facts=ModelFacts(**job["facts"]))
-    scenario = setup.tools.for_scenario(scenario)
+async def _done(setup: RolloutSetup, job: Job, line: PoolLine) -> AgentDone | Scored | ScoreFailed:
+    """Does a job, and returns what became of it."""
+    async with aiohttp.ClientSession() as session:
+        work = _agent(setup, job, line, session) if isinstance(job, AgentJob) else _score(setup, job, session)
+        task: asyncio.Task[AgentDone | Scored | ScoreFailed] = asyncio.create_task(work)
+        listening = asyncio.create_task(line.listen(task))
+        done = await task
+        listening.cancel()
+    return done
+
+
+async def _agent(setup: RolloutSetup, job: AgentJob, line: PoolLine, session: aiohttp.ClientSession) -> AgentDone:
+    """Returns what became of the agent's work. If it is stopped, that is what it did so far."""
+    llm = LLM(job.llm.base_url, job.llm.model, job.sampling, session, line.role, facts=job.llm.facts)
+    scenario = setup.tools.for_scenario(job.scenario)
     async with setup.tools.opened(scenario) as source:
-        tools = ReportedToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job["trial"]), setup.sizes)
+        tools = ReportedToolbox(scenario.tools, line, answered(source, setup.answers, scenario, job.trial), setup.sizes)
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None, setup.sizes, grace=GRACE)
         except asyncio.CancelledError:
             status, reason, answer = "cancelled", "", ""
             with suppress(InfraError):  # what they made of their state up to here
                 tools.settle()
-    done = {"status": status, "reason": reason, "answer": answer, "transcript": llm.transcript}
-    return {
-        **done,
-        "tool_calls": codec.plain(tools.calls),
-        "drafts": codec.plain(tools.drafts),
-        "final_state": tools.final_state,
-    }
+    return AgentDone(status, reason, answer, tuple(llm.transcript), tuple(tools.calls), tuple(tools.drafts), tools.final_state)
 
 
-async def _score(setup: RolloutSetup, scenario: Scenario, job: Json, facts: Json, session: aiohttp.ClientSession) -> Json:
+async def _score(setup: RolloutSetup, job: ScoreJob, session: aiohttp.ClientSession) -> Scored | ScoreFailed:
     async def judge() -> LLM:
-        if "base_url" not in job:
+        if job.judge is None:
             return await no_judge()
-        return LLM(job["base_url"], job["model"], session=session, facts=ModelFacts(**job["facts"]))
+        return LLM(job.judge.base_url, job.judge.model, session=session, facts=job.judge.facts)
 
     try:
-        rollout = codec.received(Rollout, facts["rollout"])
-        return {"score": codec.plain(await score(setup.scorers[job["name"]], scenario, rollout, judge, setup.sizes))}
+        return Scored(await score(setup.scorers[job.scorer], job.scenario, job.rollout, judge, setup.sizes))
     except (Exception, SystemExit) as error:  # the scorer is the user's code
         print_exception(error)  # The other side gets the last of its frames only.
-        return {"error": with_place(f"{type(error).__name__}: {cut(str(error), setup.sizes.reason)}", error)}
+        return ScoreFailed(with_place(f"{type(error).__name__}: {cut(str(error), setup.sizes.reason)}", error))
 
 
 class PoolLine:
@@ -93,36 +110,41 @@ class PoolLine:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._asked: asyncio.Future[Json] | None = None
+        self._asked: asyncio.Future[RoleOpened | RoleRefused] | None = None
         self._one_at_a_time = asyncio.Lock()
 
-    def tell(self, header: Json, body: object) -> None:
-        """Sends something, from whatever thread; at once, so that it has been said whatever happens next."""
-        frame = wire.pack(header, json.dumps(body, default=str).encode())
+    def tell(self, message: FromAgent | FromScorer) -> None:
+        """Sends a message, from whatever thread; at once, so that it has been said whatever happens next."""
+        frame = wire.pack(message)
         if threading.get_ident() == self._thread:
             self.writer.write(frame)
         else:
             self._loop.call_soon_threadsafe(self.writer.write, frame)
 
     async def role(self, name: str, endpoint: Json | None) -> LLM:
-        """A model that plays a role, whose address the pool gives; raises InfraError when it has none."""
+        """Returns a client of the model that plays a role; raises InfraError if the pool refuses it."""
         async with self._one_at_a_time:
             self._asked = self._loop.create_future()
-            self.tell({"op": "role"}, {"name": name, "endpoint": endpoint})
-            reply = await self._asked
-        if "error" in reply:
-            raise InfraError(reply["error"])
-        return LLM(reply["base_url"], reply["model"], facts=ModelFacts(**reply["facts"]))
+            self.tell(RoleQuestion(name, endpoint))
+            answer = await self._asked
+        if isinstance(answer, RoleRefused):
+            raise InfraError(answer.reason)
+        return LLM(answer.llm.base_url, answer.llm.model, facts=answer.llm.facts)
 
     async def listen(self, task: asyncio.Task[Any]) -> None:
-        """Takes replies; stops the work when the pool says so, or is gone."""
-        try:
-            while (message := await wire.read(self.reader))[0]["op"] == "reply":
+        """Takes answers, and stops the work when the pool says so, or is gone."""
+        with suppress(EOFError, ConnectionError):
+            while not isinstance(answer := await self._answer(), StopAgent):
                 if self._asked is not None and not self._asked.done():
-                    self._asked.set_result(message[0])
-        except (EOFError, ConnectionError):
-            pass
+                    self._asked.set_result(answer)
         task.cancel()
+
+    async def _answer(self) -> RoleOpened | RoleRefused | StopAgent:
+        """Returns the next message of the pool. One that cannot be read is a refusal."""
+        try:
+            return TO_AGENT.read((await wire.read(self.reader))[0])
+        except ValueError as error:
+            return RoleRefused(str(error))
 
 
 class ReportedToolbox(Toolbox):
@@ -134,8 +156,8 @@ class ReportedToolbox(Toolbox):
 
     def keep(self, place: int, call: ToolCall) -> None:
         super().keep(place, call)
-        self._line.tell({"op": "tool_call"}, {"place": place, "call": codec.plain(call)})
+        self._line.tell(CallMade(place, call))
 
     def settle_on(self, calls: Sequence[ToolCall], drafts: Sequence[Draft]) -> None:
         super().settle_on(calls, drafts)
-        self._line.tell({"op": "tries"}, {"calls": codec.plain(calls), "drafts": codec.plain(drafts)})
+        self._line.tell(TriesSettled(tuple(calls), tuple(drafts)))

@@ -5,17 +5,34 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import assert_never
 
 from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent
 from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
-from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.sizes import USUAL, Sizes
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.records import JUDGE, Answer, Draft, Json, Rollout, Score, ToolCall
+from pytest_agentbench.records import JUDGE, Answer, Rollout, Score
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any
+from pytest_agentbench.rollouts.isolation.protocol import (
+    FROM_AGENT,
+    FROM_SCORER,
+    AgentDone,
+    AgentJob,
+    CallMade,
+    JobRefused,
+    ModelAccess,
+    RoleOpened,
+    RoleQuestion,
+    RoleRefused,
+    Scored,
+    ScoreFailed,
+    ScoreJob,
+    StopAgent,
+    TriesSettled,
+)
 from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Forking
 from pytest_agentbench.rollouts.rollout import RolloutSetup
 from pytest_agentbench.scorers import Scorer, load_scorer
@@ -61,46 +78,46 @@ class IsolatedAgent:
         """Its answer; raises what the agent raised, and AgentError when its process died."""
         mark = current()
         assert mark is not None  # agents work within a rollout
-        job = {"op": "agent", **_model(llm), "sampling": llm.sampling, "trial": mark.key.trial}
-        async with self.template.process(job, {"scenario": codec.plain(scenario)}) as process:
+        async with self.template.process(AgentJob(scenario, mark.key.trial, _access(llm), llm.sampling)) as process:
             try:
-                status, reason, answer = await _agent_done(process, llm, tools)
+                done = await _agent_done(process, llm, tools)
             except asyncio.CancelledError:  # its time is over: what has it done?
-                with suppress(
-                    TimeoutError, ChildProcessError, InfraError, ValueError
-                ):  # a ValueError: the end came in the middle of a frame
+                with suppress(TimeoutError, ChildProcessError, InfraError):  # a ChildProcessError: perhaps it came in the middle of a frame
                     async with asyncio.timeout(PATIENCE):
-                        process.say("stop")
+                        process.say(StopAgent())
                         await _agent_done(process, llm, tools)
                 raise
             except ChildProcessError as error:
                 raise AgentError(f"the agent's process {error}") from None
-        if status in _ERRORS:
-            ended = _ERRORS[status](reason)
-            ended.answer = answer
+        if done.status in _ERRORS:
+            ended = _ERRORS[done.status](done.reason)
+            ended.answer = done.answer
             raise ended
-        return Answer(answer)
+        return Answer(done.answer)
 
 
-async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> tuple[str, str, str]:
-    """(status, reason, answer) of an agent, when it is done; what it did goes into `llm` and `tools`."""
+async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> AgentDone:
+    """Waits until an agent is done; what it did goes into `llm` and `tools`."""
     while True:
-        match await process.read():
-            case "tool_call", done:
-                tools.keep(done["place"], codec.received(ToolCall, done["call"]))
-            case "tries", done:
-                tools.settle_on([*codec.each_received(ToolCall, done["calls"])], [*codec.each_received(Draft, done["drafts"])])
-            case "role", question:
+        match await process.read(FROM_AGENT):
+            case CallMade(place, call):
+                tools.keep(place, call)
+            case TriesSettled(calls, drafts):
+                tools.settle_on(calls, drafts)
+            case RoleQuestion(name, endpoint):
                 try:
-                    other = await (llm.judge(question["endpoint"]) if question["name"] == JUDGE else llm.role(question["name"]))
-                    process.say("reply", **_model(other))
+                    process.say(RoleOpened(_access(await (llm.judge(endpoint) if name == JUDGE else llm.role(name)))))
                 except InfraError as error:
-                    process.say("reply", error=str(error))
-            case _, done:
-                llm.transcript = done["transcript"]
-                tools.settle_on([*codec.each_received(ToolCall, done["tool_calls"])], [*codec.each_received(Draft, done["drafts"])])
-                tools.final_state = done["final_state"]
-                return done["status"], done["reason"], done["answer"]
+                    process.say(RoleRefused(str(error)))
+            case AgentDone() as done:
+                llm.transcript = [*done.transcript]
+                tools.settle_on(done.tool_calls, done.drafts)
+                tools.final_state = done.final_state
+                return done
+            case JobRefused(reason):
+                raise ChildProcessError(f"could not read its job: {reason}")
+            case never:
+                assert_never(never)
 
 
 def isolated_scorer(template: Forking, name: str) -> Scorer:
@@ -116,17 +133,20 @@ def isolated_scorer(template: Forking, name: str) -> Scorer:
 
 
 async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, rollout: Rollout, judge: LLM | None) -> Score:
-    job = {"op": "score", "name": name, **(_model(judge) if judge else {})}
-    async with template.process(job, {"scenario": codec.plain(scenario), "rollout": codec.plain(rollout)}) as process:
+    async with template.process(ScoreJob(name, scenario, rollout, None if judge is None else _access(judge))) as process:
         try:
-            _, done = await process.read()
+            done = await process.read(FROM_SCORER)
         except ChildProcessError as error:
             raise ChildProcessError(f"the scorer's process {error}") from None
-    if "error" in done:
-        raise ChildProcessError(done["error"])
-    return codec.received(Score, done["score"])
+    match done:
+        case Scored(score):
+            return score
+        case ScoreFailed(reason):
+            raise ChildProcessError(reason)
+        case JobRefused(reason):
+            raise ChildProcessError(f"the scorer's process could not read its job: {reason}")
 
 
-def _model(llm: LLM) -> Json:
-    """A client as the other side makes it again."""
-    return {"base_url": llm.base_url, "model": llm.model, "facts": codec.plain(llm.facts)}
+def _access(llm: LLM) -> ModelAccess:
+    """Returns what the other side makes the same client from."""
+    return ModelAccess(llm.base_url, llm.model, llm.facts)

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 import socket
-import struct
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from pytest_agentbench.errors import ConfigError, InfraError
-from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.lib.process import end_text
 from pytest_agentbench.lib.sizes import USUAL, Sizes
 from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.isolation.protocol import (
+    ENDED,
+    LOADED,
+    Fork,
+    ForkCommand,
+    Job,
+    JobEnded,
+    Kill,
+    NotLoaded,
+    TemplateConfig,
+    ToAgent,
+    packed_command,
+)
 from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite
 
-#: What the pool tells the process that forks: what to do, and the number of the job. START comes with a descriptor: the job's line.
-MESSAGE = struct.Struct("!cI")
-START, KILL = b"+", b"-"
+Message = TypeVar("Message")
 
-
-class ForkEnd(NamedTuple):
-    """The end of a forked process."""
-
-    how: str
-    printed: str  # all the time
+UNREADABLE = "sent a message that cannot be read"
 
 
 class TemplateDied(ConfigError):
@@ -40,10 +45,10 @@ class TemplateDied(ConfigError):
 class Forking(Protocol):
     """A source of processes that have imported the code of a suite."""
 
-    judging: list[str]  # scorers that ask a model
+    judging: tuple[str, ...]  # scorers that ask a model
     settings: Json  # the agent's, with its defaults
 
-    def process(self, job: Json, facts: Json) -> AbstractAsyncContextManager[ForkedProcess]:
+    def process(self, job: Job) -> AbstractAsyncContextManager[ForkedProcess]:
         """Yields a process for a job. It ends with the context."""
 
 
@@ -56,9 +61,9 @@ class Template:
         """`died` is called once, when the process can fork no more, before any job learns of it; `close` counts as well."""
         self._control, self._process, self._died = control, process, died
         self._numbers = itertools.count(1)
-        self._ends: dict[int, asyncio.Future[ForkEnd]] = {}
+        self._ends: dict[int, asyncio.Future[JobEnded]] = {}
         self._listening: asyncio.Task[None] | None = None
-        self.judging: list[str] = []  # scorers that ask a model
+        self.judging: tuple[str, ...] = ()  # scorers that ask a model
         self.settings: Json = {}  # the agent's, with its defaults
 
     @classmethod
@@ -72,23 +77,23 @@ class Template:
             template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=its.fileno()), died)
         control.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=control.dup())
-        level = logging.getLogger().level  # the pool's
-        config = {"suite": codec.plain(replace(suite, scenarios=())), "variant": variant, "sys_path": sys.path, "log_level": level}
-        config["sizes"] = asdict(sizes)
         try:
-            writer.write(wire.pack(config))
-            facts, settings = await wire.read(reader)
+            sent = replace(suite, scenarios=())
+            writer.write(wire.pack(TemplateConfig(sent, variant, sizes, tuple(sys.path), logging.getLogger().level)))
+            answer = LOADED.read((await wire.read(reader))[0])
         except (EOFError, ConnectionError):
             writer.close()
             await template.close()
             raise TemplateDied(
                 f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {end_text(template._process.returncode or 0)}"
             ) from None
-        if "error" in facts:
+        except ValueError as error:
+            answer = NotLoaded(f"{suite.folder / SUITE_FILE}: the process that imports the suite's code {UNREADABLE}: {error}")
+        if isinstance(answer, NotLoaded):
             writer.close()
             await template.close()
-            raise ConfigError(facts["error"])
-        template.judging, template.settings = facts["judging"], json.loads(settings)
+            raise ConfigError(answer.reason)
+        template.judging, template.settings = answer.judging, answer.settings
         template._listening = asyncio.create_task(template._listen(reader, writer))
         return template
 
@@ -102,17 +107,17 @@ class Template:
         self._control.close()
 
     @asynccontextmanager
-    async def process(self, job: Json, facts: Json) -> AsyncIterator[ForkedProcess]:
+    async def process(self, job: Job) -> AsyncIterator[ForkedProcess]:
         """A process for a job; in the end it is gone, and what it printed is printed here."""
         number = next(self._numbers)
         mine, its = socket.socketpair()
         ended = self._ends[number] = asyncio.get_running_loop().create_future()
         with its:
             try:
-                await self._say(START, number, its.fileno())
+                await self._say(Fork(number), its.fileno())
                 its.close()
                 reader, writer = await asyncio.open_connection(sock=mine)
-                writer.write(wire.pack(job, json.dumps(facts, default=str).encode()))
+                writer.write(wire.pack(job))
                 try:
                     yield ForkedProcess(reader, writer, ended)
                 finally:
@@ -121,13 +126,13 @@ class Template:
             finally:
                 del self._ends[number]
 
-    async def _gone(self, number: int, ended: asyncio.Future[ForkEnd]) -> None:
+    async def _gone(self, number: int, ended: asyncio.Future[JobEnded]) -> None:
         with suppress(InfraError):  # it is gone with the process that forked it
-            await self._say(KILL, number)
+            await self._say(Kill(number))
             sys.stderr.write((await asyncio.shield(ended)).printed)
 
-    async def _say(self, what: bytes, number: int, *descriptors: int) -> None:
-        message = MESSAGE.pack(what, number)
+    async def _say(self, command: ForkCommand, *descriptors: int) -> None:
+        message = packed_command(command)
         try:
             while True:
                 with suppress(BlockingIOError):  # hundreds of processes are to be forked at once
@@ -139,11 +144,13 @@ class Template:
             raise InfraError(f"the process that runs the suite's code is gone: {error}") from error
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(EOFError, ConnectionError):
+        with suppress(EOFError, ConnectionError, ValueError):
             while True:
-                message, printed = await wire.read(reader)
-                if (ended := self._ends.get(message["job"])) is not None and not ended.done():
-                    ended.set_result(ForkEnd(message["how"], printed.decode()))
+                end = ENDED.read((await wire.read(reader))[0])
+                if (ended := self._ends.get(end.job)) is not None and not ended.done():
+                    ended.set_result(end)
+        with suppress(OSError):  # A process whose messages cannot be read ends with its connection.
+            self._control.shutdown(socket.SHUT_RDWR)
         writer.close()
         self._lose()
         how = await self.end()
@@ -167,15 +174,16 @@ class ForkedProcess:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    ended: asyncio.Future[ForkEnd]  # raises InfraError when nobody knows
+    ended: asyncio.Future[JobEnded]  # raises InfraError when nobody knows
 
-    async def read(self) -> tuple[str, Json]:
-        """What it says next; raises ChildProcessError, with how it ended, when it says nothing more."""
+    async def read(self, messages: Messages[Message]) -> Message:
+        """Returns its next message; raises ChildProcessError, with how it ended, when there are no more, and for one that is damaged."""
         try:
-            header, body = await wire.read(self.reader)
+            return messages.read((await wire.read(self.reader))[0])
         except (EOFError, ConnectionError):
             raise ChildProcessError((await asyncio.shield(self.ended)).how) from None
-        return header["op"], json.loads(body)
+        except ValueError as error:
+            raise ChildProcessError(f"{UNREADABLE}: {error}") from None
 
-    def say(self, op: str, **more: str) -> None:
-        self.writer.write(wire.pack({"op": op, **more}))
+    def say(self, message: ToAgent) -> None:
+        self.writer.write(wire.pack(message))

@@ -12,6 +12,7 @@ from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
+from pytest_agentbench.rollouts.isolation.protocol import Job
 from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template, TemplateDied
 from pytest_agentbench.rollouts.pool.scheduler import Scheduler
 from pytest_agentbench.rollouts.protocol import Answered, ControllerQuestion, PoolNote, TemplateLost, TemplateServes
@@ -76,7 +77,7 @@ class TemplateKeeper:
         self._suite, self._variant, self._host = suite, variant, host
         self._group = suite.name if variant == "default" else f"{suite.name}-{variant}"
         self._name = f"template of {self._group}"
-        self.judging: list[str] = []  # scorers that ask a model
+        self.judging: tuple[str, ...] = ()  # scorers that ask a model
         self.settings: Json = {}  # the agent's, with its defaults
         self._template: Template | None = None  # None while no process serves
         self._serves = asyncio.Event()  # a process serves, or none ever will
@@ -94,12 +95,12 @@ class TemplateKeeper:
                 raise ConfigError(self._gone) from death
 
     @asynccontextmanager
-    async def process(self, job: Json, facts: Json) -> AsyncIterator[ForkedProcess]:
+    async def process(self, job: Job) -> AsyncIterator[ForkedProcess]:
         """Yields a process for a job, which ends with the context; raises InfraError if the template process has been given up."""
         await self._serves.wait()
         if self._template is None:
             raise InfraError(self._gone)
-        async with self._template.process(job, facts) as process:
+        async with self._template.process(job) as process:
             yield process
 
     async def close(self) -> None:

@@ -41,7 +41,7 @@ def asked(home: Path, message: object) -> Any:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(str(home / "control"))
-        wire.send(connection, message)
+        connection.sendall(wire.framed(message))
         try:
             answer: object = FROM_GUARDIAN.read(wire.receive(connection)[0])
         except OtherVersion as error:

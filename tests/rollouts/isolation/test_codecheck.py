@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.records import UNDECLARED, Json, Scale
-from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_all, check_code
+from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_code
+from pytest_agentbench.rollouts.isolation.protocol import Declarations, FromCodeCheck, NotLoaded
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 
@@ -19,12 +21,18 @@ def suite(folder: Path, code: str, **keys: Any) -> Suite:
     return Suite("shop", folder, (), dataset=data, **{"agent": {"kind": "./agent.py:run"}, **keys})
 
 
+def scales_of(answer: FromCodeCheck) -> Mapping[str, Scale]:
+    """The declarations of code that can be loaded."""
+    assert isinstance(answer, Declarations), answer
+    return answer.scales
+
+
 def test_sound_code(tmp_path: Path) -> None:
     """Code that can be loaded has no fault, whatever it prints; it is not imported here, and it sees where this process imports from."""
     code = f"import sys, threading, tests.project\nassert {sys.path!r} == sys.path\nprint('x' * 100_000)\n"
     code += "threading.Thread(target=threading.Event().wait).start()\ndef run(scenario): ...\n"
 
-    assert "" == check_code(suite(tmp_path, code), ["default"]).fault
+    assert {"tsq"} == {*scales_of(check_code(suite(tmp_path, code), ["default"]))}
     assert not [name for name in sys.modules if name.startswith("agentbench_agent_")]
 
 
@@ -35,21 +43,21 @@ def test_code_that_never_ends(tmp_path: Path) -> None:
     sentence = (
         f"{tmp_path}/suite.yaml: the process that imports the suite's code did not end within 0.5 s; importing it should only define things"
     )
-    assert sentence == check_code(hanging, ["default"], seconds=0.5).fault
+    assert NotLoaded(sentence) == check_code(hanging, ["default"], seconds=0.5)
 
 
 def test_several_suites(tmp_path: Path) -> None:
-    """Each has its own fault, in their order; a fault of a variant counts where the variant is to run."""
+    """Each has its own fault; a fault of a variant counts if the variant is to run."""
     sound = suite(tmp_path / "sound", "def run(scenario): ...", variants={"odd": {"kind": "./agent.py:walk"}})
     broken = suite(tmp_path / "broken", "1 / 0")
 
-    first, second, third = (each.fault for each in check_all([(sound, ["default"]), (broken, ["default"]), (sound, ["default", "odd"])]))
+    first, second, third = check_code(sound, ["default"]), check_code(broken, ["default"]), check_code(sound, ["default", "odd"])
 
-    assert "" == first
-    assert (
-        f"{tmp_path}/broken/suite.yaml: agent './agent.py:run' cannot be loaded: ZeroDivisionError: division by zero (agent.py:1)" == second
-    )
-    assert f"{tmp_path}/sound/suite.yaml: agent './agent.py:walk' cannot be loaded: there is no 'walk' in it; it defines: run" == third
+    assert {"tsq"} == {*scales_of(first)}
+    division = "agent './agent.py:run' cannot be loaded: ZeroDivisionError: division by zero (agent.py:1)"
+    assert NotLoaded(f"{tmp_path}/broken/suite.yaml: {division}") == second
+    walk = "agent './agent.py:walk' cannot be loaded: there is no 'walk' in it; it defines: run"
+    assert NotLoaded(f"{tmp_path}/sound/suite.yaml: {walk}") == third
 
 
 def test_whose_code_is_tried(tmp_path: Path) -> None:
@@ -63,16 +71,13 @@ def test_whose_code_is_tried(tmp_path: Path) -> None:
 
 
 def test_declarations(tmp_path: Path) -> None:
-    """The process answers with what each scorer declares, of its own code and built-in ones; with a fault it answers with none."""
+    """The process answers with what each scorer declares, of its own code and built-in ones."""
     code = "from pytest_agentbench import scorer\ndef run(scenario): ...\ndef plain(scenario, rollout): return 1\n"
     code += "@scorer(better='lower', range=(0, float('inf')), unit='mistakes')\ndef counted(scenario, rollout): return 1\n"
     scorers: Json = {"./agent.py:counted": {}, "./agent.py:plain": {}, "hallucinated": {}}
-    found = check_code(suite(tmp_path, code, scorers=scorers), ["default"])
 
-    assert "" == found.fault
     assert {
         "counted": Scale("lower", 0.0, None, "mistakes", declared=True),
         "plain": UNDECLARED,
         "hallucinated": Scale("lower", 0.0, None, "calls", declared=True),
-    } == found.scales
-    assert {} == check_code(suite(tmp_path / "broken", "1 / 0"), ["default"]).scales
+    } == scales_of(check_code(suite(tmp_path, code, scorers=scorers), ["default"]))

@@ -206,7 +206,7 @@ async def test_a_controller_that_cannot_be_understood() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         test.ask(ROLLOUT)
-        controller.writer.write(wire.pack(["HoldAttempts", {"why": 5}]))
+        controller.writer.write(wire.framed(["HoldAttempts", {"why": 5}]))
         answer, _ = await test.answer(ROLLOUT)
 
         assert isinstance(answer, UnrecordedRollout)

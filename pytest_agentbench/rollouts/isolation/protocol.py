@@ -1,0 +1,244 @@
+"""Messages between the processes that a suite's own code runs in and the ones that start them.
+
+- The pool sends a template process a `TemplateConfig`. It answers with `Loaded` or `NotLoaded`. From then on the pool sends `Fork` and
+  `Kill`, and the template process sends a `JobEnded` for each process that it has forked.
+- Each forked process has a connection of its own to the pool, over which it gets one job. For an `AgentJob` it sends what the agent does
+  as it happens, and finally an `AgentDone`. For a `ScoreJob` it sends `Scored` or `ScoreFailed`. Then it ends.
+- The controller starts the code check with a `CodeCheckConfig`. It answers with `Declarations` or `NotLoaded`, and ends.
+
+User code makes some of the values, and `wire.pack` makes texts of those that JSON cannot express.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_agentbench.lib.messages import Messages
+from pytest_agentbench.lib.sizes import Sizes
+from pytest_agentbench.llm.model_facts import ModelFacts
+from pytest_agentbench.records import Draft, Json, Rollout, Scale, Score, ToolCall
+from pytest_agentbench.suites.suite import PoolSuite, Scenario
+
+
+@dataclass(frozen=True)
+class TemplateConfig:
+    """The first message of the pool to a template process, which imports the suite's code and answers with `Loaded` or `NotLoaded`."""
+
+    suite: PoolSuite  # without scenarios
+    variant: str
+    sizes: Sizes  # of texts
+    sys_path: tuple[str, ...]  # where the pool looks for modules
+    log_level: int  # of the pool
+
+
+@dataclass(frozen=True)
+class Fork:
+    """The pool has a job: the template process forks a process for it. With the message comes a descriptor, the job's connection."""
+
+    job: int  # a number that no other job of this template process has
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The pool needs the process of a job no longer: the template process kills it, if it still runs, with all that it started."""
+
+    job: int
+
+
+ForkCommand = Fork | Kill
+
+#: How a command is sent, always as one message of so many bytes, because descriptors belong to bytes.
+_COMMAND = struct.Struct("!cI")
+COMMAND_BYTES = _COMMAND.size
+_MARKS: Mapping[type[ForkCommand], bytes] = {Fork: b"+", Kill: b"-"}
+
+
+def packed_command(command: ForkCommand) -> bytes:
+    """Returns the bytes of a command."""
+    return _COMMAND.pack(_MARKS[type(command)], command.job)
+
+
+def command_in(data: bytes) -> ForkCommand:
+    """Returns the command in COMMAND_BYTES bytes; raises ValueError for anything else."""
+    for kind, mark in _MARKS.items():
+        if len(data) == COMMAND_BYTES and data.startswith(mark):
+            return kind(_COMMAND.unpack(data)[1])
+    raise ValueError(f"{data!r} is no command")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A template process has imported the suite's code and can fork. The pool sends it jobs from now on."""
+
+    judging: tuple[str, ...]  # scorers that ask a model
+    settings: Json  # the agent's, with its defaults
+
+
+@dataclass(frozen=True)
+class NotLoaded:
+    """A template process or a code check cannot load the suite's code, and ends. The suite's rollouts or tests get the reason."""
+
+    reason: str  # a sentence that names the suite.yaml
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """A process that a template process has forked has ended, and so has all that it started. The pool prints its output."""
+
+    job: int
+    how: str  # such as `ended with exit code 3`
+    printed: str  # beginning and end of what it printed
+
+
+CONFIG: Messages[TemplateConfig] = Messages(TemplateConfig)
+LOADED: Messages[Loaded | NotLoaded] = Messages(Loaded | NotLoaded)  # the first message of a template process
+ENDED: Messages[JobEnded] = Messages(JobEnded)  # all others
+
+
+@dataclass(frozen=True)
+class ModelAccess:
+    """How a forked process calls a model: through the tap, as the pool would."""
+
+    base_url: str  # of the tap, with the token of the attempt
+    model: str  # its name in requests
+    facts: ModelFacts
+
+
+@dataclass(frozen=True)
+class AgentJob:
+    """The first message of the pool to a forked process: the suite's agent is to work on a scenario.
+
+    The process sends what happens as `CallMade`, `TriesSettled` and `RoleQuestion`, and finally `AgentDone`.
+    """
+
+    scenario: Scenario
+    trial: int  # counted from 1
+    llm: ModelAccess
+    sampling: Json  # sampling parameters of every request
+
+
+@dataclass(frozen=True)
+class ScoreJob:
+    """The first message of the pool to a forked process: one of the suite's scorers is to score a rollout.
+
+    The process answers with `Scored` or `ScoreFailed`.
+    """
+
+    scorer: str  # name of the score
+    scenario: Scenario
+    rollout: Rollout
+    judge: ModelAccess | None  # None: the scorer asks no model
+
+
+Job = AgentJob | ScoreJob
+JOBS: Messages[Job] = Messages(Job)
+
+
+@dataclass(frozen=True)
+class RoleOpened:
+    """The pool's answer to a `RoleQuestion`: the agent gets a client with this access."""
+
+    llm: ModelAccess
+
+
+@dataclass(frozen=True)
+class RoleRefused:
+    """The pool's answer to a `RoleQuestion` if the role cannot be asked: the agent gets an InfraError."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class StopAgent:
+    """The pool stops an agent, because its time is over or its rollout is cancelled. The process sends `AgentDone` with what is done."""
+
+
+ToAgent = RoleOpened | RoleRefused | StopAgent
+TO_AGENT: Messages[ToAgent] = Messages(ToAgent)
+
+
+@dataclass(frozen=True)
+class CallMade:
+    """An agent has made a tool call, or a call of it has ended. The pool records it: an agent that is killed has made it all the same."""
+
+    place: int  # among the calls of the rollout, counted from 0
+    call: ToolCall
+
+
+@dataclass(frozen=True)
+class TriesSettled:
+    """An agent has chosen among its tries. The pool records these calls and drafts in place of all others."""
+
+    calls: tuple[ToolCall, ...]
+    drafts: tuple[Draft, ...]
+
+
+@dataclass(frozen=True)
+class RoleQuestion:
+    """An agent wants to call a role of the suite. It waits for `RoleOpened` or `RoleRefused`, and asks nothing else until then."""
+
+    name: str
+    endpoint: Json | None  # of a judge that the agent names itself; None: the one that the suite says
+
+
+@dataclass(frozen=True)
+class AgentDone:
+    """An agent has ended, or was stopped. The pool makes all this part of the rollout. It is the last message of the process."""
+
+    status: str  # one of STATUSES
+    reason: str  # why it is not `ok`
+    answer: str
+    transcript: tuple[Json, ...]  # the conversation of the last call of the model
+    tool_calls: tuple[ToolCall, ...]
+    drafts: tuple[Draft, ...]
+    final_state: Json | None  # of the tools, where they have a state
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A scorer has scored the rollout of its job. It is the last message of the process."""
+
+    score: Score
+
+
+@dataclass(frozen=True)
+class ScoreFailed:
+    """A scorer has raised something, so there is no score. It is the last message of the process."""
+
+    reason: str  # the exception, with its place in the suite's code
+
+
+@dataclass(frozen=True)
+class JobRefused:
+    """A forked process cannot read its job, and ends. The attempt or the score fails with the reason."""
+
+    reason: str
+
+
+FromAgent = CallMade | TriesSettled | RoleQuestion | AgentDone | JobRefused
+FROM_AGENT: Messages[FromAgent] = Messages(FromAgent)
+
+FromScorer = Scored | ScoreFailed | JobRefused
+FROM_SCORER: Messages[FromScorer] = Messages(FromScorer)
+
+
+@dataclass(frozen=True)
+class CodeCheckConfig:
+    """The line on the stdin of the code check, which loads the suite's code for each variant and answers with one line."""
+
+    suite: PoolSuite  # with scenarios only if the suite has tools of its own
+    variants: tuple[str, ...]
+    sys_path: tuple[str, ...]  # where the controller looks for modules
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """The code check has loaded the suite's code. The controller adds the scales to the suite."""
+
+    scales: Mapping[str, Scale]  # score -> what its scorer declares
+
+
+FromCodeCheck = Declarations | NotLoaded
+FROM_CODE_CHECK: Messages[FromCodeCheck] = Messages(FromCodeCheck)
