@@ -11,4 +11,4 @@ Record = TypeVar("Record")
 
 def sent(record: Record) -> Record:
     """Returns the record after a way through JSON, as messages take it."""
-    return codec.received(type(record), json_text.loads(json_text.dumps(codec.plain(record), str)))
+    return codec.received(type(record), json_text.loads(json_text.dumps_any(codec.plain(record))))

@@ -115,7 +115,7 @@ async def test_places_that_are_none(tap: Tap, upstream: UpstreamFacts) -> None:
 )
 async def test_questions_that_cannot_be_read(line: Agent, header: Any, reason: str) -> None:
     """They are refused with a sentence, whatever body comes with them, and the next question is answered."""
-    await line.send(HELLO + wire.pack(header, b"abc") + wire.pack(GetTapStats()))
+    await line.send(HELLO + wire.framed(header, b"abc") + wire.pack(GetTapStats()))
     refusal, answer = [FROM_TAP.read((await wire.read(line.reader))[0]) for _ in range(2)]
 
     assert isinstance(refusal, TapRefusal)

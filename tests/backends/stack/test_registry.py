@@ -15,7 +15,7 @@ from pytest_agentbench.backends.stack import registry
 from pytest_agentbench.backends.stack.protocol import FROM_GUARDIAN, HoldStack, StackFacts
 from pytest_agentbench.cli import main
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.messages import PROTOCOL, OtherVersion
+from pytest_agentbench.lib.messages import PROTOCOL, OtherVersion, header
 from tests.backends.conftest import Boot, spec
 from tests.waits import wait_for
 
@@ -41,7 +41,7 @@ def asked(home: Path, message: object) -> Any:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(str(home / "control"))
-        connection.sendall(wire.framed(message))
+        connection.sendall(wire.framed(message if isinstance(message, list) else header(message)))
         try:
             answer: object = FROM_GUARDIAN.read(wire.receive(connection)[0])
         except OtherVersion as error:

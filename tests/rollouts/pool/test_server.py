@@ -270,7 +270,7 @@ async def test_an_unknown_question() -> None:
     async with session() as connected:
         test = await connected.connect("test")
         for header, fault in ((["Sing", {}], "the message 'Sing' is unknown"), (["GetRollout", {"key": 5}], "key is a whole number")):
-            test.writer.write(wire.pack(header))
+            test.writer.write(wire.framed(header))
             answer, _ = await test.answer(ROLLOUT)
 
             assert isinstance(answer, QuestionRefused)
