@@ -30,6 +30,14 @@ class Shop:
     rooms: Mapping[str, tuple[Lamp, ...]]
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two shops."""
+
+    a: Shop
+    b: Shop
+
+
 LARGE, SMALL = ("100 W", "60 W"), ("5 W",)
 SHOP = Shop({"hall": (Lamp("a", LARGE), Lamp("b", SMALL)), "attic": (Lamp("c", LARGE), Lamp("d"), Lamp("e", SMALL, 3))})
 
@@ -72,3 +80,9 @@ def test_a_wrong_number_is_named(room: str, place: int, change: dict[str, Any], 
         received(Shop, written)
 
     assert sentence == str(raised.value)
+
+
+def test_a_fault_around_numbers_is_named() -> None:
+    """A field that is missing is told before the values that the record's numbers stand for are known."""
+    with pytest.raises(ValueError, match=r"^b is missing$"):
+        received(Pair, {"a": plain(SHOP)})
