@@ -40,12 +40,8 @@ def records_of(home: ModuleType) -> Iterator[type]:
             yield kind
 
 
-def has_readers(home: ModuleType) -> bool:
-    """Returns whether a module holds the messages of a connection."""
-    return any(isinstance(each, Messages) for each in vars(home).values())
-
-
-PROTOCOLS = [messages, *filter(has_readers, map(module, sorted(PACKAGE.rglob("protocol.py"))))]
+#: Modules of messages; that of the engine has what policies return, which is not sent.
+PROTOCOLS = [messages, *(module(file) for file in sorted(PACKAGE.rglob("protocol.py")) if file.parent.name != "engine")]
 READERS = [(name, each) for home in PROTOCOLS for name, each in vars(home).items() if isinstance(each, Messages)]
 MESSAGES = [kind for home in PROTOCOLS for kind in records_of(home)]
 RECORDS = [kind for file in sorted((PACKAGE / "records").glob("[a-z]*.py")) for kind in records_of(module(file))]
