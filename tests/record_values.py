@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pytest_agentbench.lib.record_fields import is_array, is_record, is_union, parts_of
+from pytest_agentbench.records import Json
 
 FEW = 2  # elements of a list or an object, at most
 TEXTS = st.text(max_size=6)
@@ -27,7 +28,7 @@ SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     Path: st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=FEW).map(lambda parts: Path(*parts)),
     date: st.dates(),
-    dict: OBJECTS,
+    Json: OBJECTS,
 }
 
 #: A JSON value of each shape.
@@ -37,8 +38,8 @@ SHAPES = {str: "\0", bool: True, int: 7, float: 0.5, list: [[None]], dict: {"\0"
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Returns a strategy for values of a type that the codec knows."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if kind in SIMPLE or origin is dict:
-        return SIMPLE[origin or kind]
+    if kind in SIMPLE:
+        return SIMPLE[kind]
     if is_union(kind):
         return st.one_of(*map(values_of, inner))
     if is_record(kind):

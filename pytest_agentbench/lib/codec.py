@@ -213,7 +213,7 @@ def _encoded(kind: Any, value: str, source: _FunctionText) -> str:
         return f"{source.name(plain if kind is Any else TEXTS[kind][0])}({value})"
     if is_record(kind):
         return f"{source.later(kind, encoder)}({value}, s)"
-    if typing.get_origin(kind) in (None, dict):
+    if typing.get_origin(kind) is None or kind == Json:
         return value
     return _encoded_parts(inner, value, source, is_list=typing.get_origin(kind) is tuple)
 

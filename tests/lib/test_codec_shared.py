@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +26,7 @@ class Lamp:
 class Shop:
     """Lamps by room."""
 
-    rooms: Mapping[str, tuple[Lamp, ...]]
+    rooms: dict[str, tuple[Lamp, ...]]
 
 
 @dataclass(frozen=True)
