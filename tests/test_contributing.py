@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-import pytest_agentbench
-from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import read_journal
+from tests.package_copy import PACKAGE, PackageCopy, write_project
 from tests.project import PYTEST
 
-PACKAGE = Path(pytest_agentbench.__file__).parent
 TABLE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| what | file | line |")[2].partition("\n\n")[0]
 
 
@@ -250,12 +246,11 @@ def test_fresh(rollout, thresholds):
 }
 
 
-class House:
+class House(PackageCopy):
     """A copy of the package to which one of each was added."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.package = folder, folder / "pytest_agentbench"
-        shutil.copytree(PACKAGE, self.package, ignore=shutil.ignore_patterns("__pycache__"))
+        super().__init__(folder)
         for added in ADDED.values():
             self.add(added)
         self.replace("tap/dialects/__init__.py", "dialects import chat,", "dialects import fresh, chat,")
@@ -270,24 +265,6 @@ class House:
         (opening,) = re.findall(rf"^{name}\b[^=\n]*= {{", (self.package / file).read_text(), re.MULTILINE)
         self.replace(file, opening, f"{opening}{added.line}")
 
-    def replace(self, file: str, old: str, new: str) -> None:
-        text = (self.package / file).read_text()
-        assert 1 == text.count(old), f"{file}: {old}"
-        (self.package / file).write_text(text.replace(old, new))
-
-    def run(self, *command: str, folder: Path | None = None) -> str:
-        """What a command that uses the copy says."""
-        environment = {**child_environment(), "PYTHONPATH": str(self.folder)}
-        done = subprocess.run(
-            [*command], cwd=folder or self.folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert 0 == done.returncode, done.stdout + done.stderr
-        return done.stdout
-
-    def python(self, *lines: str) -> list[str]:
-        """What these lines print."""
-        return self.run(sys.executable, "-c", "\n".join(lines)).splitlines()
-
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> House:
@@ -298,9 +275,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 def session(house: House, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project after a session with the copy."""
     project = tmp_path_factory.mktemp("project")
-    for name, text in PROJECT.items():
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(text)
+    write_project(project, PROJECT)
     said = house.run(*PYTEST, "-m", "fresh", "--agentbench-backend=fresh", "--agentbench-fresh=3", folder=project)
     assert "2 passed" in said
     return project

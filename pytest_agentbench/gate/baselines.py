@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.evidence import SCHEMA, Evidence, RunFacts, trial_of
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, trial_of
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.json_file import bounded_json
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.run_file import find_run, read_run
 
+SCHEMA = "agentbench-baseline/5"  # docs/gates.md describes it
 FOLDER = "baselines"  # beside the run directories; the only part of reports/ that is committed
 
 
@@ -38,9 +39,17 @@ def read_evidence(path: Path) -> Evidence:
         lines = _lines(path)
         header = next(lines, {})
         refuse_another_schema(path, header)
-        return Evidence.from_lines(chain([header], lines))
+        return Evidence.of(_facts_in(header), (codec.read(Trial, each) for each in lines))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{path} is no baseline: {error}; `agentbench baseline promote RUN` writes one") from error
+
+
+def _facts_in(header: Json) -> RunFacts:
+    """Returns what the first line of a baseline file says of its run; raises ValueError or KeyError."""
+    about = {name: header.pop(name) for name in ("schema", "suite", "replaces", "reason")}
+    if about["schema"] != SCHEMA or not about["suite"]:
+        raise ValueError(f"the first line is no header of schema {SCHEMA}")
+    return codec.read(RunFacts, header)
 
 
 def refuse_another_schema(path: Path, header: Json) -> None:
@@ -57,7 +66,11 @@ def _lines(path: Path) -> Iterator[Json]:
 
 
 def write_baseline(evidence: Evidence, suite: str, path: Path, replaces: str | None = None, reason: str = "") -> Path:
-    """One suite's baseline file, which is there as a whole or not at all."""
+    """Writes the baseline of a suite with all its variants, as a whole or not at all: a header, and a line for each rollout.
+
+    `replaces` is the run that was the baseline before, `reason` why a lower one takes its place; both are for people.
+    """
+    header = {"schema": SCHEMA, "suite": suite, "replaces": replaces, "reason": reason, **codec.plain(evidence.facts)}
+    trials = (trial for trials in evidence.groups.values() for trial in trials if trial.suite == suite)
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in evidence.to_lines(suite, replaces, reason))
-    return write_whole(path, "".join(lines))
+    return write_whole(path, "".join(json.dumps(codec.plain(line), ensure_ascii=False) + "\n" for line in (header, *trials)))

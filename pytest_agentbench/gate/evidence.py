@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.lib import codec
 from pytest_agentbench.metrics import registry, timings
 from pytest_agentbench.metrics.goodput import is_unknown, values_of
 from pytest_agentbench.records import Json, LLMCall, Rollout, Scale, scale_in
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
-
-SCHEMA = "agentbench-baseline/5"  # docs/gates.md describes it
 
 
 @dataclass(frozen=True)
@@ -63,15 +60,15 @@ class RunFacts:
     lost: int = 0  # of them, those that never ended
     scenarios: Mapping[str, int] = field(default_factory=dict)  # group -> how many its data set has
     stopwatch: str | None = None  # its verdict on the timings
-    unusable: Sequence[str] = ()  # what it says is not usable: `ttft.p99`, or the objective `goodput.itl`
+    unusable: tuple[str, ...] = ()  # what it says is not usable: `ttft.p99`, or the objective `goodput.itl`
     cache: str = "carry"  # how the prefix cache was made ready
     rates: Mapping[str, float | None] = field(default_factory=dict)  # metric of a session -> its value
     efficiency: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # group -> metric of a suite -> its value
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
     commit: str | None = None  # of the repository
     finished_at: str = ""  # ISO 8601
-    quarantined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> scenarios that rules leave out
-    unsupported: Mapping[str, Sequence[str]] = field(default_factory=dict)  # group -> tasks that were skipped for what they ask for
+    quarantined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group -> scenarios that rules leave out
+    unsupported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group -> tasks that were skipped for what they ask for
     most_rounds: int = 0  # of trials, where they were added until the verdict stood; 0: their number was fixed
     rounds: int = 0  # of them, those after which the rules were last looked at
     scales: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)  # group -> score -> what its scorer declares
@@ -104,8 +101,8 @@ class RunFacts:
             slo=run.settings.slo,
             commit=run.environment.git.commit if run.environment.git else None,
             finished_at=run.finished_at,
-            quarantined={name: ids for name, suite in run.suites.items() if (ids := [each.scenario for each in suite.quarantined])},
-            unsupported={name: [*suite.unsupported] for name, suite in run.suites.items() if suite.unsupported},
+            quarantined={name: ids for name, suite in run.suites.items() if (ids := tuple(each.scenario for each in suite.quarantined))},
+            unsupported={name: tuple(suite.unsupported) for name, suite in run.suites.items() if suite.unsupported},
             most_rounds=run.rounds.most if run.rounds else 0,
             rounds=run.rounds.ran if run.rounds else 0,
         )
@@ -148,26 +145,6 @@ class Evidence:
         kept = [trial for trial in self.groups.get(group, ()) if trial.scenario not in scenarios]
         size = max(0, self.facts.scenarios.get(group, 0) - len(scenarios))
         return Evidence(replace(self.facts, scenarios={**self.facts.scenarios, group: size}), {**self.groups, group: kept})
-
-    def to_lines(self, suite: str, replaces: str | None = None, reason: str = "") -> Iterable[Json]:
-        """A baseline file of one suite with all its variants: a header, then a line a rollout.
-
-        `replaces` is the run that was the baseline before, `reason` why a lower one takes its place; both are for people.
-        """
-        yield {"schema": SCHEMA, "suite": suite, "replaces": replaces, "reason": reason, **asdict(self.facts)}
-        yield from (codec.plain(trial) for trials in self.groups.values() for trial in trials if trial.suite == suite)
-
-    @classmethod
-    def from_lines(cls, lines: Iterable[Json]) -> Evidence:
-        """Raises ValueError, TypeError or KeyError for what is no baseline file."""
-        every = iter(lines)
-        header = dict(next(every, {}))
-        if header.pop("schema", None) != SCHEMA or not header.pop("suite", None):
-            raise ValueError(f"the first line is no header of schema {SCHEMA}")
-        del header["replaces"], header["reason"]
-        scales = {group: {score: Scale(**each) for score, each in scores.items()} for group, scores in header["scales"].items()}
-        facts = RunFacts(**{**header, "unusable": tuple(header["unusable"]), "scales": scales})
-        return cls.of(facts, (codec.read(Trial, each) for each in every))
 
 
 def trial_of(rollout: Rollout) -> Trial:

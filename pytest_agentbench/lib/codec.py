@@ -46,7 +46,8 @@ class Reading(NamedTuple):
     """A record, of a file or a message, while it is read."""
 
     message: bool  # no field may be missing
-    shared: list[Any]  # values of fields that are SHARED, as far as it has been read
+    #: Values of SHARED fields so far. While a fault is located: a tuple of those before it if it is a number of one, None otherwise.
+    shared: list[Any] | tuple[Any, ...] | None
 
 
 class WrongValue(ValueError):
@@ -55,6 +56,10 @@ class WrongValue(ValueError):
     def __init__(self, sentence: str, at: str = "") -> None:
         super().__init__(sentence)
         self.sentence, self.at = sentence, at
+
+
+class WrongNumber(WrongValue):
+    """A number of a shared value that does not exist."""
 
 
 def plain(value: Any) -> Any:
@@ -88,26 +93,27 @@ def each_received(kind: type[Record], data: Iterable[object]) -> tuple[Record, .
 
 
 def _read(kind: Any, data: object, path: str, *, message: bool) -> Any:
+    shared: list[Any] = []
     try:
-        return decoder(kind)(data, Reading(message, []))
-    except ValueError:
-        raise ValueError(_fault(kind, data, path, Reading(message, []))) from None
+        return decoder(kind)(data, Reading(message, shared))
+    except ValueError as error:
+        known = tuple(shared) if isinstance(error, WrongNumber) else None
+        raise ValueError(_fault(kind, data, path, Reading(message, known))) from None
 
 
 def _fault(kind: Any, data: Any, path: str, reading: Reading) -> str:
-    """Returns the first fault in data that cannot be read, with its place. `reading` has the shared values that come before the data."""
+    """Returns the first fault in data that cannot be read, with its place."""
     try:
-        decoder(kind)(data, reading._replace(shared=[*reading.shared]))
+        decoder(kind)(data, reading)
     except WrongValue as error:
         own = error
     except ValueError as error:  # of a constructor
         own = WrongValue(f": {error}")
     for label, inner, part in _parts(kind, data):
-        before = reading._replace(shared=[*reading.shared])
         try:
             decoder(inner)(part, reading)
         except ValueError:
-            return _fault(inner, part, f"{path}{label}" if path else label.removeprefix("."), before)
+            return _fault(inner, part, f"{path}{label}" if path else label.removeprefix("."), reading)
     place = ".".join(filter(None, (path, own.at))) or "it"
     return f"{place}{own.sentence}"
 
@@ -128,7 +134,7 @@ def _parts(kind: Any, data: Any) -> Iterator[tuple[str, Any, Any]]:
     elif origin is tuple and isinstance(data, list | tuple):
         every = inner[:1] * len(data) if inner[-1] is Ellipsis else inner
         yield from ((f"[{place}]", each, value) for place, (each, value) in enumerate(zip(every, data, strict=False)))
-    elif origin is not None and isinstance(data, Mapping):
+    elif origin not in (None, tuple) and isinstance(data, Mapping):
         yield from ((f".{name}", inner[1], value) for name, value in data.items())
 
 
@@ -207,7 +213,7 @@ def _encoded(kind: Any, value: str, source: _FunctionText) -> str:
         return f"{source.name(plain if kind is Any else TEXTS[kind][0])}({value})"
     if is_record(kind):
         return f"{source.later(kind, encoder)}({value}, s)"
-    if typing.get_origin(kind) in (None, dict):
+    if typing.get_origin(kind) is None or kind == Json:
         return value
     return _encoded_parts(inner, value, source, is_list=typing.get_origin(kind) is tuple)
 
@@ -318,12 +324,14 @@ def _decoding_union(kind: Any, v: str, source: _FunctionText) -> list[str]:
 
 def _decode_once(name: str, value: Any, decode: RecordDecoder, reading: Reading) -> Any:
     """Returns the value of a shared field, of which the data may have the number."""
+    shared = reading.shared
     if value.__class__ is int:
-        if not 0 <= value < len(reading.shared):
-            raise WrongValue(f" is {value}, and only {len(reading.shared)} shared values come before it", at=name)
-        return reading.shared[value]
+        if shared is not None and not 0 <= value < len(shared):
+            raise WrongNumber(f" is {value}, and only {len(shared)} shared values come before it", at=name)
+        return shared and shared[value]
     decoded = decode(value, reading)
-    reading.shared.append(decoded)
+    if isinstance(shared, list):
+        shared.append(decoded)
     return decoded
 
 

@@ -7,6 +7,7 @@ and a reader of them: `FromPool = Begun | Failed` and `FROM_POOL: Messages[FromP
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -68,16 +69,16 @@ class Messages(Generic[Message]):
     def __init__(self, kinds: Any) -> None:
         """`kinds` is the union of their classes, or the only one."""
         members = typing.get_args(kinds) if is_union(kinds) else (kinds,)
-        self._kinds: dict[str, type[Any]] = {kind.__name__: kind for kind in (*members, Refused)}
+        self.kinds: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (*members, Refused)}
 
     def read(self, header: Any) -> Message:
         """Returns the message; raises ValueError for one that does not belong here or is damaged, OtherVersion for a `Refused`."""
         if header.__class__ is not list or len(header) != 2 or header[0].__class__ is not str:
             raise ValueError(f"{str(header)[:100]} is no message")
         name, fields = header
-        if name not in self._kinds:
-            raise ValueError(f"the message {name[:100]!r} is unknown; known are: {', '.join(self._kinds)}")
-        message = codec.received(self._kinds[name], fields)
+        if name not in self.kinds:
+            raise ValueError(f"the message {name[:100]!r} is unknown; known are: {', '.join(self.kinds)}")
+        message = codec.received(self.kinds[name], fields)
         if isinstance(message, Refused):
             raise OtherVersion(message.reason)
         return message  # type: ignore[no-any-return]  # the classes come from a union, which is a value

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.json_text import json_object
 from pytest_agentbench.metrics.chosen_window import Offsets
 from pytest_agentbench.records import Json
@@ -68,15 +69,6 @@ class ReproductionPlan:
             *self.options,
         ]
 
-    def to_dict(self) -> Json:
-        return {
-            "schema": SCHEMA,
-            **{name: value for name, value in vars(self).items() if name not in ("backends", "window", "options")},
-            "window": [*self.window],
-            "options": [*self.options],
-            "backends": dict(self.backends),
-        }
-
 
 def settle(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
     """The plan of a directory, with the methods that it had before; it is written down. Raises ConfigError where it was another one."""
@@ -90,7 +82,7 @@ def settle(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
         earlier = json_object(file.read_bytes()) or {}
         if earlier.get("schema") != SCHEMA:
             raise ConfigError(f"{file} is not of schema {SCHEMA}; name a new directory with --output DIR")
-    own = plan.to_dict()
+    own = codec.plain(plan)
     if changed := [name for name in own if name in earlier and name != "backends" and own[name] != earlier[name]]:
         name = changed[0]
         raise ConfigError(
@@ -102,7 +94,7 @@ def settle(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
         if known.setdefault(method, backend) != backend:
             raise ConfigError(f"{file}: the method {method!r} was {known[method]} and is now {backend}; give one of them another name")
     whole = replace(plan, backends=known)
-    file.write_text(json.dumps(whole.to_dict(), indent=2) + "\n", encoding="utf-8")
+    file.write_text(json.dumps({"schema": SCHEMA, **codec.plain(whole)}, indent=2) + "\n", encoding="utf-8")
     return whole
 
 

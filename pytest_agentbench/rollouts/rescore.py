@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.metrics.performance import Performance
@@ -126,7 +127,7 @@ def _loaded(folder: Path, name: str) -> Suite:
 
 
 def _check_data(suite: Suite, old: SuiteResult) -> None:
-    was, now = dataclasses.asdict(old.dataset), dataclasses.asdict(suite.dataset)
+    was, now = codec.plain(old.dataset), codec.plain(suite.dataset)
     if was["sha256"] != now["sha256"]:
         differences = [f"{key} {was[key]!r}, now {now[key]!r}" for key in now if was[key] != now[key] and key != "sha256"]
         differences.append(f"sha256 {was['sha256'][:12]}, now {now['sha256'][:12]}")

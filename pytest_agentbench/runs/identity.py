@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 
-from pytest_agentbench.lib.codec import plain
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import SessionFacts
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
@@ -71,7 +71,7 @@ def _toolset_hash(tools: tuple[Tool, ...]) -> str:
     try:
         return hashlib.sha256(orjson.dumps(tools, option=orjson.OPT_SORT_KEYS)).hexdigest()
     except TypeError:  # integers beyond 64 bits
-        return digest([asdict(tool) for tool in tools])
+        return digest(codec.plain(tools))
 
 
 def run_identity(run: SessionFacts, suites: Mapping[str, SuiteSetup], backend: Json, facts: Json) -> RunIdentity:
@@ -114,7 +114,7 @@ def run_identity(run: SessionFacts, suites: Mapping[str, SuiteSetup], backend: J
 
 def hashed(identity: RunIdentity) -> RunIdentity:
     """Returns the identity with the hashes of its parts."""
-    return replace(identity, hashes={part: digest(plain(getattr(identity, part))) for part in PARTS})
+    return replace(identity, hashes={part: digest(codec.plain(getattr(identity, part))) for part in PARTS})
 
 
 def _cpu() -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.json_file import bounded_json
 from pytest_agentbench.records import Json
 
@@ -30,7 +31,7 @@ def append_session(directory: Path, session: Session, redact: Callable[[str], st
     with (directory / FILE).open("ab+") as file:
         if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
             file.write(b"\n")  # a line that was torn by a kill
-        file.write(redact(json.dumps(asdict(session))).encode(errors="backslashreplace") + b"\n")
+        file.write(redact(json.dumps(codec.plain(session))).encode(errors="backslashreplace") + b"\n")
 
 
 def read_sessions(directory: Path) -> list[Session]:
@@ -39,9 +40,8 @@ def read_sessions(directory: Path) -> list[Session]:
     sessions = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
-            data = bounded_json(line)
-            sessions.append(Session(**{**data, "command": tuple(data["command"])}))
-        except (ValueError, TypeError, KeyError):
+            sessions.append(codec.read(Session, bounded_json(line)))
+        except ValueError:
             continue
     return sessions
 

@@ -71,8 +71,8 @@ class Rounds:
             run=self._directory.name,
             scenarios={group: suite.dataset.size for group, suite in suites.items()},
             scales={group: suite.every_scale for group, suite in suites.items()},
-            quarantined={group: [each.scenario for each in suite.quarantine] for group, suite in suites.items()},
-            unsupported={group: [*suite.unsupported] for group, suite in suites.items()},
+            quarantined={group: tuple(each.scenario for each in suite.quarantine) for group, suite in suites.items()},
+            unsupported={group: tuple(suite.unsupported) for group, suite in suites.items()},
             most_rounds=self._most,
             rounds=rounds,
         )

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.lib import codec
 from pytest_agentbench.records import JUDGE, Json, RolloutKey
 from pytest_agentbench.suites.suite import PoolSuite, Scenario, Suite, Tool, score_name
 
@@ -88,7 +88,7 @@ def suite_identity(suite: Suite, prompts: PromptSource) -> Json:
         "agents": {variant: agent_identity(suite, variant) for variant in variants},
         "prompts": {variant: prompts(suite, variant) for variant in variants},
         "scorers": scoring_identity(suite),
-        "scales": {score: vars(scale) for score, scale in suite.every_scale.items()},
+        "scales": codec.plain(suite.every_scale),
     }
 
 
@@ -167,7 +167,7 @@ class ContentHashes:
 
     def _toolset(self, tools: tuple[Tool, ...]) -> str:
         if id(tools) not in self._tools:
-            self._tools[id(tools)] = digest([asdict(tool) for tool in tools])
+            self._tools[id(tools)] = digest(codec.plain(tools))
         return self._tools[id(tools)]
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
-
-from pytest_agentbench.records import Json
 
 ONE_IN = 20  # scenarios of a suite that may be in quarantine, but always one: a gate that looks away from more says nothing
 
@@ -23,9 +21,6 @@ class Quarantined:
 
     def __str__(self) -> str:
         return f"quarantined until {self.expires} ({self.owner}: {self.reason})"
-
-    def to_dict(self) -> Json:
-        return {**asdict(self), "expires": self.expires.isoformat()}
 
 
 def quarantine_faults(entries: Sequence[Quarantined], scenarios: Collection[str], today: date) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from pytest_agentbench.gate.baselines import default_baseline, find_baseline, re
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial, call_times, trial_of
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.goodput import Goodput
-from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Scale, Score, ToolCall
+from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Score, ToolCall
 from tests.gate.evidences import evidence, trial
+from tests.record_values import values_of
 
 MS = 1_000_000  # nanoseconds
 
@@ -39,31 +41,17 @@ trials = st.builds(
     duration_ms=numbers,
     calls=st.lists(calls, max_size=3).map(tuple),
 )
-scales = st.builds(Scale, st.sampled_from(["higher", "lower"]), st.none() | numbers, st.none() | numbers, names, st.booleans())
-facts = st.builds(
-    RunFacts,
-    names,
-    st.integers(0, 9),
-    st.integers(0, 9),
-    st.dictionaries(names, st.integers(0, 9)),
-    st.none() | st.sampled_from(["ok", "warn"]),
-    st.lists(st.sampled_from(["itl.p99", "goodput.itl"])).map(tuple),
-    st.sampled_from(["carry", "cold"]),
-    st.none() | numbers,
-    st.none() | numbers,
-    st.none() | numbers,
-    st.dictionaries(st.sampled_from(["ttft", "e2e"]), numbers),
-    scales=st.dictionaries(names, st.dictionaries(names, scales)),
-)
+facts = values_of(RunFacts)
 
 
 @given(facts, st.lists(trials, max_size=6))
 def test_a_baseline_is_the_evidence_written_down(known: RunFacts, every: list[Trial]) -> None:
     """What is written line by line is read as it was, number by number."""
     shop = Evidence.of(known, [each for each in every if each.suite == "shop"])
-    lines = [json.loads(json.dumps(line)) for line in Evidence.of(known, every).to_lines("shop")]
+    with TemporaryDirectory() as folder:
+        file = write_baseline(Evidence.of(known, every), "shop", Path(folder) / "shop.jsonl")
 
-    assert shop == Evidence.from_lines(lines)
+        assert shop == read_evidence(file)
 
 
 def rollout(**keys: Any) -> Rollout:
@@ -119,9 +107,9 @@ def test_calls_of_earlier_attempts_are_evidence() -> None:
     assert (CallTimes({}, 0, failed=True), *trial_of(last).calls) == found.calls
 
 
-def test_no_text_is_in_a_baseline() -> None:
+def test_no_text_is_in_a_baseline(tmp_path: Path) -> None:
     """Prompts, answers, arguments, logs and errors stay where they are."""
-    lines = json.dumps([*Evidence.of(RunFacts("r"), [trial_of(rollout())]).to_lines("shop")])
+    lines = write_baseline(Evidence.of(RunFacts("r"), [trial_of(rollout())]), "shop", tmp_path / "shop.jsonl").read_text()
 
     assert [] == [text for text in ("SAID", "FAULT", "ARGUMENT", "ANSWER", "MESSAGE", "WHY", "SCORER", "LOG") if text in lines]
 

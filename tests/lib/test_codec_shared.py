@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +26,15 @@ class Lamp:
 class Shop:
     """Lamps by room."""
 
-    rooms: Mapping[str, tuple[Lamp, ...]]
+    rooms: dict[str, tuple[Lamp, ...]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two shops."""
+
+    a: Shop
+    b: Shop
 
 
 LARGE, SMALL = ("100 W", "60 W"), ("5 W",)
@@ -92,3 +99,9 @@ def test_a_fault_beside_shared_values() -> None:
     written["second"]["rooms"]["attic"][0]["bulbs"] = 3
     with pytest.raises(ValueError, match=r"^second\.rooms\.attic\[0\]\.bulbs is 3, and only 3 shared values come before it$"):
         received(Street, written)
+
+
+def test_a_fault_around_numbers_is_named() -> None:
+    """A field that is missing is told before the values that the record's numbers stand for are known."""
+    with pytest.raises(ValueError, match=r"^b is missing$"):
+        received(Pair, {"a": plain(SHOP)})

@@ -289,15 +289,16 @@ def test_the_wire_keeps_every_field_of_a_scenario() -> None:
 
 
 def test_the_wire_keeps_a_suite(folder: Folder) -> None:
-    """What is sent of a suite arrives as it was, dates of its YAML as texts; scenarios that shared their tools share them again."""
+    """What is sent of a suite arrives as it was, dates in its metadata as texts; scenarios that shared their tools share them again."""
     folder.write("data.json", [entry("a"), entry("b"), entry("c", available_tools=[tool(), tool("other")])])
     suite = folder.load(("variants", {"hot": {"agent": {"temperature": 1.0}}}))
-    suite = replace(suite, variants={"hot": {"since": date(2026, 1, 2)}}, limits={"cost": 1})
+    first, *others = suite.scenarios
+    suite = replace(suite, scenarios=(replace(first, metadata={"at": date(2026, 1, 2)}), *others))
 
     received = sent(suite.for_pool())
     a, b, c = (scenario.tools for scenario in received.scenarios)
 
-    assert replace(suite.for_pool(), variants={"hot": {"since": "2026-01-02"}}) == received
+    assert replace(suite.for_pool(), scenarios=(replace(first, metadata={"at": "2026-01-02"}), *others)) == received
     assert a is b
     assert a is not c
     assert {"find_item", "other"} == {each.name for each in c}

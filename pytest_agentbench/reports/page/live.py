@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.outcome import tone
@@ -128,7 +129,7 @@ class LiveRecords:
         groups = {key.group: key.suite for key in self._numbers}
         scales = {suite: facts["scales"] for session in self._sessions for suite, facts in session.suites.items()}
         mains = {suite: next(iter(each.items())) for suite, each in scales.items() if each}
-        return {group: main(mains[suite][0], Scale(**mains[suite][1])) for group, suite in groups.items() if suite in mains}
+        return {group: main(mains[suite][0], codec.read(Scale, mains[suite][1])) for group, suite in groups.items() if suite in mains}
 
     @property
     def session(self) -> Session | None:

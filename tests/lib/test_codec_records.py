@@ -1,0 +1,109 @@
+"""Each record and each message comes back from JSON as it went, and a damaged field is named."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import pytest_agentbench
+from pytest_agentbench.gate.evidence import RunFacts, Trial
+from pytest_agentbench.lib import messages
+from pytest_agentbench.lib.codec import plain, read, received
+from pytest_agentbench.lib.json_text import dumps_any, loads
+from pytest_agentbench.lib.messages import Messages, OtherVersion, Refused
+from pytest_agentbench.lib.record_fields import is_array, is_record, parts_of
+from pytest_agentbench.rollouts.inherited import Inherited
+from pytest_agentbench.rollouts.pool_config import PoolConfig
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.sessions import Session
+from pytest_agentbench.suites.suite import PoolSuite
+from tests.record_values import damages, values_of
+
+PACKAGE = Path(pytest_agentbench.__file__).parent
+
+
+def module(file: Path) -> ModuleType:
+    return importlib.import_module(".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts))
+
+
+def records_of(home: ModuleType) -> Iterator[type]:
+    """Yields the records that a module defines."""
+    for _, kind in inspect.getmembers(home, is_record):
+        if kind.__module__ == home.__name__:
+            yield kind
+
+
+#: Modules of messages; that of the engine has what policies return, which is not sent.
+PROTOCOLS = [messages, *(module(file) for file in sorted(PACKAGE.rglob("*protocol.py")) if file.parent.name != "engine")]
+READERS = [(name, each) for home in PROTOCOLS for name, each in vars(home).items() if isinstance(each, Messages)]
+MESSAGES = [kind for home in PROTOCOLS for kind in records_of(home)]
+RECORDS = [kind for file in sorted((PACKAGE / "records").glob("[a-z]*.py")) for kind in records_of(module(file))]
+FILES = [Session, RunFacts, Trial, Run, PoolSuite, PoolConfig, Inherited]
+KINDS = [*RECORDS, *MESSAGES, *FILES]
+
+few = settings(max_examples=8, suppress_health_check=[*HealthCheck], deadline=None, phases=[Phase.generate])  # large ones shrink slowly
+
+
+def name_of(kind: type) -> str:
+    return f"{kind.__module__.removeprefix('pytest_agentbench.')}.{kind.__name__}"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+@few
+@given(st.data())
+def test_a_record_comes_back(kind: type, data: st.DataObject) -> None:
+    """What is read of a file or a message equals what was written."""
+    record = data.draw(values_of(kind))
+    written = loads(dumps_any(plain(record)))
+
+    assert record == read(kind, written) == received(kind, written)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if [*damages(kind)]], ids=name_of)
+@few
+@given(st.data())
+def test_a_damaged_field_is_named(kind: type, data: st.DataObject) -> None:
+    """A value of another type is an error that begins with its place."""
+    written = loads(dumps_any(plain(data.draw(values_of(kind)))))
+    field, value = data.draw(st.sampled_from([*damages(kind)]))
+    place: Any = [part.name for part in parts_of(kind)].index(field) if is_array(kind) else field
+    written[place] = value
+
+    with pytest.raises(ValueError, match=rf"^{re.escape(f'[{place}]' if is_array(kind) else field)}\W"):
+        received(kind, written)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not is_array(kind) and parts_of(kind)], ids=name_of)
+@few
+@given(st.data())
+def test_a_missing_field_is_named(kind: type, data: st.DataObject) -> None:
+    """A message in which a field is missing is refused, whether the field has a default or not."""
+    written = loads(dumps_any(plain(data.draw(values_of(kind)))))
+    missing = data.draw(st.sampled_from([part.name for part in parts_of(kind) if not part.open]))
+    del written[missing]
+
+    with pytest.raises(ValueError, match=rf"^{missing} is missing$"):
+        received(kind, written)
+
+
+@pytest.mark.parametrize(("name", "reader"), READERS, ids=[name for name, _ in READERS])
+@few
+@given(st.data())
+def test_a_reader_reads_its_messages(name: str, reader: Messages[Any], data: st.DataObject) -> None:
+    """A message is read by the reader of its direction as what it was; a `Refused` is raised."""
+    message = data.draw(values_of(data.draw(st.sampled_from([*reader.kinds.values()]))))
+    head = loads(dumps_any(messages.header(message)))
+    if isinstance(message, Refused):
+        with pytest.raises(OtherVersion):
+            reader.read(head)
+    else:
+        assert message == reader.read(head)

@@ -1,0 +1,61 @@
+"""A field that is added to a record or a message arrives in all processes, and nothing else has to be changed for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.package_copy import PackageCopy, write_project
+from tests.project import PYTEST
+
+#: The scenario's field has what the suite's format gives it. The message's has the process that made it, so it cannot be a default.
+SCENARIO_FIELD = '    fresh: str = ""\n'
+MESSAGE_FIELD = '    fresh: int = field(default_factory=__import__("os").getpid)\n'
+
+#: Runs in the pool, or in a process of its own; answers with the scenario's field, and with those of the messages of its process.
+AGENT = """
+import gc, os
+from pytest_agentbench.lib.messages import Hello
+
+def run(scenario, llm, tools):
+    senders = {each.fresh for each in gc.get_objects() if isinstance(each, Hello)}
+    return " ".join((scenario.fresh, *map(str, senders - {os.getpid()})))
+"""
+SUITE = (
+    "name: NAME\ndataset: {format: ./code.py:load, file: data.txt}\nagent: {kind: ./code.py:run}\nscorers: [exact]\nisolation: ISOLATION\n"
+)
+LOADER = """
+from pytest_agentbench import Scenario
+
+def load(file):
+    yield Scenario("s-0", ({"role": "user", "content": "A lamp?"},), fresh="a fresh lamp")
+"""
+TEST = """
+import os
+
+def test_fresh(scenario, rollout):
+    assert scenario.fresh == "a fresh lamp"
+    assert rollout.answer == f"a fresh lamp SENDER".strip()
+"""
+PROJECT = {
+    "pytest.ini": "[pytest]\naddopts = --import-mode=importlib\nasyncio_default_fixture_loop_scope = function\n",
+    "backends/embedded.yaml": "{kind: embedded}",
+    **{
+        f"scenarios/{name}/{file}": text.replace("NAME", name).replace("ISOLATION", isolation).replace("SENDER", sender)
+        for name, isolation, sender in (("shop", "none", "{os.getpid()}"), ("alone", "process", ""))
+        for file, text in {"suite.yaml": SUITE, "data.txt": "", "code.py": AGENT + LOADER, f"test_{name}.py": TEST}.items()
+    },
+}
+
+
+@pytest.mark.slow
+def test_a_field_arrives(tmp_path: Path) -> None:
+    """A field of `Scenario` arrives in tests, in the pool and in the process of a rollout; one of `Hello` in the pool."""
+    copy = PackageCopy(tmp_path / "copy")
+    copy.replace("suites/suite.py", "    final_state: Json | None = None", f"{SCENARIO_FIELD}    final_state: Json | None = None")
+    copy.replace("lib/messages.py", "    protocol: int = PROTOCOL\n", f"    protocol: int = PROTOCOL\n{MESSAGE_FIELD}")
+    copy.replace("lib/messages.py", "import dataclass\n", "import dataclass, field\n")
+    write_project(tmp_path / "project", PROJECT)
+
+    assert "2 passed" in copy.run(*PYTEST, "--agentbench-backend=embedded", folder=tmp_path / "project")
