@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,13 +19,15 @@ from tests.tap.peers import Message, Tap, agent, answering, backend, request, sa
 PRICES = TokenPrices("USD", input=10.0, output=1000.0)
 
 
-@dataclass
-class Spent:
-    record: LLMCall | None
+RecordOfCall = Callable[[], LLMCall | None]
 
 
-def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> Spent:
-    return Spent(LLMCall(0, 0, 1, prompt_tokens=prompt, completion_tokens=output, **keys))
+def under_way() -> None:
+    return None
+
+
+def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> RecordOfCall:
+    return lambda: LLMCall(0, 0, 1, prompt_tokens=prompt, completion_tokens=output, **keys)
 
 
 @pytest.mark.parametrize(
@@ -33,16 +35,16 @@ def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> Spen
     [
         (NO_LIMITS, [call(), call()], ""),
         (SpendingLimits(calls=2), [call()], ""),
-        (SpendingLimits(calls=2), [call(), Spent(None)], "calls: the rollout may take 2, and took 2"),
+        (SpendingLimits(calls=2), [call(), under_way], "calls: the rollout may take 2, and took 2"),
         (SpendingLimits(tokens=111), [call()], ""),
         (SpendingLimits(tokens=110), [call()], "tokens: the rollout may take 110, and took 110"),
-        (SpendingLimits(tokens=110), [call(None, None), Spent(None)], ""),  # nobody knows
+        (SpendingLimits(tokens=110), [call(None, None), under_way], ""),  # nobody knows
         (SpendingLimits(cost=0.02), [call()], ""),
         (SpendingLimits(cost=0.02), [call(), call(cached_tokens=50)], "cost: the rollout may take 0.02, and took 0.022"),
         (SpendingLimits(calls=9, tokens=9, cost=9), [call()], "tokens: the rollout may take 9, and took 110"),
     ],
 )
-def test_limits(limits: SpendingLimits, spent: list[Spent], refusal: str) -> None:
+def test_limits(limits: SpendingLimits, spent: list[RecordOfCall], refusal: str) -> None:
     """A limit that is reached lets no further call through; calls under way count as calls, and their tokens when they are over."""
     assert refusal == Account("the rollout", limits, [(each, PRICES) for each in spent]).refusal()
 
