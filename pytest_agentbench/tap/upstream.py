@@ -55,7 +55,7 @@ class Upstream:
         self.tls = ssl.create_default_context(cafile=facts.ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
         self.addresses = HostAddresses(self.host, self.port)
-        self.idle = IdleConnections[UpstreamConnection]()
+        self.idle = IdleConnections(UpstreamConnection.is_quiet, UpstreamConnection.close)
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
 
