@@ -71,6 +71,19 @@ async def test_a_call_too_many(tap: Tap) -> None:
     assert (LimitReached, roles[1].error) == (type(reached), str(reached))
 
 
+async def test_tokens_of_relayed_calls_count(tap: Tap) -> None:
+    """What a call took is known to its account when the call is over: the next one is refused."""
+    async with backend(answering(said("yes"))) as url:
+        await tap.point_at(f"{url}/v1")
+        id = await tap.open(account=RolloutAccount("one", SpendingLimits(tokens=1)))
+        async with agent(tap.port) as caller:
+            statuses = [(await caller.ask(request(id))).status for _ in range(2)]
+        calls = await tap.close(id)
+
+    assert [200, 403] == statuses
+    assert ["", "tokens: the rollout may take 1, and took 1"] == [each.error for each in calls]
+
+
 async def test_an_account_ends_with_its_addresses(tap: Tap) -> None:
     """Nothing of it is left for a later rollout."""
     async with backend(answering(said("yes"))) as url:
