@@ -13,49 +13,11 @@ from pytest_agentbench.records import Endpoint, Json
 Tell = Callable[[Collection[str]], bool]
 
 
-class Sides(Protocol):
-    """What a session of blocks asks. The answers of this class are those of a backend that has no arms."""
+class Backend(Protocol):
+    """The seam between a session and the stack under test. All methods may be called from a thread.
 
-    in_sequence: bool = False  # one arm runs before the other
-    failures: Mapping[str, str] = {}  # arm that is not there, or is gone -> why
-    load_s: Mapping[str, float] = {}  # arm -> seconds that its last start took
-
-    def leave_out(self) -> Sequence[str]:
-        """Before anything boots: a sentence for each arm that cannot run on this machine, and is out of the session.
-
-        Raises MissingError where no comparison is left.
-        """
-        return ()
-
-    def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
-        """Where an arm answers, and whether it was started for this; raises BackendError with why it is not there.
-
-        `endpoint` is what `start` returned.
-        """
-        del arm
-        return endpoint, False
-
-    def sources(self, arm: str) -> Sources:
-        """What can be sampled of one arm."""
-        del arm
-        return self.metrics()
-
-    def unused(self, arm: str) -> Collection[str]:
-        """Processes that no rollout of an arm needs."""
-        del arm
-        return ()
-
-    def follow(self, gone: Callable[[str, str], None]) -> None:
-        """From now on `gone` is called with an arm that was lost, and why."""
-        del gone
-
-    def metrics(self) -> Sources:
-        """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
-        return Sources()
-
-
-class Backend(Sides, Protocol):
-    """The seam between a session and the stack under test. All methods may be called from a thread."""
+    A backend that has no arms, the sides of a comparison, keeps what this class answers about them.
+    """
 
     name: str
     note: str  # a sentence for every report
@@ -65,6 +27,9 @@ class Backend(Sides, Protocol):
     status: str = ""  # what its boot waits for, for whoever looks on
     stop_note: str = ""  # a sentence for the user about a stop that was not in order
     models: Sequence[str] = ()  # that it lists, once it has started; none where nobody has asked it
+    in_sequence: bool = False  # one arm runs before the other
+    failures: Mapping[str, str] = {}  # arm that is not there, or is gone -> why
+    load_s: Mapping[str, float] = {}  # arm -> seconds that its last start took
 
     @property
     def identity(self) -> Json:
@@ -113,3 +78,36 @@ class Backend(Sides, Protocol):
 
     def stop(self) -> None:
         """Tears the stack down; may be called at any moment, also twice."""
+
+    def metrics(self) -> Sources:
+        """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
+        return Sources()
+
+    def leave_out(self) -> Sequence[str]:
+        """Before anything boots: a sentence for each arm that cannot run on this machine, and is out of the session.
+
+        Raises MissingError where no comparison is left.
+        """
+        return ()
+
+    def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
+        """Where an arm answers, and whether it was started for this; raises BackendError with why it is not there.
+
+        `endpoint` is what `start` returned.
+        """
+        del arm
+        return endpoint, False
+
+    def sources(self, arm: str) -> Sources:
+        """What can be sampled of one arm."""
+        del arm
+        return self.metrics()
+
+    def unused(self, arm: str) -> Collection[str]:
+        """Processes that no rollout of an arm needs."""
+        del arm
+        return ()
+
+    def follow(self, gone: Callable[[str, str], None]) -> None:
+        """From now on `gone` is called with an arm that was lost, and why."""
+        del gone

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pytest_agentbench.metrics.cost import TokenPrices
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap.protocol import SpendingLimits
-
-
-class RelayedCall(Protocol):
-    """A call that was relayed."""
-
-    @property
-    def record(self) -> LLMCall | None:
-        """None while it is under way."""
 
 
 @dataclass
@@ -26,7 +17,8 @@ class Account:
 
     whose: str  # `the role 'search'`, `the rollout`
     limits: SpendingLimits
-    entries: list[tuple[RelayedCall, TokenPrices | None]] = field(default_factory=list)  # calls with the prices of their tokens
+    #: of each relayed call: its record, which is None while the call is under way, and the prices of its tokens
+    entries: list[tuple[Callable[[], LLMCall | None], TokenPrices | None]] = field(default_factory=list)
 
     def refusal(self) -> str:
         """Why no further call is relayed; empty where one is."""
@@ -50,4 +42,4 @@ class Account:
         )
 
     def _records(self) -> Iterator[tuple[LLMCall, TokenPrices | None]]:
-        return ((spender.record, prices) for spender, prices in self.entries if spender.record is not None)
+        return ((record, prices) for record_of_call, prices in self.entries if (record := record_of_call()) is not None)

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 #: Seconds for which one may lie idle. Servers close those that do (uvicorn after five seconds, Node.js too), and a request that meets
 #: the close on its way is lost; nobody could then tell it from one that the backend died of.
 LONGEST = 2.0
 
-
-class Connection(Protocol):
-    """One to the backend."""
-
-    def is_quiet(self) -> bool:
-        """Whether nothing waits to be read, the backend's close neither."""
-
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C")
 
 
 class IdleConnections(Generic[C]):
     """The newest is taken first, so that no more are kept than are needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_quiet: Callable[[C], bool], close: Callable[[C], None]) -> None:
+        """`is_quiet` tells whether a connection has nothing to read, not even the backend's close; `close` ends a connection."""
+        self._is_quiet, self._close = is_quiet, close
         self._waiting: deque[tuple[float, C]] = deque()  # since when, seconds of time.monotonic(); oldest first
 
     def add(self, connection: C) -> None:
@@ -42,18 +35,18 @@ class IdleConnections(Generic[C]):
         gone = 0
         while self._waiting:
             _, connection = self._waiting.pop()
-            if connection.is_quiet():
+            if self._is_quiet(connection):
                 return connection, gone
             gone += 1
-            connection.close()
+            self._close(connection)
         return None, gone
 
     def close(self) -> None:
         """Ends all of them."""
         for _, connection in self._waiting:
-            connection.close()
+            self._close(connection)
 
     def _drop_old(self) -> None:
         oldest = time.monotonic() - LONGEST
         while self._waiting and self._waiting[0][0] < oldest:
-            self._waiting.popleft()[1].close()
+            self._close(self._waiting.popleft()[1])

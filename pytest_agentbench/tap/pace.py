@@ -7,14 +7,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
-
-
-class HeldCall(Protocol):
-    """A call that waits to be sent."""
-
-    over: bool  # nobody waits for it any more
-    held_ns: int  # how long it waited
 
 
 class Pace:
@@ -26,25 +18,25 @@ class Pace:
             raise ValueError(f"{requests_per_minute} is no number of requests a minute")
         self._gap = 60 / requests_per_minute
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[HeldCall, Callable[[], None], int]] = deque()
+        self._waiting: deque[tuple[Callable[[], bool], Callable[[int], None], int]] = deque()
         self._free_at = self._loop.time()  # when the next call may go
 
-    def take(self, call: HeldCall, send: Callable[[], None]) -> None:
-        self._waiting.append((call, send, time.monotonic_ns()))
+    def take(self, is_over: Callable[[], bool], send: Callable[[int], None]) -> None:
+        """Calls `send` with the nanoseconds that the call waited, unless `is_over` says by then that its answer is no longer wanted."""
+        self._waiting.append((is_over, send, time.monotonic_ns()))
         if len(self._waiting) == 1:
             self._go()
 
     def _go(self) -> None:
         """Sends the first that waits, if it is time, and comes back for the next one."""
-        while self._waiting and self._waiting[0][0].over:  # its agent left, or its rollout ended
+        while self._waiting and self._waiting[0][0]():  # its agent left, or its rollout ended
             self._waiting.popleft()
         if not self._waiting:
             return
         early = self._free_at - self._loop.time()
         if early <= 0:
-            call, send, since_ns = self._waiting.popleft()
-            call.held_ns = time.monotonic_ns() - since_ns
+            _, send, since_ns = self._waiting.popleft()
             self._free_at, early = self._loop.time() + self._gap, self._gap
-            send()
+            send(time.monotonic_ns() - since_ns)
         if self._waiting:
             self._loop.call_later(early, self._go)

@@ -112,7 +112,7 @@ class Relay:
             upstream.send(exchange)
             return exchange
         for account in caller.accounts:
-            account.entries.append((exchange, address.prices))
+            account.entries.append((lambda: exchange.record, address.prices))
         label, upgrade = address.label, address.upgrade
         fields = {name: label.fields[name] for name in dialect.hint_fields() if name in label.fields}
         wish = BodyChanges(request.wants_upgrade(upgrade), upgrade is not False, fields, address.salt, label.usage_once)

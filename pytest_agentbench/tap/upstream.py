@@ -55,7 +55,7 @@ class Upstream:
         self.tls = ssl.create_default_context(cafile=facts.ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
         self.addresses = HostAddresses(self.host, self.port)
-        self.idle = IdleConnections[UpstreamConnection]()
+        self.idle = IdleConnections(UpstreamConnection.is_quiet, UpstreamConnection.close)
         self.connecting: set[asyncio.Task[None]] = set()
         self.closed = False
 
@@ -64,10 +64,11 @@ class Upstream:
         if self.pace is None:
             self.send_now(exchange)
         else:
-            self.pace.take(exchange, functools.partial(self.send_now, exchange))
+            self.pace.take(lambda: exchange.over, functools.partial(self.send_now, exchange))
 
-    def send_now(self, exchange: Exchange) -> None:
-        """Takes a free connection or a new one."""
+    def send_now(self, exchange: Exchange, held_ns: int = 0) -> None:
+        """Takes a free connection or a new one; `held_ns` is how long the rate limit held the request."""
+        exchange.held_ns = held_ns
         exchange.begins()
         connection, exchange.repeats = self.idle.take()
         if connection is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,13 +19,15 @@ from tests.tap.peers import Message, Tap, agent, answering, backend, request, sa
 PRICES = TokenPrices("USD", input=10.0, output=1000.0)
 
 
-@dataclass
-class Spent:
-    record: LLMCall | None
+RecordOfCall = Callable[[], LLMCall | None]
 
 
-def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> Spent:
-    return Spent(LLMCall(0, 0, 1, prompt_tokens=prompt, completion_tokens=output, **keys))
+def under_way() -> None:
+    return None
+
+
+def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> RecordOfCall:
+    return lambda: LLMCall(0, 0, 1, prompt_tokens=prompt, completion_tokens=output, **keys)
 
 
 @pytest.mark.parametrize(
@@ -33,16 +35,16 @@ def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> Spen
     [
         (NO_LIMITS, [call(), call()], ""),
         (SpendingLimits(calls=2), [call()], ""),
-        (SpendingLimits(calls=2), [call(), Spent(None)], "calls: the rollout may take 2, and took 2"),
+        (SpendingLimits(calls=2), [call(), under_way], "calls: the rollout may take 2, and took 2"),
         (SpendingLimits(tokens=111), [call()], ""),
         (SpendingLimits(tokens=110), [call()], "tokens: the rollout may take 110, and took 110"),
-        (SpendingLimits(tokens=110), [call(None, None), Spent(None)], ""),  # nobody knows
+        (SpendingLimits(tokens=110), [call(None, None), under_way], ""),  # nobody knows
         (SpendingLimits(cost=0.02), [call()], ""),
         (SpendingLimits(cost=0.02), [call(), call(cached_tokens=50)], "cost: the rollout may take 0.02, and took 0.022"),
         (SpendingLimits(calls=9, tokens=9, cost=9), [call()], "tokens: the rollout may take 9, and took 110"),
     ],
 )
-def test_limits(limits: SpendingLimits, spent: list[Spent], refusal: str) -> None:
+def test_limits(limits: SpendingLimits, spent: list[RecordOfCall], refusal: str) -> None:
     """A limit that is reached lets no further call through; calls under way count as calls, and their tokens when they are over."""
     assert refusal == Account("the rollout", limits, [(each, PRICES) for each in spent]).refusal()
 
@@ -67,6 +69,19 @@ async def test_a_call_too_many(tap: Tap) -> None:
     assert ("limit", "search") == (roles[1].error_kind, roles[1].role)
     reached = failure(answers[1].status, answers[1].body)
     assert (LimitReached, roles[1].error) == (type(reached), str(reached))
+
+
+async def test_tokens_of_relayed_calls_count(tap: Tap) -> None:
+    """What a call took is known to its account when the call is over: the next one is refused."""
+    async with backend(answering(said("yes"))) as url:
+        await tap.point_at(f"{url}/v1")
+        id = await tap.open(account=RolloutAccount("one", SpendingLimits(tokens=1)))
+        async with agent(tap.port) as caller:
+            statuses = [(await caller.ask(request(id))).status for _ in range(2)]
+        calls = await tap.close(id)
+
+    assert [200, 403] == statuses
+    assert ["", "tokens: the rollout may take 1, and took 1"] == [each.error for each in calls]
 
 
 async def test_an_account_ends_with_its_addresses(tap: Tap) -> None:
