@@ -40,13 +40,19 @@ async def work(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> An
 
 
 async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-    """The agent's answer to a scenario's messages; raises AgentError for what is none."""
+    """Returns the agent's answer to a scenario's messages; raises AgentError if it, or the transcript, is not what a record can hold."""
     if is_async(agent.run):
         answer = await agent.run(scenario, llm, tools)
     else:
         answer = await in_thread(agent.run, scenario, llm, BlockingToolbox(tools))  # type: ignore[arg-type]  # of a user, and blocking
     if not isinstance(answer, Answer):
         raise AgentError(f"the agent returned {beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer")
+    if not isinstance(answer.text, str):
+        raise AgentError(f"the agent returned an Answer whose text is {beginning(str(answer.text), 80)!r} ({type(answer.text).__name__})")
+    if others := [message for message in llm.transcript if not isinstance(message, dict)]:
+        llm.transcript[:] = [message for message in llm.transcript if isinstance(message, dict)]
+        found = f"{beginning(str(others[0]), 80)!r} ({type(others[0]).__name__})"
+        raise AgentError(f"the agent left {found} in llm.transcript, which should have messages only, each a dict")
     return answer
 
 

@@ -236,15 +236,24 @@ class Worker:
             return
         match answer:
             case RecordedRollout():
-                rollout = rollout_of(line)
-                reason = rollout.reason
-                self._keep(item, rollout, answer.shared_cause or reason)
+                reason = self._read(item, line, answer.shared_cause)
             case UnrecordedRollout(status, reason):
                 item.stash[TROUBLE] = reason, status
             case _:
                 assert_never(answer)
         if answer.over:
             self._over = one_line(brief(answer.shared_cause or reason))
+
+    def _read(self, item: pytest.Item, line: bytes, shared_cause: str | None) -> str:
+        """Keeps the rollout in a line of the journal; returns its reason."""
+        try:
+            rollout = rollout_of(line)
+        except ValueError as error:
+            reason = f"the record of {rollout_key(item)} cannot be read: {error}"
+            item.stash[TROUBLE] = reason, "infra_error"
+            return reason
+        self._keep(item, rollout, shared_cause or rollout.reason)
+        return rollout.reason
 
     def _keep(self, item: pytest.Item, rollout: Rollout, cause: str) -> None:
         item.stash[ROLLOUT] = rollout

@@ -315,6 +315,46 @@ async def test_an_agent_without_an_answer() -> None:
     assert ("agent_error", "the agent returned 'None' (NoneType), not an Answer") == (record.status, record.reason)
 
 
+@pytest.mark.parametrize(
+    ("answer", "transcript", "reason"),
+    [
+        (Answer(5), [], "the agent returned an Answer whose text is '5' (int)"),  # type: ignore[arg-type]
+        (Answer("x"), ["a text"], "the agent left 'a text' (str) in llm.transcript, which should have messages only, each a dict"),
+    ],
+)
+async def test_what_no_record_can_hold(answer: Answer, transcript: list[Any], reason: str) -> None:
+    """An answer that is not a text, and a transcript of something else than messages, are faults of the agent."""
+
+    async def wrong(llm: LLM) -> Answer:
+        llm.transcript[:] = transcript
+        return answer
+
+    record = await ran(wrong)
+
+    assert ("agent_error", reason) == (record.status, record.reason)
+    assert record == rollout_of(record_line(record))
+
+
+@pytest.mark.parametrize(
+    ("score", "kept", "error"),
+    [
+        (Score(1.0, {"found": True, "words": 3}, 7), {"found": 1.0, "words": 3}, None),  # type: ignore[arg-type]
+        (Score(1.0, {"found": "yes"}), None, "ValueError: the part 'found' of the score is 'yes', not a number"),
+    ],
+)
+async def test_parts_that_no_record_can_hold(score: Score, kept: dict[str, float] | None, error: str | None) -> None:
+    """What is no number in the parts of a score is a fault of the scorer; an explanation becomes a text."""
+
+    def mine(scenario: Scenario, rollout: Rollout) -> Score:
+        return score
+
+    record = await ran(answer, scorers={"mine": mine})
+
+    assert kept == (record.scores["mine"].parts if "mine" in record.scores else None)
+    assert (error or "") in record.score_errors.get("mine", "")
+    assert record == rollout_of(record_line(record))
+
+
 def call(**keys: Any) -> LLMCall:
     """A call as the tap tells of it."""
     return LLMCall(**{"received_ns": 0, "sent_ns": 0, "ended_ns": 1, **keys})
