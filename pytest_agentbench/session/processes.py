@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Protocol, assert_never
+from typing import Concatenate, ParamSpec, assert_never
 
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.machine.cpu import CpuWatch
@@ -29,6 +29,8 @@ from pytest_agentbench.rollouts.pool_config import PoolSettings
 from pytest_agentbench.session.block_turns import BlockTurns
 from pytest_agentbench.session.parts import SessionParts
 from pytest_agentbench.session.pool_process import PoolProcess
+from pytest_agentbench.session.recorder import Ledger
+from pytest_agentbench.session.rounds import Rounds
 from pytest_agentbench.session.task_images import TaskImages
 from pytest_agentbench.suites.arms import arm_of
 
@@ -36,44 +38,6 @@ DRAIN = 10.0  # seconds that running rollouts get to end when the session does
 SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
 
 P = ParamSpec("P")
-
-
-class PoolListener(Protocol):
-    """What the controller does with what the pool reports. Called in a thread."""
-
-    wanted: threading.Event  # a test that needs the backend is known
-    in_journal: int  # rollouts of this session
-    path: Path  # of the journal
-
-    @property
-    def kept(self) -> Mapping[RolloutKey, str]:
-        """Rollouts of this run that stand -> their status."""
-
-    def planned(self, keys: int, stored: int, selected: Mapping[str, int]) -> None: ...
-
-    def added(self, keys: int, stored: int) -> None:
-        """Rollouts that no test asks for."""
-
-    def begun(self) -> None:
-        """The backend is ready: rollouts run from now on."""
-
-    def finished(self, summary: protocol.RolloutFinished, line: bytes) -> bytes:
-        """Journals a rollout; returns the line as it was written."""
-
-    def recorded(self, key: RolloutKey) -> bytes: ...
-
-
-class RoundSource(Protocol):
-    """Trials that no test asks for: whole rounds of them, one after the other. Called in threads."""
-
-    def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
-        """What tests ask for is known; returns what runs beside it."""
-
-    def rested(self, *, whole: bool) -> list[RolloutKey]:
-        """All that was planned is over; returns the next round, or nothing where there is none. `whole`: each rollout has a record."""
-
-    def end(self) -> None:
-        """Nothing can run any more."""
 
 
 def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
@@ -98,11 +62,11 @@ class Services:
         directory: Path,
         pool_settings: PoolSettings,
         tap_config: Json,
-        ledger: PoolListener,
+        ledger: Ledger,
         redactor: Redactor,
         sayings: queue.SimpleQueue[str],
         turns: BlockTurns | None = None,
-        rounds: RoundSource | None = None,
+        rounds: Rounds | None = None,
         *,
         images: TaskImages,
         insists: bool,
