@@ -55,6 +55,7 @@ class Child:
 
         `variables` are added to its environment; `python` is another interpreter than this one.
         """
+        line = json_text.dumps_any(codec.plain(config)) + b"\n"  # Before the process starts: nothing would end it if this failed.
         self.module = module
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ class Child:
             )
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json_text.dumps_any(codec.plain(config)) + b"\n")
+            self.process.stdin.write(line)
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # it died at once; `ready` says so with its log

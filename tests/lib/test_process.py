@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pytest_agentbench.errors import BackendError
@@ -115,6 +116,16 @@ def test_a_large_config(start: StartChild) -> None:
     large = "x" * 5_000_000
 
     assert Listening(len(str({"suites": large}))) == start(SERVES, suites=large).ready(Listening)
+
+
+def test_a_config_that_cannot_be_written(start: StartChild) -> None:
+    """A config that JSON cannot express is an error before a process starts, which would wait for it for ever."""
+    before = psutil.Process().children()
+
+    with pytest.raises(TypeError, match="keys must be str"):
+        start(SERVES, suites={(1, 2): "x"})
+
+    assert before == psutil.Process().children()
 
 
 def test_a_child_that_dies(start: StartChild) -> None:

@@ -15,7 +15,7 @@ from pytest_agentbench.lib.folder_hash import folder_sha256
 from pytest_agentbench.lib.import_path import check_takes, load_object, options_of, with_options
 from pytest_agentbench.lib.interrupted import TimeIsOver, interrupted_after
 from pytest_agentbench.suites.datasets import hle_hub
-from pytest_agentbench.suites.datasets.checks import check_scenarios
+from pytest_agentbench.suites.datasets.checks import check_json, check_scenarios
 from pytest_agentbench.suites.datasets.packaged import PackagedData
 from pytest_agentbench.suites.datasets.selection import Selection
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario
@@ -64,6 +64,8 @@ def read_dataset(file: Path, spec: DatasetSpec, *, without_tools: bool = False) 
         raise MissingData(f"{file}: {error}") from error
     if paths:  # what a package brings was checked when its hash was taken
         check_scenarios(data.scenarios, paths[0], without_tools=without_tools)
+    if spec.format not in FORMATS:
+        check_json(data.scenarios, file)
     label_source = ", ".join(sorted({str(each.metadata.get("label_source", "unknown")) for each in data.scenarios}))
     name, size = spec.name or data.package, len(data.scenarios)
     info = DatasetInfo(name, spec.format, spec.file or "", data.sha256, label_source, size, data.version, dict(data.left_out))

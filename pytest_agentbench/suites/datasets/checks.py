@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.suites.suite import Scenario, Tool
 
 #: Fields of a scenario that are tuples, and of what.
@@ -38,6 +39,15 @@ def check_scenarios(scenarios: Iterable[Any], file: Path, *, without_tools: bool
                 raise ConfigError(f"{file}: {scenario.id}: expected {unknown_name('tool', str(call.get('tool')), names)}")
     if not seen:
         raise ConfigError(f"{file}: no scenarios in it")
+
+
+def check_json(scenarios: Iterable[Scenario], file: Path) -> None:
+    """Raises ConfigError for a scenario that other processes cannot be told of, such as one with a tuple as a key in its metadata."""
+    for scenario in scenarios:
+        try:
+            json_text.dumps_any(codec.plain(scenario))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{file}: {scenario.id}: it cannot be written as JSON: {error}") from error
 
 
 def _check_record(scenario: Any, file: Path) -> None:
