@@ -52,7 +52,7 @@ async def work_once(agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox) 
     if others := [message for message in llm.transcript if not isinstance(message, dict)]:
         llm.transcript[:] = [message for message in llm.transcript if isinstance(message, dict)]
         found = f"{beginning(str(others[0]), 80)!r} ({type(others[0]).__name__})"
-        raise AgentError(f"the agent left {found} in llm.transcript, which should have messages only, each a dict")
+        raise AgentError(f"the agent left {found} in llm.transcript; it should have messages only, each a dict")
     return answer
 
 

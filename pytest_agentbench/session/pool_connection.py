@@ -45,7 +45,9 @@ class PoolConnection:
         except OSError as error:
             raise PoolGone(self._failure() or f"the pool is gone ({error}); see backend/pool.log in the run directory") from error
         except ValueError as error:
-            raise InfraError(f"the pool's answer to {type(question).__name__} cannot be read: {error}") from error
+            raise InfraError(
+                f"the pool's answer to {type(question).__name__} cannot be read: {error}; see backend/pool.log in the run directory"
+            ) from error
         if isinstance(answer, QuestionRefused):
             raise (MissingError if answer.status == "missing" else InfraError)(answer.reason)
         return answer, content

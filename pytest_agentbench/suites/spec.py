@@ -226,7 +226,7 @@ class SuiteSpec(Spec):
         strict=True,
         ge=1,
         le=1000,
-        description="[xdist workers](running.md#workers) that start with `-n`: a whole number from 1 to 1000. The default is 1. Say more "
+        description="The number of [xdist workers](running.md#workers) that start with `-n`, from 1 to 1000. The default is 1. Say more "
         "than one if the tests compute for long.",
     )
     only_when_named: bool = Field(

@@ -53,7 +53,7 @@ def answers(*messages: object) -> Answering:
     def answering(accepted: socket.socket, _: int) -> None:
         for message in messages:
             wire.receive(accepted)
-            wire.send(accepted, message, b"body")
+            accepted.sendall(wire.framed(message, b"body") if isinstance(message, dict) else wire.pack(message, b"body"))
 
     return answering
 

@@ -174,7 +174,7 @@ class HeldStack:
     def terminate(self) -> None:
         """Sends SIGTERM to the guardian, which then stops the stack; raises BackendError if the system does not tell its process."""
         if not self._guardian:
-            raise BackendError(f"the stack in {self.home} was started by another version of pytest-agentbench, which has to end it")
+            raise BackendError(f"another version of pytest-agentbench keeps the stack in {self.home}; use that version to end it")
         os.kill(self._guardian, signal.SIGTERM)
 
     @property
@@ -199,7 +199,7 @@ class HeldStack:
         try:
             return FROM_GUARDIAN.read(header)
         except ValueError as error:
-            raise BackendError(f"a message of the guardian in {self.home} cannot be read: {error}") from error
+            raise BackendError(f"a message of the guardian in {self.home} cannot be read: {error}; see {GUARDIAN_LOG}") from error
 
 
 def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> HeldStack:
