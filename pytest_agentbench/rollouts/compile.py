@@ -84,8 +84,11 @@ class UnsoundSuite(ConfigError):
     def __init__(self, file: Path, problems: Sequence[str], changed: str) -> None:
         """`changed` names the options that changed the file."""
         lines = [f"{file}: {problem}" for problem in problems[:MOST]]
-        more = [f"{file}: and {len(problems) - MOST} more problems"] if len(problems) > MOST else []
-        super().__init__("\n".join((*lines, *more)) + changed)
+        if len(problems) > MOST:
+            lines.append(f"{file}: and {len(problems) - MOST} more problems")
+        if changed and len(lines) > 1:
+            lines.append(f"{file}: all of this is about the file")
+        super().__init__("\n".join(lines) + changed)
 
 
 def compile_suite(text: SuiteText, options: CompileOptions = AS_IT_IS) -> CompiledSuite:
