@@ -124,7 +124,8 @@ def run_down(options: argparse.Namespace) -> None:
 
     home, facts = _running(options.name)
     started = time.monotonic()
-    registry.end(home)
+    if said := registry.end(home):
+        print(said)
     print(f"{facts.backend} is down after {time.monotonic() - started:.1f} s")
 
 

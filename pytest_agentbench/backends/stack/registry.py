@@ -142,7 +142,7 @@ class HeldStack:
     def stop(self) -> str:
         """Tears the stack down. Ends a guardian that is suspended, and kills what it, or a guardian that died, has left.
 
-        Returns a sentence about a guardian that was suspended, and an empty text if there was none.
+        Returns a sentence about a guardian that was suspended, or about a stack that is still there, and otherwise an empty text.
         """
         said = ""
         self._leaving = True
@@ -158,8 +158,9 @@ class HeldStack:
         self.let_go()
         if self._child is not None:
             self._child.stop()
-        if not is_alive(str(self.home)):
-            reap_one(self.home)
+        if is_alive(str(self.home)):
+            return f"the stack in {self.home} has not stopped within {STOPPED:g} s; {GUARDIAN_LOG} says what it waits for"
+        reap_one(self.home)
         return said
 
     def _is_suspended(self) -> bool:
@@ -281,17 +282,20 @@ def _read_facts(file: Path) -> StackFacts:
         return StackFacts(file.parent.name)
 
 
-def end(home: Path) -> None:
+def end(home: Path) -> str:
     """Tears a stack down, whoever holds it. A guardian of another version, which takes no messages from this one, gets SIGTERM.
 
-    Raises BackendError if the guardian does not answer.
+    Returns what `HeldStack.stop` does. Raises BackendError if the guardian does not answer, or if the stack is still there.
     """
     try:
         held = _hold(home)
     except OtherVersion:
         held = HeldStack(home, _connect(home), None)
         held.terminate()
-    held.stop()
+    said = held.stop()
+    if is_alive(str(home)):
+        raise BackendError(said)
+    return said
 
 
 def _connect(home: Path) -> socket.socket:

@@ -139,3 +139,17 @@ def kept(home: Path, *, unused: bool = False) -> StackFacts | None:
     facts = next(facts for at, facts in registry.running() if at == home)
     assert json.loads((home / "stack.json").read_text()).keys() > {"backend", "pid", "logs"}
     return facts if facts.keep_s == 60 and (facts.until is not None) == unused else None
+
+
+def test_a_stack_that_does_not_stop(boot: Boot, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A stack that is still there when its time to stop is over is said to be, and not to be down."""
+    held = boot()
+    held.ready()
+    with monkeypatch.context() as patched:
+        patched.setattr(registry, "STOPPED", 0.0)
+        status = main(["backend", "down", "small"])
+    said = capsys.readouterr()
+
+    assert (1, "") == (status, said.out)
+    assert f"the stack in {held.home} has not stopped within 0 s; guardian.log says what it waits for" in said.err
+    wait_for(lambda: not held.home.exists(), "the end of the stack")
