@@ -16,7 +16,7 @@ from pytest_agentbench.errors import ConfigError, MissingData
 from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.rollouts.checks import CHECKS, SuiteCheck, SuiteDraft, plugin_checks
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_code
-from pytest_agentbench.rollouts.isolation.protocol import NotLoaded
+from pytest_agentbench.rollouts.isolation.protocol import FromCodeCheck, NotLoaded
 from pytest_agentbench.runs.suite_result import bar_of
 from pytest_agentbench.scorers import built_in_scales
 from pytest_agentbench.suites import arms as arms_of
@@ -97,14 +97,19 @@ def compile_suite(text: SuiteText, options: CompileOptions = AS_IT_IS) -> Compil
     Code that the suite brings is imported in a process of its own. Raises UnsoundSuite with all problems, and MissingData if the data
     are not on this machine.
     """
-    return _read(text, options).finish((*CHECKS, *plugin_checks()))
+    reading = _read(text, options)
+    return reading.finish(reading.code_check(), (*CHECKS, *plugin_checks()))
 
 
 def compile_all(texts: Iterable[tuple[SuiteText, CompileOptions]]) -> list[CompiledSuite | ConfigError]:
     """Compiles several suites as `compile_suite` does; the error of a suite takes its place. Their code is checked side by side."""
     readings, checks = [_result(_read, text, options) for text, options in texts], (*CHECKS, *plugin_checks())
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return [*threads.map(lambda each: each if isinstance(each, ConfigError) else _result(each.finish, checks), readings)]
+        codes = [threads.submit(each.code_check) if isinstance(each, _Reading) and each.brings_code else None for each in readings]
+    return [
+        each if isinstance(each, ConfigError) else _result(each.finish, code and code.result(), checks)
+        for each, code in zip(readings, codes, strict=True)
+    ]
 
 
 def _result(function: Callable[..., Result], *arguments: Any) -> Result | ConfigError:
@@ -116,7 +121,8 @@ def _result(function: Callable[..., Result], *arguments: Any) -> Result | Config
 
 def checked(suite: Suite, variants: Sequence[str] = (arms_of.DEFAULT,)) -> CompiledSuite:
     """Checks a suite that was read; raises UnsoundSuite as `compile_suite` does."""
-    return _Reading(suite, tuple(variants), {}, AS_IT_IS, []).finish(CHECKS)
+    reading = _Reading(suite, tuple(variants), {}, AS_IT_IS, [])
+    return reading.finish(reading.code_check(), CHECKS)
 
 
 def _read(text: SuiteText, options: CompileOptions) -> _Reading:
@@ -155,26 +161,36 @@ class _Reading:
     sides: Mapping[str, VariantOrigin]
     options: CompileOptions
     problems: list[str]
+    agents: dict[str, Agent] = field(init=False)  # variant -> its agent, if it is a built-in one with sound settings
 
-    def finish(self, checks: Sequence[SuiteCheck]) -> CompiledSuite:
-        """Checks the suite and returns it compiled; raises UnsoundSuite with all problems."""
-        agents = self._agents()
+    def __post_init__(self) -> None:
+        self.agents = self._agents()
         scales, faults = built_in_scales(self.suite)
         self.suite = self.suite.with_scales(scales)
         self.problems += faults
-        if not self.problems and brings_any(self.suite, self.variants):  # All names of the suite are known by now.
-            check = check_code(self.suite, self.variants)
-            if isinstance(check, NotLoaded):
-                self.problems.append(check.reason.removeprefix(f"{self.suite.folder / SUITE_FILE}: "))
-            else:
-                self.suite = self.suite.with_scales(check.scales)
+
+    @property
+    def brings_code(self) -> bool:
+        """Whether the suite has code of its own that can be checked, because all names in its settings are known."""
+        return not self.problems and brings_any(self.suite, self.variants)
+
+    def code_check(self) -> FromCodeCheck | None:
+        """Checks the suite's own code; returns None if it has none. May be called in a thread."""
+        return check_code(self.suite, self.variants) if self.brings_code else None
+
+    def finish(self, code: FromCodeCheck | None, checks: Sequence[SuiteCheck]) -> CompiledSuite:
+        """Checks the suite, with the result for its code, and returns it compiled; raises UnsoundSuite with all problems."""
+        if isinstance(code, NotLoaded):
+            self.problems.append(code.reason.removeprefix(f"{self.suite.folder / SUITE_FILE}: "))
+        elif code is not None:
+            self.suite = self.suite.with_scales(code.scales)
         rules = self._rules()
-        draft = SuiteDraft(self.suite, self.variants, agents, rules, datetime.now().astimezone().date())
+        draft = SuiteDraft(self.suite, self.variants, self.agents, rules, datetime.now().astimezone().date())
         self.problems += [problem for check in checks for problem in check(draft)]
         if self.problems:
             raise UnsoundSuite(self.suite.folder / SUITE_FILE, [*dict.fromkeys(self.problems)], self.options.text)
         trials = self.options.trials or self.suite.trials
-        return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, agents, self.sides)
+        return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, self.agents, self.sides)
 
     def _agents(self) -> dict[str, Agent]:
         """Makes the agents that are built-in ones, each once."""
