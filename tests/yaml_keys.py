@@ -72,7 +72,9 @@ FILLED_IN = {"name": "the file's name"}
 
 LONG = 40  # characters of a default that a table shows at most
 
-KIND_DOC = "The kind, which decides the other keys: a built-in name or, of an agent, an import path such as `./agent.py:Planner`."
+#: Description of the key `kind`, and what it says if the kind may be an import path as well.
+KIND_DOC = "The kind, which decides the other keys."
+OWN_KIND_DOC = "The kind, which decides the other keys: a built-in name, or an import path such as `./agent.py:Planner`."
 
 UPGRADE_DOC = "Whether calls that do not stream [travel as streams](suites.md#the-agent), so that they have a TTFT."
 
@@ -210,7 +212,7 @@ def _kinds(kinds: Mapping[str, str], default: str | None, other: str | None) -> 
     kind = names if other is None else {"anyOf": [names, {"type": "string", "pattern": other}]}
     return {
         "type": "object",
-        "properties": {"kind": _described(kind, KIND_DOC)},
+        "properties": {"kind": _described(kind, OWN_KIND_DOC if other else KIND_DOC)},
         "allOf": [
             {"if": _is_kind(name, required=name != default), "then": {"$ref": f"#/$defs/{definition}"}}
             for name, definition in kinds.items()

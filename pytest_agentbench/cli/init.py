@@ -62,8 +62,11 @@ def write_suite(name: str) -> None:
     sources.append((shipped(ENVIRONMENT), Path(ENVIRONMENT)))
     outcomes: list[tuple[FileOutcome, Path]] = []
     for source, target in sources:
-        first = SCHEMA_LINE if target == folder / SUITE_FILE else b""
-        outcomes.append((add_file(target, first + source.read_bytes(), source.stat().st_mode), target))
+        content = source.read_bytes()
+        is_older = target.is_file() and target.read_bytes() == content  # An older version wrote suite.yaml without its first line.
+        if target == folder / SUITE_FILE and not is_older:
+            content = SCHEMA_LINE + content
+        outcomes.append((add_file(target, content, source.stat().st_mode), target))
     outcomes.append((add_file(folder / SCHEMA_FILE, schema_text("suite").encode()), folder / SCHEMA_FILE))
     report([*outcomes, *configuration()])
 

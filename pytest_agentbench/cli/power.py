@@ -42,16 +42,15 @@ def run_power(options: argparse.Namespace) -> None:
     """Two tables: trials and the smallest drop, then drops and what each takes."""
     from pytest_agentbench.errors import ConfigError, unknown_name
     from pytest_agentbench.gate.verdict import CONFIDENCE
-    from pytest_agentbench.rollouts.compile import compile_suite
     from pytest_agentbench.stats.decisions import POPULATION
     from pytest_agentbench.stats.power import Design
-    from pytest_agentbench.suites.folder import SuiteText, suite_file
+    from pytest_agentbench.suites.folder import suite_file
 
-    suite = compile_suite(SuiteText.of(suite_file(options.suite))).suite
+    suite = _declared(suite_file(options.suite))
     score = options.score or suite.score_names[0]
     if score not in suite.score_names:
         raise ConfigError(f"{suite_file(options.suite)}: {unknown_name('score', score, suite.score_names)}")
-    scale = suite.scale(score)
+    scale = _scale(suite, score)
     if scale.width is None:
         raise ConfigError(
             f"{score} does not have both a least and a greatest value, so it is unknown before a run what it can find; "
@@ -64,6 +63,33 @@ def run_power(options: argparse.Namespace) -> None:
     designs = [Design(count, number, within, of=options.of, confidence=CONFIDENCE, level=level) for number in options.trials]
     for line in (*_found(designs, scale.width), "", *_needed(designs, scale.width)):
         print(line)
+
+
+def _declared(file: Path) -> Suite:
+    """Returns the suite of a suite.yaml with what its built-in scorers declare; raises ConfigError for one that cannot be loaded."""
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.scorers import built_in_scales
+    from pytest_agentbench.suites.folder import load_suite
+
+    suite = load_suite(file)
+    scales, faults = built_in_scales(suite)
+    for fault in faults:
+        raise ConfigError(f"{file}: {fault}")
+    return suite.with_scales(scales)
+
+
+def _scale(suite: Suite, score: str) -> Scale:
+    """Returns the scale of a score; raises ConfigError if the code of the suite's own scorer cannot be loaded to ask for it."""
+    from pytest_agentbench.errors import ConfigError
+    from pytest_agentbench.rollouts.isolation.codecheck import check_code
+    from pytest_agentbench.rollouts.isolation.protocol import NotLoaded
+
+    if score in suite.scales:
+        return suite.scale(score)
+    check = check_code(suite, ["default"])
+    if isinstance(check, NotLoaded):
+        raise ConfigError(check.reason)
+    return check.scales[score]
 
 
 def fixed_size_of(suite: Suite) -> tuple[int, str]:

@@ -30,5 +30,5 @@ def run_schema(options: argparse.Namespace) -> None:
 
 
 def schema_text(name: str) -> str:
-    """Returns the JSON Schema of one of FILES, as it is shipped with the records that it describes."""
+    """Returns the JSON Schema of one of FILES. It is a file of the package."""
     return resources.files("pytest_agentbench.runs").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")

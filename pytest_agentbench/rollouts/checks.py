@@ -5,6 +5,7 @@ A new check is a function here and an entry of CHECKS. A plugin adds one by the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -22,6 +23,8 @@ from pytest_agentbench.tools.answers import answers_from, check_answers
 from pytest_agentbench.tools.source import DecisionOnly
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from pytest_agentbench.gate.rules import Rule
 
 ENTRY_POINTS = "pytest_agentbench.checks"
@@ -32,7 +35,7 @@ class SuiteDraft:
     """A suite that was read and not checked yet."""
 
     suite: Suite  # with the scales that its scorers declare
-    variants: tuple[str, ...]  # that run
+    variants: tuple[str, ...]  # that run, without those whose agent or tools cannot be made
     agents: Mapping[str, Agent]  # variant -> its agent, if it is a built-in one with sound settings
     rules: tuple[Rule, ...]  # of its `gate`
     today: date
@@ -167,13 +170,14 @@ CHECKS: tuple[SuiteCheck, ...] = (
 
 
 def plugin_checks() -> list[SuiteCheck]:
-    """Returns the checks of installed plugins; raises ConfigError for one that cannot be loaded."""
+    """Returns the checks of installed plugins. One that cannot be loaded, or that fails, yields a sentence that names it."""
     from importlib.metadata import entry_points
 
-    checks: list[SuiteCheck] = []
-    for each in entry_points(group=ENTRY_POINTS):
-        try:
-            checks.append(each.load())
-        except Exception as error:  # code of a plugin
-            raise ConfigError(f"the check {each.name!r} of the entry points {ENTRY_POINTS} cannot be loaded: {error}") from error
-    return checks
+    return [functools.partial(_asked, each) for each in entry_points(group=ENTRY_POINTS)]
+
+
+def _asked(entry: EntryPoint, draft: SuiteDraft) -> list[str]:
+    try:
+        return [*entry.load()(draft)]
+    except Exception as error:  # It is code of a plugin.
+        return [f"the check {entry.name!r}, an entry point of {ENTRY_POINTS}, failed: {type(error).__name__}: {error}"]

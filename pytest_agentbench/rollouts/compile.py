@@ -24,9 +24,11 @@ from pytest_agentbench.suites.arms import Arm, VariantOrigin
 from pytest_agentbench.suites.disclosure import keys_in_names
 from pytest_agentbench.suites.folder import SuiteText, read_suite
 from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.tools.factory import tool_kind
 
 Result = TypeVar("Result")
 
+PASS_RATES = "pass"  # begins rules such as `pass^3 >= 0.7`, which depend on the main score
 MOST = 10  # problems of a suite that are told
 
 
@@ -40,11 +42,11 @@ class CompileOptions:
     arms: Sequence[Arm] = ()  # of an A/B session
     trials: int | None = None
 
-    @property
-    def text(self) -> str:
-        """The options that change a suite.yaml, without values, for the end of a sentence about that file. It is empty without any."""
+    def explain(self, faults: str, file: Path) -> str:
+        """Returns lines about a suite.yaml, followed by the options that have changed it, without their values."""
         options = [*(["--agentbench-agent"] if self.agent else []), *(f"--agentbench-set {name}" for name, _ in self.changes)]
-        return f" (as changed by {', '.join(options)})" if options else ""
+        about = f"\n{file}: all of this is about the file" if "\n" in faults else ""
+        return f"{faults}{about} (as changed by {', '.join(options)})" if options else faults
 
 
 AS_IT_IS = CompileOptions()
@@ -72,23 +74,16 @@ class CompiledSuite:
         """The suite's folder."""
         return self.suite.folder
 
-    @property
-    def unusable(self) -> dict[str, str]:
-        """Scenario -> why it cannot run, a sentence. Its tests are errors, and the rest of the suite runs."""
-        return {each.id: each.task.broken for each in self.suite.scenarios if each.task and each.task.broken}
-
 
 class UnsoundSuite(ConfigError):
     """A suite that cannot run: a line for each of its problems, the first MOST of them."""
 
-    def __init__(self, file: Path, problems: Sequence[str], changed: str) -> None:
-        """`changed` names the options that changed the file."""
+    def __init__(self, file: Path, problems: Sequence[str], options: CompileOptions) -> None:
+        """`problems` do not name the file; `options` may have changed it."""
         lines = [f"{file}: {problem}" for problem in problems[:MOST]]
-        if len(problems) > MOST:
-            lines.append(f"{file}: and {len(problems) - MOST} more problems")
-        if changed and len(lines) > 1:
-            lines.append(f"{file}: all of this is about the file")
-        super().__init__("\n".join(lines) + changed)
+        if more := len(problems) - MOST if len(problems) > MOST else 0:
+            lines.append(f"{file}: and {more} more problem{'s' * (more > 1)}")
+        super().__init__(options.explain("\n".join(lines), file))
 
 
 def compile_suite(text: SuiteText, options: CompileOptions = AS_IT_IS) -> CompiledSuite:
@@ -97,8 +92,7 @@ def compile_suite(text: SuiteText, options: CompileOptions = AS_IT_IS) -> Compil
     Code that the suite brings is imported in a process of its own. Raises UnsoundSuite with all problems, and MissingData if the data
     are not on this machine.
     """
-    reading = _read(text, options)
-    return reading.finish(reading.code_check(), (*CHECKS, *plugin_checks()))
+    return _finished(_read(text, options))
 
 
 def compile_all(texts: Iterable[tuple[SuiteText, CompileOptions]]) -> list[CompiledSuite | ConfigError]:
@@ -121,8 +115,11 @@ def _result(function: Callable[..., Result], *arguments: Any) -> Result | Config
 
 def checked(suite: Suite, variants: Sequence[str] = (arms_of.DEFAULT,)) -> CompiledSuite:
     """Checks a suite that was read; raises UnsoundSuite as `compile_suite` does."""
-    reading = _Reading(suite, tuple(variants), {}, AS_IT_IS, [])
-    return reading.finish(reading.code_check(), CHECKS)
+    return _finished(_Reading(suite, tuple(variants), {}, AS_IT_IS, []))
+
+
+def _finished(reading: _Reading) -> CompiledSuite:
+    return reading.finish(reading.code_check(), (*CHECKS, *plugin_checks()))
 
 
 def _read(text: SuiteText, options: CompileOptions) -> _Reading:
@@ -130,7 +127,7 @@ def _read(text: SuiteText, options: CompileOptions) -> _Reading:
     try:
         suite = read_suite(text, options.changes, options.agent)
         if faults := [*keys_in_names((suite.name, *suite.variants), suite.scenarios)]:  # Sentences about other faults would tell the key.
-            raise UnsoundSuite(text.file, faults, options.text)
+            raise UnsoundSuite(text.file, faults, options)
         problems, variants = _chosen(suite, options.variants)
         sides: Mapping[str, VariantOrigin] = {}
         if options.arms:
@@ -139,7 +136,7 @@ def _read(text: SuiteText, options: CompileOptions) -> _Reading:
     except (MissingData, UnsoundSuite):
         raise
     except ConfigError as error:
-        raise ConfigError(f"{error}{options.text}") from error
+        raise ConfigError(options.explain(str(error), text.file)) from error
     return _Reading(suite, variants, sides, options, problems)
 
 
@@ -161,10 +158,11 @@ class _Reading:
     sides: Mapping[str, VariantOrigin]
     options: CompileOptions
     problems: list[str]
-    agents: dict[str, Agent] = field(init=False)  # variant -> its agent, if it is a built-in one with sound settings
+    agents: dict[str, Agent] = field(init=False)  # variant -> its agent, if it is a built-in one
+    sound: tuple[str, ...] = field(init=False)  # variants whose agents and tools can be made
 
     def __post_init__(self) -> None:
-        self.agents = self._agents()
+        self.agents, self.sound = self._made()
         scales, faults = built_in_scales(self.suite)
         self.suite = self.suite.with_scales(scales)
         self.problems += faults
@@ -185,30 +183,36 @@ class _Reading:
         elif code is not None:
             self.suite = self.suite.with_scales(code.scales)
         rules = self._rules()
-        draft = SuiteDraft(self.suite, self.variants, self.agents, rules, datetime.now().astimezone().date())
+        draft = SuiteDraft(self.suite, self.sound, self.agents, rules, datetime.now().astimezone().date())
         self.problems += [problem for check in checks for problem in check(draft)]
         if self.problems:
-            raise UnsoundSuite(self.suite.folder / SUITE_FILE, [*dict.fromkeys(self.problems)], self.options.text)
+            raise UnsoundSuite(self.suite.folder / SUITE_FILE, [*dict.fromkeys(self.problems)], self.options)
         trials = self.options.trials or self.suite.trials
         return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, self.agents, self.sides)
 
-    def _agents(self) -> dict[str, Agent]:
-        """Makes the agents that are built-in ones, each once."""
+    def _made(self) -> tuple[dict[str, Agent], tuple[str, ...]]:
+        """Makes the agents that are built-in ones, and looks at the tools. Returns the agents, and the variants without a fault."""
         agents: dict[str, Agent] = {}
+        sound: list[str] = []
         for variant in self.variants:
             settings = self.suite.agent_of(variant)
             try:
+                tool_kind(self.suite.tools_of(variant))
                 if not brings_code(settings, self.suite.folder):
                     agents[variant] = make_agent(settings, self.suite.folder)
+                sound.append(variant)
             except ConfigError as error:
                 self.problems.append(str(error))
-        return agents
+        return agents, tuple(sound)
 
     def _rules(self) -> tuple[Rule, ...]:
-        """Parses the rules of the suite's gate."""
+        """Parses the rules of the suite's gate, without those about a score whose scorer cannot be asked what it declares."""
         suite, rules = self.suite, []
+        undeclared = [score for score in suite.score_names if score not in suite.scales]
         passes = bar_of(suite.score_names, suite.thresholds, suite.scales) is not None
         for text in suite.gate:
+            if undeclared and text.strip().startswith((*undeclared, PASS_RATES)):
+                continue
             try:
                 rules.append(parse_rule(text, suite.score_names, suite.scales, passes=passes))
             except ConfigError as error:

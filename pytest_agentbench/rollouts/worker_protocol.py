@@ -37,7 +37,6 @@ class WorkerSuite:
     """A suite that runs: all that test processes need of it, without its data."""
 
     info: SuiteInfo
-    marks: bool  # whether its name is a mark of its tests
     sizes: Mapping[str, int]  # variant -> how many scenarios it takes, from the first one on
     scales: Mapping[str, str]  # score -> its scale in words
     unsupported: Mapping[str, str]  # scenario -> why it cannot run
@@ -46,6 +45,11 @@ class WorkerSuite:
     def name(self) -> str:
         """The suite's name."""
         return self.info.name
+
+    @property
+    def marks(self) -> bool:
+        """Whether the suite's name is a mark of its tests. A suite whose name cannot be one does not run."""
+        return True
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class RunOptions:
         "rollouts in flight at once (default: what -n says, or 8)", "N", read=number(1)
     )
     workers: int | None = option(  # xdist workers that were [asked for](running.md#workers)
-        "xdist workers that start with -n (default: what suite.yaml says, or one if every path is in a suite's folder, or what -n says)",
+        "xdist workers that start with -n (default: one, or `xdist_workers` of suite.yaml; what -n says if a path is outside of suites)",
         "N",
         read=number(1),
     )

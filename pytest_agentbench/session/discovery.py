@@ -69,7 +69,6 @@ def worker_suite(compiled: CompiledSuite) -> WorkerSuite:
             label_source=suite.dataset.label_source,
             quarantined={each.scenario: str(each) for each in suite.quarantine},
         ),
-        marks=True,
         sizes={name: limit for name, limit in suite.sizes.items() if name in compiled.variants},
         scales={score: scale.text for score, scale in suite.every_scale.items()},
         unsupported=suite.unsupported,

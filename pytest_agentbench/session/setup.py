@@ -122,11 +122,10 @@ def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHea
     unnamed = {head.folder: why for head in heads if (why := head.not_named(config.args, marks))}
     found = discover([head for head in heads if head.folder not in unnamed], options, insists=settings.insists)
     skipped = {folder: unavailable_suite(folder, why, skip=True) for folder, why in unnamed.items()}
-    suites = DiscoveredSuites(found.compiled, {**found.unavailable, **skipped})
-    for each in suites.unavailable.values():
-        if each.skip:
+    for each in found.unavailable.values():
+        if each.skip:  # because data are missing
             advise(config, each.reason)
-    return suites
+    return DiscoveredSuites(found.compiled, {**found.unavailable, **skipped})
 
 
 def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
@@ -142,7 +141,7 @@ def settle(config: pytest.Config, settings: Settings, concurrency: int, discover
 
     try:
         backend = make_backend(config, settings)
-        left_out = _left_out(config, [each.name for each in discovered.compiled])
+        left_out = _left_out(config, discovered.names)
         compiled = [
             dataclasses.replace(
                 each, thresholds=merged_thresholds(each, backend.thresholds, {} if each.name in left_out else settings.thresholds)

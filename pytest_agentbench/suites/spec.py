@@ -135,11 +135,9 @@ class SuiteSpec(Spec):
         description="The name of the suite and of its marker (`pytest -m NAME`): a letter, then letters, digits and `_`. "
         "It cannot be a marker that pytest, a plugin or a `conftest.py` gives a meaning, such as `xfail` or `timeout`."
     )
-    description: str = Field(default="", description="A sentence about the suite, which `agentbench init` lists.")
+    description: str = Field(default="", description="A sentence about the suite. Tests read it as `suite.description`.")
     dataset: DatasetSpec = Field(description="The data set that the scenarios come from.")
-    agent: dict[str, JsonValue] = Field(
-        default={"kind": "tool_calling"}, description="The agent and its settings, [see below](suites.md#the-agent)."
-    )
+    agent: dict[str, JsonValue] = Field(default={"kind": "tool_calling"}, description="The [agent and its settings](suites.md#the-agent).")
     variants: dict[VariantName, VariantSpec] = Field(
         default={},
         description="Name -> [variant](suites.md#variants): `agent` settings, `tools` and `answers` that differ from the suite's own, "
@@ -226,8 +224,8 @@ class SuiteSpec(Spec):
         strict=True,
         ge=1,
         le=1000,
-        description="The number of [xdist workers](running.md#workers) that start with `-n`, from 1 to 1000. The default is 1. Say more "
-        "than one if the tests compute for long.",
+        description="The number of [xdist workers](running.md#workers) that start with `-n`, from 1 to 1000, if every path of the command "
+        "line is in a suite's folder. The default is 1. Say more than one if the tests compute for long.",
     )
     only_when_named: bool = Field(
         default=False,

@@ -73,6 +73,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"dataset": TASKS, "agent": {"kind": "orchestrator", "code_sandbox": "bubblewrap"}},
         "agent: scenario 'hello' is a task and brings a sandbox; leave `code_sandbox` out, or set it to `task`",
     ),
+    "no kind of tools": ({"tools": {"kind": "nonsense"}}, "tools: no kind of tools 'nonsense'; known: "),
+    "tools without a module": ({"tools": {"kind": "python"}}, "tools: "),
     "tools that nobody calls": (
         {"dataset": TASKS, "agent": {"kind": "terminal"}, "tools": {"kind": "python", "module": "./code.py:Bank"}},
         "tools: the agent 'terminal' calls none of the suite's tools, so there is nothing to carry out",
@@ -150,12 +152,15 @@ PLUGIN = """
 def short_names(draft):
     if len(draft.suite.name) > 3:
         yield f"name: {draft.suite.name!r} is longer than 3 characters"
+
+def fails(draft):
+    return 1 / 0
 """
 
 
-@pytest.mark.parametrize("entry", ["ours_of_a_test:short_names", "ours_of_a_test:lost"])
+@pytest.mark.parametrize("entry", ["ours_of_a_test:short_names", "ours_of_a_test:fails", "ours_of_a_test:lost"])
 def test_a_check_of_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
-    """A check that an installed plugin declares is asked as well; one that cannot be loaded is an error that names it."""
+    """A check that an installed plugin declares is asked as well; one that fails, or cannot be loaded, is a problem that names it."""
     installed = tmp_path / "site"
     (installed / "ours-1.dist-info").mkdir(parents=True)
     (installed / "ours-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 1\n")
@@ -167,7 +172,10 @@ def test_a_check_of_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, en
         compile_suite(suite_text(tmp_path, {}))
 
     sys.modules.pop("ours_of_a_test", None)
-    if entry.endswith("lost"):
-        assert "the check 'short' of the entry points pytest_agentbench.checks cannot be loaded" in str(caught.value)
-    else:
-        assert f"{tmp_path}/suite.yaml: name: 'shop' is longer than 3 characters" == str(caught.value)
+    failed = "the check 'short', an entry point of pytest_agentbench.checks, failed: "
+    sentence = {
+        "ours_of_a_test:short_names": "name: 'shop' is longer than 3 characters",
+        "ours_of_a_test:fails": f"{failed}ZeroDivisionError: division by zero",
+        "ours_of_a_test:lost": f"{failed}AttributeError: module 'ours_of_a_test' has no attribute 'lost'",
+    }[entry]
+    assert f"{tmp_path}/suite.yaml: {sentence}" == str(caught.value)

@@ -169,6 +169,28 @@ def test_a_broken_task(tmp_path: Path) -> None:
 
     compiled = compile_suite(suite_text(tmp_path, **keys))
 
-    assert ["broken"] == [*compiled.unusable]
-    assert "task.toml" in compiled.unusable["broken"]
-    assert {"sound", "broken"} == {each.id for each in compiled.suite.scenarios}
+    why = {each.id: each.task.broken for each in compiled.suite.scenarios if each.task}
+    assert ("", True) == (why["sound"], "task.toml" in why["broken"])
+
+
+def test_what_is_known_is_told(tmp_path: Path) -> None:
+    """With a wrong name of agent, tools or scorer the other problems are told as well, and none that only follows from it."""
+    (tmp_path / "code.py").write_text("from pytest_agentbench import scorer\n@scorer(better='lower')\ndef slips(s, r): return 0\n")
+    keys = {
+        "scorers": ["./code.py:slips", "tqs"],
+        "gate": ["slips.mean <= 7", "pass^1 >= 0.5", "ttft.p50 <= 5 apples"],
+        "isolation": "process",
+    }
+
+    said = problems(suite_text(tmp_path, **keys, agent={"kind": "zz"}, tools={"kind": "zz"}, thresholds={"foo": 1}))
+
+    starts = ("tools: no kind of tools 'zz'", "no scorer 'tqs'", "gate rule 'ttft.p50 <= 5 apples'", "thresholds: 'foo' is not measured")
+    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(said, starts, strict=True))
+
+
+def test_the_command_line_is_named_once(tmp_path: Path) -> None:
+    """Options that have changed the file are named once, behind all problems."""
+    said = problems(suite_text(tmp_path, trials="x", timeout=-1), CompileOptions([("agent.temperature", 0.3)]))
+
+    assert [f"{tmp_path}/suite.yaml: {each}: " in line for each, line in zip(("trials", "timeout"), said, strict=False)] == [True, True]
+    assert [f"{tmp_path}/suite.yaml: all of this is about the file (as changed by --agentbench-set agent.temperature)"] == said[2:]

@@ -98,7 +98,7 @@ def test_every_question_is_known() -> None:
 def test_worker_input() -> None:
     """What a worker gets from the controller is what the controller has, also for suites that do not run and sessions without a pool."""
     info = SuiteInfo("shop", "A shop.", ("s-0", "s-1"), ("default",), 2, {"tsq": 0.5, "tsq.mean": 1}, ("tsq",), "hand", {"s-1": "flaky"})
-    suite = WorkerSuite(info, marks=True, sizes={"hot": 3}, scales={"tsq": "higher is better"}, unsupported={"s-0": "a GPU"})
+    suite = WorkerSuite(info, sizes={"hot": 3}, scales={"tsq": "higher is better"}, unsupported={"s-0": "a GPU"})
     missing = UnavailableSuite("bank", marks=False, reason="the data set is not here", skip=True)
     whole = WorkerInput({"/a/shop": suite}, {"/a/bank": missing}, 3, ("shop",), PoolAddress(4711, "secret"), inline=True)
 

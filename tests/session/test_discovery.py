@@ -177,9 +177,7 @@ def test_what_a_worker_gets() -> None:
         quarantined={},
     )
 
-    assert WorkerSuite(info, marks=True, sizes={}, scales={"tsq": "higher is better, between 0 and 1"}, unsupported={}) == worker_suite(
-        whole
-    )
+    assert WorkerSuite(info, sizes={}, scales={"tsq": "higher is better, between 0 and 1"}, unsupported={}) == worker_suite(whole)
 
 
 def test_thresholds_override_each_other() -> None:

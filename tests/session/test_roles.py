@@ -82,3 +82,26 @@ def test_backend_and_arms(project: Project) -> None:
     assert "limit" == project.rollouts[0].status, alone.stdout.str()
     both.stdout.fnmatch_lines(["*asks the role 'answer', and http://127.0.0.1:9/v1 wants a key: *EXPERTS_KEY is not set"])
     both.assert_outcomes(errors=1)
+
+
+@pytest.mark.slow
+def test_a_suite_that_the_arms_leave_out(project: Project) -> None:
+    """In an A/B session a suite that -m leaves out has no arms, and its agent is not asked what it needs."""
+    project.suite(scenarios=1)
+    project.suite("bank", scenarios=1)
+
+    result = project.run("scenarios", "-m", "shop", "--agentbench-ab=x=embedded,y=embedded")
+
+    result.assert_outcomes(passed=2, deselected=1)
+
+
+def test_thresholds_are_for_suites_that_run(project: Project) -> None:
+    """A threshold of the command line is not asked of a suite that -m leaves out, also if a suite that -m names cannot run."""
+    project.suite(scenarios=1)
+    project.suite("broken", scenarios=1, scorers=["tqs"])
+    project.suite("bank", scenarios=1, scorers=["exact"], thresholds={})
+
+    result = project.run("scenarios", "-m", "shop or broken", "--agentbench-threshold", "tsq=0.4")
+
+    result.stdout.fnmatch_lines(["*scenarios/broken/suite.yaml: no scorer 'tqs'; known: *"])
+    result.stdout.no_fnmatch_line("*does not measure it*")
