@@ -105,6 +105,17 @@ def test_init_keeps_what_differs(empty: Path, capsys: Capture, there: str) -> No
     assert {"backends/embedded.yaml", "pytest.ini", "scenarios/banking/suite.yaml"} <= set(files(empty))
 
 
+def test_init_over_an_older_one(empty: Path, capsys: Capture) -> None:
+    """A suite.yaml as it came before it had a line for editors counts as unchanged."""
+    main(["init", "banking"])
+    file = empty / "scenarios/banking/suite.yaml"
+    file.write_bytes(file.read_bytes().partition(b"\n")[2])
+    capsys.readouterr()
+
+    assert 0 == main(["init", "banking"])
+    assert "kept" not in capsys.readouterr().out
+
+
 def test_init_where_nothing_can_be_written(empty: Path, capsys: Capture) -> None:
     """A file where a folder has to be is one sentence."""
     (empty / "scenarios").write_text("mine")
