@@ -113,15 +113,9 @@ async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: Mak
     else:
         value = scorer(scenario, rollout)
     found = _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
-    return Score(found, _numbers(found.parts), cut(str(found.explanation), sizes.reason))
-
-
-def _numbers(parts: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the parts of a score as JSON has numbers; raises ValueError for a part that is not a number."""
-    for name, part in parts.items():
-        if not isinstance(part, int | float):
-            raise ValueError(f"the part {name!r} of the score is {part!r}, not a number")  # noqa: TRY004 - told as the fault of a value
-    return {str(name): part if type(part) in (int, float) else float(part) for name, part in parts.items()}
+    if (explanation := cut(str(found.explanation), sizes.reason)) is found.explanation:
+        return found
+    return Score(found, found.parts, explanation)
 
 
 def wants_judge(scorer: Scorer) -> bool:

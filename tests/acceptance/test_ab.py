@@ -406,7 +406,7 @@ def test_arms_that_are_variants(project: Project) -> None:
             ["--agentbench-ab=a=embedded,b=embedded", "--agentbench-gate=tsq.mean >= 0.5"],
             "*gates and baselines are for sessions of one backend",
         ),
-        (["--agentbench-cache=warm"], "*--agentbench-cache warm: should be one of cold, primed, carry"),
+        (["--agentbench-cache=warm"], "*--agentbench-cache warm: should be cold, primed or carry"),
         (["--agentbench-ab=embedded,nothing"], "*no backend 'nothing'; known: *"),
     ],
 )

@@ -223,7 +223,7 @@ def test_code_of_an_option_and_of_a_variant(project: Project) -> None:
     """What --agentbench-agent, --agentbench-ab and a variant name is tried as well, and a variant that does not run is not."""
     project.suite(scenarios=1, variants={"own": {"agent": {"kind": "./agent.py:Agent"}}})
     project.write("scenarios/shop/agent.py", "raise RuntimeError('no such luck')\n")
-    sentence = "*scenarios/shop/suite.yaml: agent './agent.py:Agent' cannot be loaded: RuntimeError: no such luck (agent.py:1)"
+    sentence = "*scenarios/shop/suite.yaml: agent './agent.py:Agent' cannot be loaded: RuntimeError: no such luck (agent.py:1)*"
 
     project.run("scenarios/shop").assert_outcomes(passed=1)
     runs = len([*project.root.glob("reports/2*")])

@@ -141,13 +141,13 @@ async def test_a_job_that_cannot_be_read(tmp_path: Path, job: Job, reason: str) 
 
 
 async def test_an_answer_that_is_no_text(tmp_path: Path) -> None:
-    """What an agent leaves and a rollout cannot have is the agent's error, and a scorer's job that cannot be read the scorer's."""
+    """An answer that no record can hold is the agent's error, and a scorer's job that cannot be read the scorer's."""
     suite = shop(tmp_path)
     wrong = replace(SCENARIO, id="wrong")
     async with template_of(suite) as template:
         setup = isolated(suite, "default", template)
         with capture() as log, current_attempt(RolloutKey("shop", "wrong", "default", 1), log):
-            with pytest.raises(AgentError, match=r"^the agent's process sent a message that cannot be read: answer is a whole number, not"):
+            with pytest.raises(AgentError, match=r"^the agent returned an Answer whose text is '5' \(int\)$"):
                 await work(setup.agent, wrong, LLM("", ""), Toolbox(()))
             refused = r"^the scorer's process could not read its job: rollout\.answer is a whole number, not a text$"
             with pytest.raises(ChildProcessError, match=refused):
