@@ -61,7 +61,8 @@ def test_an_image_is_pulled_when_it_is_missing(engine: Any, run: Run) -> None:
     second.start()
 
     assert 0 == first.wait() == second.wait()
-    assert [f"pulling {image}", f"pulled {image} in 0 s"] == [re.sub(r"in \d+ s", "in 0 s", line) for line in lines]
+    ends = [re.sub(r"in \d+ s", "in 0 s", line) for line in lines if " MB in " not in line]  # a slow machine tells of parts as well
+    assert [f"pulling {image}", f"pulled {image} in 0 s"] == ends
     first.stop(0)
     second.stop(0)
     engine.images.remove(image)
