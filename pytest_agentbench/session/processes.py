@@ -297,8 +297,7 @@ class Services:
 
     @_refuses_waiting
     def _rested(self, whole: bool) -> None:
-        assert self.rounds is not None
-        if following := self.rounds.rested(whole=whole):
+        if self.rounds is not None and (following := self.rounds.rested(whole=whole)):
             self._add(following)
             self._parts.add_round(following, tell=True)
 
