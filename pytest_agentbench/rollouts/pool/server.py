@@ -273,22 +273,20 @@ class Pool:
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            header, body = await wire.read(reader)
-            answer, content = await self._answered(header, body)
-            writer.write(wire.pack(answer, content))
+            writer.write(await self._answered(*await wire.read(reader)))
             await writer.drain()
 
-    async def _answered(self, header: object, body: bytes) -> tuple[TestAnswer, bytes]:
-        """Returns the answer to a test; whatever goes wrong, the test does not wait for it."""
+    async def _answered(self, header: object, body: bytes) -> bytes:
+        """Returns the frame that answers a test; whatever goes wrong, the test does not wait for it."""
         try:
             question = FROM_TEST.read(header)
         except ValueError as error:
-            return QuestionRefused(str(error), "infra_error"), b""
+            return wire.pack(QuestionRefused(str(error), "infra_error"))
         try:
-            return await self._answer(question, body)
+            return wire.pack(*await self._answer(question, body))
         except Exception as error:
-            why = str(error) if isinstance(error, InfraError) else f"the pool failed on {str(question)[:100]}: {cause(error)}"
-            return QuestionRefused(why, "infra_error"), b""
+            why = str(error) if isinstance(error, InfraError) else f"the pool failed on {type(question).__name__}: {cause(error)}"
+            return wire.pack(QuestionRefused(why, "infra_error"))
 
     async def _answer(self, question: TestQuestion, body: bytes) -> tuple[TestAnswer, bytes]:  # noqa: PLR0911 - one for each question
         match question:

@@ -26,6 +26,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
     GetBackend,
     GetRollout,
+    GetScenario,
     PlanAccepted,
     PlanSelected,
     QuestionRefused,
@@ -299,6 +300,18 @@ async def test_the_time_limit() -> None:
         outcome, _ = await test.answer(ROLLOUT)
 
         assert UnrecordedRollout("cancelled", "the session's time limit of 0 s is over", None, over=False) == outcome
+
+
+async def test_an_answer_that_cannot_be_sent() -> None:
+    """An answer that JSON cannot express is a refusal, which names the question and nothing that is in it."""
+    odd = dataclasses.replace(shop(), scenarios=(dataclasses.replace(shop().scenarios[0], metadata={("a", "b"): 1}),))  # type: ignore[dict-item]
+    async with session(suites={"shop": odd.for_pool()}) as connected:
+        test = await connected.connect("test")
+        test.ask(question := GetScenario(ROLLOUT.key))
+        answer, _ = await test.answer(question)
+
+        assert isinstance(answer, QuestionRefused)
+        assert answer.reason.startswith("the pool failed on GetScenario: TypeError")
 
 
 async def test_an_unknown_question() -> None:
