@@ -229,7 +229,7 @@ class SessionParts:
             if self._over:
                 self._owner.lost("")
             elif self._failed is not None or not (has_served or self.deaths.counts["pool"]):
-                self.abandon(f"the pool is gone: {pool.child.obituary(DIED)}")
+                self.abandon(f"the pool is gone: {pool.obituary(DIED)}")
             else:
                 try:
                     self._owner.paused()
@@ -243,24 +243,24 @@ class SessionParts:
         for name in self._templates:  # these processes ended with the pool
             self._away.pop(name, None)
         death = self.deaths.add("pool", self.handover.in_flight, culprit=words.key if words else None)
-        why = f"the pool died (exit code {pool.child.process.returncode})"
+        why = f"the pool died ({pool.fault or f'exit code {pool.child.process.returncode}'})"
         self._alone |= death.alone
         if words is not None:
             why = f"the pool was blocked by {words.key}"
             self._ends[words.key] = words
         elif death.culprit is not None:
-            self._ends[death.culprit] = RolloutEnd(death.culprit, "agent_error", self._verdict(death.culprit, pool.child))
+            self._ends[death.culprit] = RolloutEnd(death.culprit, "agent_error", self._verdict(death.culprit, pool))
         if not death.again:
-            self._owner.fail(f"the pool is gone: {pool.child.obituary(DIED_AGAIN)}")
+            self._owner.fail(f"the pool is gone: {pool.obituary(DIED_AGAIN)}")
         self._start_pool(self.handover.leave(why, self._alone, self._ends.values()))
         if self._failed is not None:
             self.send(self._failed)
         self._tell_away()
         self._tell_start()
 
-    def _verdict(self, key: RolloutKey, child: Child) -> str:
-        code, times = child.process.returncode, self.deaths.met("pool", key)
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    def _verdict(self, key: RolloutKey, pool: PoolProcess) -> str:
+        code, times = pool.child.process.returncode, self.deaths.met("pool", key)
+        how = pool.fault or (f"signal {-code}" if code < 0 else f"exit code {code}")
         return f"it ends its process ({how}): the pool died {times} times while it ran, the last time with nothing else in flight"
 
     def _watch_tap(self, name: str) -> None:

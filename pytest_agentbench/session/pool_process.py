@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.leftovers import SESSION
+from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
@@ -42,6 +43,7 @@ class PoolProcess:
         finally:
             os.close(theirs)
         self.last_words: RolloutEnd | Rollout | None = None  # how the rollout ends over which a pool ended itself
+        self.fault = ""  # why the controller has ended it; empty for a pool that ended otherwise
         self._line = wire.connect(listener.getsockname()[1], settings.token, "controller")
         self._sending = threading.Lock()
 
@@ -60,6 +62,10 @@ class PoolProcess:
                 return False
             return True
 
+    def obituary(self, why: str) -> str:
+        """Returns what `Child.obituary` does, with the reason if the controller has ended it."""
+        return self.child.obituary(f"{why}: {self.fault}", by_us=True) if self.fault else self.child.obituary(why)
+
     def close(self) -> None:
         """Nobody listens any more."""
         with suppress(OSError):
@@ -73,6 +79,7 @@ class PoolProcess:
         except BaseException as error:
             if isinstance(error, OSError) and not isinstance(error, OtherVersion):
                 return  # it is dead, or about to be
+            self.fault = f"the controller failed on what the pool sent, and has ended it: {cause(error)}"
             self.child.process.kill()  # it would wait for an answer for ever; the next one is heard again
             raise
 

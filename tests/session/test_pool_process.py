@@ -63,3 +63,6 @@ def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
 
         assert deaths.get(timeout=PATIENCE)
         assert -9 == pool.child.process.returncode
+        obituary = pool.obituary("died")
+        assert " died: the controller failed on what the pool sent, and has ended it: ValueError('CaughtUp(number=1) " in obituary
+        assert "SIGKILL" not in obituary
