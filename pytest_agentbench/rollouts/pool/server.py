@@ -135,7 +135,8 @@ class Pool:
                     self._give_up(self.unreadable)
                     continue
                 try:
-                    await self._obey(message, body)
+                    if not (self.unreadable and isinstance(message, protocol.ControllerAnswer)):
+                        await self._obey(message, body)
                 except Exception as error:
                     self._give_up(f"the pool failed: {cause(error)}")
         finally:
@@ -158,8 +159,7 @@ class Pool:
 
     async def _obey(self, message: protocol.ToPool, body: bytes) -> None:
         if isinstance(message, protocol.ControllerAnswer):
-            if not self.unreadable:
-                _answer_with(self.replies.popleft(), message, body)
+            _answer_with(self.replies.popleft(), message, body)
             return
         match message:
             case protocol.Start():
