@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.leftovers import SESSION
 from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.messages import OtherVersion
@@ -40,6 +39,9 @@ class PoolProcess:
         try:
             settings, inherited = config(theirs), (listener.fileno(), theirs)
             self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=inherited, variables={SESSION: mark})
+        except BaseException:
+            os.close(self._words)
+            raise
         finally:
             os.close(theirs)
         self.last_words: RolloutEnd | Rollout | None = None  # how the rollout ends over which a pool ended itself
@@ -97,9 +99,15 @@ class PoolProcess:
 
     def _read_words(self, hear: Hear) -> None:
         """What it says while its event loop stands still."""
-        with os.fdopen(self._words, "rb") as lines, suppress(ValueError):  # its end came in the middle of a line
+        with os.fdopen(self._words, "rb") as lines:
             for line in lines:
-                match message := FROM_PIPE.read(json.loads(line)):
+                if not line.endswith(b"\n"):  # its end came in the middle of it
+                    return
+                try:
+                    message = FROM_PIPE.read(json_text.loads(line))
+                except ValueError as error:
+                    message = ShowUser(f"what the pool says while its event loop is blocked cannot be read: {error}")
+                match message:
                     case ShowUser():
                         hear(self, message, b"")
                     case BlockedBy(end):
