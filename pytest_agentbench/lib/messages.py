@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pytest_agentbench.lib import codec
@@ -28,7 +28,7 @@ class Hello:
     In every version it is called `Hello` and has the fields `token` and `protocol`.
     """
 
-    token: str
+    token: str = field(repr=False)
     role: str  # what the sender is to the receiver: `controller`, `pool` or `test`
     protocol: int = PROTOCOL
 
