@@ -6,6 +6,7 @@ and a reader of them: `FromPool = Begun | Failed` and `FROM_POOL: Messages[FromP
 
 from __future__ import annotations
 
+import reprlib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ class Messages(Generic[Message]):
     def read(self, header: Any) -> Message:
         """Returns the message; raises ValueError for one that does not belong here or is damaged, OtherVersion for a `Refused`."""
         if header.__class__ is not list or len(header) != 2 or header[0].__class__ is not str:
-            raise ValueError(f"{str(header)[:100]} is no message")
+            raise ValueError(f"{reprlib.repr(header)} is no message")
         name, fields = header
         if name not in self.kinds:
             raise ValueError(f"the message {name[:100]!r} is unknown; known are: {', '.join(self.kinds)}")

@@ -139,7 +139,7 @@ class Relay:
                 header, _ = await wire.read(reader)
                 writer.write(wire.pack(self._reply(header)))
                 await writer.drain()
-        except (EOFError, OSError, ValueError, RecursionError):
+        except (EOFError, OSError, ValueError):
             pass  # the pool is gone, or this is not the pool
         except asyncio.CancelledError:
             pass  # the tap ends; asyncio would log it

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pytest_agentbench
+from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.messages import Hello, Messages, OtherVersion, Refused, header
 from pytest_agentbench.records import RolloutKey
 
@@ -53,6 +54,7 @@ def test_one_class() -> None:
         (None, r"^None is no message$"),
         ({"op": "rested"}, r"^\{'op': 'rested'\} is no message$"),
         (["Rested"], r"^\['Rested'\] is no message$"),
+        (json_text.loads(b"[" * 1015 + b"]" * 1015), r"^\[{7}\.\.\.\]{7} is no message$"),
         ([1, {}], r"^\[1, \{\}\] is no message$"),
         (header(Hello("t", "test")), r"^the message 'Hello' is unknown; known are: Begun, Rested, Refused$"),
         (["Rested", []], r"^it is a list, not an object$"),
