@@ -36,7 +36,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Listening:
-    """The first line that a server process writes to stdout. Its parent waits for it."""
+    """The first line that a server process writes to stdout: from now on it answers on this port."""
 
     port: int  # on 127.0.0.1
 
