@@ -14,7 +14,7 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inherited import Inherited, RolloutEnd, StateNote
 from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings, StoredOutcome
@@ -22,6 +22,7 @@ from pytest_agentbench.session.deaths import Death, Deaths
 from pytest_agentbench.session.handover import Handover
 from pytest_agentbench.session.pool_process import PoolProcess
 from pytest_agentbench.session.tap_processes import TapProcesses
+from pytest_agentbench.tap.protocol import Budgets
 
 NOTICE = 5.0  # seconds that the death of a process may take to be noticed
 DIED = "died in the middle of the run"
@@ -59,14 +60,15 @@ class Owner(Protocol):
 class SessionParts:
     """Of one session. Tests reach the pool on `port` from the first moment on, and the next one when it has died."""
 
-    def __init__(self, logs: Path, pool_settings: PoolSettings, tap_config: Json, owner: Owner) -> None:
+    def __init__(self, logs: Path, pool_settings: PoolSettings, taps: int, budgets: Budgets, owner: Owner) -> None:
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
         self.mark = secrets.token_hex(16)  # in the environment of all processes that agents start
         self.children: dict[str, Child] = {}  # pool and taps, by the names of their logs
         self.deaths, self.handover = Deaths(), Handover()
-        self._logs, self._pool_settings, self._tap_config, self._owner = logs, pool_settings, tap_config, owner
+        self._logs, self._pool_settings, self._owner = logs, pool_settings, owner
+        self._tap_count, self._budgets = taps, budgets
         self._pool: PoolProcess | None = None
         self._taps: TapProcesses | None = None
         self._endpoint: Endpoint | None = None
@@ -83,7 +85,7 @@ class SessionParts:
 
     def start(self) -> None:
         """Raises BackendError when a tap does not serve; tests can ask the pool before that."""
-        self._taps = TapProcesses(self._tap_config["processes"], self._tap_config["budgets"], self._logs)
+        self._taps = TapProcesses(self._tap_count, self._budgets, self._logs)
         self.children.update(self._taps.children)
         with self._changed:
             try:
