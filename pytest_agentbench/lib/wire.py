@@ -13,6 +13,7 @@ from pytest_agentbench.lib import json_text, messages
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
 _PREFIX = struct.Struct("!II")  # bytes of the header, bytes of the body
 MAX_FRAME = 1 << 30  # bytes; anything larger is not one of ours
@@ -25,9 +26,9 @@ def pack(message: Any, body: bytes = b"") -> bytes:
     return framed(messages.header(message), body)
 
 
-def framed(header: Any, body: bytes = b"") -> bytes:
-    """Returns a frame with any JSON value as its header."""
-    head = json_text.dumps_any(header)
+def framed(header: Any, body: bytes = b"", dumps: Callable[[Any], bytes] = json_text.dumps_any) -> bytes:
+    """Returns a frame with any JSON value as its header; `json_text.dumps` is faster where all values come from JSON."""
+    head = dumps(header)
     return b"".join((_PREFIX.pack(len(head), len(body)), head, body))
 
 
