@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from operator import itemgetter
@@ -85,11 +85,6 @@ def read(kind: type[Record], data: object, path: str = "") -> Record:
 def received(kind: type[Record], data: object) -> Record:
     """Returns the record that another process has sent; raises ValueError as `read` does, and for each field that is missing."""
     return cast("Record", _read(kind, data, "", message=True))
-
-
-def each_received(kind: type[Record], data: Iterable[object]) -> tuple[Record, ...]:
-    """Returns the records that another process has sent, as `received` does."""
-    return tuple(received(kind, each) for each in data)
 
 
 def _read(kind: Any, data: object, path: str, *, message: bool) -> Any:

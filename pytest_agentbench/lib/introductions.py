@@ -35,7 +35,7 @@ class Introductions:
         timer = asyncio.get_running_loop().call_later(self._patience, self._is_late, writer)
         try:
             header, _ = await wire.read(reader, HELLO)
-        except (ConnectionError, ValueError, RecursionError):  # it is longer, or no JSON
+        except (ConnectionError, ValueError):  # it is longer, or no JSON
             return None
         finally:
             timer.cancel()

@@ -6,9 +6,10 @@ and a reader of them: `FromPool = Begun | Failed` and `FROM_POOL: Messages[FromP
 
 from __future__ import annotations
 
+import reprlib
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pytest_agentbench.lib import codec
@@ -28,14 +29,14 @@ class Hello:
     In every version it is called `Hello` and has the fields `token` and `protocol`.
     """
 
-    token: str
+    token: str = field(repr=False)
     role: str  # what the sender is to the receiver: `controller`, `pool` or `test`
     protocol: int = PROTOCOL
 
 
 @dataclass(frozen=True)
 class Listening:
-    """The first line that a server process writes to stdout. Its parent waits for it."""
+    """The first line that a server process writes to stdout: from now on it answers on this port."""
 
     port: int  # on 127.0.0.1
 
@@ -74,7 +75,7 @@ class Messages(Generic[Message]):
     def read(self, header: Any) -> Message:
         """Returns the message; raises ValueError for one that does not belong here or is damaged, OtherVersion for a `Refused`."""
         if header.__class__ is not list or len(header) != 2 or header[0].__class__ is not str:
-            raise ValueError(f"{str(header)[:100]} is no message")
+            raise ValueError(f"{reprlib.repr(header)} is no message")
         name, fields = header
         if name not in self.kinds:
             raise ValueError(f"the message {name[:100]!r} is unknown; known are: {', '.join(self.kinds)}")

@@ -6,7 +6,6 @@ What looks at others is psutil's work, which is imported when somebody looks.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -79,13 +78,18 @@ class Child:
     def ready(self, kind: type[Ready], timeout: float = 60) -> Ready:
         """Waits for the child's first line, and returns the message in it, which is of type `kind`.
 
-        Raises BackendError with the log's tail when the child dies first or takes too long.
+        Raises BackendError with the log's tail when the child dies first or takes too long, or when its line is another one. It has
+        ended then.
         """
         line, expired = first_line(self.process, timeout)
         if not line:
             why = f"did not serve within {timeout:g} s" if expired else "died before it was ready"
             raise BackendError(self.obituary(why, by_us=expired))
-        return codec.received(kind, json.loads(line))
+        try:
+            return codec.received(kind, json_text.loads(line))
+        except ValueError as error:
+            self.process.kill()
+            raise BackendError(self.obituary(f"was ended, since its first line cannot be read: {error}", by_us=True)) from error
 
     @property
     def is_gone(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_agentbench.records import Attempt, Endpoint, Rollout, RolloutKey
 
@@ -41,7 +41,7 @@ class OpenLabel:
 class OpenToken:
     """A token of the tap that a pool has opened. It stays open when the pool dies."""
 
-    token: str
+    token: str = field(repr=False)
     key: RolloutKey  # of the rollout whose calls are made under it
     lent: bool  # whether a test process calls under it, which outlives the pool and closes it itself
     label: OpenLabel | None  # None if the stack is not told of rollouts
@@ -82,7 +82,7 @@ class TokenOpened:
 class TokenClosed:
     """Sent when a token was closed at the taps. Until `LabelReleased` the next pool would have to release its label."""
 
-    token: str
+    token: str = field(repr=False)
     calls: int  # LLM calls that the taps have told of
     unreleased: bool  # whether the stack is still to be told that the rollout is over
     tally: RolloutTally

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.lib.sizes import Sizes
@@ -64,7 +64,7 @@ class PoolSettings:
 class PoolConfig:
     """The first line that the controller writes to the stdin of a pool. The pool writes `Listening` and waits for a connection."""
 
-    token: str  # of the session: a connection begins with it
+    token: str = field(repr=False)  # of the session: a connection begins with it
     listener: int  # file descriptor of the listening socket, inherited from the controller on this host
     pipe: int  # file descriptor of the pipe for `FromPipe`, inherited from the controller on this host
     settings: PoolSettings

@@ -286,7 +286,10 @@ class TurnWanted:
 
 @dataclass(frozen=True)
 class PlanSettled:
-    """Sent when all planned rollouts are over, if trials that no test asks for are among them. The controller may add another round."""
+    """Sent when all planned rollouts are over, if trials that no test asks for are among them, and when the pool gives up.
+
+    The controller may add another round.
+    """
 
     whole: bool  # whether each of them has a record
 

@@ -185,7 +185,7 @@ async def _again(old: Rollout, group: RescoredSuite, settings: RunOptions) -> Ro
         raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
     with redirect_stderr(StringIO()):  # tracebacks of scorers; their last lines are in the record
         seconds = settings.budgets.get("rollout") or group.suite.timeout
-        new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge, seconds, Sizes(**settings.sizes))
+        new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge, seconds, codec.read(Sizes, settings.sizes))
     content = {**old.content, "scorers": {**old.content.get("scorers", {}), **group.hashes}}
     if not old.evaluable:
         return dataclasses.replace(old, content=content)

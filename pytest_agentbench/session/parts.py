@@ -14,7 +14,7 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
+from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inherited import Inherited, RolloutEnd, StateNote
 from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings, StoredOutcome
@@ -22,6 +22,7 @@ from pytest_agentbench.session.deaths import Death, Deaths
 from pytest_agentbench.session.handover import Handover
 from pytest_agentbench.session.pool_process import PoolProcess
 from pytest_agentbench.session.tap_processes import TapProcesses
+from pytest_agentbench.tap.protocol import Budgets
 
 NOTICE = 5.0  # seconds that the death of a process may take to be noticed
 DIED = "died in the middle of the run"
@@ -59,14 +60,15 @@ class Owner(Protocol):
 class SessionParts:
     """Of one session. Tests reach the pool on `port` from the first moment on, and the next one when it has died."""
 
-    def __init__(self, logs: Path, pool_settings: PoolSettings, tap_config: Json, owner: Owner) -> None:
+    def __init__(self, logs: Path, pool_settings: PoolSettings, taps: int, budgets: Budgets, owner: Owner) -> None:
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
         self.mark = secrets.token_hex(16)  # in the environment of all processes that agents start
         self.children: dict[str, Child] = {}  # pool and taps, by the names of their logs
         self.deaths, self.handover = Deaths(), Handover()
-        self._logs, self._pool_settings, self._tap_config, self._owner = logs, pool_settings, tap_config, owner
+        self._logs, self._pool_settings, self._owner = logs, pool_settings, owner
+        self._tap_count, self._budgets = taps, budgets
         self._pool: PoolProcess | None = None
         self._taps: TapProcesses | None = None
         self._endpoint: Endpoint | None = None
@@ -83,7 +85,7 @@ class SessionParts:
 
     def start(self) -> None:
         """Raises BackendError when a tap does not serve; tests can ask the pool before that."""
-        self._taps = TapProcesses(self._tap_config["processes"], self._tap_config["budgets"], self._logs)
+        self._taps = TapProcesses(self._tap_count, self._budgets, self._logs)
         self.children.update(self._taps.children)
         with self._changed:
             try:
@@ -229,7 +231,7 @@ class SessionParts:
             if self._over:
                 self._owner.lost("")
             elif self._failed is not None or not (has_served or self.deaths.counts["pool"]):
-                self.abandon(f"the pool is gone: {pool.child.obituary(DIED)}")
+                self.abandon(f"the pool is gone: {pool.obituary(DIED)}")
             else:
                 try:
                     self._owner.paused()
@@ -243,24 +245,24 @@ class SessionParts:
         for name in self._templates:  # these processes ended with the pool
             self._away.pop(name, None)
         death = self.deaths.add("pool", self.handover.in_flight, culprit=words.key if words else None)
-        why = f"the pool died (exit code {pool.child.process.returncode})"
+        why = f"the pool died ({pool.fault or f'exit code {pool.child.process.returncode}'})"
         self._alone |= death.alone
         if words is not None:
             why = f"the pool was blocked by {words.key}"
             self._ends[words.key] = words
         elif death.culprit is not None:
-            self._ends[death.culprit] = RolloutEnd(death.culprit, "agent_error", self._verdict(death.culprit, pool.child))
+            self._ends[death.culprit] = RolloutEnd(death.culprit, "agent_error", self._verdict(death.culprit, pool))
         if not death.again:
-            self._owner.fail(f"the pool is gone: {pool.child.obituary(DIED_AGAIN)}")
+            self._owner.fail(f"the pool is gone: {pool.obituary(DIED_AGAIN)}")
         self._start_pool(self.handover.leave(why, self._alone, self._ends.values()))
         if self._failed is not None:
             self.send(self._failed)
         self._tell_away()
         self._tell_start()
 
-    def _verdict(self, key: RolloutKey, child: Child) -> str:
-        code, times = child.process.returncode, self.deaths.met("pool", key)
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    def _verdict(self, key: RolloutKey, pool: PoolProcess) -> str:
+        code, times = pool.child.process.returncode, self.deaths.met("pool", key)
+        how = pool.fault or (f"signal {-code}" if code < 0 else f"exit code {code}")
         return f"it ends its process ({how}): the pool died {times} times while it ran, the last time with nothing else in flight"
 
     def _watch_tap(self, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -10,8 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import json_text, wire
 from pytest_agentbench.lib.leftovers import SESSION
+from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
@@ -39,9 +39,13 @@ class PoolProcess:
         try:
             settings, inherited = config(theirs), (listener.fileno(), theirs)
             self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=inherited, variables={SESSION: mark})
+        except BaseException:
+            os.close(self._words)
+            raise
         finally:
             os.close(theirs)
         self.last_words: RolloutEnd | Rollout | None = None  # how the rollout ends over which a pool ended itself
+        self.fault = ""  # why the controller has ended it; empty for a pool that ended otherwise
         self._line = wire.connect(listener.getsockname()[1], settings.token, "controller")
         self._sending = threading.Lock()
 
@@ -60,6 +64,10 @@ class PoolProcess:
                 return False
             return True
 
+    def obituary(self, why: str) -> str:
+        """Returns what `Child.obituary` does, with the reason if the controller has ended it."""
+        return self.child.obituary(f"{why}: {self.fault}", by_us=True) if self.fault else self.child.obituary(why)
+
     def close(self) -> None:
         """Nobody listens any more."""
         with suppress(OSError):
@@ -73,6 +81,7 @@ class PoolProcess:
         except BaseException as error:
             if isinstance(error, OSError) and not isinstance(error, OtherVersion):
                 return  # it is dead, or about to be
+            self.fault = f"the controller failed on what the pool sent, and has ended it: {cause(error)}"
             self.child.process.kill()  # it would wait for an answer for ever; the next one is heard again
             raise
 
@@ -90,9 +99,15 @@ class PoolProcess:
 
     def _read_words(self, hear: Hear) -> None:
         """What it says while its event loop stands still."""
-        with os.fdopen(self._words, "rb") as lines, suppress(ValueError):  # its end came in the middle of a line
+        with os.fdopen(self._words, "rb") as lines:
             for line in lines:
-                match message := FROM_PIPE.read(json.loads(line)):
+                if not line.endswith(b"\n"):  # its end came in the middle of it
+                    return
+                try:
+                    message = FROM_PIPE.read(json_text.loads(line))
+                except ValueError as error:
+                    message = ShowUser(f"what the pool says while its event loop is blocked cannot be read: {error}")
+                match message:
                     case ShowUser():
                         hear(self, message, b"")
                     case BlockedBy(end):

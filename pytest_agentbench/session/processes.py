@@ -33,6 +33,7 @@ from pytest_agentbench.session.recorder import Ledger
 from pytest_agentbench.session.rounds import Rounds
 from pytest_agentbench.session.task_images import TaskImages
 from pytest_agentbench.suites.arms import arm_of
+from pytest_agentbench.tap.protocol import Budgets
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does
 SETTLE = 1.0  # seconds that a backend which was still booting gets to notice that it was stopped
@@ -61,7 +62,8 @@ class Services:
         backend: Backend,
         directory: Path,
         pool_settings: PoolSettings,
-        tap_config: Json,
+        taps: int,
+        budgets: Budgets,
         ledger: Ledger,
         redactor: Redactor,
         sayings: queue.SimpleQueue[str],
@@ -76,7 +78,7 @@ class Services:
 
         `sample_interval` are seconds, None: as the backend says.
 
-        `tap_config` holds `processes`, how many, and `budgets`; `insists`: a backend that lacks something is an error, no skip.
+        `taps` is the number of tap processes; `insists`: a backend that lacks something is an error, no skip.
         """
         self.backend, self.directory, self.ledger = backend, directory, ledger
         self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images
@@ -95,7 +97,7 @@ class Services:
         self._drained = threading.Event()
         self._turning = threading.Lock()
         self._finishing = False
-        self._parts = SessionParts(directory / "backend", pool_settings, tap_config, self)
+        self._parts = SessionParts(directory / "backend", pool_settings, taps, budgets, self)
         self._boot = daemon(self._start, name="boot")
 
     @property
@@ -297,8 +299,7 @@ class Services:
 
     @_refuses_waiting
     def _rested(self, whole: bool) -> None:
-        assert self.rounds is not None
-        if following := self.rounds.rested(whole=whole):
+        if self.rounds is not None and (following := self.rounds.rested(whole=whole)):
             self._add(following)
             self._parts.add_round(following, tell=True)
 

@@ -18,7 +18,6 @@ from pytest_agentbench.lib.import_path import search_path
 from pytest_agentbench.lib.losses import Losses
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.sizes import Sizes
-from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.pool_config import BlockSettings, PoolSettings, Scheduling
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.directory import name_of, new_directory
@@ -65,7 +64,8 @@ def open_session(setup: Setup) -> OpenSession:
         setup.backend,
         folder_of(run.directory, number),
         pool_settings,
-        _tap_config(setup.settings),
+        setup.settings.taps,
+        _budgets(setup.settings),
         run.ledger,
         redactor,
         sayings,
@@ -169,6 +169,7 @@ def _block_settings(setup: Setup) -> BlockSettings:
     return BlockSettings(sides, setup.settings.cache, setup.backend.in_sequence, concurrencies(setup.settings.ab))
 
 
-def _tap_config(settings: Settings) -> Json:
+def _budgets(settings: Settings) -> Budgets:
+    """Returns the time limits of a call's parts; a session in one process has none."""
     calls = {name: seconds for name, seconds in settings.budgets.items() if name != "rollout"}
-    return {"processes": settings.taps, "budgets": Budgets() if settings.inline else Budgets(**calls)}
+    return Budgets() if settings.inline else Budgets(**calls)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, assert_never
 import pytest
 
 from pytest_agentbench.errors import InfraError, MissingError, ScorerFailed
+from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Rollout, RolloutKey, Score
@@ -218,7 +219,7 @@ class Worker:
 
         opened = self._opened_here()
         try:
-            sizes = Sizes(**opened.setup.settings.sizes)
+            sizes = codec.read(Sizes, opened.setup.settings.sizes)
             rollout = run_inline(self.pool, opened.ledger, opened.setup.suites, rollout_key(item), sizes)
             self._keep(item, rollout, rollout.reason)
         except MissingError as error:

@@ -46,7 +46,7 @@ def main() -> int:
         raise_limit()
         config = read_config(TapConfig)
     except ValueError as error:
-        sys.stderr.write(f"tap config: stdin should begin with a line of JSON that has a token: {error}\n")
+        sys.stderr.write(f"tap config: stdin should begin with the config as a line of JSON: {error}\n")
         return 2
     if sys.platform == "win32":
         asyncio.run(serve(config))

@@ -31,7 +31,7 @@ class Budgets:
 class TapConfig:
     """The line on a tap's stdin, from the controller. The tap listens, and answers with `TapListening`."""
 
-    token: str  # of the `Hello` of whoever may ask the tap
+    token: str = field(repr=False)  # of the `Hello` of whoever may ask the tap
     budgets: Budgets = Budgets()  # of each call
     port: int = 0  # for agents, on 127.0.0.1; 0: any that is free
 
@@ -50,7 +50,7 @@ class TapPorts:
 
     port: int  # for agents, on 127.0.0.1; the taps share it
     control_ports: tuple[int, ...]  # for the pool, on 127.0.0.1, one of each tap
-    token: str  # of the pool's `Hello` to them
+    token: str = field(repr=False)  # of the pool's `Hello` to them
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 from weakref import WeakValueDictionary
 
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import json_text, messages, wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.metrics.blame import LIMIT
 from pytest_agentbench.records import LLMCall
@@ -137,9 +137,10 @@ class Relay:
             known = await self.introductions.hello(reader, writer) is not None
             while known:
                 header, _ = await wire.read(reader)
-                writer.write(wire.pack(self._reply(header)))
+                answer = messages.header(self._reply(header))
+                writer.write(wire.framed(answer, dumps=json_text.dumps))  # fast, as it may be large and calls wait for it
                 await writer.drain()
-        except (EOFError, OSError, ValueError, RecursionError):
+        except (EOFError, OSError, ValueError):
             pass  # the pool is gone, or this is not the pool
         except asyncio.CancelledError:
             pass  # the tap ends; asyncio would log it

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+import pytest_agentbench
+from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.messages import Hello, Messages, OtherVersion, Refused, header
 from pytest_agentbench.records import RolloutKey
 
@@ -49,6 +54,7 @@ def test_one_class() -> None:
         (None, r"^None is no message$"),
         ({"op": "rested"}, r"^\{'op': 'rested'\} is no message$"),
         (["Rested"], r"^\['Rested'\] is no message$"),
+        (json_text.loads(b"[" * 1015 + b"]" * 1015), r"^\[{7}\.\.\.\]{7} is no message$"),
         ([1, {}], r"^\[1, \{\}\] is no message$"),
         (header(Hello("t", "test")), r"^the message 'Hello' is unknown; known are: Begun, Rested, Refused$"),
         (["Rested", []], r"^it is a list, not an object$"),
@@ -68,3 +74,20 @@ def test_a_refusal() -> None:
     """Whatever is expected, the refusal of another version is raised with its reason."""
     with pytest.raises(OtherVersion, match=r"^both need the same version$"):
         SMALL.read(header(Refused("both need the same version")))
+
+
+def test_secrets_stay_out_of_logs() -> None:
+    """No text of a message, as errors and logs may hold it, has a token or a key in it."""
+    package = Path(pytest_agentbench.__file__).parent
+    names = ("*protocol.py", "pool_config.py", "inherited.py", "messages.py", "endpoint.py")
+    files = [file.relative_to(package.parent) for name in names for file in package.rglob(name)]
+    records = {
+        each
+        for file in files
+        for each in vars(importlib.import_module(".".join(file.with_suffix("").parts))).values()
+        if dataclasses.is_dataclass(each) and isinstance(each, type)
+    }
+    secrets = [(kind.__name__, field) for kind in records for field in dataclasses.fields(kind) if field.name in ("token", "api_key")]
+
+    assert {"Hello", "TapConfig", "PoolConfig", "PoolAddress", "OpenToken", "Endpoint", "UpstreamFacts"} < {name for name, _ in secrets}
+    assert [] == [name for name, field in secrets if field.repr]

@@ -72,6 +72,19 @@ def test_a_child_serves_and_leaves(start: StartChild) -> None:
     assert 0 == child.process.returncode
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [("[1, 2]", "it is a list, not an object"), ('{"port": "5"}', "port is a text, not a whole number"), ("5 lamps", "")],
+)
+def test_another_first_line(start: StartChild, line: str, fault: str) -> None:
+    """A child whose first line is not the one that is waited for is ended, and said to be."""
+    child = start(f"import sys\nprint({line!r}, flush=True)\nsys.stdin.buffer.read()")
+    said = refusal(child)
+
+    assert f"` was ended, since its first line cannot be read: {fault}" in said
+    assert "(exit code -9); the end of " in said
+
+
 def test_an_interrupt_while_a_child_begins(start: StartChild) -> None:
     """Ctrl-C leaves no timer behind, for which the interpreter would wait at its end."""
     child = start("import sys\nsys.stdin.buffer.read()")

@@ -125,6 +125,26 @@ def test_what_is_not_a_frame() -> None:
         wire.sizes(b"GET " + struct.pack("!I", 0))
 
 
+def test_a_header_that_is_no_json() -> None:
+    """It is an error of its frame alone: the next frame is read from its beginning."""
+    data = struct.pack("!II", 1, 4) + b"{body" + wire.framed(["next"])
+    with pair() as (near, far):
+        near.sendall(data)
+        with pytest.raises(ValueError, match="Expecting"):
+            wire.receive(far)
+
+        assert (["next"], b"") == wire.receive(far)
+
+    async def read_both() -> wire.Frame:
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        with pytest.raises(ValueError, match="Expecting"):
+            await wire.read(reader)
+        return await wire.read(reader)
+
+    assert (["next"], b"") == asyncio.run(read_both())
+
+
 def test_connect_introduces_itself() -> None:
     """The first frame of a connection is a hello with its token and role; afterwards it blocks without a limit."""
     with socket.create_server(("127.0.0.1", 0)) as server, wire.connect(server.getsockname()[1], "secret", "test") as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 from collections.abc import Callable, Iterator
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.rollouts.pool_config import PoolConfig
-from pytest_agentbench.rollouts.protocol import CatchUp, CaughtUp, ToController
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.messages import header
+from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.rollouts.inherited import RolloutEnd
+from pytest_agentbench.rollouts.pool_config import BlockedBy, PoolConfig
+from pytest_agentbench.rollouts.protocol import CatchUp, CaughtUp, ShowUser, ToController
 from pytest_agentbench.session.pool_process import PoolProcess
 from tests.rollouts.pool.test_server import pool_settings, shop
 
@@ -19,12 +24,15 @@ PATIENCE = 30  # seconds until an event that does not come fails the test
 
 
 @contextmanager
-def started(folder: Path, hear: Callable[[ToController], None]) -> Iterator[tuple[PoolProcess, queue.SimpleQueue[bool]]]:
-    """A pool that is listened to, and what is put when it has died: whether it ever served."""
+def started(
+    folder: Path, hear: Callable[[ToController], None], words: bytes = b""
+) -> Iterator[tuple[PoolProcess, queue.SimpleQueue[bool]]]:
+    """A pool that is listened to, and what is put when it has died: whether it ever served. `words` are in its pipe before it starts."""
     deaths: queue.SimpleQueue[bool] = queue.SimpleQueue()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def config(pipe: int) -> PoolConfig:
+            os.write(pipe, words)
             return PoolConfig("secret", listener.fileno(), pipe, pool_settings(shop()), (), None)
 
         pool = PoolProcess(config, listener, folder / "pool.log", "mark")
@@ -51,6 +59,23 @@ def test_it_is_listened_to_until_it_is_dead(tmp_path: Path) -> None:
     assert (0, True, None) == (pool.child.process.returncode, deaths.empty(), pool.last_words)
 
 
+def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
+    """Each whole line that cannot be read is a sentence for the user, and the lines after it are heard; a torn one says nothing."""
+    end = RolloutEnd(RolloutKey("shop", "s-0"), "agent_error", "it blocks")
+    lines = [b"{", b'["BlockedBy", {"end": 5}]', json_text.dumps_any(header(BlockedBy(end))), b'["ShowU']
+    heard: queue.SimpleQueue[ToController] = queue.SimpleQueue()
+    with started(tmp_path, heard.put, b"\n".join(lines)) as (pool, deaths):
+        pool.child.stop()
+        deaths.get(timeout=PATIENCE)
+
+    first, second = heard.get_nowait(), heard.get_nowait()
+    assert heard.empty()
+    assert isinstance(first, ShowUser)
+    assert "what the pool says while its event loop is blocked cannot be read: Expecting property name" in first.sentence
+    assert ShowUser(f"{first.sentence.split(': ')[0]}: end is a whole number, not an object") == second
+    assert end == pool.last_words
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
     """If what a pool sends cannot be read, the pool is killed instead of being left to wait for an answer, and counts as dead."""
@@ -63,3 +88,21 @@ def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
 
         assert deaths.get(timeout=PATIENCE)
         assert -9 == pool.child.process.returncode
+        obituary = pool.obituary("died")
+        assert " died: the controller failed on what the pool sent, and has ended it: ValueError('CaughtUp(number=1) " in obituary
+        assert "SIGKILL" not in obituary
+
+
+def test_one_that_cannot_be_started(tmp_path: Path) -> None:
+    """If there is no config to start it with, nothing is left that reads its pipe."""
+    writers: list[int] = []
+
+    def config(pipe: int) -> PoolConfig:
+        writers.append(os.dup(pipe))
+        raise ValueError("no config")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ValueError, match=r"^no config$"):
+        PoolProcess(config, listener, tmp_path / "pool.log", "mark")
+
+    with os.fdopen(writers[0], "wb", buffering=0) as pipe, pytest.raises(BrokenPipeError):
+        pipe.write(b"{}")

@@ -176,7 +176,8 @@ class HeldStack:
         """Sends SIGTERM to the guardian, which then stops the stack; raises BackendError if the system does not tell its process."""
         if not self._guardian:
             raise BackendError(f"another version of pytest-agentbench keeps the stack in {self.home}; use that version to end it")
-        os.kill(self._guardian, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(self._guardian, signal.SIGTERM)
 
     @property
     def _suspended(self) -> str:
@@ -224,10 +225,10 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
     try:
         child.ready(Serving)
         return _hold(home, child)
-    except BackendError:
+    except (BackendError, OtherVersion) as error:
         child.stop()
         reap_one(home)
-        raise
+        raise error if isinstance(error, BackendError) else BackendError(str(error)) from error
 
 
 def _new_home(name: str) -> Path:
@@ -291,7 +292,11 @@ def end(home: Path) -> str:
         held = _hold(home)
     except OtherVersion:
         held = HeldStack(home, _connect(home), None)
-        held.terminate()
+        try:
+            held.terminate()
+        except BackendError:
+            held.let_go()
+            raise
     said = held.stop()
     if is_alive(str(home)):
         raise BackendError(said)

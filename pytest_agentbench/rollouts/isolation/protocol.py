@@ -80,7 +80,7 @@ class Loaded:
 class NotLoaded:
     """A template process or a code check cannot load the suite's code, and ends. The suite's rollouts or tests get the reason."""
 
-    reason: str  # a sentence that names the suite.yaml
+    reason: str  # a sentence, which names the suite.yaml unless the process could not read what it was sent
 
 
 @dataclass(frozen=True)

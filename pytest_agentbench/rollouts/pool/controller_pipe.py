@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from typing import NoReturn
 
-import orjson
-
-from pytest_agentbench.lib import messages
+from pytest_agentbench.lib import json_text, messages
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.inherited import RolloutEnd
 from pytest_agentbench.rollouts.pool_config import BlockedBy, BlockedByScorer, FromPipe
@@ -27,17 +25,21 @@ class ControllerPipe:
         self._write(ShowUser(sentence))
 
     def leave(self, key: RolloutKey, reason: str, log: str) -> NoReturn:
-        self._write(BlockedBy(RolloutEnd(key, "agent_error", reason, log)))
-        os._exit(BLOCKED)
+        self._leave_with(BlockedBy(RolloutEnd(key, "agent_error", reason, log)))
 
     def leave_with(self, rollout: Rollout) -> NoReturn:
-        self._write(BlockedByScorer(rollout))
-        os._exit(BLOCKED)
+        self._leave_with(BlockedByScorer(rollout))
 
     def leave_behind(self) -> NoReturn:
         os._exit(BLOCKED)
 
+    def _leave_with(self, message: FromPipe) -> NoReturn:
+        try:
+            self._write(message)
+        finally:  # The pool is held up, whether the controller can be told why or not.
+            os._exit(BLOCKED)
+
     def _write(self, message: FromPipe) -> None:
-        rest = orjson.dumps(messages.header(message), default=str) + b"\n"
+        rest = json_text.dumps_any(messages.header(message)) + b"\n"
         while rest:
             rest = rest[os.write(self._pipe, rest) :]

@@ -88,6 +88,7 @@ class Pool:
         self.controller: asyncio.StreamWriter | None = None
         self.controlled = asyncio.Event()  # the controller is connected
         self.replies: deque[asyncio.Future[tuple[Any, bytes]]] = deque()  # what the controller still has to answer, in order
+        self.unreadable = ""  # what is wrong with a message of the controller; it may have been an answer, so that no later one is believed
         self.booted = asyncio.Event()  # the backend answers, or never will
         self.finished = asyncio.Event()
         self.draining: asyncio.Task[None] | None = None
@@ -125,16 +126,36 @@ class Pool:
         self.controlled.set()
         try:
             while True:
-                header, body = await wire.read(reader)
-                await self._obey(protocol.TO_POOL.read(header), body)
-        except ValueError as error:
-            self.scheduler.stop(f"the pool cannot read what the controller sent: {error}", "infra_error")
-            self.booted.set()
+                try:
+                    header, body = await wire.read(reader)
+                    message = protocol.TO_POOL.read(header)
+                except ValueError as error:
+                    self.unreadable = f"the pool cannot read what the controller sent: {error}"
+                    self._fail_replies(self.unreadable)
+                    self._give_up(self.unreadable)
+                    continue
+                try:
+                    if not (self.unreadable and isinstance(message, protocol.ControllerAnswer)):
+                        await self._obey(message, body)
+                except Exception as error:
+                    self._give_up(f"the pool failed: {cause(error)}")
         finally:
             self.controller = None
             self.reporter.end()
-            while self.replies:
-                _answer_with(self.replies.popleft(), protocol.QuestionFailed(GONE))
+            self._fail_replies(GONE)
+
+    def _fail_replies(self, reason: str) -> None:
+        while self.replies:
+            _answer_with(self.replies.popleft(), protocol.QuestionFailed(reason))
+
+    def _give_up(self, reason: str) -> None:
+        """Refuses all rollouts, and ends each wait for a message of the controller, since it may be the one that was lost."""
+        self.scheduler.stop(reason, "infra_error")
+        self.booted.set()
+        self.reporter.end()
+        if self.turning is not None:
+            self.turning.told(protocol.NoTurn(reason))
+        self.tell(protocol.PlanSettled(whole=False))
 
     async def _obey(self, message: protocol.ToPool, body: bytes) -> None:
         if isinstance(message, protocol.ControllerAnswer):
@@ -186,9 +207,7 @@ class Pool:
     async def _drain(self) -> None:
         await self.scheduler.drained()
         await self.addresses.farewell()
-        if self.controller is not None:
-            self.controller.write(wire.pack(protocol.Drained(self.addresses.tally)))
-            await self.controller.drain()
+        self.tell(protocol.Drained(self.addresses.tally))
 
     async def _start(self, start: protocol.Start) -> None:
         """Points the taps at the backend, which answers, and begins."""
@@ -232,8 +251,8 @@ class Pool:
     async def ask(self, question: protocol.ControllerQuestion[protocol.Answered], body: bytes = b"") -> tuple[protocol.Answered, bytes]:
         """Returns the controller's answer; it answers in the order of the questions. Raises InfraError with the reason if it cannot."""
         await self.controlled.wait()
-        if self.controller is None:
-            raise InfraError(GONE)
+        if self.controller is None or self.unreadable:
+            raise InfraError(self.unreadable or GONE)
         reply: asyncio.Future[tuple[protocol.Answered, bytes]] = asyncio.get_running_loop().create_future()
         self.replies.append(reply)
         self.controller.write(wire.pack(question, body))
@@ -254,22 +273,20 @@ class Pool:
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            header, body = await wire.read(reader)
-            answer, content = await self._answered(header, body)
-            writer.write(wire.pack(answer, content))
+            writer.write(await self._answered(*await wire.read(reader)))
             await writer.drain()
 
-    async def _answered(self, header: object, body: bytes) -> tuple[TestAnswer, bytes]:
-        """Returns the answer to a test; whatever goes wrong, the test does not wait for it."""
+    async def _answered(self, header: object, body: bytes) -> bytes:
+        """Returns the frame that answers a test; whatever goes wrong, the test does not wait for it."""
         try:
             question = FROM_TEST.read(header)
         except ValueError as error:
-            return QuestionRefused(str(error), "infra_error"), b""
+            return wire.pack(QuestionRefused(str(error), "infra_error"))
         try:
-            return await self._answer(question, body)
+            return wire.pack(*await self._answer(question, body))
         except Exception as error:
-            why = str(error) if isinstance(error, InfraError) else f"the pool failed on {str(question)[:100]}: {cause(error)}"
-            return QuestionRefused(why, "infra_error"), b""
+            why = str(error) if isinstance(error, InfraError) else f"the pool failed on {type(question).__name__}: {cause(error)}"
+            return wire.pack(QuestionRefused(why, "infra_error"))
 
     async def _answer(self, question: TestQuestion, body: bytes) -> tuple[TestAnswer, bytes]:  # noqa: PLR0911 - one for each question
         match question:

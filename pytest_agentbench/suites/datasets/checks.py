@@ -42,12 +42,16 @@ def check_scenarios(scenarios: Iterable[Any], file: Path, *, without_tools: bool
 
 
 def check_json(scenarios: Iterable[Scenario], file: Path) -> None:
-    """Raises ConfigError for a scenario that other processes cannot be told of, such as one with a tuple as a key in its metadata."""
+    """Raises ConfigError for a scenario that other processes cannot be sent, such as one with a tuple as a key in its metadata."""
     for scenario in scenarios:
         try:
-            json_text.dumps_any(codec.plain(scenario))
+            text = json_text.dumps_any(codec.plain(scenario))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{file}: {scenario.id}: it cannot be written as JSON: {error}") from error
+        try:
+            codec.received(Scenario, json_text.loads(text))
+        except ValueError as error:
+            raise ConfigError(f"{file}: {scenario.id}: {error}") from error
 
 
 def _check_record(scenario: Any, file: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pytest_agentbench.backends.stack import registry
 from pytest_agentbench.backends.stack.protocol import FROM_GUARDIAN, HoldStack, StackFacts
 from pytest_agentbench.cli import main
+from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import PROTOCOL, OtherVersion, header
 from tests.backends.conftest import Boot, spec
@@ -69,6 +70,17 @@ def test_a_guardian_of_another_protocol(tmp_path: Path, folder: Path, monkeypatc
     assert [] == [*folder.iterdir()]
     log = (tmp_path / "logs" / "guardian.log").read_text()
     assert f": {refused}\n" in log and "stopping: SIGTERM\n" in log
+
+
+def test_a_guardian_that_this_process_has_started(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that turns out to be of another version is stopped, and nothing of it is left."""
+    (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import messages\nmessages.PROTOCOL += 1\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(BackendError, match="both need the same version"):
+        registry.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
+
+    assert [] == [*folder.iterdir()]
 
 
 def test_a_message_that_cannot_be_read(boot: Boot) -> None:

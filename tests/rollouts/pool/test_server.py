@@ -18,14 +18,15 @@ from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Access, Endpoint, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.inherited import RolloutTally, StateNote
+from pytest_agentbench.rollouts.inherited import RolloutRead, RolloutTally, StateNote
 from pytest_agentbench.rollouts.inline_protocol import LendAddress
 from pytest_agentbench.rollouts.pool.server import Pool, TestQuestion
-from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings, Scheduling
+from pytest_agentbench.rollouts.pool_config import BlockSettings, PoolConfig, PoolSettings, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
     GetBackend,
     GetRollout,
+    GetScenario,
     PlanAccepted,
     PlanSelected,
     QuestionRefused,
@@ -34,6 +35,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
     read_answer,
 )
 from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from pytest_agentbench.tap.protocol import TapDone, TapPorts, TapRefusal
 
@@ -202,7 +204,7 @@ async def test_an_end_in_the_middle_of_a_record() -> None:
 
 
 async def test_a_controller_that_cannot_be_understood() -> None:
-    """A message that the pool cannot read leaves no test waiting: each is told what is wrong with the message."""
+    """A message that the pool cannot read leaves no test and no round waiting; the pool reads on, so that the session ends as usual."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         test.ask(ROLLOUT)
@@ -211,7 +213,42 @@ async def test_a_controller_that_cannot_be_understood() -> None:
 
         assert isinstance(answer, UnrecordedRollout)
         assert "the pool cannot read what the controller sent: why is a whole number, not a text" == answer.reason
-        assert b"" == await controller.reader.read()
+        assert protocol.PlanSettled(whole=False) == (await controller.told())[0]
+
+        controller.tell(protocol.EndSession())
+        while not isinstance(message := (await controller.told())[0], protocol.Drained):
+            assert isinstance(message, RolloutRead)
+
+
+async def test_a_turn_that_cannot_be_understood() -> None:
+    """A test whose rollout waits for the turn of an arm is told as well; answers that come later are not taken for those of others."""
+    blocks = BlockSettings({"default": VariantOrigin("default", "a")}, "cold", in_sequence=False, own={})
+    async with session(blocks=blocks) as connected:
+        controller, test = await connected.connect("controller"), await connected.connect("test")
+        connected.start(controller)
+        test.ask(ROLLOUT)
+        assert protocol.TurnWanted("a", 1) == (await controller.told())[0]
+
+        controller.writer.write(wire.framed(["Turn", {"endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}]))
+        answer, _ = await test.answer(ROLLOUT)
+        assert isinstance(answer, UnrecordedRollout)
+        assert answer.reason.startswith("the pool cannot read what the controller sent: ")
+
+        controller.tell(protocol.RecordLine(), b"{}")
+        test.ask(plan := PlanSelected((ROLLOUT.key,), {"shop": 1}))
+        assert (QuestionRefused(answer.reason, "infra_error"), b"") == await test.answer(plan)
+
+
+async def test_a_message_that_the_pool_fails_on() -> None:
+    """If the pool cannot do what the controller tells it, the test that waits is told."""
+    async with session() as connected:
+        controller, test = await connected.connect("controller"), await connected.connect("test")
+        test.ask(ROLLOUT)
+        controller.tell(protocol.RecordLine())  # which nothing in the pool waits for
+        answer, _ = await test.answer(ROLLOUT)
+
+        assert isinstance(answer, UnrecordedRollout)
+        assert answer.reason.startswith("the pool failed: IndexError")
 
 
 async def test_no_backend() -> None:
@@ -263,6 +300,18 @@ async def test_the_time_limit() -> None:
         outcome, _ = await test.answer(ROLLOUT)
 
         assert UnrecordedRollout("cancelled", "the session's time limit of 0 s is over", None, over=False) == outcome
+
+
+async def test_an_answer_that_cannot_be_sent() -> None:
+    """An answer that JSON cannot express is a refusal, which names the question and nothing that is in it."""
+    odd = dataclasses.replace(shop(), scenarios=(dataclasses.replace(shop().scenarios[0], metadata={("a", "b"): 1}),))  # type: ignore[dict-item]
+    async with session(suites={"shop": odd.for_pool()}) as connected:
+        test = await connected.connect("test")
+        test.ask(question := GetScenario(ROLLOUT.key))
+        answer, _ = await test.answer(question)
+
+        assert isinstance(answer, QuestionRefused)
+        assert answer.reason.startswith("the pool failed on GetScenario: TypeError")
 
 
 async def test_an_unknown_question() -> None:

@@ -106,6 +106,10 @@ def test_another_reader_is_other_data(tmp_path: Path) -> None:
             READER.replace('{"label_source": "hand"}', '{("a", 1): "b"}'),
             "suite.yaml: shop-0: it cannot be written as JSON: keys must be str, int, float, bool or None, not tuple",
         ),
+        (
+            READER.replace("(STOCK,)", "(type(STOCK)('find_item', None, STOCK.parameters),)"),
+            "suite.yaml: shop-0: tools[0].description is null, not a text",
+        ),
     ],
 )
 def test_mistakes(tmp_path: Path, reader: str, sentence: str) -> None:
