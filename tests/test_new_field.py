@@ -55,7 +55,6 @@ def test_a_field_arrives(tmp_path: Path) -> None:
     copy = PackageCopy(tmp_path / "copy")
     copy.replace("suites/suite.py", "    final_state: Json | None = None", f"{SCENARIO_FIELD}    final_state: Json | None = None")
     copy.replace("lib/messages.py", "    protocol: int = PROTOCOL\n", f"    protocol: int = PROTOCOL\n{MESSAGE_FIELD}")
-    copy.replace("lib/messages.py", "import dataclass\n", "import dataclass, field\n")
     write_project(tmp_path / "project", PROJECT)
 
     assert "2 passed" in copy.run(*PYTEST, "--agentbench-backend=embedded", folder=tmp_path / "project")
