@@ -35,9 +35,9 @@ class SuiteDraft:
     """A suite that was read and not checked yet."""
 
     suite: Suite  # with the scales that its scorers declare
-    variants: tuple[str, ...]  # that run, without those whose agent or tools cannot be made
+    variants: tuple[str, ...]  # variants that run, without those whose agent or tools cannot be made
     agents: Mapping[str, Agent]  # variant -> its agent, if it is a built-in one with sound settings
-    rules: tuple[Rule, ...]  # of its `gate`
+    rules: tuple[Rule, ...]  # parsed from `gate`
     today: date
 
 
@@ -173,10 +173,10 @@ def plugin_checks() -> list[SuiteCheck]:
     """Returns the checks of installed plugins. One that cannot be loaded, or that fails, yields a sentence that names it."""
     from importlib.metadata import entry_points
 
-    return [functools.partial(_asked, each) for each in entry_points(group=ENTRY_POINTS)]
+    return [functools.partial(_problems_of, each) for each in entry_points(group=ENTRY_POINTS)]
 
 
-def _asked(entry: EntryPoint, draft: SuiteDraft) -> list[str]:
+def _problems_of(entry: EntryPoint, draft: SuiteDraft) -> list[str]:
     try:
         return [*entry.load()(draft)]
     except Exception as error:  # It is code of a plugin.

@@ -34,12 +34,12 @@ MOST = 10  # problems of a suite that are told
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What a command line changes of a suite, and which of its variants it chooses."""
+    """Options of a command line that change a suite or choose its variants."""
 
     changes: Sequence[tuple[str, Any]] = ()  # (dotted path, value)
     agent: str | None = None  # in the place of the suite's own
     variants: Sequence[str] = (arms_of.DEFAULT,)
-    arms: Sequence[Arm] = ()  # of an A/B session
+    arms: Sequence[Arm] = ()  # arms of an A/B session
     trials: int | None = None
 
     def explain(self, faults: str, file: Path) -> str:
@@ -54,13 +54,13 @@ AS_IT_IS = CompileOptions()
 
 @dataclass(frozen=True)
 class CompiledSuite:
-    """A suite that is sound, with all that a session derives from its folder. Nothing of it is parsed again."""
+    """A sound suite with everything that a session derives from its folder. Nothing is parsed again later."""
 
     suite: Suite  # with the scales that its scorers declare
-    variants: tuple[str, ...]  # that run; in an A/B session each under each arm
+    variants: tuple[str, ...]  # variants that run; in an A/B session one for each variant and arm
     trials: int
     thresholds: Mapping[str, float]  # in force
-    rules: tuple[Rule, ...] = ()  # of its `gate`
+    rules: tuple[Rule, ...] = ()  # parsed from `gate`
     agents: Mapping[str, Agent] = field(default_factory=dict)  # variant -> its agent, if it is a built-in one
     sides: Mapping[str, VariantOrigin] = field(default_factory=dict)  # in an A/B session: variant -> the suite's own, and the arm
 

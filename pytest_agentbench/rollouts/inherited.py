@@ -1,4 +1,4 @@
-"""What a pool tells the controller of its state, and what the next pool of the session inherits of it if this one dies."""
+"""Messages by which the controller follows the state of a pool, and the state that the next pool inherits if this one dies."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class AttemptBegun:
 
 @dataclass(frozen=True)
 class AttemptFailed:
-    """Sent for an attempt that is followed by another one. The next pool goes on with the rollout's next attempt."""
+    """Sent for an attempt that is followed by another one. The next pool continues with the following attempt."""
 
     key: RolloutKey
     attempt: Attempt
@@ -110,7 +110,7 @@ class InterruptedRollout:
 
 @dataclass(frozen=True)
 class Inherited:
-    """What a pool that died leaves to the next one, by what it has told the controller."""
+    """State that a new pool inherits from one that died, according to the messages of the dead pool."""
 
     why: str  # how it ended
     plan: tuple[RolloutKey, ...] | None  # rollouts that tests have still to ask for, once for each test; None before there is a plan

@@ -19,7 +19,7 @@ from pytest_agentbench.tap.routing_hints import NO_LABEL, Label
 
 @dataclass(frozen=True)
 class Budgets:
-    """Time limits of a call's parts, in seconds; None is no limit."""
+    """Time limits for the parts of a call, in seconds. None means that there is no limit."""
 
     connect: float | None = None  # until there is a connection to the backend, TLS included
     first_token: float | None = None  # from the send, or an earlier answer's head, to the first content, reasoning or tool call of a stream
@@ -31,9 +31,9 @@ class Budgets:
 class TapConfig:
     """The line on a tap's stdin, from the controller. The tap listens, and answers with `TapListening`."""
 
-    token: str = field(repr=False)  # of the `Hello` of whoever may ask the tap
-    budgets: Budgets = Budgets()  # of each call
-    port: int = 0  # for agents, on 127.0.0.1; 0: any that is free
+    token: str = field(repr=False)  # a `Hello` with another token is not answered
+    budgets: Budgets = Budgets()  # time limits for each call
+    port: int = 0  # for agents, on 127.0.0.1; 0: a free port
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class TapListening:
 
 @dataclass(frozen=True)
 class TapPorts:
-    """Where the taps of a session are. The controller sends this to the pool, which connects to each of them."""
+    """The ports of the taps of a session. The controller sends them to the pool, which connects to each tap."""
 
     port: int  # for agents, on 127.0.0.1; the taps share it
-    control_ports: tuple[int, ...]  # for the pool, on 127.0.0.1, one of each tap
-    token: str = field(repr=False)  # of the pool's `Hello` to them
+    control_ports: tuple[int, ...]  # for the pool, on 127.0.0.1; one port for each tap
+    token: str = field(repr=False)  # for the pool's `Hello` to each tap
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,16 @@ class UpstreamFacts:
     api_key: str | None = field(default=None, repr=False)  # sent as a bearer token
     ca_file: str | None = None  # certificate authority of an https URL, PEM
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every call
-    requests_per_minute: float | None = None  # that this tap may send; None: as many as come
+    requests_per_minute: float | None = None  # rate limit of this tap; None: no limit
     api_key_env: str | None = None  # the environment variable that `api_key` is from, for advice in error messages
 
 
 @dataclass(frozen=True)
 class SpendingLimits:
-    """What may be spent before further calls are refused; None is no limit."""
+    """Limits beyond which further calls are refused. None means that there is no limit."""
 
     calls: int | None = None
-    tokens: int | None = None  # of prompts and output
+    tokens: int | None = None  # prompts and output together
     cost: float | None = None  # in the currency of the prices
 
 
@@ -79,7 +79,7 @@ NO_LIMITS = SpendingLimits()
 
 @dataclass(frozen=True)
 class RolloutAccount:
-    """What the addresses of one rollout may spend together."""
+    """Limits for all addresses of one rollout together."""
 
     id: str
     limits: SpendingLimits
@@ -96,22 +96,22 @@ class PointAt:
 class OpenAddress:
     """From the pool, before an attempt calls a model: an agent may call under the address /r/<id>/v1. The tap answers `TapDone`."""
 
-    id: str  # which no address of this tap has had
-    upgrade: bool | None = None  # whether calls travel as streams; None: as each of them asks; False: requests are left alone
-    label: Label = NO_LABEL  # what each of its requests gets
-    keep: bool = False  # whether the records of its calls hold what the model said
-    elsewhere: UpstreamFacts | None = None  # where its calls go; None: where those of all others go
-    salt: str = ""  # before the system prompt of each call; empty: none
-    calls: int | None = None  # how many of them are relayed; None: all
-    role: str = ""  # in whose name the calls are made; empty: the agent's own
-    limits: SpendingLimits = NO_LIMITS  # of this address alone
-    prices: TokenPrices | None = None  # of its tokens; None: unknown
-    account: RolloutAccount | None = None  # that its calls count for as well; None: the rollout has no limits
+    id: str  # unique among all addresses that this tap has had
+    upgrade: bool | None = None  # whether calls travel as streams; None: as each call asks; False: requests are not changed
+    label: Label = NO_LABEL  # headers and fields that the tap adds to each request
+    keep: bool = False  # whether the records of calls include the text of the answers
+    elsewhere: UpstreamFacts | None = None  # server for the calls; None: the one of `PointAt`
+    salt: str = ""  # text that is put before each system prompt
+    calls: int | None = None  # number of calls that are relayed; None: all calls
+    role: str = ""  # role that makes the calls; empty: the agent itself
+    limits: SpendingLimits = NO_LIMITS  # for this address alone
+    prices: TokenPrices | None = None  # prices of tokens; None: unknown
+    account: RolloutAccount | None = None  # account of the rollout; None: the rollout has no limits
 
 
 @dataclass(frozen=True)
 class TakeReplies:
-    """From the pool, when a black box has ended: asks what the model said under an address with `keep`.
+    """From the pool, when a black box has ended: asks for the text of the answers under an address with `keep`.
 
     The tap breaks off the calls that are under way, and answers `KeptReplies`.
     """
@@ -138,10 +138,10 @@ class TapDone:
 
 @dataclass(frozen=True)
 class KeptReply:
-    """What the model said in one answer."""
+    """The text of one answer."""
 
-    received_ns: int  # of its call
-    said: Json  # as `LLMCall.said` has it
+    received_ns: int  # time at which the request was received, as in `LLMCall`
+    said: Json  # as in `LLMCall.said`
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class TapStats:
     """Answers `GetTapStats`."""
 
     in_flight: int  # requests that are being answered
-    open: int  # addresses
-    clock_steps: int  # that the present upstream's connections have seen the system's clock make
+    open: int  # addresses that are open
+    clock_steps: int  # steps of the system clock that connections to the current upstream have noticed
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Messages between a stack's guardian and its holders: the sessions and commands that use the stack.
 
-Whoever wants a stack starts a guardian with `GuardianConfig`, or finds one by its `StackFacts`. It connects to the guardian's socket
+A process that needs a stack starts a guardian with `GuardianConfig`, or finds one by its `StackFacts`. It connects to the guardian's socket
 and sends `HoldStack`. The answer is `HoldAccepted` or `HoldDeclined`, or `Refused` if the guardian is of another version. From then on
 the guardian tells each holder how the stack is: `BootProgress` until the boot ends with `StackReady` or `BootFailed`, then
 `ServicesRestarting` whenever a service dies or serves again, and `StackEnded` as the last one. A holder that comes later gets the last
-of these outcomes at once. What the guardian tells all its holders may arrive before `HoldAccepted`, and twice. Closing the connection
+of these outcomes at once. Messages to all holders may arrive before `HoldAccepted`, and twice. Closing the connection
 lets the stack go.
 """
 
@@ -26,7 +26,7 @@ class GuardianConfig:
 
     spec: Json  # a StackSpec
     spec_hash: str
-    inherited: Json  # what the stack gets from its surroundings, as `inherited` returns it
+    inherited: Json  # environment that the stack inherits, as `inherited` returns it
     home: Path  # the stack's folder
     logs: Path
     gpu_wait: float  # seconds
@@ -41,7 +41,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class StackFacts:
-    """What anybody may know of a stack: `stack.json` in its folder. Its guardian writes it anew with each change.
+    """Public facts about a stack, in `stack.json` in its folder. Its guardian rewrites the file after each change.
 
     Another version of this package may have written it. So that its stack can be listed and ended all the same, a field that is missing
     has a default, and one that is unknown is in `more`.
@@ -49,8 +49,8 @@ class StackFacts:
 
     backend: str  # name
     spec_hash: str = ""
-    inherited: Json = field(default_factory=dict)  # what the stack got from its surroundings
-    pid: int | None = None  # of the guardian
+    inherited: Json = field(default_factory=dict)  # environment that the stack has inherited
+    pid: int | None = None  # process id of the guardian
     logs: Path | None = None
     ready: Json = field(default_factory=dict)  # a ReadySpec
     started_at: str = ""  # ISO 8601
@@ -99,7 +99,7 @@ class HoldDeclined:
 
 @dataclass(frozen=True)
 class BootProgress:
-    """What the boot waits for, sent to all holders a few times a second while it lasts. Holders show it."""
+    """Progress of the boot. It is sent to all holders a few times a second, and they show it."""
 
     text: str
 
@@ -110,7 +110,7 @@ class StackReady:
 
     endpoint: Endpoint
     boot: Json  # facts of the boot
-    metrics: tuple[Target, ...]  # of each replica of a service that has metrics
+    metrics: tuple[Target, ...]  # one target for each replica of a service that has metrics
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class BootFailed:
 
 @dataclass(frozen=True)
 class StackEnded:
-    """A service of the running stack has died for good, or somebody has stopped the stack. Holders report the reason."""
+    """A service of the running stack has died for good, or the stack was stopped. Holders report the reason."""
 
     reason: str
 
