@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from pytest_agentbench.records.common import Json
@@ -117,7 +118,7 @@ class LLMCall:
         """Whether it is in the timings of a run: it reached the backend under test, and was a part of the agent's work."""
         return not self.endpoint and self.role != JUDGE
 
-    @property
+    @cached_property
     def output(self) -> list[Chunk]:
         """The chunks with text or a tool call, in the order in which they came."""
         return [chunk for chunk in self.chunks if chunk.kind in OUTPUT_KINDS]
