@@ -202,7 +202,10 @@ def _encoded(kind: Any, value: str, source: _FunctionText) -> str:
     """Returns an expression for the JSON of a value."""
     inner = typing.get_args(kind)
     if is_union(kind):
-        member = _encoded(_main_member(inner), value, source)
+        main = _main_member(inner)
+        member = _encoded(main, value, source)
+        if _is_mixed(inner):
+            return f"({member} if isinstance({value}, {source.name(main)}) else {value})"
         return value if member == value else f"({value} and {member})"
     if kind in TEXTS or kind is Any:
         return f"{source.name(plain if kind is Any else TEXTS[kind][0])}({value})"
@@ -310,11 +313,25 @@ def _decoding_union(kind: Any, v: str, source: _FunctionText) -> list[str]:
     others = tuple(kind for kind in kinds if kind is not type(None))
     if len(others) == 1:
         lines = [*_decoding(others[0], v, source)]
+    elif _is_mixed(kinds):
+        record = _main_member(kinds)
+        simple = _classes(tuple(other for other in others if other is not record))
+        lines = [f"if {v}.__class__ not in {source.name(simple)}: {v} = {source.later(record, decoder)}({v}, r)"]
     else:
-        lines = [f"if {v}.__class__ not in {source.name(frozenset(others))}: {source.name(_check)}({source.name(others[0])}, {v})"]
+        lines = [f"if {v}.__class__ not in {source.name(_classes(others))}: {source.name(_check)}({source.name(others[0])}, {v})"]
     if len(others) == len(kinds) or not lines:
         return lines
     return [f"if {v} is not None:", *(f"    {line}" for line in lines)]
+
+
+def _is_mixed(kinds: tuple[Any, ...]) -> bool:
+    """Returns whether a union has a record and simple types beside None."""
+    return is_record(_main_member(kinds)) and len([kind for kind in kinds if kind is not type(None)]) > 1
+
+
+def _classes(kinds: tuple[Any, ...]) -> frozenset[Any]:
+    """Returns the classes that values of some simple types may have."""
+    return frozenset(kinds) | ({int} if float in kinds else frozenset())
 
 
 def _decode_once(name: str, value: Any, decode: RecordDecoder, reading: Reading) -> Any:

@@ -97,6 +97,56 @@ def test_what_is_wrong_is_named(change: dict[str, Any], sentence: str) -> None:
     assert sentence == str(raised.value)
 
 
+@dataclass(frozen=True)
+class Figures:
+    """Numbers, and boxes in the place of some."""
+
+    first: Box | float | None
+    rest: Mapping[str, Box | float | None] = field(default_factory=dict, metadata=OPEN)
+
+
+FIGURE = st.none() | NUMBERS | BOXES
+
+
+@given(st.builds(Figures, FIGURE, st.dictionaries(st.text("xyz", min_size=1), FIGURE)))
+def test_a_record_or_a_number(figures: Figures) -> None:
+    """Where a record, a number or nothing may stand, each is read as it was, also among the keys of the record that it belongs to."""
+    written = json.loads(json.dumps(plain(figures)))
+
+    assert figures == read(Figures, written) == received(Figures, written)
+
+
+def test_json_of_a_record_or_a_number() -> None:
+    """A record is an object there, a number stays one though it is 0 or whole, and nothing is null."""
+    box = Box("a", 1.5, None, "b")
+    written = {"first": {"name": "a", "size": 1.5, "ends": None, "word": "b"}, "zero": 0.0, "whole": 2, "nothing": None}
+
+    assert written == plain(Figures(box, {"zero": 0.0, "whole": 2, "nothing": None}))
+    assert Figures(box, {"zero": 0.0, "whole": 2, "nothing": None}) == read(Figures, written)
+    assert Box("a", 1.5, None) == read(Figures, {"first": {"name": "a", "size": 1.5, "ends": None}}).first
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"first": "a"}, "first is a text, not an object"),
+        ({"first": True}, "first is true or false, not an object"),
+        ({"first": []}, "first is a list, not an object"),
+        ({"first": {}}, "first.name is missing"),
+        ({"first": {**GOOD["boxes"][0], "size": "big"}}, "first.size is a text, not a number"),
+        ({"first": {**GOOD["boxes"][0], "sise": 1}}, "first.sise is unknown; known are: name, size, ends, word"),
+        ({"other": "a"}, "other is a text, not an object"),
+        ({"other": {**GOOD["boxes"][0], "ends": [1.0]}}, "other.ends has 1 elements, not 2"),
+    ],
+)
+def test_neither_a_record_nor_a_number(change: dict[str, Any], sentence: str) -> None:
+    """A value of another type is refused with its place, and so is a record with a fault, with the place inside it."""
+    with pytest.raises(ValueError, match=r".") as raised:
+        read(Figures, {"first": None, **change})
+
+    assert sentence == str(raised.value)
+
+
 def test_no_object_at_all() -> None:
     """A file that holds something else altogether has no place to name."""
     with pytest.raises(ValueError, match=r"^it is a list, not an object$"):
