@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
+from pytest_agentbench.metrics.places import Origin, RolloutPlace
 from pytest_agentbench.records import Attempt, Json, LLMCall, RolloutKey
 from pytest_agentbench.tables import places, samples
-from pytest_agentbench.tables.places import Origin, RolloutPlace
 
 FILE = "trace.json"
 SUMS = ("_bucket", "_sum", "_count", "_total", "_created")  # ends of series that only grow, and would hide all others
 
 
-class Slice(NamedTuple):
+class TraceSlice(NamedTuple):
     """Something that took its time; nanoseconds since 1970."""
 
     start: int
@@ -39,9 +39,9 @@ class Slice(NamedTuple):
 class Thread:
     """Slices that are open, as a thread of the trace has them."""
 
-    open: list[Slice] = field(default_factory=list)
+    open: list[TraceSlice] = field(default_factory=list)
 
-    def takes(self, slice: Slice) -> bool:
+    def takes(self, slice: TraceSlice) -> bool:
         """Whether it lies behind all others, or within an attempt or a program; then it is open as well."""
         while self.open and self.open[-1].end <= slice.start:
             self.open.pop()
@@ -83,17 +83,17 @@ def _events(origin: Origin, process: int) -> Iterator[Json]:
     yield from _counters(origin, process, began)
 
 
-def _attempts(place: RolloutPlace) -> Iterator[tuple[tuple[RolloutKey, int], Slice]]:
+def _attempts(place: RolloutPlace) -> Iterator[tuple[tuple[RolloutKey, int], TraceSlice]]:
     """The attempts of a rollout that have times."""
     for attempt in place.rollout.attempts:
         start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in (attempt.started_ns, attempt.ended_ns))
         if start is not None and end is not None:
             facts = {"status": attempt.status, "reason": attempt.reason, "attempt": attempt.attempt}
             scores = {name: float(score) for name, score in place.rollout.scores.items()}
-            yield (place.rollout.key, attempt.attempt), Slice(start, end, str(place.rollout.key), "attempt", {**facts, **scores})
+            yield (place.rollout.key, attempt.attempt), TraceSlice(start, end, str(place.rollout.key), "attempt", {**facts, **scores})
 
 
-def _slots(spans: dict[tuple[RolloutKey, int], Slice]) -> dict[tuple[RolloutKey, int], int]:
+def _slots(spans: dict[tuple[RolloutKey, int], TraceSlice]) -> dict[tuple[RolloutKey, int], int]:
     """Which slot each attempt has: the first one that is free when it begins."""
     slots: dict[tuple[RolloutKey, int], int] = {}
     free: list[int] = []
@@ -106,7 +106,7 @@ def _slots(spans: dict[tuple[RolloutKey, int], Slice]) -> dict[tuple[RolloutKey,
     return slots
 
 
-def _within(place: RolloutPlace, number: int) -> Iterator[Slice]:
+def _within(place: RolloutPlace, number: int) -> Iterator[TraceSlice]:
     """What happened in an attempt, as far as its times are known. Tools and programs are known of the last one."""
     rollout = place.rollout
     attempt = next(each for each in rollout.attempts if each.attempt == number)
@@ -121,7 +121,7 @@ def _within(place: RolloutPlace, number: int) -> Iterator[Slice]:
         yield from _slice(place, attempt, (program.started_ns, program.ended_ns), "program", "program", facts)
 
 
-def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -> Iterator[Slice]:
+def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -> Iterator[TraceSlice]:
     """A call from when the tap had it, with what it waited for."""
     facts = {
         "error_kind": call.error_kind,
@@ -140,14 +140,14 @@ def _call(place: RolloutPlace, attempt: Attempt, call: LLMCall, category: str) -
 
 def _slice(
     place: RolloutPlace, attempt: Attempt, stamps: tuple[int | None, int | None], name: str, category: str, facts: Json
-) -> Iterator[Slice]:
+) -> Iterator[TraceSlice]:
     """One slice, or none where nobody took the times."""
     start, end = (place.origin.calendar.epoch_ns(attempt.session, stamp) for stamp in stamps)
     if start is not None and end is not None:
-        yield Slice(start, max(start, end), name, category, {name: value for name, value in facts.items() if value is not None})
+        yield TraceSlice(start, max(start, end), name, category, {name: value for name, value in facts.items() if value is not None})
 
 
-def _side_by_side(whole: Slice, inner: Iterator[Slice]) -> Iterator[tuple[int, Slice]]:
+def _side_by_side(whole: TraceSlice, inner: Iterator[TraceSlice]) -> Iterator[tuple[int, TraceSlice]]:
     """(thread, slice) of an attempt and of what happened in it: thread 0 is the attempt's own."""
     threads = [Thread()]
     for slice in (whole, *sorted(inner, key=lambda each: (each.start, -each.end))):
@@ -157,7 +157,7 @@ def _side_by_side(whole: Slice, inner: Iterator[Slice]) -> Iterator[tuple[int, S
         yield number, slice
 
 
-def _complete(slice: Slice, began: int) -> Iterator[Json]:
+def _complete(slice: TraceSlice, began: int) -> Iterator[Json]:
     """The events of a slice and of its parts; microseconds."""
     times = {"ts": (slice.start - began) / 1e3, "dur": (slice.end - slice.start) / 1e3}
     yield {"ph": "X", "name": slice.name, "cat": slice.category, **times, "args": slice.facts}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PREFIX = struct.Struct("!II")  # bytes of the header, bytes of the body
 MAX_FRAME = 1 << 30  # bytes; anything larger is not one of ours
 
-Frame = tuple[Any, bytes]  # the JSON of a message, which `Messages.read` reads, and the body
+Packet = tuple[Any, bytes]  # the JSON of a message, which `Messages.read` reads, and the body
 
 
 def pack(message: Any, body: bytes = b"") -> bytes:
@@ -53,7 +53,7 @@ def send(connection: socket.socket, message: Any, body: bytes = b"") -> None:
     connection.sendall(pack(message, body))
 
 
-def receive(connection: socket.socket) -> Frame:
+def receive(connection: socket.socket) -> Packet:
     """Returns the next frame. Raises ValueError for a header that is no JSON: the frame is read then, and others can follow."""
     head, body = sizes(_exactly(connection, _PREFIX.size))
     header, content = _exactly(connection, head), _exactly(connection, body)
@@ -70,7 +70,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
-async def read(reader: asyncio.StreamReader, most: int = MAX_FRAME) -> Frame:
+async def read(reader: asyncio.StreamReader, most: int = MAX_FRAME) -> Packet:
     """The next frame of an asyncio stream, of `most` bytes; raises asyncio.IncompleteReadError (an EOFError) when it is closed.
 
     Raises ValueError as `receive` does.

@@ -14,7 +14,7 @@ from pytest_agentbench.reports.slow_calls import CALL_COLUMNS, call_cells, count
 from pytest_agentbench.reports.terminal import TerminalReporter
 from pytest_agentbench.reports.words import number, percent
 
-Rows = Sequence[Sequence[str]]
+TextRows = Sequence[Sequence[str]]
 
 
 def write_profile(terminal: TerminalReporter, profile: Profile) -> None:
@@ -137,7 +137,7 @@ def _prefixes(prefixes: Sequence[Prefix]) -> Iterator[str]:
     yield from _aligned([head, *rows], left={3, 4, 5})
 
 
-def _aligned(rows: Rows, left: set[int] | frozenset[int] = frozenset()) -> Iterator[str]:
+def _aligned(rows: TextRows, left: set[int] | frozenset[int] = frozenset()) -> Iterator[str]:
     """A table whose columns are as wide as they have to be; numbers stand on the right."""
     widths = [max(map(columns, cells)) for cells in zip(*rows, strict=True)]
     for row in rows:

@@ -52,7 +52,7 @@ class PoolConnection:
             raise (MissingError if answer.status == "missing" else InfraError)(answer.reason)
         return answer, content
 
-    def _exchanged(self, question: PoolQuestion[PoolAnswer_co], body: bytes) -> wire.Frame:
+    def _exchanged(self, question: PoolQuestion[PoolAnswer_co], body: bytes) -> wire.Packet:
         """Returns the frame that answers a question. Raises OSError if no pool can be connected to, or too many have died over it."""
         for _ in range(POOLS):
             if self._socket is None:

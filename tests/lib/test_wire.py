@@ -44,11 +44,11 @@ def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
     return (data[start:end] for start, end in itertools.pairwise(places))
 
 
-async def fed(parts: Iterator[bytes], count: int) -> list[wire.Frame]:
+async def fed(parts: Iterator[bytes], count: int) -> list[wire.Packet]:
     """So many frames of a stream that arrives in parts and then ends."""
     reader = asyncio.StreamReader()
 
-    async def collect() -> list[wire.Frame]:
+    async def collect() -> list[wire.Packet]:
         return [await wire.read(reader) for _ in range(count)]
 
     collecting = asyncio.create_task(collect())
@@ -60,7 +60,7 @@ async def fed(parts: Iterator[bytes], count: int) -> list[wire.Frame]:
 
 
 @given(FRAMES, st.lists(st.integers(min_value=0), max_size=8))
-def test_frames_survive_any_cuts(frames: list[wire.Frame], cuts: list[int]) -> None:
+def test_frames_survive_any_cuts(frames: list[wire.Packet], cuts: list[int]) -> None:
     """However a stream of frames is cut into packets, the same frames come out, blocking and in asyncio."""
     data = b"".join(wire.framed(*frame) for frame in frames)
 
@@ -110,7 +110,7 @@ def test_a_closed_connection_is_an_error(sent: int) -> None:
         asyncio.run(fed_once(data[:sent]))
 
 
-async def fed_once(data: bytes) -> wire.Frame:
+async def fed_once(data: bytes) -> wire.Packet:
     """The frame of a stream that ends after `data`."""
     reader = asyncio.StreamReader()
     reader.feed_data(data)
@@ -135,7 +135,7 @@ def test_a_header_that_is_no_json() -> None:
 
         assert (["next"], b"") == wire.receive(far)
 
-    async def read_both() -> wire.Frame:
+    async def read_both() -> wire.Packet:
         reader = asyncio.StreamReader()
         reader.feed_data(data)
         with pytest.raises(ValueError, match="Expecting"):

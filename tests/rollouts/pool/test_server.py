@@ -63,7 +63,7 @@ class Line:
         header, body = await wire.read(self.reader)
         return read_answer(question, header), body
 
-    async def hear(self) -> wire.Frame:
+    async def hear(self) -> wire.Packet:
         return await wire.read(self.reader)
 
     def tell(self, message: protocol.ToPool, body: bytes = b"") -> None:
