@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.runs.builder import Tallies, build_run
+from pytest_agentbench.runs.builder import RunReader, build_run
 from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, Run, SessionFacts
 from pytest_agentbench.runs.identity import PARTS
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
@@ -60,11 +61,11 @@ def session_facts(**changes: Any) -> SessionFacts:
 
 def run_of(*rollouts: Rollout, **changes: Any) -> Run:
     """A run of the shop with these rollouts; `changes` are of its fields, and come last."""
-    tallies = Tallies(Performance(8))
+    read = RunReader()
     for rollout in rollouts:
-        tallies.add(rollout, "tsq", SCALES["tsq"])
-    facts = session_facts(stopwatch=tallies.performance.stopwatch({}))
-    return replace(build_run(facts, [plan_suite("shop", SHOP, "default", {"tsq": 0.5})], tallies), **changes)
+        read.add(rollout, "tsq", SCALES["tsq"])
+    facts = session_facts(stopwatch=stopwatch_of(read.frame.scenarios().timed, CpuShares(), os.cpu_count()))
+    return replace(build_run(facts, [plan_suite("shop", SHOP, "default", {"tsq": 0.5})], read), **changes)
 
 
 def run_directory(directory: Path, *rollouts: Rollout, **changes: Any) -> Path:

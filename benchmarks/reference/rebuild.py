@@ -11,9 +11,11 @@ from pytest_agentbench.backends.telemetry.engine_stats import Looks
 from pytest_agentbench.cli.gate import Options, suites_of
 from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.lib.codec import plain, read
-from pytest_agentbench.metrics.performance import CpuShares, Performance
+from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
-from pytest_agentbench.records import suite_of
+from pytest_agentbench.metrics.terms import Terms
+from pytest_agentbench.records import arm_of, suite_of
 from pytest_agentbench.runs.arm_results import ArmFacts
 from pytest_agentbench.runs.contents import SCHEMA, Run, SessionFacts
 from pytest_agentbench.runs.identity import hashed
@@ -21,7 +23,7 @@ from pytest_agentbench.runs.results import PlannedSuite, SuiteFacts
 from pytest_agentbench.runs.sessions import folder_of
 from pytest_agentbench.session.computation import MainScore, compare_arms, compute, read_rollouts, serving
 from pytest_agentbench.session.gate import make_gate
-from pytest_agentbench.suites.arms import DEFAULT, VariantOrigin, arm_of
+from pytest_agentbench.suites.arms import DEFAULT, VariantOrigin
 
 FILE = "facts.json"  # beside the journal: a RunInputs
 
@@ -85,21 +87,20 @@ def rebuild(directory: Path) -> Run:
     inputs = read(RunInputs, json.loads((directory / FILE).read_text(encoding="utf-8")))
     facts, suites = inputs.facts, inputs.suites
     session = facts.sessions[-1].session if facts.sessions else 1
-    asked = {each.session: each.concurrency for each in facts.sessions}
-    performance = Performance(facts.settings.concurrency or 1, facts.settings.slo, asked, facts.settings.window)
     mains = {each.name: MainScore(main := each.facts.main_score, each.facts.scales[main]) for each in suites}
-    journal = read_rollouts(directory, mains, performance, session, gated=True)
-    folder, calls = folder_of(directory, session), performance.sessions[session].calls
+    journal = read_rollouts(directory, mains, session, with_trials=True)
+    part = journal.read.frame.scenarios(Terms(objectives_of(facts.settings.slo))).timed
+    folder, calls = folder_of(directory, session), part.call_spans.get(session, ())
     facts = replace(
         facts,
         schema=SCHEMA,
-        stopwatch=performance.judged(inputs.cpu, facts.environment.cpus),
+        stopwatch=stopwatch_of(part, inputs.cpu, facts.environment.cpus),
         serving=serving(inputs.looks, folder, calls, journal.client),
     )
     run = compute(facts, suites, journal)
     run = replace(run, identity=run.identity and hashed(run.identity))
     if inputs.arms:
-        run = replace(run, ab=compare_arms(run, directory, _in_arms(suites), inputs.arms))
+        run = replace(run, ab=compare_arms(run, journal, _in_arms(suites), inputs.arms))
     settings = run.settings
     asking = Options(settings.gate, settings.baseline, directory.parent, settings.verdict, settings.thresholds, settings.ab)
     gate = make_gate([*suites_of(run)], asking)

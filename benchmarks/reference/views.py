@@ -14,9 +14,10 @@ from pathlib import Path
 from pytest_agentbench.cli.plain import PlainOutput
 from pytest_agentbench.reports import markdown, page, sweep
 from pytest_agentbench.reports.page.shell import SCRIPTS, asset
-from pytest_agentbench.reports.terminal import write_section
+from pytest_agentbench.reports.terminal import rollout_lines, write_section
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE as JOURNAL
+from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.run_file import write_run
 from pytest_agentbench.sweep.levels import read_sweep
 from pytest_agentbench.sweep.verdict import Criteria, judgements
@@ -50,9 +51,15 @@ def _terminal(run: Run, directory: Path) -> Iterator[str]:
     for verbosity in (-1, 0, 2 if run.plan.rollouts <= MANY else 1):
 
         def write(verbosity: int = verbosity) -> None:
-            write_section(PlainOutput(), run, directory, f"reports/{run.id}", verbosity, WIDTH)
+            write_section(PlainOutput(), run, f"reports/{run.id}", verbosity, WIDTH, _rollouts(directory, with_tools=verbosity > 1))
 
         yield _printed(write)
+
+
+def _rollouts(directory: Path, *, with_tools: bool) -> Iterator[str]:
+    for rollout in read_journal(directory, lambda _: None):
+        if rollout.kind == "scenario":
+            yield from rollout_lines(rollout, with_tools=with_tools)
 
 
 def _printed(write: Callable[[], None]) -> str:

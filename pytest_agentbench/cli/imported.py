@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +16,11 @@ from pytest_agentbench.exports import Source
 from pytest_agentbench.gate.exit_status import IMPORTED
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.metrics import windows
-from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import WARN, Stopwatch
 from pytest_agentbench.records import Json, Rollout, RolloutKey, scale_in
 from pytest_agentbench.reports import write_reports
-from pytest_agentbench.runs.builder import Tallies, build_run
+from pytest_agentbench.runs.builder import RunReader, build_run
 from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts
 from pytest_agentbench.runs.directory import discard, named_directory
 from pytest_agentbench.runs.environment import unknown_environment
@@ -42,7 +43,7 @@ class ImportPass:
         self.scenarios = {each.id: each for each in suite.scenarios} if suite else {}
         self.contents = ContentHashes({suite.name: suite} if suite else {}, "", prompt_hashes)
         self.variants: dict[str, str] = {}  # group -> the variant that it is of
-        self.tallies = Tallies(Performance(source.concurrency or 1))
+        self.read = RunReader()
         self.seen: set[RolloutKey] = set()
         self.untimed = 0  # rollouts without start and end
 
@@ -63,14 +64,14 @@ class ImportPass:
         self.seen.add(rollout.key)
         self.variants[rollout.key.group] = rollout.variant
         main = self.source.scores[0]
-        self.tallies.add(rollout, main, scale_in(self.source.scales, main))
+        self.read.add(rollout, main, scale_in(self.source.scales, main))
         self.untimed += not rollout.ended_ns
         return rollout
 
     def run(self, name: str, path: Path, command: Sequence[str]) -> Run:
         """The run, when all rollouts were added."""
         now = _text(time.time())
-        span = windows.outer(self.tallies.performance.sessions[1].rollouts)
+        span = windows.outer(self.read.frame.scenarios().timed.attempt_spans.get(1, ()))
         began, ended = (_text(at / 1e9) for at in span) if span else (now, now)
         facts = SessionFacts(
             id=name,
@@ -93,7 +94,7 @@ class ImportPass:
             plan=Plan(max(self.source.planned, len(self.seen)), len(self.seen), max(0, self.source.planned - len(self.seen))),
             stopwatch=self._stopwatch(),
         )
-        run = build_run(facts, [*self._asked()], self.tallies)
+        run = build_run(facts, [*self._asked()], self.read)
         assert run.imported is not None
         return dataclasses.replace(run, imported=dataclasses.replace(run.imported, means=tuple(self._means(run))))
 
@@ -122,14 +123,14 @@ class ImportPass:
 
     def _stopwatch(self) -> Stopwatch:
         """Nobody judged the other tool's stopwatch, so the verdict is no better than a warning."""
-        own, timed = self.tallies.performance.stopwatch({}), self._timed
+        own, timed = stopwatch_of(self.read.frame.scenarios().timed, CpuShares(), os.cpu_count()), self._timed
         reasons = (self.source.stopwatch,) if timed else ()
         return dataclasses.replace(own, verdict=WARN if timed else None, reasons=reasons, notes=(), clean_share=None)
 
     @property
     def _timed(self) -> bool:
         """Whether anybody took the times of calls."""
-        return bool(self.tallies.performance.latencies["e2e"])
+        return self.read.frame.scenarios().timed.value("e2e.n") is not None
 
     def _missing(self) -> list[str]:
         notes = [f"{self.untimed} of {len(self.seen)} rollouts have no start and end; they are in no timing"] if self.untimed else []

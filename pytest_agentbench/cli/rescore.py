@@ -49,9 +49,9 @@ def run_rescore(options: argparse.Namespace) -> None:
     refuse_empty(run, source)
     folders = {load_suite(file).name: file.parent for file in map(suite_file, options.suite)}
     groups = load_groups(run, folders, options.scorer)
-    target, new, tallies = run_apart(lambda: rescore(run, source, groups))
+    target, new, read = run_apart(lambda: rescore(run, source, groups))
     try:
-        missed = [*floors(groups, tallies)]
+        missed = [*floors(groups, read)]
         new = judged(new, target, options, {floor.group for floor in missed})
         write_run(new, target)
         write_reports(new, target)

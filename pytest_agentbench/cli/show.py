@@ -13,8 +13,8 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.metrics.other_tools import PEERS
 
 if TYPE_CHECKING:
+    from pytest_agentbench.metrics.calendar import Calendar
     from pytest_agentbench.records import LLMCall
-    from pytest_agentbench.runs.calendar import Calendar
     from pytest_agentbench.runs.contents import Run
 
 
@@ -68,11 +68,11 @@ def _show_as(tool: str, directory: Path, run: Run) -> None:
 def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LLMCall]]]:
     """Yields each arm of a run and the calls of its rollouts, as if the turns of the arm had followed each other at once."""
     from pytest_agentbench.exports.chosen_runs import ChosenRuns
-    from pytest_agentbench.suites.arms import arm_of
+    from pytest_agentbench.records import arm_of
     from pytest_agentbench.tables import places
 
     [origin] = ChosenRuns([directory]).origins
-    for arm, (own, _) in ChosenRuns.in_turns(origin, run, lambda key: arm_of(key.variant)).items():
+    for arm, (own, _) in ChosenRuns.in_turns(origin, run, "arm").items():
         attempts = (each for place in places(own) if arm_of(place.rollout.variant) == arm for each in place.rollout.attempts)
         yield arm, (_moved(call, own.calendar, each.session, each.started_ns) for each in attempts for call in each.calls)
 

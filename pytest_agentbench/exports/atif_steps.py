@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.places import RolloutPlace
 from pytest_agentbench.records import Json, LLMCall
-from pytest_agentbench.tables.places import RolloutPlace
 
 SCHEMA_VERSION = "ATIF-v1.8"
 SOURCES = {"assistant": "agent", "system": "system"}  # roles; all others are the user's

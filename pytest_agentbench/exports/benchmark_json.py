@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.columns import Table
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.tables import Tables
-from pytest_agentbench.tables.columns import Table
 
 VERSION = "5.1.0"  # of pytest-benchmark, whose form it is
 FENCE = 1.5  # interquartile ranges beyond which it calls a value an outlier

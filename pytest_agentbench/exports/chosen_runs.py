@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
-from pytest_agentbench.metrics.turns import Turns
-from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.runs.calendar import TurnCalendar
+from pytest_agentbench.metrics.calendar import TurnCalendar
+from pytest_agentbench.metrics.frame import Slice
+from pytest_agentbench.metrics.places import Origin
+from pytest_agentbench.records import arm_of
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.tables import Tables, origins, places, read_tables
-from pytest_agentbench.tables.places import Origin
+from pytest_agentbench.tables import Tables, origins, read_frame, read_tables
 
 
 class ChosenRuns:
@@ -34,10 +34,13 @@ class ChosenRuns:
         return read_run(origin.directory)
 
     @staticmethod
-    def in_turns(origin: Origin, run: Run, of: Callable[[RolloutKey], str]) -> dict[str, tuple[Origin, Turns]]:
-        """What `of` calls the rollouts of a run with arms -> the run by a calendar of their own turns, and these; nothing of others."""
-        turns: defaultdict[str, Turns] = defaultdict(Turns)
-        for place in places(origin) if run.ab else ():
-            if place.rollout.kind == "scenario":
-                turns[of(place.rollout.key)].add(place.rollout)
-        return {name: (origin._replace(calendar=TurnCalendar(origin.calendar, own)), own) for name, own in turns.items()}
+    def in_turns(origin: Origin, run: Run, by: Literal["arm", "group"]) -> dict[str, tuple[Origin, Slice]]:
+        """Returns each arm or group of a run with arms: the run by a calendar of its own turns, and its rollouts; nothing of other runs."""
+        if not run.ab:
+            return {}
+        part = read_frame(origin, events=False).scenarios()
+        if by == "arm":
+            own = {name: part.where(arm=name) for name in dict.fromkeys(map(arm_of, part.rollouts["variant"]))}
+        else:
+            own = {name: part.where(group=name) for name in dict.fromkeys(part.rollouts["group"])}
+        return {name: (origin._replace(calendar=TurnCalendar(origin.calendar, each.turns)), each) for name, each in own.items()}

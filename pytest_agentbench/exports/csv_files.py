@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.tables.columns import Table
+from pytest_agentbench.metrics.columns import Table
 
 COLUMNS = ("table", "column", "unit", "is")
 

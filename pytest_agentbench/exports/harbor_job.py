@@ -12,10 +12,10 @@ from pytest_agentbench.exports.atif_steps import iso, known, total, trajectory
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.file_names import FileNames
 from pytest_agentbench.exports.harbor import CONFIG, PHASES, RESULT
+from pytest_agentbench.metrics.places import RolloutPlace
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.tables import places
-from pytest_agentbench.tables.places import RolloutPlace
 
 #: Status -> what Harbor calls such an end, and the last phase that began.
 EXCEPTIONS = {

@@ -17,10 +17,10 @@ import numpy as np
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
+from pytest_agentbench.metrics.places import RolloutPlace
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import Attempt, Json, LLMCall
 from pytest_agentbench.tables import places
-from pytest_agentbench.tables.places import RolloutPlace
 from pytest_agentbench.tables.prompts import prompts
 
 BLOCK = 64  # tokens, for `--trace-block-size`

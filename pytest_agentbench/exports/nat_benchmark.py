@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.exports.csv_files import write_rows
-from pytest_agentbench.exports.nat_schema import BENCHMARK_COLUMNS, WHOLE
-from pytest_agentbench.exports.nat_throughput import Throughput, analysis, rounded
+from pytest_agentbench.exports.nat_schema import BENCHMARK_COLUMNS
+from pytest_agentbench.exports.nat_throughput import analysis, rounded
+from pytest_agentbench.metrics.other_tools.nat import WHOLE, Throughput
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import Run
 

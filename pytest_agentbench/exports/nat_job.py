@@ -21,12 +21,13 @@ from pytest_agentbench.exports.nat_optimization import Optimization
 from pytest_agentbench.exports.nat_profile import write_profile
 from pytest_agentbench.exports.nat_report import NatReport
 from pytest_agentbench.exports.nat_schema import ANSWERS, EVALUATOR_ENDING, MAIN, OPTIMIZATION, REPORT
-from pytest_agentbench.exports.nat_throughput import Throughput
+from pytest_agentbench.exports.nat_throughput import add_events, write_calls
+from pytest_agentbench.metrics.other_tools.nat import Throughput
+from pytest_agentbench.metrics.places import Origin, RolloutPlace
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.scorers.nat_compat import nat_calls, nat_score
 from pytest_agentbench.tables import places
-from pytest_agentbench.tables.places import Origin, RolloutPlace
 
 #: Our scores of tools -> what the toolkit calls that evaluator; others keep their names.
 EVALUATORS = {"tsq": MAIN}
@@ -51,13 +52,13 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
     headings: dict[str, Heading] = {}
     for origin in chosen.origins:
         run = chosen.run_of(origin)
-        in_turns = chosen.in_turns(origin, run, lambda key: key.group)
+        in_turns = chosen.in_turns(origin, run, "group")
         for group, positions in _positions(chosen, origin).items():
-            own_origin, turns = in_turns.get(group, (origin, None))
+            own_origin, part = in_turns.get(group, (origin, None))
             job = NatJob(group, directory / "dynamo_evals" / _experiment(run, group) / "jobs" / f"job_{origin.run}", positions)
             job.folder.mkdir(parents=True)
             throughput = _write_job(job, own_origin, run, exact=chosen.exact)
-            throughput.wall_s = turns.busy_s if turns else None
+            throughput.wall_s = part.seconds if part else None
             name = _benchmark(run, group)
             headings.setdefault(name, Heading.of(name, run, group))
             rows[name].append((run.concurrency_of(group), throughput))
@@ -96,10 +97,10 @@ def _natural(text: str) -> list[tuple[int, str]]:
 def _write_job(job: NatJob, origin: Origin, run: Run, *, exact: bool) -> Throughput:
     throughput = Throughput()
     for number, events in write_profile(_examples(job, origin), job.folder, exact=exact):
-        throughput.add(number, events)
+        add_events(throughput, number, events)
         job.optimization.add_events(events)
         job.report.add(number, events)
-    throughput.write(job.folder, exact=exact)
+    write_calls(throughput, job.folder, exact=exact)
     _write_json(job.folder / OPTIMIZATION, job.optimization.data())
     (job.folder / REPORT).write_text(job.report.text(), encoding="utf-8")
     _write_json(job.folder / ANSWERS, [entry for _, entry in sorted(job.entries.items())])

@@ -13,8 +13,8 @@ from typing import IO, NamedTuple
 from pytest_agentbench.exports.csv_files import CsvFile
 from pytest_agentbench.exports.nat_schema import EVENT_COLUMNS, EVENTS, FRAMEWORK, TRACES
 from pytest_agentbench.metrics.other_tools.common import called_ns
+from pytest_agentbench.metrics.places import RolloutPlace
 from pytest_agentbench.records import OUTPUT_KINDS, Attempt, Json, LLMCall
-from pytest_agentbench.tables.places import RolloutPlace
 
 TOKEN = "…"  # the text of an event with output: what it was nobody kept
 WORKFLOW = "<workflow>"

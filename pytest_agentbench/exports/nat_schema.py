@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_agentbench.metrics.other_tools.nat import WHOLE
+
 #: Files of a job.
 ANSWERS, EVENTS, TRACES = "workflow_output.json", "standardized_data_all.csv", "all_requests_profiler_traces.json"
 CONFIG, CONFIG_GIVEN, METADATA = "config_effective.yml", "config_original.yml", "config_metadata.json"
@@ -27,8 +29,7 @@ CALL_COLUMNS = (
 )
 GAP_COLUMNS = ("itl_sec",)
 
-#: Statistics of a benchmark, and its columns.
-WHOLE = ("mean", "median", "p90", "p95", "p99", "min", "max")
+#: Columns of a benchmark.
 BENCHMARK_COLUMNS = (
     *("concurrency", "total_llm_calls", "total_tokens", "sum_of_durations_sec", "wall_clock_time_sec"),
     *(f"ttft_{name}_ms" for name in WHOLE),

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.tables.columns import Column, Table
+from pytest_agentbench.metrics.columns import Column, Table
 
 COMMAND = "pip install 'pytest-agentbench[parquet]'"
 

@@ -19,13 +19,13 @@ from pytest_agentbench.exports.file_names import FileNames
 from pytest_agentbench.exports.toolorchestra import USAGE
 from pytest_agentbench.exports.toolorchestra_series import CACHE, CACHE_COLUMNS, GPU, GPU_COLUMNS, cache_rows, gpu_rows, window_metrics
 from pytest_agentbench.exports.toolorchestra_tasks import task
+from pytest_agentbench.metrics.call_columns import rows
 from pytest_agentbench.metrics.chosen_window import Offsets
+from pytest_agentbench.metrics.places import Origin, RolloutPlace
 from pytest_agentbench.metrics.timings import output_tokens
-from pytest_agentbench.records import Json
+from pytest_agentbench.records import Json, arm_of
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.suites.arms import arm_of
-from pytest_agentbench.tables import calls, places
-from pytest_agentbench.tables.places import Origin, RolloutPlace
+from pytest_agentbench.tables import places
 
 WINDOW: Offsets = (600, 7800)  # the evaluation's own, for runs that have none
 FOLDER = "hle_local_"  # how the name of a run's directory begins: the evaluation's README reads `evaluation/outputs/hle_local_*`
@@ -35,7 +35,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
     """A directory for each run, or for each of its arms; tasks of later trials have directories of their own within it."""
     for origin in chosen.origins:
         run = chosen.run_of(origin)
-        arms = chosen.in_turns(origin, run, lambda key: arm_of(key.variant))
+        arms = chosen.in_turns(origin, run, "arm")
         for arm, (own, _) in arms.items():
             write_run(directory / f"{FOLDER}{origin.run}-{arm}", own, run, arm, exact=chosen.exact)
         if not arms:
@@ -88,7 +88,7 @@ def _steps(place: RolloutPlace) -> Iterator[float]:
 def _usage(place: RolloutPlace) -> Iterator[Json]:
     """A record for each good call of an agent whose tokens and time are known."""
     rollout = place.rollout
-    for row in calls.rows(place):
+    for row in rows(place):
         call, ended, prompt = row.call, row.epoch_s(row.call.ended_ns), row.call.prompt_tokens
         if not call.measured or call.error_kind is not None or ended is None or prompt is None:
             continue

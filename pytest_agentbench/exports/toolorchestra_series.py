@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from pytest_agentbench.exports.atif_steps import iso
+from pytest_agentbench.metrics.places import Origin
 from pytest_agentbench.records import Json
 from pytest_agentbench.tables import samples
-from pytest_agentbench.tables.places import Origin
 from pytest_agentbench.tables.samples import SampleRow
 
 CACHE, GPU = "prefix_cache_timeseries.csv", "gpu_sm_util_timeseries.csv"

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, combinations, starmap
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.backends.cache_state import CacheBlock, together
 from pytest_agentbench.gate.comparability import uncounted
-from pytest_agentbench.gate.evidence import Trial, trial_of
+from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.gate.values import latencies, samples, score_limits
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.goodput import Goodput
+from pytest_agentbench.metrics.goodput import goodput
 from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
-from pytest_agentbench.metrics.turns import Work
-from pytest_agentbench.records import STATUSES, Rollout, RolloutKey, Scale
+from pytest_agentbench.records import STATUSES, RolloutKey, Scale
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
 from pytest_agentbench.stats.interleaved import compare_interleaved
@@ -27,53 +25,16 @@ from pytest_agentbench.stats.paired import ScenarioSample, compare
 from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.stats.step_down import step_down
 from pytest_agentbench.suites.arms import Arm, VariantOrigin
-from pytest_agentbench.suites.models import Models, names
+from pytest_agentbench.suites.models import models_of, names
+
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import Slice
 
 PERCENTILES = (50, 90)
 CONFIDENCE = 0.95  # of one comparison
 APART = 0.1  # hit ratios that differ by more than this are no equal conditions
 
 BETTER, WORSE, FASTER, SLOWER, SAME = "better", "worse", "faster", "slower", "no difference shown"
-
-
-@dataclass
-class Totals:
-    """Of all suites under one arm."""
-
-    goodput: Goodput
-    work: Work = field(default_factory=Work)
-    cached_tokens: int = 0
-    cached_of: int = 0  # prompt tokens of calls whose usage says how many were cached
-    models: Models = field(default_factory=Models)
-
-    def add(self, rollout: Rollout) -> None:
-        self.work.add(rollout)
-        self.models.add(rollout.all_calls)
-        for call in rollout.all_calls:
-            self.goodput.add(call)
-            if call.cached_tokens is not None and call.prompt_tokens:
-                self.cached_tokens += call.cached_tokens
-                self.cached_of += call.prompt_tokens
-
-    def result(self, arm: Arm, facts: ArmFacts, blocks: Sequence[CacheBlock]) -> ArmResult:
-        """Rates are over the time in which any rollout of the arm ran."""
-        work, busy_s = self.work, self.work.turns.busy_s
-        return ArmResult(
-            **vars(arm),
-            model=names(self.models.summary()),
-            load_s=facts.load_s.get(arm.name),
-            failure=facts.failures.get(arm.name, ""),
-            blocks=len(blocks),
-            rollouts={status: work.statuses[status] for status in STATUSES},
-            calls=work.calls,
-            failed_calls=work.failed_calls,
-            busy_s=busy_s,
-            rollouts_per_hour=work.rollouts_per_hour,
-            goodput=self.goodput.summary(busy_s),
-            output_tokens_per_s=work.output_tokens_per_s,
-            cached_share=self.cached_tokens / self.cached_of if self.cached_of else None,
-            prefix_cache=together(block.prefix_cache for block in blocks if block.prefix_cache),
-        )
 
 
 class SuiteInArms(NamedTuple):
@@ -83,53 +44,84 @@ class SuiteInArms(NamedTuple):
     sides: Mapping[str, VariantOrigin]  # variant -> the suite's own, and the arm
 
 
-class Comparison:
-    """Takes the rollouts of a session, and compares each other arm with the first one, or all with each other."""
+def compare_arms(
+    arms: Sequence[Arm],
+    suites: Mapping[str, SuiteInArms],
+    trials: Iterable[Trial],
+    part: Slice,
+    facts: ArmFacts,
+    blocks: Sequence[CacheBlock],
+    stopwatch: Stopwatch,
+    *,
+    with_each_other: bool = False,
+) -> ArmsCompared:
+    """Returns the comparison of each other arm with the first one, or of all with each other.
 
-    def __init__(
-        self,
-        arms: Sequence[Arm],
-        suites: Mapping[str, SuiteInArms],
-        slo: Mapping[str, float] = MappingProxyType({}),
-        *,
-        with_each_other: bool = False,
-    ) -> None:
-        self._arms = arms
-        every = starmap(ArmPair, combinations([arm.name for arm in arms], 2))
-        self._pairs = [pair for pair in every if with_each_other or pair.base == arms[0].name]
-        self._suites = suites
-        self._trials: defaultdict[tuple[str, VariantOrigin], list[Trial]] = defaultdict(list)
-        self._totals = {arm.name: Totals(Goodput(slo)) for arm in arms}
+    Args:
+        arms: The arms of the session, in their order.
+        suites: Suite -> what has to be known of it. Suites that are not there are not compared.
+        trials: The rollouts of the session.
+        part: The same rollouts as a slice.
+        facts: What is known of the backends.
+        blocks: The blocks that the arms had in the last session.
+        stopwatch: Of timings that it doubts nothing is concluded.
+        with_each_other: Whether arms other than the first one are compared as well.
+    """
+    every = starmap(ArmPair, combinations([arm.name for arm in arms], 2))
+    pairs = [pair for pair in every if with_each_other or pair.base == arms[0].name]
+    groups = {arm.name: _groups(suites, arm.name) for arm in arms}
+    parts = {name: part.where(group=own) for name, own in groups.items()}
+    results = tuple(_result(arm, parts[arm.name], facts, [block for block in blocks if block.arm == arm.name]) for arm in arms)
+    return ArmsCompared(
+        arms=results,
+        order="in sequence" if facts.in_sequence else "interleaved",
+        comparisons=tuple(each for question in _questions(arms, suites, trials, stopwatch) for each in answers(question, pairs, facts)),
+        warnings=tuple(_warnings(results, blocks, sequence=facts.in_sequence)),
+    )
 
-    def add(self, rollout: Rollout) -> None:
-        suite = self._suites.get(rollout.suite)
-        if rollout.kind != "scenario" or suite is None or rollout.variant not in suite.sides:
-            return
-        side = suite.sides[rollout.variant]
-        self._totals[side.arm].add(rollout)
-        self._trials[rollout.suite, side].append(trial_of(rollout))
 
-    def summary(self, facts: ArmFacts, blocks: Sequence[CacheBlock], stopwatch: Stopwatch) -> ArmsCompared:
-        """Of timings that the stopwatch doubts nothing is concluded."""
-        arms = tuple(self._totals[arm.name].result(arm, facts, [block for block in blocks if block.arm == arm.name]) for arm in self._arms)
-        return ArmsCompared(
-            arms=arms,
-            order="in sequence" if facts.in_sequence else "interleaved",
-            comparisons=tuple(each for question in self._questions(stopwatch) for each in answers(question, self._pairs, facts)),
-            warnings=tuple(_warnings(arms, blocks, sequence=facts.in_sequence)),
-        )
+def _groups(suites: Mapping[str, SuiteInArms], arm: str) -> set[str]:
+    """Returns the suites under the variants that are under an arm."""
+    sides = ((name, variant, side) for name, suite in suites.items() for variant, side in suite.sides.items())
+    return {RolloutKey(name, "", variant).group for name, variant, side in sides if side.arm == arm}
 
-    def _questions(self, stopwatch: Stopwatch) -> Iterator[ArmQuestion]:
-        for name, suite in self._suites.items():
-            for variant in dict.fromkeys(side.variant for side in suite.sides.values()):
-                group = RolloutKey(name, "", variant).group
-                trials = {arm.name: self._trials[name, VariantOrigin(variant, arm.name)] for arm in self._arms}
-                yield from (_of_score(group, score, scale, trials) for score, scale in suite.scales.items())
-                for metric in registry.gated():
-                    times = {arm: latencies(each, metric) for arm, each in trials.items()}
-                    for q in PERCENTILES:
-                        doubts = dict.fromkeys(trials, doubt(stopwatch, f"{metric}.p{q}"))
-                        yield _of_latency(group, f"{metric}.p{q}", q, times, doubts)
+
+def _result(arm: Arm, part: Slice, facts: ArmFacts, blocks: Sequence[CacheBlock]) -> ArmResult:
+    """Rates are over the time in which any rollout of the arm ran."""
+    statuses = Counter(part.rollouts["status"].tolist())
+    return ArmResult(
+        **vars(arm),
+        model=names(models_of(part.calls["model"], part.calls["answered_by"])),
+        load_s=facts.load_s.get(arm.name),
+        failure=facts.failures.get(arm.name, ""),
+        blocks=len(blocks),
+        rollouts={status: statuses[status] for status in STATUSES},
+        calls=len(part.calls),
+        failed_calls=len(part.calls) - len(part.successful_calls),
+        busy_s=part.seconds,
+        metrics=registry.numbers(part, "session"),
+        goodput=goodput(part),
+        prefix_cache=together(block.prefix_cache for block in blocks if block.prefix_cache),
+    )
+
+
+def _questions(
+    arms: Sequence[Arm], suites: Mapping[str, SuiteInArms], trials: Iterable[Trial], stopwatch: Stopwatch
+) -> Iterator[ArmQuestion]:
+    by_group: defaultdict[str, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        by_group[trial.group].append(trial)
+    for name, suite in suites.items():
+        for variant in dict.fromkeys(side.variant for side in suite.sides.values()):
+            group = RolloutKey(name, "", variant).group
+            groups = {side.arm: RolloutKey(name, "", each).group for each, side in suite.sides.items() if side.variant == variant}
+            own = {arm.name: by_group[groups[arm.name]] if arm.name in groups else [] for arm in arms}
+            yield from (_of_score(group, score, scale, own) for score, scale in suite.scales.items())
+            for metric in registry.gated():
+                times = {arm: latencies(each, metric) for arm, each in own.items()}
+                for q in PERCENTILES:
+                    doubts = dict.fromkeys(own, doubt(stopwatch, f"{metric}.p{q}"))
+                    yield _of_latency(group, f"{metric}.p{q}", q, times, doubts)
 
 
 class ArmPair(NamedTuple):
@@ -217,7 +209,7 @@ def _warnings(arms: Sequence[ArmResult], blocks: Sequence[CacheBlock], *, sequen
 
 def hit_ratio(arm: ArmResult) -> float | None:
     """By the counters of the server, or else by the usage of the calls."""
-    return arm.cached_share if arm.prefix_cache.hit_ratio is None else arm.prefix_cache.hit_ratio
+    return arm.metrics["prefix_cache_hit_ratio"] if arm.prefix_cache.hit_ratio is None else arm.prefix_cache.hit_ratio
 
 
 def compare_scores(

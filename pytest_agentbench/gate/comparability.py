@@ -21,13 +21,13 @@ def incomparable(suite_rule: SuiteRule, run: Evidence, base: Evidence | None) ->
     group, rule = suite_rule.group, suite_rule.rule
     if is_timed(rule) and (why := _badly_timed(rule, run, base if rule.versus else None)):
         return why
-    if rule.kind in ("latency", "goodput"):
+    if rule.kind == "latency" and rule.metric != "rollout":
         calls = [call for trial in run.groups.get(group, ()) for call in trial.calls]
         failed = sum(call.failed for call in calls)
-        if rule.kind == "latency" and rule.metric != "rollout" and failed > FAILED_CALLS * len(calls):
+        if failed > FAILED_CALLS * len(calls):
             return f"{failed} of {len(calls)} LLM calls failed, and failed calls have no latency"
-        if rule.kind == "goodput" and not run.facts.slo:
-            return "nobody said what a good call is: --agentbench-slo does"
+    if _is_about_goodput(rule) and (why := _other_objectives(run, base if rule.versus else None)):
+        return why
     if score := suite_rule.score:
         if missing := unscored(suite_rule, run):
             return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
@@ -84,8 +84,23 @@ def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
     return ""
 
 
+def _other_objectives(run: Evidence, base: Evidence | None) -> str:
+    """Returns why good calls of a run cannot be counted, or mean something else in its baseline; empty if neither is the case."""
+    if not run.facts.slo:
+        return "nobody said what a good call is: --agentbench-slo does"
+    if base is None or base.facts.slo == run.facts.slo:
+        return ""
+    now, then = (" ".join(f"{name}={limit:g}ms" for name, limit in each.facts.slo.items()) or "none" for each in (run, base))
+    return f"the objectives of good calls are not the baseline's ({then}; now {now})"
+
+
+def _is_about_goodput(rule: Rule) -> bool:
+    """Returns whether a rule counts the calls that meet objectives."""
+    return rule.kind == "goodput" or rule.metric == "goodput_per_s"
+
+
 def _needs(rule: Rule, evidence: Evidence) -> list[str]:
     """What a rule looks at, in the stopwatch's words; rates and durations need no stamp of an event."""
-    if rule.kind == "goodput":
+    if _is_about_goodput(rule):
         return [f"goodput.{objective}" for objective in evidence.facts.slo]
     return [f"{rule.metric}.{rule.statistic}"] if rule.kind == "latency" else []

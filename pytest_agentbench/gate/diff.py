@@ -197,7 +197,7 @@ def doubts(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the ol
         yield from _other_conditions(was.options, now.options)
     elif (before := old.facts.settings.concurrency) != (after := new.facts.settings.concurrency):
         yield f"another concurrency: {before} and {after} rollouts in flight"
-    was_hit, now_hit = (run.facts.performance.prefix_cache_hit_ratio for run in (old, new))
+    was_hit, now_hit = (run.facts.performance.number("prefix_cache_hit_ratio") for run in (old, new))
     if was_hit is not None and now_hit is not None and abs(was_hit - now_hit) > APART:
         yield f"the prefix cache was not in the same state: hit ratio {was_hit:.2f} and {now_hit:.2f}"
 

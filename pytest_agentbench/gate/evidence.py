@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.metrics import registry, timings
-from pytest_agentbench.metrics.goodput import is_unknown, values_of
 from pytest_agentbench.records import Json, LLMCall, Rollout, Scale, scale_in
 
 if TYPE_CHECKING:
@@ -21,15 +20,6 @@ class CallTimes:
     ms: Mapping[str, float]  # metric of the registry -> milliseconds, those that it has; of `itl` its longest gap
     output_tokens: int
     failed: bool
-
-    def good(self, slo: Mapping[str, float]) -> bool | None:
-        """Whether it met all objectives (milliseconds); None where that cannot be known."""
-        if self.failed:
-            return False
-        values = {name: self.ms.get(name) for name in slo}
-        if any(value is not None and value > slo[name] for name, value in values.items()):
-            return False
-        return None if is_unknown(values) else True
 
 
 @dataclass(frozen=True)
@@ -94,10 +84,8 @@ class RunFacts:
             stopwatch=run.stopwatch.verdict,
             unusable=run.stopwatch.unusable,
             cache=run.settings.cache,
-            rates={name: getattr(run.performance, name) for name in registry.rates()},
-            efficiency={
-                name: {metric: getattr(suite.efficiency, metric) for metric in registry.efficiency()} for name, suite in run.suites.items()
-            },
+            rates={name: run.performance.number(name) for name in registry.rates()},
+            efficiency={name: suite.efficiency.metrics for name, suite in run.suites.items()},
             slo=run.settings.slo,
             commit=run.environment.git.commit if run.environment.git else None,
             finished_at=run.finished_at,
@@ -168,6 +156,6 @@ def trial_of(rollout: Rollout) -> Trial:
 
 def call_times(call: LLMCall) -> CallTimes:
     """The derived timings of a call."""
-    values = values_of(call, registry.objectives())
-    known = {name: value / 1e6 for name, value in values.items() if value is not None}
+    functions = {name: metric.of_call for name, metric in registry.objectives().items()}
+    known = {name: value / 1e6 for name, of_call in functions.items() if of_call and (value := of_call(call)) is not None}
     return CallTimes(known, output_tokens=timings.output_tokens(call), failed=call.error_kind is not None)

@@ -23,6 +23,9 @@ RISING = ("goodput", "passes")
 #: Kinds that are about scenarios, so that they ask of the suite or of the population.
 ASKED_OF = ("score", "passes")
 
+#: Kinds that a run has as facts, so that a rule may say `of run`; of rates and shares that is what is asked in any case.
+FACTS = (*ASKED_OF, "rate", "share")
+
 #: Kinds of which no value is above 1.
 PORTIONS = ("share", "goodput", "passes")
 
@@ -60,12 +63,12 @@ class Rule:
     limit: float  # of a score its unit, of a latency milliseconds, of a share 0..1; against a baseline the difference, or the share of it
     versus: bool  # compared with the baseline
     relative: bool = False  # against a baseline: the limit is a share of it
-    of: str = ""  # of scores and passes the question: suite | population | run
+    of: str = ""  # of scores and passes the question: suite | population | run; of rates and shares `run`, or empty
 
     @property
     def about(self) -> tuple[str, str, bool, str]:
         """What it is about: of two rules about the same, the one on the command line counts."""
-        return self.metric, self.statistic, self.versus, self.of
+        return self.metric, self.statistic, self.versus, self.of if self.kind in ASKED_OF else ""
 
     @property
     def pass_rate(self) -> PassRate:
@@ -103,11 +106,12 @@ def parse_rule(text: str, scores: Sequence[str], scales: Mapping[str, Scale] = M
         raise ConfigError(
             f"gate rule {text!r} asks for more than the baseline has; a margin is how much worse is accepted, such as {EXAMPLES}"
         )
-    if match["of"] and kind not in ASKED_OF:
-        raise ConfigError(f"gate rule {text!r}: `of {match['of']}` is for scores; leave it out")
+    if match["of"] and kind not in (FACTS if match["of"] == RUN else ASKED_OF):
+        kinds = "scores, rates and shares" if match["of"] == RUN else "scores"
+        raise ConfigError(f"gate rule {text!r}: `of {match['of']}` is for {kinds}; leave it out")
     if match["of"] == RUN and versus:
         raise ConfigError(f"gate rule {text!r}: `of run` is a fact about one run; leave out `vs baseline`")
-    question = (match["of"] or SUITE) if kind in ASKED_OF else ""
+    question = match["of"] or (SUITE if kind in ASKED_OF else "")
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.gate.evidence import Trial
+from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics.terms import GOOD, UNKNOWN, verdicts_of
 from pytest_agentbench.records import Scale
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.intervals import Limits
@@ -14,6 +17,9 @@ from pytest_agentbench.stats.latency import RolloutLatencies, latency_limit
 from pytest_agentbench.stats.paired import ScenarioSample
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.stats.percentiles import percentile
+
+if TYPE_CHECKING:
+    from pytest_agentbench.stats.arrays import Counts
 
 SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarithm has to exist
 LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score
@@ -25,7 +31,7 @@ def samples(trials: Iterable[Trial], score: str, scale: Scale) -> dict[str, Scen
     def measured(trial: Trial) -> float | None:
         return scale.worst if trial.status == "agent_error" else trial.scores.get(score)
 
-    return _samples(trials, measured)
+    return _samples((trial, measured(trial)) for trial in trials)
 
 
 def score_limits(scale: Scale, *measured: Mapping[str, ScenarioSample]) -> Limits | None:
@@ -43,16 +49,16 @@ def passes(trials: Iterable[Trial], bar: Bar) -> dict[str, ScenarioSample]:
         value = trial.scores.get(bar.score)
         return None if value is None else float(bar.reached(value))
 
-    return _samples(trials, measured)
+    return _samples((trial, measured(trial)) for trial in trials)
 
 
-def _samples(trials: Iterable[Trial], value: Callable[[Trial], float | None]) -> dict[str, ScenarioSample]:
+def _samples(trials: Iterable[tuple[Trial, float | None]]) -> dict[str, ScenarioSample]:
+    """Returns scenario -> the values of its trials; None of a trial that has none."""
     values: dict[str, list[float]] = {}
     known: dict[str, Trial] = {}
     lost: Counter[str] = Counter()
-    for trial in trials:
+    for trial, measured in trials:
         known[trial.scenario] = trial
-        measured = value(trial)
         values.setdefault(trial.scenario, []).extend(() if measured is None else (measured,))
         lost[trial.scenario] += trial.status in LOST
     return {
@@ -89,10 +95,18 @@ def _milliseconds(trial: Trial, metric: str) -> list[float]:
 
 
 def good_shares(trials: Iterable[Trial], slo: Mapping[str, float]) -> dict[str, ScenarioSample]:
-    """Scenario -> of each trial the share of calls that met all objectives (milliseconds), as far as that is known."""
+    """Returns scenario -> of each trial the share of calls that met all objectives (milliseconds), as far as that is known."""
+    import numpy as np
 
-    def measured(trial: Trial) -> float | None:
-        known = [good for call in trial.calls if (good := call.good(slo)) is not None]
-        return sum(known) / len(known) if known else None
+    every = [*trials]
+    if not every:
+        return {}
+    calls, objectives = [call for trial in every for call in trial.calls], objectives_of(slo)
+    columns = {each.column: np.array([call.ms.get(each.name, np.nan) for call in calls]) for each in objectives}
+    verdicts = verdicts_of(columns.__getitem__, np.array([call.failed for call in calls], bool), objectives)
+    of_trials = np.split(verdicts, np.cumsum([len(trial.calls) for trial in every])[:-1])
+    return _samples((trial, _share(own[own != UNKNOWN])) for trial, own in zip(every, of_trials, strict=True))
 
-    return _samples(trials, measured)
+
+def _share(verdicts: Counts) -> float | None:
+    return float((verdicts == GOOD).mean()) if len(verdicts) else None

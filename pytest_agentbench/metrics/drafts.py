@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pytest_agentbench.records import Draft, Rollout, Score
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import Slice
 
 
 @dataclass(frozen=True)
@@ -28,36 +29,14 @@ class DraftsSummary:
     scores: Mapping[str, DraftMeans]  # score -> means
 
 
-@dataclass
-class DraftCounts:
-    """Counts over the rollouts whose agent judges its own work."""
-
-    rollouts: int = 0
-    drafts: int = 0
-    accepted: int = 0  # rollouts with an accepted draft
-    pairs: defaultdict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))  # score -> (first, chosen)
-
-    def add(self, rollout: Rollout) -> None:
-        if not rollout.drafts:
-            return
-        self.rollouts += 1
-        self.drafts += len(rollout.drafts)
-        self.accepted += any(draft.accepted for draft in rollout.drafts)
-        first, chosen = rollout.drafts[0].scores, _scores_of_chosen(rollout.drafts)
-        for name in first.keys() & chosen.keys():
-            self.pairs[name].append((float(first[name]), float(chosen[name])))
-
-    def summary(self) -> DraftsSummary | None:
-        """None where there were no drafts."""
-        scores = {name: _means(pairs) for name, pairs in sorted(self.pairs.items())}
-        return DraftsSummary(self.rollouts, self.drafts, self.accepted, scores) if self.rollouts else None
-
-
-def _scores_of_chosen(drafts: tuple[Draft, ...]) -> Mapping[str, Score]:
-    return next((draft.scores for draft in drafts if draft.chosen), {})
-
-
-def _means(pairs: list[tuple[float, float]]) -> DraftMeans:
-    """Over the same rollouts, those whose first and whose chosen draft have the score."""
-    first, chosen = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
-    return DraftMeans(len(pairs), first, chosen)
+def drafts_of(part: Slice) -> DraftsSummary | None:
+    """Returns what judging came to in a slice; None if there were no drafts."""
+    counts = part.rollouts["drafts"]
+    names, first, chosen = (part.drafts[column] for column in ("score", "first", "chosen"))
+    scores = {
+        name: DraftMeans(int(own.sum()), float(first[own].mean()), float(chosen[own].mean()))
+        for name in sorted(set(names.tolist()))
+        for own in [names == name]
+    }
+    rollouts, accepted = int((counts > 0).sum()), int(part.rollouts["is_accepted"].sum())
+    return DraftsSummary(rollouts, int(counts.sum()), accepted, scores) if rollouts else None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import unknown_name
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.records import LLMCall
+from pytest_agentbench.metrics.slice_metrics import call_verdicts, goodput_per_s, ratio
+from pytest_agentbench.metrics.terms import BAD, GOOD, UNKNOWN, Objective, misses
+
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import Slice
 
 
 def parse(text: str) -> tuple[str, float]:
@@ -22,24 +27,10 @@ def parse(text: str) -> tuple[str, float]:
     return name, float(match[1]) * {"ms": 1, "s": 1000}[match[2]]
 
 
-def values_of(call: LLMCall, names: Iterable[str]) -> dict[str, float | None]:
-    """Objective -> nanoseconds of a call; None where it has no such value."""
+def objectives_of(slo: Mapping[str, float]) -> tuple[Objective, ...]:
+    """Returns the objectives of `--agentbench-slo`: objective -> milliseconds."""
     known = registry.objectives()
-    return {name: of_call(call) if (of_call := known[name].of_call) else None for name in names}
-
-
-def is_unknown(values: Mapping[str, float | None]) -> bool:
-    """Whether a call lacks what every call has that can be judged. One event has no gap and one token no TPOT: that breaks no promise."""
-    lacking = [name for name, value in values.items() if value is None]
-    if not lacking:  # as of nearly every call
-        return False
-    known = registry.objectives()
-    return any(known[name].expected for name in lacking)
-
-
-def broken(values: Mapping[str, float | None], objectives: Mapping[str, float]) -> list[str]:
-    """The objectives (milliseconds) that values in nanoseconds exceed; what is not there breaks none."""
-    return [name for name, value in values.items() if value is not None and value / 1e6 > objectives[name]]
+    return tuple(Objective(name, limit, known[name].judged_key, known[name].expected) for name, limit in slo.items())
 
 
 @dataclass(frozen=True)
@@ -55,42 +46,19 @@ class GoodputSummary:
     goodput_per_s: float | None  # good calls per second of `span_s`
 
 
-@dataclass
-class Goodput:
-    """Calls by whether they met all objectives (milliseconds). A failed call never did."""
-
-    objectives: Mapping[str, float]
-    good: int = 0
-    bad: int = 0
-    unknown: int = 0
-    missed: dict[str, int] = field(default_factory=dict)  # objective -> calls that missed it
-
-    def add(self, call: LLMCall) -> None:
-        if call.error_kind:
-            self.bad += 1
-            return
-        values = values_of(call, self.objectives)
-        missed = broken(values, self.objectives)
-        for name in missed:
-            self.missed[name] = self.missed.get(name, 0) + 1
-        if missed:
-            self.bad += 1
-        elif is_unknown(values):
-            self.unknown += 1
-        else:
-            self.good += 1
-
-    def summary(self, span_s: float) -> GoodputSummary | None:
-        """None where no objective was asked for."""
-        if not self.objectives:
-            return None
-        judged = self.good + self.bad
-        return GoodputSummary(
-            slo_ms=dict(self.objectives),
-            good_calls=self.good,
-            bad_calls=self.bad,
-            unknown_calls=self.unknown,
-            missed={name: self.missed.get(name, 0) for name in self.objectives},
-            attainment=self.good / judged if judged else None,
-            goodput_per_s=self.good / span_s if span_s else None,
-        )
+def goodput(part: Slice) -> GoodputSummary | None:
+    """Returns how many calls of a slice were good. A failed call never was. None without objectives."""
+    objectives = part.terms.objectives
+    if not objectives:
+        return None
+    verdicts = call_verdicts(part)
+    good, bad, unknown = (int((verdicts == each).sum()) for each in (GOOD, BAD, UNKNOWN))
+    return GoodputSummary(
+        slo_ms={each.name: each.limit_ms for each in objectives},
+        good_calls=good,
+        bad_calls=bad,
+        unknown_calls=unknown,
+        missed={each.name: int(misses(part.successful_calls.__getitem__, each).sum()) for each in objectives},
+        attainment=ratio(good, good + bad),
+        goodput_per_s=goodput_per_s(part),
+    )

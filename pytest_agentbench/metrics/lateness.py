@@ -2,78 +2,65 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pytest_agentbench.metrics import stamps, timings
-from pytest_agentbench.metrics.goodput import broken, values_of
-from pytest_agentbench.records import LLMCall
-from pytest_agentbench.stats.percentiles import HIGH, Distribution, percentile, series
+from pytest_agentbench.metrics.stamps import OF_STAMPS
+from pytest_agentbench.metrics.terms import Objective, misses
+from pytest_agentbench.stats.percentiles import HIGH, percentile
 
-#: Objectives that look at stamps of events. E2E ends with a connection or the last event, and is late by the read lag at most.
-OF_EVENTS = ("ttft", "itl", "tpot")
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import Rows, Slice
+    from pytest_agentbench.stats.arrays import Floats
 
 
-@dataclass
-class Lateness:
-    """Counts of events by their stamps, and two versions of what they give."""
+def effects(part: Slice) -> dict[str, float]:
+    """Returns `itl.p99` -> how far the percentile is from that of events spread evenly, as a share of the latter.
 
-    objectives: Mapping[str, float]  # of the SLO -> milliseconds
-    events: int = 0  # output events of successful calls
-    clean: int = 0  # those with a stamp of their own
-    late: int = 0  # those with another one's stamp, because they were read late
-    streams: int = 0  # successful calls with output events
-    late_streams: int = 0  # of them, those with such an event
-    late_firsts: int = 0  # of them, those whose first event is one
-    flips: Counter[str] = field(default_factory=Counter)  # objective -> of them, those that would be judged differently
-    latencies: defaultdict[str, array[float]] = field(default_factory=series)  # milliseconds, spread evenly
-    itl: Distribution = field(default_factory=Distribution)
+    Where no event was late every share is 0.
+    """
+    if not part.successful_calls["late_events"].any():
+        return {f"{name}.p{q}": 0.0 for name in OF_STAMPS for q in HIGH}
+    return {
+        f"{name}.p{q}": _difference(percentile(measured, q), percentile(evened, q))
+        for name, (measured, evened) in _timings(part).items()
+        for q in HIGH
+    }
 
-    def add(self, call: LLMCall) -> None:
-        """Counts a successful call."""
-        clean, events = stamps.clean_stamps(call)
-        late = stamps.late_stamps(call)
-        self.clean += clean
-        self.events += events
-        self.late += len(late)
-        if events:
-            self.streams += 1
-            self.late_streams += bool(late)
-            self.late_firsts += 0 in late
-            self._add_timings(call, late)
 
-    def _add_timings(self, call: LLMCall, late: Sequence[int]) -> None:
-        evened = stamps.evened(call, late)
-        self.itl.add(timings.itl_ns(evened))
-        for name, value in values_of(evened, ("ttft", "tpot")).items():
-            if value is not None:
-                self.latencies[name].append(value / 1e6)
-        if late:
-            measured, spread = (set(broken(values_of(each, self._names), self.objectives)) for each in (call, evened))
-            self.flips.update(measured ^ spread)
+def _timings(part: Slice) -> dict[str, tuple[Floats, Floats]]:
+    """Returns metric -> milliseconds of calls or of their events, as measured and spread evenly."""
+    import numpy as np
 
-    def effects(self, measured: Mapping[str, Iterable[float]]) -> dict[str, float]:
-        """`itl.p99` -> how far the percentile as measured is from that of events spread evenly, as a share of the latter.
+    from pytest_agentbench.metrics.frame import milliseconds
 
-        `measured` has the milliseconds of ttft, tpot and itl. Where no event was late every share is 0.
-        """
-        evened = {**self.latencies, "itl": self.itl}
-        return {
-            f"{name}.p{q}": _difference(percentile(measured[name], q), percentile(evened.get(name, ()), q))
-            for name in ("ttft", "tpot", "itl")
-            for q in HIGH
-        }
+    calls = part.successful_calls
+    on_time = calls.mask & (part.frame.calls["late_events"] == 0)
+    gaps = part.frame.events("itl")
+    evened = np.concatenate([gaps.of(on_time), part.frame.evened.of(calls.mask & ~on_time)])
+    of_events = milliseconds(gaps.of(calls.mask)), milliseconds(evened)
+    return {name: (calls[f"{name}_ms"], _evened(calls, name, f"{name}_ms")) for name in ("ttft", "tpot")} | {"itl": of_events}
 
-    def flipped(self) -> dict[str, float]:
-        """Objective -> share of the calls with output that late events may have put on the wrong side of it."""
-        return {name: self.flips[name] / self.streams if self.streams else 0.0 for name in self._names}
 
-    @property
-    def _names(self) -> list[str]:
-        """The objectives that look at stamps of events."""
-        return sorted(self.objectives.keys() & set(OF_EVENTS))
+def _evened(calls: Rows, name: str, column: str) -> Floats:
+    """Returns a column of calls as it would be if late events were spread evenly."""
+    values = calls[column].copy()
+    is_late = calls["late_events"] > 0
+    values[is_late] = calls[f"evened_{name}_ms"][is_late]
+    return values
+
+
+def flipped(part: Slice) -> dict[str, float]:
+    """Returns objective -> share of the calls with output that late events may have put on the wrong side of it."""
+    calls = part.successful_calls
+    timed = int((calls["timed_events"] > 0).sum())
+    found = sorted((each for each in part.terms.objectives if each.name in OF_STAMPS), key=lambda each: each.name)
+    return {each.name: _flips(calls, each) / timed if timed else 0.0 for each in found}
+
+
+def _flips(calls: Rows, objective: Objective) -> int:
+    measured = misses(calls.__getitem__, objective)
+    evened = misses(lambda column: _evened(calls, objective.name, column), objective)
+    return int((measured != evened).sum())
 
 
 def _difference(measured: float | None, evened: float | None) -> float:

@@ -23,6 +23,7 @@ class Prices(Spec):
     )
     output: Price = Field(description="The price of a million output tokens, reasoning included.")
 
-    def of(self, prompt: int, cached: int, output: int) -> float:
-        """What so many prompt tokens, `cached` of them from the prefix cache, and so many output tokens cost."""
-        return TokenPrices(self.currency, self.input, self.output, self.cached_input).of(prompt, cached, output)
+    @property
+    def token_prices(self) -> TokenPrices:
+        """The prices as a plain dataclass, which needs no pydantic."""
+        return TokenPrices(self.currency, self.input, self.output, self.cached_input)

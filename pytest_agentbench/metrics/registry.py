@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pytest_agentbench.metrics import timings
+from pytest_agentbench.metrics import slice_metrics, timings
 from pytest_agentbench.records import LLMCall, Rollout
+from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread
+
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import MetricFunction, MetricValue, Slice
+    from pytest_agentbench.stats.arrays import Floats
 
 MetricLevel = Literal["event", "call", "rollout", "session", "suite", "score"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One of them. Its values are durations, nanoseconds in records and milliseconds (`ttft_ms`) everywhere else, or single numbers."""
+    """A metric: a function of a slice of a run's rollouts.
+
+    A metric of events, calls or rollouts is a duration: nanoseconds in records, milliseconds (`ttft_ms`) everywhere else. Of a slice it
+    is the spread of the durations. All other metrics are single numbers.
+    """
 
     name: str  # in rules, options and run.json
     title: str  # in reports
@@ -24,6 +34,7 @@ class Metric:
     of_call: Callable[[LLMCall], float | None] | None = None  # nanoseconds; of an event's metric the call's largest, which objectives judge
     of_events: Callable[[LLMCall], list[int]] | None = None  # nanoseconds
     of_rollout: Callable[[Rollout], float] | None = None  # nanoseconds
+    of_slice: Callable[[Slice], float | None] | None = None  # of a session's or a suite's metric
     compared: bool = True  # rules, objectives and comparisons may ask for it; if not, it stands in run.json and reports alone
     expected: bool = False  # a call without one cannot be judged by an objective; otherwise it breaks none
     rising: bool = False  # more is better
@@ -36,11 +47,31 @@ class Metric:
         """In run.json and in properties of tests."""
         return self.name if self.level in ("session", "suite", "score") else f"{self.name}_ms"
 
+    @property
+    def judged_key(self) -> str:
+        """The column of calls that objectives judge: of events the largest value of the call."""
+        return f"{self.name}_max_ms" if self.level == "event" else self.key
+
     def values_of(self, call: LLMCall) -> list[float]:
-        """Nanoseconds of a call, or of its events."""
+        """Returns the nanoseconds of a call, or of its events."""
         if self.of_events is not None:
             return [*self.of_events(call)]
         return [] if self.of_call is None or (value := self.of_call(call)) is None else [value]
+
+    def of(self, part: Slice) -> MetricValue:
+        """Returns the number of a slice, or the spread of its durations in milliseconds; None if there is no value."""
+        return latency_spread(self.durations(part)) if self.of_slice is None else self.number(part)
+
+    def number(self, part: Slice) -> float | None:
+        """Returns the number of a slice; None if it is unknown. A function may return a number of numpy."""
+        value = None if self.of_slice is None else self.of_slice(part)
+        return None if value is None or math.isnan(value) else float(value)
+
+    def durations(self, part: Slice) -> Floats:
+        """Returns the milliseconds of a slice: one of each event, call or rollout that has a value."""
+        if self.level == "event":
+            return part.durations(self.name)
+        return part.known(self.key) if self.level == "call" else part.rollouts[self.key]
 
 
 def longest_gap_ns(call: LLMCall) -> int | None:
@@ -128,6 +159,7 @@ METRICS = (
         "session",
         "output tokens of successful calls / time from the first start to the last end of a rollout; ramp and drain are in it",
         rising=True,
+        of_slice=slice_metrics.output_tokens_per_s,
     ),
     Metric(
         "rollouts_per_hour",
@@ -136,8 +168,16 @@ METRICS = (
         "`ok` and `limit` rollouts per hour over the same time: the jobs per hour",
         rising=True,
         digits=0,
+        of_slice=slice_metrics.rollouts_per_hour,
     ),
-    Metric("calls_per_minute", "LLM calls/min", "session", "successful LLM calls per minute over the same time", rising=True),
+    Metric(
+        "calls_per_minute",
+        "LLM calls/min",
+        "session",
+        "successful LLM calls per minute over the same time",
+        rising=True,
+        of_slice=slice_metrics.calls_per_minute,
+    ),
     Metric(
         "speedup",
         "speedup",
@@ -145,6 +185,7 @@ METRICS = (
         "output tok/s of the run / mean output tok/s of its calls: how many calls' worth of output came at a time",
         rising=True,
         digits=2,
+        of_slice=slice_metrics.speedup,
     ),
     Metric(
         "prefix_cache_hit_ratio",
@@ -154,6 +195,7 @@ METRICS = (
         rising=True,
         digits=2,
         timed=False,
+        of_slice=slice_metrics.prefix_cache_hit_ratio,
     ),
     Metric(
         "call_prefix_cache_hit_ratio",
@@ -163,6 +205,16 @@ METRICS = (
         rising=True,
         digits=2,
         timed=False,
+        of_slice=slice_metrics.call_prefix_cache_hit_ratio,
+    ),
+    Metric(
+        "goodput_per_s",
+        "goodput",
+        "session",
+        "calls that met all objectives of `--agentbench-slo` per second over the same time",
+        of_slice=slice_metrics.goodput_per_s,
+        rising=True,
+        digits=2,
     ),
     Metric(
         "tokens_per_rollout",
@@ -171,8 +223,15 @@ METRICS = (
         "prompt and output tokens of calls to the backend in the last attempt of a measured rollout, their mean. "
         "Unknown when a call that went well names no prompt tokens",
         timed=False,
+        of_slice=slice_metrics.tokens_per_rollout,
     ),
-    Metric("seconds_per_rollout", "s/rollout", "suite", "duration of the last attempt of a measured rollout, their mean"),
+    Metric(
+        "seconds_per_rollout",
+        "s/rollout",
+        "suite",
+        "duration of the last attempt of a measured rollout, their mean",
+        of_slice=slice_metrics.seconds_per_rollout,
+    ),
     Metric(
         "score_per_1k_tokens",
         "score/1k tok",
@@ -180,8 +239,16 @@ METRICS = (
         "the main score's mean over all / tokens per rollout x 1,000",
         rising=True,
         timed=False,
+        of_slice=slice_metrics.score_per_1k_tokens,
     ),
-    Metric("score_per_second", "score/s", "suite", "the main score's mean over all / seconds per rollout", rising=True),
+    Metric(
+        "score_per_second",
+        "score/s",
+        "suite",
+        "the main score's mean over all / seconds per rollout",
+        rising=True,
+        of_slice=slice_metrics.score_per_second,
+    ),
     Metric(
         "cost",
         "cost",
@@ -190,9 +257,26 @@ METRICS = (
         "that they name. Unknown when a call that went well names no prompt tokens",
         timed=False,
         money=True,
+        of_slice=slice_metrics.cost,
     ),
-    Metric("cost_per_rollout", "cost/rollout", "suite", "cost / measured rollouts", timed=False, money=True),
-    Metric("cost_per_pass", "cost/pass", "suite", "cost / rollouts that [passed](#pass-rates)", timed=False, money=True),
+    Metric(
+        "cost_per_rollout",
+        "cost/rollout",
+        "suite",
+        "cost / measured rollouts",
+        timed=False,
+        money=True,
+        of_slice=slice_metrics.cost_per_rollout,
+    ),
+    Metric(
+        "cost_per_pass",
+        "cost/pass",
+        "suite",
+        "cost / rollouts that [passed](#pass-rates)",
+        timed=False,
+        money=True,
+        of_slice=slice_metrics.cost_per_pass,
+    ),
     Metric(
         "accuracy",
         "accuracy",
@@ -219,6 +303,23 @@ def latencies(*levels: MetricLevel, compared: bool = False) -> dict[str, Metric]
     return {
         each.name: each for each in METRICS if each.level in (levels or ("event", "call", "rollout")) and (each.compared or not compared)
     }
+
+
+def functions() -> dict[str, MetricFunction]:
+    """Returns all metrics but those of scores, as slices compute them."""
+    from pytest_agentbench.metrics.frame import MetricFunction
+
+    return {each.name: MetricFunction(each.of, each.of_slice is None) for each in METRICS if each.level != "score"}
+
+
+def numbers(part: Slice, level: MetricLevel) -> dict[str, float | None]:
+    """Returns name -> number of a slice, of all metrics of a session or of a suite."""
+    return {each.name: each.number(part) for each in METRICS if each.level == level and each.of_slice}
+
+
+def spreads(part: Slice, *levels: MetricLevel) -> dict[str, LatencySpread | None]:
+    """Returns `ttft_ms` -> spread in a slice, of the durations of some levels or of all."""
+    return {each.key: latency_spread(each.durations(part)) for each in latencies(*levels).values()}
 
 
 def rates() -> dict[str, Metric]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import fsum
+from typing import TYPE_CHECKING
 
-from pytest_agentbench.metrics import timings
-from pytest_agentbench.metrics.efficiency import Tokens
-from pytest_agentbench.metrics.prices import Prices
-from pytest_agentbench.records import LLMCall, Rollout
-from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread, numbers
+from pytest_agentbench.metrics.cost import TokenPrices
+from pytest_agentbench.metrics.slice_metrics import Tokens
+from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread
+
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import Slice
 
 #: How the agent is called among the roles.
 AGENT = "agent"
@@ -37,71 +38,43 @@ class RoleUse:
     cost: float | None  # null without prices, or when a call that went well names no prompt tokens
 
 
-@dataclass
-class RoleTally:
-    """What is counted of one role."""
+def uses(part: Slice, prices: Mapping[str, TokenPrices]) -> dict[str, RoleUse]:
+    """Returns role -> its use, the agent first; empty if only the agent called.
 
-    models: set[str] = field(default_factory=set)
-    tokens: defaultdict[str, Tokens] = field(default_factory=lambda: defaultdict(Tokens))  # endpoint -> its own
-    calls: int = 0
-    measured: int = 0
-    failed: Counter[str] = field(default_factory=Counter)  # error kind -> calls
-    took_ns: int = 0
-    ttft: array[float] = field(default_factory=numbers)  # milliseconds
-    e2e: array[float] = field(default_factory=numbers)
-
-    def add(self, call: LLMCall) -> None:
-        self.models.update(filter(None, [call.answered_by or call.model]))
-        self.tokens[call.endpoint].add(call)
-        self.calls += 1
-        self.measured += call.measured
-        self.took_ns += call.ended_ns - call.received_ns
-        if call.error_kind:
-            self.failed[call.error_kind] += 1
-            return
-        for values, value in ((self.ttft, timings.ttft_ns(call)), (self.e2e, timings.e2e_ns(call))):
-            if value is not None:
-                values.append(value / 1e6)
-
-    def use(self, prices: Mapping[str, Prices]) -> RoleUse:
-        """`prices`: endpoint -> its own; that of the backend under test is an empty text."""
-        currency, cost = self._cost(prices)
-        return RoleUse(
-            models=tuple(sorted(self.models)),
-            endpoints=tuple(sorted(filter(None, self.tokens))),
-            calls=self.calls,
-            measured=self.measured,
-            failed_calls=dict(self.failed.most_common()),
-            prompt_tokens=sum(each.prompt for each in self.tokens.values()),
-            cached_tokens=sum(each.cached for each in self.tokens.values()),
-            output_tokens=sum(each.output for each in self.tokens.values()),
-            seconds=self.took_ns / 1e9,
-            ttft_ms=latency_spread(self.ttft),
-            e2e_ms=latency_spread(self.e2e),
-            currency=currency,
-            cost=cost,
-        )
-
-    def _cost(self, prices: Mapping[str, Prices]) -> tuple[str | None, float | None]:
-        """(currency, amount); None where a part of it has no price, or another currency."""
-        currencies = {prices[endpoint].currency if endpoint in prices else None for endpoint in self.tokens}
-        if None in currencies or len(currencies) > 1:
-            return None, None
-        costs = [tokens.cost(prices[endpoint]) for endpoint, tokens in self.tokens.items()]
-        return currencies.pop(), None if None in costs else fsum(filter(None, costs))
+    `prices`: endpoint -> its own; that of the backend under test is an empty text.
+    """
+    calls = part.frame.calls
+    roles = sorted(set(calls["role"][part.chosen[calls["rollout"]]].tolist()))
+    return {role or AGENT: _use(part.where(role=role), prices) for role in roles} if any(roles) else {}
 
 
-@dataclass
-class Roles:
-    """Counts over the rollouts of a suite."""
+def _use(part: Slice, prices: Mapping[str, TokenPrices]) -> RoleUse:
+    calls = part.calls
+    endpoints = [*dict.fromkeys(calls["endpoint"].tolist())]
+    of_endpoints = {each: Tokens.of(calls.of(calls.table["endpoint"] == each)) for each in endpoints}
+    currency, cost = _cost(of_endpoints, prices)
+    ttft, e2e = (latency_spread(part.known(f"{name}_ms")) for name in ("ttft", "e2e"))
+    return RoleUse(
+        models=tuple(sorted({by or asked for asked, by in zip(calls["model"], calls["answered_by"], strict=True)} - {""})),
+        endpoints=tuple(sorted(filter(None, endpoints))),
+        calls=len(calls),
+        measured=int(calls["measured"].sum()),
+        failed_calls=dict(Counter(filter(None, calls["error_kind"])).most_common()),
+        prompt_tokens=sum(each.prompt for each in of_endpoints.values()),
+        cached_tokens=sum(each.cached for each in of_endpoints.values()),
+        output_tokens=sum(each.output for each in of_endpoints.values()),
+        seconds=float(calls["tap_ms"].sum()) / 1e3,
+        ttft_ms=ttft,
+        e2e_ms=e2e,
+        currency=currency,
+        cost=cost,
+    )
 
-    tallies: defaultdict[str, RoleTally] = field(default_factory=lambda: defaultdict(RoleTally))
 
-    def add(self, rollout: Rollout) -> None:
-        for attempt in rollout.attempts:
-            for call in (*attempt.calls, *attempt.other_calls):
-                self.tallies[call.role].add(call)
-
-    def uses(self, prices: Mapping[str, Prices]) -> dict[str, RoleUse]:
-        """Role -> its use, the agent first; empty where nobody but the agent called."""
-        return {role or AGENT: self.tallies[role].use(prices) for role in sorted(self.tallies)} if any(self.tallies) else {}
+def _cost(tokens: Mapping[str, Tokens], prices: Mapping[str, TokenPrices]) -> tuple[str | None, float | None]:
+    """Returns (currency, amount) of the tokens of each endpoint; None if a part of it has no price, or another currency."""
+    currencies = {prices[endpoint].currency if endpoint in prices else None for endpoint in tokens}
+    if None in currencies or len(currencies) > 1:
+        return None, None
+    costs = [each.cost(prices[endpoint]) for endpoint, each in tokens.items()]
+    return currencies.pop(), None if None in costs else fsum(filter(None, costs))

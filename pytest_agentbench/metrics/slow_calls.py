@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pytest_agentbench.metrics import timings
-from pytest_agentbench.records import Attempt, LLMCall, Rollout
+from pytest_agentbench.records import Json, RolloutKey
+
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import Slice
 
 FIVE = 5
 
@@ -29,45 +31,36 @@ class SlowCall:
     error_kind: str | None  # one of [these](metrics.md#failed-calls); null of one that went well
 
 
-class SlowCalls:
-    """What is kept while rollouts are read: as many as are wanted."""
+def slowest(part: Slice, most: int = FIVE) -> list[tuple[int, SlowCall]]:
+    """Returns the slowest calls, each with its place among all calls of the slice, counted from 0. Of equal ones the first stay."""
+    whole = part.calls["whole_ms"]
+    places = [int(place) for place in (-whole).argsort(kind="stable")[:most] if whole[place] > 0]
+    from pytest_agentbench.metrics.columns import known
 
-    def __init__(self, most: int = FIVE) -> None:
-        self._most = most
-        self._seen = 0
-        self._heap: list[tuple[int, int, SlowCall]] = []  # nanoseconds, and minus the place among all calls: of equal ones the first stay
-
-    def add(self, rollout: Rollout, attempt: Attempt, number: int, call: LLMCall) -> None:
-        """Takes the next call."""
-        total = call.ended_ns - _called_ns(call)
-        place, self._seen = self._seen, self._seen + 1
-        if total > 0 and (len(self._heap) < self._most or total > self._heap[0][0]):
-            heapq.heappush(self._heap, (total, -place, _slow_call(rollout, attempt, number, call)))
-            if len(self._heap) > self._most:
-                heapq.heappop(self._heap)
-
-    def ranked(self) -> list[tuple[int, SlowCall]]:
-        """The slowest first, each with its place among all calls, counted from 0."""
-        return [(-place, call) for _, place, call in sorted(self._heap, reverse=True)]
+    columns = {name: part.calls[name] for name in _COLUMNS}
+    return [(place, _slow_call({name: known(values[place]) for name, values in columns.items()})) for place in places]
 
 
-def _called_ns(call: LLMCall) -> int:
-    return call.received_ns if call.called_ns is None else call.called_ns
+_COLUMNS = (
+    *("suite", "scenario", "variant", "trial", "attempt", "number", "of", "whole_ms", "until_sent_ms", "ttft_ms", "e2e_ms"),
+    *("prompt_tokens", "cached_tokens", "output_tokens", "error_kind"),
+)
 
 
-def _slow_call(rollout: Rollout, attempt: Attempt, number: int, call: LLMCall) -> SlowCall:
-    first, whole = timings.ttft_ns(call), timings.e2e_ns(call)
+def _slow_call(row: Json) -> SlowCall:
+    first, whole = row["ttft_ms"], row["e2e_ms"]
+    prompt, cached = (None if row[name] is None else int(row[name]) for name in ("prompt_tokens", "cached_tokens"))
     return SlowCall(
-        rollout=str(rollout.key),
-        attempt=attempt.attempt,
-        number=number,
-        of=len(attempt.calls),
-        total_ms=(call.ended_ns - _called_ns(call)) / 1e6,
-        queue_ms=None if call.sent_ns is None else (call.sent_ns - _called_ns(call)) / 1e6,
-        first_token_ms=None if first is None else first / 1e6,
-        decoding_ms=None if first is None or whole is None else (whole - first) / 1e6,
-        prompt_tokens=call.prompt_tokens,
-        cached_tokens=call.cached_tokens,
-        output_tokens=timings.output_tokens(call),
-        error_kind=call.error_kind,
+        rollout=str(RolloutKey(row["suite"], row["scenario"], row["variant"], row["trial"])),
+        attempt=row["attempt"],
+        number=row["number"],
+        of=row["of"],
+        total_ms=row["whole_ms"],
+        queue_ms=row["until_sent_ms"],
+        first_token_ms=first,
+        decoding_ms=None if first is None or whole is None else whole - first,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        output_tokens=row["output_tokens"],
+        error_kind=row["error_kind"],
     )

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Self
 
-from pytest_agentbench.records import OUTPUT_KINDS, Chunk, LLMCall
+from pytest_agentbench.records import OUTPUT_KINDS, LLMCall
+
+#: Metrics that depend on the stamps of single events. E2E ends with a connection or the last event, and is late by the read lag at most.
+OF_STAMPS = ("ttft", "tpot", "itl")
 
 PROMPT_NS = 1_000_000  # a read lag up to which the tap was in time
 
 
-def clean_stamps(call: LLMCall) -> tuple[int, int]:
-    """(how many output chunks of a successful call have a stamp of their own, how many there are).
+@dataclass(frozen=True)
+class LateStamps:
+    """The output chunks of a successful call by their stamps. Chunks of one read share its stamp."""
 
-    Chunks of one read share its stamp. A chunk that shares it only with what follows the output (the finish reason, usage, [DONE])
-    counts as clean: servers write these together.
-    """
-    output = _output(call)
-    merged = sum(not chunk.own_stamp and chunk.at_ns == later.at_ns for chunk, later in pairwise(output))
-    return len(output) - merged, len(output)
+    call: LLMCall
+    events: int = 0  # output chunks
+    # those with a stamp of their own; one that shares it only with what follows the output (the finish reason, usage, [DONE]) counts as
+    # clean: servers write these together
+    clean: int = 0
+    # places of those whose stamp is a later one's because this machine read them late. A read within a millisecond of the last packet
+    # found what the server had sent together: whoever measures has gaps of 0 there. How late stamps of user space are is unknown, so
+    # that those which are shared count as late
+    places: Sequence[int] = ()
 
+    @classmethod
+    def of(cls, call: LLMCall) -> Self:
+        """Counts the output chunks of a call by their stamps. All counts are 0 if the call failed or was never sent."""
+        if call.error_kind is not None or call.sent_ns is None:
+            return cls(call)
+        output = call.output
+        shared = [place for place, (chunk, later) in enumerate(pairwise(output)) if not chunk.own_stamp and chunk.at_ns == later.at_ns]
+        late = [place for place in shared if (lag := output[place].lag_ns) is None or lag > PROMPT_NS]
+        return cls(call, len(output), len(output) - len(shared), late)
 
-def late_stamps(call: LLMCall) -> list[int]:
-    """The places of output chunks of a successful call whose stamp is a later one's because this machine read them late.
-
-    A read within a millisecond of the last packet found what the server had sent together: whoever measures has gaps of 0 there. Of
-    stamps of user space nobody knows how late they are, so that those which are shared count as late.
-    """
-    return [
-        place
-        for place, (chunk, later) in enumerate(pairwise(_output(call)))
-        if not chunk.own_stamp and chunk.at_ns == later.at_ns and (chunk.lag_ns is None or chunk.lag_ns > PROMPT_NS)
-    ]
+    @property
+    def evened(self) -> LLMCall:
+        """The call as it may have been, see `evened`."""
+        return evened(self.call, self.places)
 
 
 def evened(call: LLMCall, late: Sequence[int]) -> LLMCall:
@@ -68,7 +78,3 @@ def _before(call: LLMCall, times: Sequence[float], last: int) -> float:
     since_sent = times[last] - (call.sent_ns or 0)
     later = len(times) - 1 - last
     return min(since_sent, (times[-1] - times[last]) / later * (last + 1)) if later else since_sent
-
-
-def _output(call: LLMCall) -> Sequence[Chunk]:
-    return call.output if call.error_kind is None and call.sent_ns is not None else []

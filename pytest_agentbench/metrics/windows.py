@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, groupby, pairwise
+from dataclasses import dataclass
+from itertools import groupby
 from operator import itemgetter
 
-from pytest_agentbench.records import JUDGE, LLMCall, Rollout
+from pytest_agentbench.records import JUDGE, Rollout
 
 Span = tuple[int, int]  # start and end, monotonic nanoseconds
 
@@ -25,8 +24,13 @@ class InFlight:
     mean: float  # over the time from the first start to the last end
 
 
-def in_flight(*sessions: Sequence[Span]) -> InFlight:
-    """Peak and time-weighted mean of how many spans of a session overlap; one that ends when another starts does not overlap it."""
+def in_flight(*sessions: Sequence[Span]) -> InFlight | None:
+    """Peak and time-weighted mean of how many spans of a session overlap; one that ends when another starts does not overlap it.
+
+    None without spans.
+    """
+    if not any(sessions):
+        return None
     peak = max((count for spans in sessions for _, count in _counts(spans)), default=0)
     busy = sum(end - start for spans in sessions for start, end in spans)
     return InFlight(peak, busy / duration if (duration := sum(map(duration_ns, sessions))) else 0.0)
@@ -83,59 +87,6 @@ def _counts(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
     for at, group in groupby(steps, key=itemgetter(0)):
         count += sum(step for _, step in group)
         yield at, count
-
-
-class TokenTimes:
-    """When output tokens came: of each output event its stamp, and how many tokens there were by then. Sixteen bytes an event."""
-
-    def __init__(self) -> None:
-        self._stamps = array("q")  # nanoseconds, in order within a call
-        self._so_far = array("d", [0.0])  # tokens of all events before the one of the same place
-        self._starts = array("q")  # the place of each call's first event
-
-    def add(self, call: LLMCall, tokens: int) -> bool:
-        """Spreads a call's tokens over its output events: as the server counted them, else evenly. False when it has no such events."""
-        output, before = call.output, self._so_far[-1]
-        if not output:
-            return False
-        self._starts.append(len(self._stamps))
-        self._stamps.extend(accumulate((chunk.at_ns for chunk in output), max))
-        if any(chunk.tokens is not None for chunk in output[:-1]):
-            self._so_far.extend(before + count for count in accumulate((chunk.tokens or 0 for chunk in output[:-1]), max))
-        else:
-            self._so_far.extend(before + tokens * number / len(output) for number in range(1, len(output)))
-        self._so_far.append(before + tokens)
-        return True
-
-    def within(self, spans: Sequence[Span]) -> float:
-        """Tokens that came within spans, which are in order and apart: after the start of one, up to its end."""
-        return sum(
-            self._so_far[self._place(end, *call)] - self._so_far[self._place(start, *call)]
-            for call in pairwise((*self._starts, len(self._stamps)))
-            for start, end in _touched(spans, self._stamps[call[0]], self._stamps[call[1] - 1])
-        )
-
-    def _place(self, at_ns: int, first: int, end: int) -> int:
-        """That of the first event of a call after a time, among events from `first` to before `end`."""
-        return bisect_right(self._stamps, at_ns, first, end)
-
-
-def _touched(spans: Sequence[Span], start: int, end: int) -> Iterator[Span]:
-    """Of spans in order and apart those that end at `start` or later and begin before `end`."""
-    for place in range(bisect_left(spans, start, key=itemgetter(1)), len(spans)):
-        if spans[place][0] >= end:
-            break
-        yield spans[place]
-
-
-@dataclass
-class Timeline:
-    """What was under way when, in one session of a run: two sessions have clocks of their own, and a pause between them."""
-
-    rollouts: list[Span] = field(default_factory=list)  # each attempt at one
-    evaluable: list[Span] = field(default_factory=list)  # rollouts
-    calls: list[Span] = field(default_factory=list)
-    tokens: TokenTimes = field(default_factory=TokenTimes)
 
 
 def split(rollout: Rollout) -> dict[str, int]:

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.metrics.columns import Table
 from pytest_agentbench.plots.colour_settings import RunSuite, chosen_setting
-from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.suites.arms import arm_of
+from pytest_agentbench.records import Json, RolloutKey, arm_of
 from pytest_agentbench.tables import Tables
-from pytest_agentbench.tables.columns import Table
 
 MOST_COLOURS = 8  # kinds that colours tell apart, for everybody
 
@@ -100,8 +99,8 @@ def _scores(scores: Table, name: str) -> dict[PointKey, float]:
 
 def _good(calls: Table) -> NDArray[np.bool_]:
     """Those of a run's timings that went well."""
-    went_well = np.array([kind is None for kind in calls["error_kind"]], dtype=bool)
-    good: NDArray[np.bool_] = went_well & calls["measured"]
+    is_successful = np.array([kind is None for kind in calls["error_kind"]], dtype=bool)
+    good: NDArray[np.bool_] = is_successful & calls["measured"]
     return good
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from pytest_agentbench.plots.canvas import axes, label, legend, mark
+from pytest_agentbench.records import arm_of
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean
-from pytest_agentbench.suites.arms import arm_of
 
 
 class Quality(NamedTuple):
@@ -50,9 +50,9 @@ def titles(runs: Sequence[Run]) -> list[str]:
 
 def qualities_of(run: Run, title: str) -> Iterator[Quality]:
     """Of each suite that was measured."""
-    of_arms = {arm.name: arm.rollouts_per_hour for arm in run.ab.arms} if run.ab else {}
+    of_arms = {arm.name: arm.metrics["rollouts_per_hour"] for arm in run.ab.arms} if run.ab else {}
     for name, suite in run.suites.items():
-        speed = of_arms.get(arm_of(suite.variant)) if run.ab else run.performance.rollouts_per_hour
+        speed = of_arms.get(arm_of(suite.variant)) if run.ab else run.performance.number("rollouts_per_hour")
         if (mean := suite.main_mean) and mean.value is not None and speed:
             yield Quality(f"{title} {name}", mean, speed)
 
@@ -60,10 +60,10 @@ def qualities_of(run: Run, title: str) -> Iterator[Quality]:
 def loads_of(run: Run, title: str, ttfts: Mapping[str, float]) -> Iterator[RunLoad]:
     """Of the run, or of each of its arms that was measured; `ttfts`: arm -> median TTFT in ms."""
     if run.ab:
-        rates = {arm.name: arm.output_tokens_per_s for arm in run.ab.arms}
+        rates = {arm.name: arm.metrics["output_tokens_per_s"] for arm in run.ab.arms}
         yield from (RunLoad(f"{title} {arm}", ttfts[arm], rate) for arm, rate in rates.items() if rate and arm in ttfts)
         return
-    ttft, rate = run.performance.latency("ttft"), run.performance.output_tokens_per_s
+    ttft, rate = run.performance.latency("ttft"), run.performance.number("output_tokens_per_s")
     if ttft and ttft.p50 is not None and rate:
         yield RunLoad(title, ttft.p50, rate)
 

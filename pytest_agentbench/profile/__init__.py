@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_agentbench.metrics.slow_calls import SlowCalls
+from pytest_agentbench.metrics import slow_calls
+from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.profile.concurrency import Concurrency, concurrency
 from pytest_agentbench.profile.prefixes import PromptReuse, PromptTrees
 from pytest_agentbench.profile.slowest import Explanation, explained
 from pytest_agentbench.profile.tree import Branch, CallTree
-from pytest_agentbench.tables import calls, origins, places
-from pytest_agentbench.tables.columns import Growth
+from pytest_agentbench.tables import origins, places
 
 SLOWEST = 10  # calls
 
@@ -34,16 +34,15 @@ class Profile:
 def read_profile(directory: Path) -> Profile:
     """The profile of a run directory; raises ConfigError for one without a journal."""
     [origin] = origins([directory])
-    table: Growth[calls.CallRow] = Growth("calls", calls.CALLS)
-    tree, prompts, slow = CallTree(), PromptTrees(), SlowCalls(SLOWEST)
+    reader, tree, prompts = FrameReader(origin, events=False), CallTree(), PromptTrees()
     for place in places(origin):
+        reader.add_place(place)
         if place.rollout.kind == "scenario":
             tree.add(place.rollout)
             prompts.add(place.rollout)
-            for row in calls.rows(place):
-                if row.call.measured:
-                    table.add(row)
-                    slow.add(place.rollout, row.attempt, row.number, row.call)
-    own = table.table()
-    timed = own.where(own["ended_s"] > 0)  # NaN is not
-    return Profile(len(own), len(timed), explained(own, slow), tree.branches(), concurrency(timed), prompts.reuse())
+    part = reader.frame().scenarios()
+    own = part.calls.table.where(part.calls.mask)
+    timed = own.where(own["ended_s"] > 0)  # which does not hold of NaN
+    return Profile(
+        len(own), len(timed), explained(own, slow_calls.slowest(part, SLOWEST)), tree.branches(), concurrency(timed), prompts.reuse()
+    )

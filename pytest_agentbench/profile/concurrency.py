@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pytest_agentbench.metrics.columns import Table
 from pytest_agentbench.profile.levels import Levels, level_at
-from pytest_agentbench.tables.columns import Table
+
+if TYPE_CHECKING:
+    from pytest_agentbench.stats.arrays import Counts, Floats, Mask
 
 USUAL = 90  # per cent of the time
 MOST = 5  # spikes
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _spike(sent: Table, levels: Levels, span: tuple[float, float]) -> Spike:
     return Spike(start - float(levels.times[0]), end - start, int(counts.max()), _latencies(sent, within))
 
 
-def _levels(sent: Table, in_flight: NDArray[np.int64], durations: dict[int, float]) -> Iterator[ConcurrencyLevel]:
+def _levels(sent: Table, in_flight: Counts, durations: dict[int, float]) -> Iterator[ConcurrencyLevel]:
     """1, 2, 3 to 4, 5 to 8, and so on."""
     least, total = 1, sum(durations.values())
     while total and least <= max(durations):
@@ -116,6 +117,6 @@ def _latencies(sent: Table, mask: Mask) -> Latencies:
     return Latencies(int(mask.sum()), _median(sent["ttft_ms"][mask]), _median(sent["e2e_ms"][mask]))
 
 
-def _median(values: NDArray[np.float64]) -> float | None:
+def _median(values: Floats) -> float | None:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else None

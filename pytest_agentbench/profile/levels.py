@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+if TYPE_CHECKING:
+    from pytest_agentbench.stats.arrays import Counts, Floats
 
 
 class Levels(NamedTuple):

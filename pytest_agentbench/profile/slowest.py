@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pytest_agentbench.metrics.slow_calls import SlowCall, SlowCalls
+from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.slow_calls import SlowCall
 from pytest_agentbench.profile.concurrency import USUAL
-from pytest_agentbench.profile.levels import Floats, Levels, level_at
+from pytest_agentbench.profile.levels import Levels, level_at
 from pytest_agentbench.records import ERROR_KINDS
-from pytest_agentbench.tables.columns import Table
+
+if TYPE_CHECKING:
+    from pytest_agentbench.stats.arrays import Counts, Floats
 
 MUCH = 1.5  # times the median
 
@@ -29,10 +32,10 @@ class Explanation:
     why: str
 
 
-def explained(calls: Table, slow: SlowCalls) -> tuple[Explanation, ...]:
-    """The slowest calls, by comparison with all of them, of which a table has a row each."""
+def explained(calls: Table, slow: Sequence[tuple[int, SlowCall]]) -> tuple[Explanation, ...]:
+    """Returns why the slowest calls were slow, each with its row in the table of all calls."""
     usual = _Usual(calls)
-    return tuple(Explanation(call, int(usual.in_flight[place]), usual.why(place)) for place, call in slow.ranked())
+    return tuple(Explanation(call, int(usual.in_flight[place]), usual.why(place)) for place, call in slow)
 
 
 class _Usual:
@@ -90,7 +93,7 @@ class _Usual:
         return float(np.median(known)) if len(known) else float("nan")
 
 
-def _in_flight(calls: Table) -> tuple[NDArray[np.int64], int]:
+def _in_flight(calls: Table) -> tuple[Counts, int]:
     """How many were in flight when each call was sent, and how many usually are, or fewer."""
     was_sent = ~np.isnan(calls["sent_s"])  # as far as somebody knows
     counts = np.zeros(len(calls), np.int64)

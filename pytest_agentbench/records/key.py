@@ -32,3 +32,8 @@ class RolloutKey(NamedTuple):
 def suite_of(group: str, variant: str) -> str:
     """The suite of a `RolloutKey.group`."""
     return group if variant == "default" else group.removesuffix(f"-{variant}")
+
+
+def arm_of(variant: str) -> str:
+    """The arm that a variant is under."""
+    return variant.rpartition("-")[2]

@@ -11,10 +11,12 @@ from pytest_agentbench.lib.import_path import load_object
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
 
+PAGE = "html"  # the report that has rollouts as a whole
+
 #: `write(run, directory) -> path`.
 ReportWriter = Callable[["Run", Path], Path]
 
-REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write", "html": "pytest_agentbench.reports.page:write"}
+REPORTS: Mapping[str, str] = {"md": "pytest_agentbench.reports.markdown:write", PAGE: "pytest_agentbench.reports.page:write"}
 
 
 def load_report(name: str, known: Mapping[str, str] = REPORTS) -> ReportWriter:

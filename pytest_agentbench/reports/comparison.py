@@ -38,8 +38,8 @@ def arm_text(arm: ArmResult) -> str:
     evaluable = sum(arm.rollouts[status] for status in EVALUABLE)
     parts = [
         f"{evaluable} of {sum(arm.rollouts.values())} rollouts evaluable in {arm.blocks} blocks",
-        f"{number(arm.rollouts_per_hour)} rollouts/h" if arm.rollouts_per_hour else "",
-        f"{number(arm.output_tokens_per_s)} output tokens/s" if arm.output_tokens_per_s else "",
+        f"{number(per_hour)} rollouts/h" if (per_hour := arm.metrics["rollouts_per_hour"]) else "",
+        f"{number(per_s)} output tokens/s" if (per_s := arm.metrics["output_tokens_per_s"]) else "",
         f"goodput {number(arm.goodput.goodput_per_s, 2)} calls/s ({percent(arm.goodput.attainment)})" if arm.goodput else "",
         f"prefix cache hits {percent(ratio)}" if ratio is not None else "prefix cache hits unknown",
         f"loaded in {arm.load_s:.1f} s" if arm.load_s is not None else "",

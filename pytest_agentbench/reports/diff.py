@@ -114,7 +114,7 @@ def suite_lines(old: ComparedRun, new: ComparedRun, group: str, scores: Sequence
         for moved in each.moved:
             yield "", f"{moved.scenario} {moved.old:.3f} -> {moved.new:.3f}"
     for metric in registry.efficiency().values():
-        before, after = (getattr(suite.efficiency, metric.name) for suite in (was, now))
+        before, after = (suite.efficiency.metrics[metric.name] for suite in (was, now))
         if before is not None or after is not None:
             yield metric.title, _both(significant(before), significant(after))
 
@@ -169,4 +169,4 @@ def _ratio(timed: MedianLatency) -> str:
 
 
 def _rate(run: ComparedRun, metric: Metric) -> str:
-    return number(getattr(run.facts.performance, metric.name), metric.digits)
+    return number(run.facts.performance.number(metric.name), metric.digits)

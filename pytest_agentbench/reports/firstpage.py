@@ -194,8 +194,8 @@ def _mean_text(mean: Mean | None) -> str:
 def _speed(performance: PerformanceSummary) -> Iterator[PageRow]:
     if first := performance.latency("ttft"):
         yield PageRow("first token", f"{number(first.p50)} ms after the call (median)")
-    if performance.output_tokens_per_s:
-        yield PageRow("speed", f"{number(performance.output_tokens_per_s)} output tokens a second")
+    if rate := performance.number("output_tokens_per_s"):
+        yield PageRow("speed", f"{number(rate)} output tokens a second")
     if goodput := performance.goodput:
         yield PageRow("goodput", goodput_text(goodput))
 

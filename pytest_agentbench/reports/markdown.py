@@ -69,6 +69,9 @@ PASS_RATES = 20  # scenarios whose trials did not all pass
 SCENARIOS = 200  # with their scores
 
 
+ARM_RATES = ("output_tokens_per_s", "rollouts_per_hour")  # in the table of arms
+
+
 def write(run: Run, directory: Path) -> Path:
     path = directory / "report.md"
     path.write_text("\n".join([*lines(run), *_pictures(directory)]) + "\n", encoding="utf-8", errors="backslashreplace")
@@ -267,7 +270,7 @@ def _gate(gate: GateResult | None, rounds: RoundsResult | None) -> Iterator[str]
 def _arms(ab: ArmsCompared) -> Iterator[str]:
     """The rates of each arm, for which the time of the others' turns does not count, and what the section then is about."""
     rows = [
-        [prose(arm.name), str(arm.calls), str(arm.failed_calls), *map(number, (arm.busy_s, arm.output_tokens_per_s, arm.rollouts_per_hour))]
+        [prose(arm.name), str(arm.calls), str(arm.failed_calls), number(arm.busy_s), *(number(arm.metrics[each]) for each in ARM_RATES)]
         for arm in ab.arms
     ]
     yield from table(["arm", "LLM calls", "failed", "seconds of its turns", "output tokens/s", "rollouts/h"], rows)

@@ -13,7 +13,7 @@ from pytest_agentbench.runs.contents import Run
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-ARM = ("calls", "failed_calls", "busy_s", "rollouts_per_hour", "output_tokens_per_s", "cached_share")  # numbers of an arm
+ARM = ("calls", "failed_calls", "busy_s")  # numbers of an arm beside the metrics of a session
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 Samples = Iterable[tuple[Mapping[str, str], float | None]]
@@ -51,17 +51,19 @@ class _Run:
             "Rollouts by status.",
             (({"suite": name, "status": status}, count) for name, suite in run.suites.items() for status, count in suite.rollouts.items()),
         )
-        for name in ARM:
-            of_arms = (({"arm": arm.name}, getattr(arm, name)) for arm in (run.ab.arms if run.ab else ()))
+        for name in (*ARM, *registry.rates()):
+            of_arms = (
+                ({"arm": arm.name}, vars(arm)[name] if name in ARM else arm.metrics[name]) for arm in (run.ab.arms if run.ab else ())
+            )
             yield _gauge(f"arm_{name}", f"ab.arms.{name} of run.json.", of_arms)
         for latency in registry.latencies(compared=True):
             found = performance.latency(latency)
             seconds = (({"statistic": name}, value / 1e3) for name in STATISTICS if (value := getattr(found, name, None)) is not None)
             yield _gauge(latency, f"{latency}, as docs/metrics.md defines it.", seconds, unit="seconds")
-        for name in ("calls", *registry.rates()):
-            yield _gauge(name, f"performance.{name} of run.json.", [({}, getattr(performance, name))])
+        for name, value in {"calls": performance.calls, **{name: performance.number(name) for name in registry.rates()}}.items():
+            yield _gauge(name, f"performance.{name} of run.json.", [({}, value)])
         for name in registry.efficiency():
-            of_suites = (({"suite": suite}, getattr(each.efficiency, name)) for suite, each in run.suites.items())
+            of_suites = (({"suite": suite}, each.efficiency.metrics[name]) for suite, each in run.suites.items())
             yield _gauge(name, f"efficiency.{name} of a suite of run.json.", of_suites)
         for name in registry.answers():
             answers = ((suite, score, each) for suite, result in run.suites.items() for score, each in result.answers.items())

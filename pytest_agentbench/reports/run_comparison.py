@@ -137,7 +137,7 @@ def _suite_rows(runs: RunComparison, group: str) -> Iterator[TableRow]:
     if any(firsts):
         yield from _against_rows(runs, passes_against(runs, group), BETTER, "+.3f")
     for metric in registry.efficiency().values():
-        values = [getattr(suite.efficiency, metric.name) if suite else None for suite in suites]
+        values = [suite.efficiency.metrics[metric.name] if suite else None for suite in suites]
         yield TableRow(metric.title, tuple(map(significant, values)))
 
 
@@ -174,7 +174,7 @@ def _speed_rows(runs: RunComparison) -> Iterator[TableRow]:
 
 
 def _rate_row(runs: RunComparison, metric: Metric) -> TableRow:
-    return TableRow(metric.title, tuple(number(getattr(run.facts.performance, metric.name), metric.digits) for run in runs.runs))
+    return TableRow(metric.title, tuple(number(run.facts.performance.number(metric.name), metric.digits) for run in runs.runs))
 
 
 def flip_sections(runs: RunComparison, most: int | None = None) -> Iterator[Section]:

@@ -46,13 +46,12 @@ def row(sweep: Sweep, level: Level, judged: LevelVerdict) -> Json:
     share = judged.share
     return {
         "concurrency": level.concurrency,
-        "rollouts": level.rollouts,
-        **{status: level.work.statuses[status] for status in ("agent_error", "infra_error")},
-        "calls": level.work.calls,
-        "failed_calls": level.work.failed_calls,
-        "rollouts_per_hour": level.work.rollouts_per_hour,
-        "output_tokens_per_s": level.work.output_tokens_per_s,
-        **{f"{metric}_p{q}_ms": percentile(level.milliseconds(metric), q) for metric in ("ttft", "tpot", "e2e") for q in (50, 95)},
+        "rollouts": len(level.part.rollouts),
+        **{status: level.statuses[status] for status in ("agent_error", "infra_error")},
+        "calls": len(level.part.calls),
+        "failed_calls": level.failed_calls,
+        **{name: level.part.value(name) for name in ("rollouts_per_hour", "output_tokens_per_s")},
+        **{f"{metric}_p{q}_ms": latency(level, metric, q) for metric in ("ttft", "tpot", "e2e") for q in (50, 95)},
         "good_share": share.mean if share else None,
         "good_share_low": share.low if share else None,
         "good_share_high": share.high if share else None,
@@ -64,9 +63,14 @@ def row(sweep: Sweep, level: Level, judged: LevelVerdict) -> Json:
     }
 
 
+def latency(level: Level, metric: str, q: int) -> float | None:
+    """Returns a percentile of a level's calls in milliseconds, however few they are."""
+    return percentile(level.part.successful_calls[f"{metric}_ms"], q)
+
+
 def operations(sweep: Sweep) -> list[Operation]:
     """Throughput and latency of the levels that have both."""
-    measured = [(each, percentile(each.milliseconds("e2e"), 50), each.work.output_tokens_per_s) for each in sweep.levels]
+    measured = [(each, latency(each, "e2e", 50), each.part.value("output_tokens_per_s")) for each in sweep.levels]
     return [Operation(level.concurrency, rate, latency) for level, latency, rate in measured if latency and rate]
 
 
@@ -95,10 +99,10 @@ def cells(sweep: Sweep, judged: Sequence[LevelVerdict]) -> tuple[list[str], list
         rows.append(
             [
                 str(level.concurrency),
-                str(level.rollouts),
-                str(level.work.failed_calls),
-                *(number(value) for value in (level.work.rollouts_per_hour, level.work.output_tokens_per_s)),
-                *(number(percentile(level.milliseconds(metric), q)) for metric in ("ttft", "e2e") for q in (50, 95)),
+                str(len(level.part.rollouts)),
+                str(level.failed_calls),
+                *(number(level.part.value(name)) for name in ("rollouts_per_hour", "output_tokens_per_s")),
+                *(number(latency(level, metric, q)) for metric in ("ttft", "e2e") for q in (50, 95)),
                 number(_quality(sweep, level), 3),
                 good,
                 WORDS[each.verdict],
@@ -112,7 +116,7 @@ def conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) -
     yield from knee_text(operations(sweep))
     yield greatest_text(greatest(verdicts(judged)), terms)
     for level in sweep.levels:
-        if lost := {status: count for status, count in level.work.statuses.items() if status not in EVALUABLE}:
+        if lost := {status: count for status, count in level.statuses.items() if status not in EVALUABLE}:
             yield f"concurrency {level.concurrency}: {', '.join(f'{count} {status}' for status, count in lost.items())}"
     if sweep.run.plan.not_run:
         yield f"{sweep.run.plan.not_run} of {sweep.run.plan.rollouts} planned rollouts were not run"

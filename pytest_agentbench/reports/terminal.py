@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
@@ -12,6 +11,7 @@ from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
+from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports import answers, roles, scorer_failures
 from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.comparison import cache_text, comparison_lines
@@ -51,7 +51,6 @@ from pytest_agentbench.reports.words import (
     unsupported_text,
 )
 from pytest_agentbench.runs.contents import BackendUse, Run
-from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.tasks import TasksSummary
 from pytest_agentbench.runs.triage import Triage
@@ -84,8 +83,13 @@ class OneLine:
         self._terminal.write_line(one_line(line), **markup)
 
 
-def write_section(terminal: TerminalReporter, run: Run, directory: Path, path: str, verbosity: int = 0, width: int = WIDTH) -> None:
-    """One line under -q, the first page otherwise, everything with -v and each rollout too, with -vv the tools of each."""
+def write_section(
+    terminal: TerminalReporter, run: Run, path: str, verbosity: int = 0, width: int = WIDTH, rollouts: Iterable[str] = ()
+) -> None:
+    """One line under -q, the first page otherwise, everything with -v and each rollout too, with -vv the tools of each.
+
+    `rollouts` are the `rollout_lines` of all of them.
+    """
     if verbosity < 0:
         terminal.write_line(f"agentbench: {_in_one_line(run)} ({path}/report.md)")
         if resume := resume_text(run):
@@ -95,7 +99,7 @@ def write_section(terminal: TerminalReporter, run: Run, directory: Path, path: s
     if verbosity == 0:
         write_rows(terminal, [*rows(run, path)], width)
         return
-    write_whole(terminal, run, path, lambda: _write_rollouts(terminal, directory, with_tools=verbosity > 1))
+    write_whole(terminal, run, path, rollouts)
 
 
 def write_rows(terminal: TerminalReporter, page: Sequence[PageRow], width: int) -> None:
@@ -111,7 +115,7 @@ def write_rows(terminal: TerminalReporter, page: Sequence[PageRow], width: int) 
             label = ""
 
 
-def write_whole(terminal: TerminalReporter, run: Run, shown: str, write_rollouts: Callable[[], None] = lambda: None) -> None:
+def write_whole(terminal: TerminalReporter, run: Run, shown: str, rollouts: Iterable[str] = ()) -> None:
     """All that a run says of itself, a line each however long, but for what only report.md has."""
     first = headline(run)
     terminal.write_line(f"verdict     {first}", bold=True, **_colour(first.verdict))
@@ -122,7 +126,8 @@ def write_whole(terminal: TerminalReporter, run: Run, shown: str, write_rollouts
         _write_suite(terminal, name, suite)
     if len(run.suites) > 1 and run.costs:
         terminal.write_line(f"cost        {costs_text(run.costs)}, all suites together")
-    write_rollouts()
+    for line in rollouts:
+        terminal.write_line(line)
     _write_performance(terminal, run.performance, run.stopwatch, arms=run.ab is not None)
     if run.serving:
         _write_serving(terminal, run.serving)
@@ -275,10 +280,9 @@ def _write_timings(terminal: TerminalReporter, latencies: Mapping[str, LatencySp
             terminal.write_line(f"{metric.title:<16}{cells}   {range_text(spread.intervals['p50'])}".rstrip())
 
 
-def _write_rollouts(terminal: TerminalReporter, directory: Path, with_tools: bool) -> None:
-    for rollout in read_journal(directory, lambda _: None):  # damage has a line of its own above
-        if rollout.kind == "scenario":
-            scores = ", ".join(f"{name} {score!r}" for name, score in rollout.scores.items())
-            terminal.write_line(f"  {rollout.key}  {rollout.status}  {scores or rollout.reason}  {rollout.duration_s:.2f} s")
-            if with_tools:
-                terminal.write_line(f"      expected {tools_text(rollout.expected_tools)}; actual {tools_text(rollout.tools)}")
+def rollout_lines(rollout: Rollout, *, with_tools: bool) -> Iterator[str]:
+    """Yields what the terminal shows of a rollout with -v, and with -vv."""
+    scores = ", ".join(f"{name} {score!r}" for name, score in rollout.scores.items())
+    yield f"  {rollout.key}  {rollout.status}  {scores or rollout.reason}  {rollout.duration_s:.2f} s"
+    if with_tools:
+        yield f"      expected {tools_text(rollout.expected_tools)}; actual {tools_text(rollout.tools)}"

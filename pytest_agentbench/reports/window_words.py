@@ -22,8 +22,9 @@ def chosen_text(window: WindowSummary) -> str:
     if not window.calls:
         return f"no LLM call was sent from {window_text} after the first one, in {seconds_text(window.seconds)}"
     failed = f" ({window.failed_calls} failed)" if window.failed_calls else ""
-    rates = f"{number(window.output_tokens_per_s)} output tok/s, {number(window.rollouts_per_hour, 0)} rollouts/h"
-    calls = f"{number(window.calls_per_minute)} LLM calls/min, {window.calls} LLM calls{failed}"
+    measured = window.metrics
+    rates = f"{number(measured['output_tokens_per_s'])} output tok/s, {number(measured['rollouts_per_hour'], 0)} rollouts/h"
+    calls = f"{number(measured['calls_per_minute'])} LLM calls/min, {window.calls} LLM calls{failed}"
     return f"{rates}, {calls} in the {seconds_text(window.seconds)} from {window_text} after the first call"
 
 

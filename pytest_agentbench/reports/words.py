@@ -189,13 +189,23 @@ def few_text(performance: PerformanceSummary) -> str:
     return f"a dash is too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}"
 
 
+#: Metrics of a session that have a place of their own in reports, or none, as LLM calls/min. `throughput_text` lists all others.
+NAMED_METRICS = (
+    *("output_tokens_per_s", "rollouts_per_hour", "calls_per_minute", "speedup"),
+    *("prefix_cache_hit_ratio", "call_prefix_cache_hit_ratio", "goodput_per_s"),
+)
+
+
 def throughput_text(performance: PerformanceSummary) -> str:
     """One line on how much was served."""
-    ratio, of_calls = performance.prefix_cache_hit_ratio, performance.call_prefix_cache_hit_ratio
+    rates = {name: performance.number(name) for name in registry.rates()}
+    ratio, of_calls = rates["prefix_cache_hit_ratio"], rates["call_prefix_cache_hit_ratio"]
     flight = performance.rollouts_in_flight or InFlight(0, 0.0)
-    speedup = "" if performance.speedup is None else f" ({performance.speedup:.2f} times the mean of a call)"
+    speedup = "" if rates["speedup"] is None else f" ({rates['speedup']:.2f} times the mean of a call)"
+    others = [metric for name, metric in registry.rates().items() if name not in NAMED_METRICS and rates[name] is not None]
     return (
-        f"{number(performance.output_tokens_per_s)} output tok/s{speedup}, {number(performance.rollouts_per_hour, 0)} rollouts/h, "
+        f"{number(rates['output_tokens_per_s'])} output tok/s{speedup}, {number(rates['rollouts_per_hour'], 0)} rollouts/h, "
+        f"{''.join(f'{number(rates[each.name], each.digits)} {each.title}, ' for each in others)}"
         f"prefix cache hit ratio {'unknown' if ratio is None else f'{ratio:.2f} ({of_calls:.2f} mean of calls)'}, "
         f"in flight {flight.peak} peak, {flight.mean:.1f} mean"
     )
@@ -203,7 +213,7 @@ def throughput_text(performance: PerformanceSummary) -> str:
 
 def efficiency_text(efficiency: Efficiency) -> str:
     """What the scores of a suite took, as far as it is known; empty where nothing is."""
-    known = {metric: value for metric in registry.efficiency().values() if (value := getattr(efficiency, metric.name)) is not None}
+    known = {metric: value for metric in registry.efficiency().values() if (value := efficiency.metrics[metric.name]) is not None}
     return ", ".join(f"{metric.title} {significant(value)}{_unit(metric, efficiency)}" for metric, value in known.items())
 
 

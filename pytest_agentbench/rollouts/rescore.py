@@ -16,11 +16,10 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.sizes import Sizes
-from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.records import EVALUABLE, Rollout, Scale, scale_in, suite_of
 from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants_judge
 from pytest_agentbench.runs.arm_results import ArmsCompared
-from pytest_agentbench.runs.builder import Tallies, build_run
+from pytest_agentbench.runs.builder import RunReader, build_run
 from pytest_agentbench.runs.contents import Rescored, Run, SessionFacts
 from pytest_agentbench.runs.directory import PRIVATE, discard
 from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, record_line, sealed
@@ -137,14 +136,14 @@ def _check_data(suite: Suite, old: SuiteResult) -> None:
         )
 
 
-async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -> tuple[Path, Run, Tallies]:
+async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -> tuple[Path, Run, RunReader]:
     """Writes the new run, one rollout in memory at a time; returns its directory, the run, and what was counted.
 
     No gate judges it, and reports are not written. Raises ConfigError for a run without a journal.
     """
     check_journal(source)
     target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
-    tallies = Tallies(_performance(run))
+    read = RunReader()
     try:
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
@@ -153,19 +152,13 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -
                 lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
                 if group:
                     group.add(old, new)
-                    tallies.add(new, main := group.scores[0], scale_in(group.scales, main))
-        new_run = redacted(_run(run, target.name, groups, tallies), redact)
+                    read.add(new, main := group.scores[0], scale_in(group.scales, main))
+        new_run = redacted(_run(run, target.name, groups, read), redact)
         write_run(new_run, target)
     except BaseException:
         discard(target)
         raise
-    return target, new_run, tallies
-
-
-def _performance(run: Run) -> Performance:
-    """What rollouts are timed by, as the sessions were asked."""
-    asked = {each.session: each.concurrency for each in run.sessions}
-    return Performance(run.settings.concurrency or 1, run.settings.slo, asked, run.settings.window)
+    return target, new_run, read
 
 
 def _beside(source: Path) -> Path:
@@ -199,7 +192,7 @@ async def _again(old: Rollout, group: RescoredSuite, settings: RunOptions) -> Ro
     )
 
 
-def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], tallies: Tallies) -> Run:
+def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], read: RunReader) -> Run:
     """The new run: what is known of the old one, with other scores. No session has worked on it."""
     facts: SessionFacts = dataclasses.replace(
         run,
@@ -210,7 +203,7 @@ def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], tallies: Tall
         resume=None,
         rescored=Rescored(run.id, datetime.now().astimezone().isoformat(timespec="seconds")),
     )
-    return build_run(facts, [_asked(group, each) for group, each in groups.items()], tallies)
+    return build_run(facts, [_asked(group, each) for group, each in groups.items()], read)
 
 
 def _without_scores(ab: ArmsCompared, groups: Iterable[RescoredSuite]) -> ArmsCompared:
@@ -249,10 +242,10 @@ class Floor(NamedTuple):
     rollouts: int
 
 
-def floors(groups: Mapping[str, RescoredSuite], tallies: Tallies) -> Iterator[Floor]:
+def floors(groups: Mapping[str, RescoredSuite], read: RunReader) -> Iterator[Floor]:
     """The floors that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
     for name, group in groups.items():
-        held, tally = {each.scenario for each in group.old.quarantined}, tallies.suites[name]
+        held, tally = {each.scenario for each in group.old.quarantined}, read.suites[name]
         for score, floor in group.old.thresholds.items():
             if score.endswith(".mean"):
                 continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.metrics.goodput import GoodputSummary
+from pytest_agentbench.records import OPEN
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.suites.arms import Arm
 
@@ -43,10 +44,9 @@ class ArmResult(Arm):
     calls: int
     failed_calls: int
     busy_s: float  # seconds in which any of its rollouts ran
-    rollouts_per_hour: float | None  # over these seconds
+    # `rollouts_per_hour` and all other metrics of a session in the [table](metrics.md#serving-metrics), over these seconds
+    metrics: Mapping[str, float | None] = field(metadata=OPEN)
     goodput: GoodputSummary | None  # over these seconds; null without `--agentbench-slo`
-    output_tokens_per_s: float | None  # over these seconds
-    cached_share: float | None  # of prompt tokens, by the usage of the calls
     prefix_cache: CacheHits  # by the server's counters, its blocks together
 
 

@@ -4,53 +4,66 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cached_property
 from math import fsum
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.config import validate
+from pytest_agentbench.metrics.cost import TokenPrices
 from pytest_agentbench.metrics.efficiency import Efficiency
-from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.metrics.performance import Asked, summarize
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Rollout, Scale
 from pytest_agentbench.runs.contents import BackendUse, Run, SessionFacts
-from pytest_agentbench.runs.results import PlannedSuite
+from pytest_agentbench.runs.results import PlannedSuite, SuiteResult
 from pytest_agentbench.runs.suite_result import build_suite
 from pytest_agentbench.runs.tally import SuiteTally
 
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import Frame
 
-@dataclass
-class Tallies:
+
+class RunReader:
     """One pass over the rollouts of a run, one in memory at a time."""
 
-    performance: Performance
-    suites: defaultdict[str, SuiteTally] = field(default_factory=lambda: defaultdict(SuiteTally))  # group -> what was counted
+    def __init__(self) -> None:
+        from pytest_agentbench.metrics.frame_reader import FrameReader  # here numpy is imported
+
+        self._frame = FrameReader()
+        self.suites = defaultdict[str, SuiteTally](SuiteTally)  # group -> counts and texts beside the numbers
 
     def add(self, rollout: Rollout, main_score: str, scale: Scale) -> None:
-        """Takes a rollout of a scenario; `scale` is that of the suite's main score.
-
-        One without times is in no timing: a span from 1970 on would be in every rate.
-        """
+        """Takes a rollout of a scenario; `scale` is that of the suite's main score."""
         self.suites[rollout.key.group].add(rollout, main_score, scale)
-        if rollout.ended_ns:
-            self.performance.add(rollout)
+        self._frame.add(rollout)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """All numbers, when all rollouts have been read."""
+        return self._frame.frame()
 
 
-def build_run(facts: SessionFacts, groups: Sequence[PlannedSuite], tallies: Tallies) -> Run:
-    """The run of a session, of another tool's results, or of a run that is scored again."""
-    suites = {
-        each.name: build_suite(_with_roles(each, facts.backend), tallies.suites[each.name], prices_of(facts.backend, each.facts.variant))
-        for each in groups
-    }
-    performance = tallies.performance.summary()
+def build_run(facts: SessionFacts, groups: Sequence[PlannedSuite], read: RunReader) -> Run:
+    """Returns the run of a session, of another tool's results, or of a run that is scored again."""
+    frame = read.frame
+    suites = {each.name: _suite(_with_roles(each, facts.backend), read, facts.backend) for each in groups}
+    asked = {each.session: each.concurrency for each in facts.sessions}
+    performance = summarize(frame, Asked(facts.settings.concurrency or 1, asked, facts.settings.slo, facts.settings.window))
     if facts.imported and facts.stopwatch.verdict is None:  # the other tool took no times of calls
         performance = replace(performance, split=None)
     return Run(**facts.facts(), suites=suites, performance=performance, costs=total_costs([each.efficiency for each in suites.values()]))
 
 
-def prices_of(backend: BackendUse, variant: str) -> Prices | None:
-    """Those of the backend that served a variant."""
+def _suite(planned: PlannedSuite, read: RunReader, backend: BackendUse) -> SuiteResult:
+    prices = prices_of(backend, planned.facts.variant)
+    return build_suite(planned, read.suites[planned.name], read.frame.scenarios().where(group=planned.name), prices)
+
+
+def prices_of(backend: BackendUse, variant: str) -> TokenPrices | None:
+    """Returns those of the backend that served a variant."""
     prices = backend.described(variant).get("prices")
-    return validate(Prices, prices, f"backend {backend.name}: prices") if prices else None
+    return validate(Prices, prices, f"backend {backend.name}: prices").token_prices if prices else None
 
 
 def _with_roles(planned: PlannedSuite, backend: BackendUse) -> PlannedSuite:
@@ -63,5 +76,5 @@ def total_costs(suites: Iterable[Efficiency]) -> dict[str, float | None]:
     costs = defaultdict[str, list[float | None]](list)
     for each in suites:
         if each.currency:
-            costs[each.currency].append(each.cost)
+            costs[each.currency].append(each.metrics["cost"])
     return {currency: None if None in values else fsum(filter(None, values)) for currency, values in costs.items()}

@@ -9,16 +9,15 @@ from typing import Any
 from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.metrics.performance import PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
-from pytest_agentbench.records import OPEN, Json
+from pytest_agentbench.records import OPEN, Json, arm_of
 from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, Cache
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import Git, RunIdentity
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.verdicts import EarlierRuns, GateResult, RoundsResult
-from pytest_agentbench.suites.arms import arm_of
 from pytest_agentbench.suites.models import ModelUse
 
-SCHEMA = "agentbench-run/6"  # docs/run-json.md describes it
+SCHEMA = "agentbench-run/7"  # docs/run-json.md describes it
 
 
 @dataclass(frozen=True)

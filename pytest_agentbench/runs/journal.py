@@ -259,16 +259,19 @@ def _say(sentence: str) -> None:
     print(f"agentbench: {sentence}", file=sys.stderr)  # noqa: T201 - whoever reads a journal in a script should hear of it
 
 
-def read_journal(directory: Path, on_damage: Callable[[str], None] = _say) -> Iterator[Rollout]:
+def read_journal(directory: Path, on_damage: Callable[[str], None] = _say, after: int = 0) -> Iterator[Rollout]:
     """The rollouts of a run, one at a time, in the order in which they ended; of one that ran in several sessions the last record.
 
-    A last line torn by a kill is left out; so is a line that is no record, of which `on_damage` is told.
+    A last line torn by a kill is left out; so is a line that is no record, of which `on_damage` is told. Records before the byte `after`
+    are left out as well.
     """
     index = read_index(directory)
     for sentence in index.damaged:
         on_damage(sentence)
     with (directory / FILE).open("rb") as file:
         for key, entry in sorted(index.entries.items(), key=lambda item: item[1].offset):
+            if entry.offset < after:
+                continue
             file.seek(entry.offset)
             try:
                 rollout = rollout_of(opened(file.read(entry.size)))

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from pytest_agentbench.metrics.cost import TokenPrices
+from pytest_agentbench.metrics.drafts import drafts_of
+from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.prices import Prices
+from pytest_agentbench.metrics.registry import numbers
+from pytest_agentbench.metrics.roles import uses
+from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import STATUSES, Json, Scale, scale_in
 from pytest_agentbench.runs.results import (
     Mean,
@@ -29,6 +36,9 @@ from pytest_agentbench.stats.means import Interval, scenarios_interval
 from pytest_agentbench.stats.pass_rates import Bar, PassRate, pass_counts
 from pytest_agentbench.suites.quarantine import Quarantined
 from pytest_agentbench.suites.suite import Suite, question, score_name
+
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import Slice
 
 MOST_K = 10  # pass@k and pass^k are told up to this k
 
@@ -57,13 +67,14 @@ def plan_suite(
     return PlannedSuite(name, facts, questions, suite.roles, tuple(sorted(population)))
 
 
-def build_suite(planned: PlannedSuite, tally: SuiteTally, prices: Prices | None = None) -> SuiteResult:
-    """Returns the result of one suite under one variant; `prices` are the backend's."""
+def build_suite(planned: PlannedSuite, tally: SuiteTally, part: Slice, prices: TokenPrices | None = None) -> SuiteResult:
+    """Returns the result of one suite under one variant, whose rollouts are `part`; `prices` are the backend's."""
     facts, population = planned.facts, planned.population
     main, bar = facts.scales[facts.main_score], bar_of(facts.scorers, facts.thresholds, facts.scales)
     passes = _pass_counts(tally, bar)
     retried = facts.scorers if tally.retried else ()
     scores = {name: _score_summary(tally, name, facts.scales[name], _question(name, population)) for name in facts.scorers}
+    terms = Terms(prices=prices, score=_worth(main, scores[facts.main_score]), passed=sum(passed for passed, _ in passes.values()))
     return SuiteResult(
         **facts.facts(),
         rollouts={status: tally.statuses[status] for status in STATUSES},
@@ -71,12 +82,12 @@ def build_suite(planned: PlannedSuite, tally: SuiteTally, prices: Prices | None 
         retried_scores={name: _retried_summary(tally, name, facts.scales[name], _question(name, population)) for name in retried},
         scores=scores,
         passes=_passes(tally, bar, passes, population),
-        efficiency=tally.spending.efficiency(_worth(main, scores[facts.main_score]), sum(passed for passed, _ in passes.values()), prices),
+        efficiency=Efficiency(currency=prices.currency if prices else None, metrics=numbers(part.on(terms), "suite")),
         answers=tally.answers.summary(),
         score_errors=dict(tally.score_errors),
         scorer_failures=tally.scorer_failures.summary(),
-        drafts=tally.drafts.summary(),
-        roles=tally.roles.uses(prices_by_endpoint(planned.roles, prices)),
+        drafts=drafts_of(part),
+        roles=uses(part, prices_by_endpoint(planned.roles, prices)),
         worst=tally.worst_first(planned.questions, main),
         scenarios=_scenarios(tally, facts.scorers, main),
         triage=tally.mistakes.triage(),
@@ -104,10 +115,10 @@ def _facts_of(suite: Suite, variant: str, thresholds: Mapping[str, float], quara
     )
 
 
-def prices_by_endpoint(roles: Mapping[str, Json], backend: Prices | None) -> dict[str, Prices]:
+def prices_by_endpoint(roles: Mapping[str, Json], backend: TokenPrices | None) -> dict[str, TokenPrices]:
     """Endpoint -> its prices, of the settings of roles; that of the backend under test is an empty text."""
     elsewhere = (role for role in roles.values() if role.get("url") and role.get("prices"))
-    own = {str(role["url"]).rstrip("/"): Prices(**role["prices"]) for role in elsewhere}
+    own = {str(role["url"]).rstrip("/"): Prices(**role["prices"]).token_prices for role in elsewhere}
     return {**own, **({"": backend} if backend else {})}
 
 

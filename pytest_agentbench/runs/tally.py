@@ -10,9 +10,6 @@ from itertools import takewhile
 from operator import attrgetter
 
 from pytest_agentbench.metrics.answers import AnswerCounts
-from pytest_agentbench.metrics.drafts import DraftCounts
-from pytest_agentbench.metrics.efficiency import Spending
-from pytest_agentbench.metrics.roles import Roles
 from pytest_agentbench.records import UNDECLARED, Rollout, Scale
 from pytest_agentbench.runs.results import UnmeasuredRollout, WorstScore
 from pytest_agentbench.runs.scorer_failures import ScorerFailures
@@ -43,19 +40,13 @@ class SuiteTally:
     best: float | None = None  # first score: the best value that was measured
     errors: list[UnmeasuredRollout] = field(default_factory=list)  # those of the lowest ids
     answers: AnswerCounts = field(default_factory=AnswerCounts)
-    drafts: DraftCounts = field(default_factory=DraftCounts)
-    roles: Roles = field(default_factory=Roles)
     mistakes: MistakeCounts = field(default_factory=MistakeCounts)
     tasks: Tasks = field(default_factory=Tasks)
     sandboxes: set[str] = field(default_factory=set)
-    spending: Spending = field(default_factory=Spending)
 
     def add(self, rollout: Rollout, main_score: str, scale: Scale = UNDECLARED) -> None:
         """Counts a rollout; `scale` is that of the suite's main score."""
         self.answers.add(rollout)
-        self.drafts.add(rollout)
-        self.roles.add(rollout)
-        self.spending.add(rollout)
         self.mistakes.add(rollout)
         self.tasks.add(rollout)
         self.sandboxes |= {rollout.sandbox} - {""}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,18 +11,20 @@ from typing import NamedTuple
 from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
 from pytest_agentbench.backends.telemetry.engine_stats import NAMES, Looks, ServingSummary, summary, tally
 from pytest_agentbench.backends.telemetry.samples import read_samples
-from pytest_agentbench.gate.ab import Comparison, SuiteInArms
+from pytest_agentbench.gate import ab
+from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.metrics import windows
-from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.metrics.windows import Span
-from pytest_agentbench.records import Scale
+from pytest_agentbench.records import Rollout, Scale
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared
-from pytest_agentbench.runs.builder import Tallies, build_run
+from pytest_agentbench.runs.builder import RunReader, build_run
 from pytest_agentbench.runs.contents import Run, SessionFacts
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.results import PlannedSuite
-from pytest_agentbench.suites.models import Models, names
+from pytest_agentbench.suites.models import models_of, names
 
 
 class MainScore(NamedTuple):
@@ -36,27 +38,37 @@ class MainScore(NamedTuple):
 class JournalContents:
     """The contents of a journal after one pass over it."""
 
-    tallies: Tallies
+    read: RunReader = field(default_factory=RunReader)
     client: Client = field(default_factory=Client)  # of this session, as its backend's counters are
-    sessions: Counter[int] = field(default_factory=Counter)
-    models: Models = field(default_factory=Models)
     damaged: list[str] = field(default_factory=list)  # sentences on lines of the journal that are no records
-    trials: list[Trial] = field(default_factory=list)  # for the gate; none without one
+    trials: list[Trial] = field(default_factory=list)  # for a gate and a comparison of arms; none without these
 
 
 def read_rollouts(
-    directory: Path, mains: Mapping[str, MainScore], performance: Performance, session: int, *, gated: bool = False
+    directory: Path,
+    mains: Mapping[str, MainScore],
+    session: int,
+    *,
+    with_trials: bool = False,
+    also: Callable[[Rollout], None] = lambda _: None,
 ) -> JournalContents:
-    """Reads the journal once, with one rollout in memory at a time. `mains` has the main score of each suite under each variant."""
-    contents = JournalContents(Tallies(performance))
+    """Reads the journal once, with one rollout in memory at a time.
+
+    Args:
+        directory: The run's directory.
+        mains: The main score of each suite under each variant.
+        session: The session that ends; its calls are compared with the counters of the backend.
+        with_trials: Whether a gate or a comparison of arms needs the trials.
+        also: Is given each rollout of a scenario as well.
+    """
+    contents = JournalContents()
     for rollout in read_journal(directory, contents.damaged.append):
         if rollout.session == session:
             contents.client.add(rollout)
         if rollout.kind == "scenario":
-            contents.sessions[rollout.session] += 1
-            contents.models.add(rollout.all_calls)
-            contents.tallies.add(rollout, *mains[rollout.key.group])
-            if gated:
+            contents.read.add(rollout, *mains[rollout.key.group])
+            also(rollout)
+            if with_trials:
                 contents.trials.append(trial_of(rollout))
     return contents
 
@@ -74,16 +86,17 @@ def compute(facts: SessionFacts, suites: Sequence[PlannedSuite], journal: Journa
 
     What the journal tells takes the place of what `facts` has of it: rollouts of each session, damage and models.
     """
-    sessions = tuple(replace(each, rollouts=journal.sessions[each.session]) for each in facts.sessions)
-    used = journal.models.summary()
+    part = journal.read.frame.scenarios()
+    counts = Counter(part.rollouts["session"].tolist())
+    sessions = tuple(replace(each, rollouts=counts[each.session]) for each in facts.sessions)
+    used = models_of(part.calls["model"], part.calls["answered_by"])
     backend = replace(facts.backend, served_model=names(used) or facts.backend.served_model, models=used)
     known = replace(facts, sessions=sessions, damaged=tuple(journal.damaged), backend=backend)
-    return build_run(known, suites, journal.tallies)
+    return build_run(known, suites, journal.read)
 
 
-def compare_arms(run: Run, directory: Path, suites: Mapping[str, SuiteInArms], arms: ArmFacts) -> ArmsCompared:
+def compare_arms(run: Run, journal: JournalContents, suites: Mapping[str, SuiteInArms], facts: ArmFacts) -> ArmsCompared:
     """Returns the paired comparison of an A/B session."""
-    comparison = Comparison(run.settings.ab, suites, run.settings.slo, with_each_other=run.settings.ab_pairs)
-    for rollout in read_journal(directory, lambda _: None):  # `read_rollouts` has told of damage
-        comparison.add(rollout)
-    return comparison.summary(arms, run.cache.blocks if run.cache else (), run.stopwatch)
+    settings, blocks = run.settings, run.cache.blocks if run.cache else ()
+    part = journal.read.frame.scenarios(Terms(objectives_of(settings.slo)))
+    return ab.compare_arms(settings.ab, suites, journal.trials, part, facts, blocks, run.stopwatch, with_each_other=settings.ab_pairs)

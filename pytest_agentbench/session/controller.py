@@ -205,7 +205,7 @@ class Controller:
         directory = self.opened.directory
         with self.opened.losses.step("the summary on the terminal is not whole"):
             shown, width = self.opened.setup.shown(directory), terminalreporter._tw.fullwidth
-            write_section(OneLine(terminalreporter), self.finish.run, directory, shown, self.config.get_verbosity(), width)
+            write_section(OneLine(terminalreporter), self.finish.run, shown, self.config.get_verbosity(), width, self.finish.lines)
 
     def _close(self) -> None:
         """Only now is it known how the session ends: any plugin may have changed the exit status when the tests were over."""

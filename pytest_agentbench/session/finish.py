@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,9 @@ from pytest_agentbench.gate.exit_status import (
 from pytest_agentbench.gate.rules import floors_of
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.scrub import scrub
-from pytest_agentbench.reports import REPORTS, ci, load_report
+from pytest_agentbench.reports import PAGE, REPORTS, ci, load_report, page
 from pytest_agentbench.reports.annotations import commands
+from pytest_agentbench.reports.page.data import PackedRollouts
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.directory import discard, point_latest
 from pytest_agentbench.runs.run_file import FILE, redacted, write_run
@@ -45,8 +47,10 @@ class Finish:
     def __init__(self, opened: OpenSession, tests: Outcomes, session: pytest.Session | None) -> None:
         """`session` is pytest's, when its tests are over; None where it never came to that."""
         self.run: Run | None = None  # once the session is summed up, and where it came to something
+        self.lines: list[str] = []  # what the terminal shows of single rollouts
         self.discarded = False  # whether the session came to nothing, and its run directory is gone
         self._opened, self._tests, self._session = opened, tests, session
+        self._packed: PackedRollouts | None = None  # the rollouts of the page; None: it reads the journal
         self._where = ci.system(opened.setup.settings.ci, os.environ)
 
     def end(self, gather: Callable[[], SessionFindings]) -> None:
@@ -99,6 +103,7 @@ class Finish:
     def _sum_up(self, session: pytest.Session, gathered: SessionFindings) -> None:
         run = conclude(self._opened, self._tests, gathered, interrupted=session.exitstatus == INTERRUPTED)
         self.run = redacted(run, self._opened.hooks.redacted)
+        self.lines, self._packed = gathered.shown.lines, gathered.shown.page
         session.exitstatus = self._status(session, self.run)
 
     def _status(self, session: pytest.Session, run: Run) -> int:
@@ -163,7 +168,8 @@ class Finish:
         for name, known in {**dict.fromkeys(REPORTS, REPORTS), **dict.fromkeys(ci.WRITTEN[self._where], ci.REPORTS)}.items():
             if name != APPENDED:
                 with losses.step(f"the report {name} is not written"):
-                    load_report(name, known)(run, directory)
+                    write = partial(page.write, packed=self._packed) if name == PAGE else load_report(name, known)
+                    write(run, directory)
         run = self._as_it_is(session)
         with losses.step(f"{FILE} is not written"):
             write_run(run, directory)

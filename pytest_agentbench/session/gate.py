@@ -10,7 +10,7 @@ from typing import Protocol
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
-from pytest_agentbench.gate.rules import Rule, mean_rules, parse_rule
+from pytest_agentbench.gate.rules import ASKED_OF, Rule, mean_rules, parse_rule
 from pytest_agentbench.gate.suite_rule import SuiteRule
 from pytest_agentbench.gate.values import samples
 from pytest_agentbench.gate.verdict import CONFIDENCE, RuleFinding, cannot_measure, judge_rules, session_verdict
@@ -164,7 +164,7 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
     typed = {id(each): rules for each, rules in zip(compiled, typed_rules(settings.gate, compiled), strict=True)}
     for each, _, group in groups:
         asked = rules_of(each, typed[id(each)], settings.thresholds)
-        rules = [(any_part, rule) for any_part, rule in asked if rule.of == RUN or not settings.ab]
+        rules = [(any_part, rule) for any_part, rule in asked if (rule.of == RUN and rule.kind in ASKED_OF) or not settings.ab]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
         about = each.suite.deterministic, _bar(each)

@@ -22,7 +22,7 @@ from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.records import Endpoint, Json, RolloutKey
+from pytest_agentbench.records import Endpoint, Json, RolloutKey, arm_of
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inherited import RolloutTally
 from pytest_agentbench.rollouts.pool_config import PoolSettings
@@ -32,7 +32,6 @@ from pytest_agentbench.session.pool_process import PoolProcess
 from pytest_agentbench.session.recorder import Ledger
 from pytest_agentbench.session.rounds import Rounds
 from pytest_agentbench.session.task_images import TaskImages
-from pytest_agentbench.suites.arms import arm_of
 from pytest_agentbench.tap.protocol import Budgets
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does

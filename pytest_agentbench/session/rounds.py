@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.evidence import Evidence, RunFacts, trial_of
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, trial_of
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.runs.verdicts import InterimLook, RoundsResult
 from pytest_agentbench.session.gate import Gate
 from pytest_agentbench.stats.sequential import FIRST_LOOK
@@ -40,6 +40,8 @@ class Rounds:
         self._gate, self._most, self._suites, self._directory, self._sayings = gate, most, suites, directory, sayings
         self._first: list[RolloutKey] = []  # what tests read
         self._looks: list[InterimLook] = []
+        self._trials: dict[RolloutKey, Trial] = {}
+        self._read = 0  # bytes of the journal
         self._over = threading.Event()
 
     def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
@@ -76,8 +78,16 @@ class Rounds:
             most_rounds=self._most,
             rounds=rounds,
         )
-        records = read_journal(self._directory, lambda _: None)  # what is damaged is told when the session ends
-        return self._gate.look(Evidence.of(facts, (trial_of(each) for each in records if each.kind == "scenario")))
+        self._read_on()
+        return self._gate.look(Evidence.of(facts, self._trials.values()))
+
+    def _read_on(self) -> None:
+        """Reads the records that were written since the last look. No record is written during a look."""
+        end = (self._directory / FILE).stat().st_size
+        for each in read_journal(self._directory, lambda _: None, self._read):  # what is damaged is told when the session ends
+            if each.kind == "scenario":
+                self._trials[each.key] = trial_of(each)
+        self._read = end
 
     def _say(self, look: InterimLook, follows: str) -> None:
         self._sayings.put(f"round {look.round} of {self._most}: {look.verdict}, {follows}")

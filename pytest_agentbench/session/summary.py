@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import os
 import platform
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.backends.telemetry.engine_stats import Looks, ServingSummary
 from pytest_agentbench.backends.telemetry.sampler import Sampler
@@ -16,12 +19,17 @@ from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.repeats import earlier_tries
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.codec import read as read_record
-from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics.performance import cpu_shares, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
-from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.metrics.terms import Terms
+from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.reports.page.data import PackedRollouts
+from pytest_agentbench.reports.terminal import rollout_lines
 from pytest_agentbench.rollouts.compile import CompiledSuite
 from pytest_agentbench.runs.arm_results import Cache
-from pytest_agentbench.runs.builder import Tallies
+from pytest_agentbench.runs.builder import RunReader
 from pytest_agentbench.runs.contents import (
     BackendUse,
     Environment,
@@ -40,43 +48,81 @@ from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.sessions import append_session
-from pytest_agentbench.runs.suite_result import plan_suite
+from pytest_agentbench.runs.suite_result import bar_of, plan_suite
 from pytest_agentbench.session.computation import JournalContents, MainScore, compare_arms, compute, read_rollouts, serving
 from pytest_agentbench.session.opened import OpenSession
 from pytest_agentbench.session.outcomes import Outcomes
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.setup import Setup
+from pytest_agentbench.stats.pass_rates import Bar
+
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.frame import Frame
+
+FRAME = "pytest_agentbench.metrics.frame_reader"
 
 
 class SessionFindings(NamedTuple):
     """What takes a while to be found out of a session that is over."""
 
     journal: JournalContents
+    shown: ShownRollouts
     stopwatch: Stopwatch
     serving: ServingSummary | None  # of this session
     environment: Environment
 
 
+class ShownRollouts:
+    """What the page and the terminal show of single rollouts, so that they need not read the journal again."""
+
+    def __init__(self, bars: Mapping[str, Bar | None], verbosity: int) -> None:
+        """`bars`: suite, or `suite-variant` -> what a rollout has to reach to pass. Only with a verbosity does the terminal show any."""
+        self.page: PackedRollouts | None = PackedRollouts(bars)  # None if a rollout could not be packed: the page then fails alone
+        self.lines: list[str] = []
+        self._verbosity = verbosity
+
+    def add(self, rollout: Rollout) -> None:
+        """Takes a rollout of a scenario."""
+        if self._verbosity > 0:
+            self.lines += rollout_lines(rollout, with_tools=self._verbosity > 1)
+        self._pack(lambda page: page.add(rollout))
+
+    def add_frame(self, frame: Frame) -> None:
+        """Takes the frame of all rollouts."""
+        self._pack(lambda page: page.distributions.add(frame))
+
+    def _pack(self, step: Callable[[PackedRollouts], None]) -> None:
+        if self.page is not None:
+            try:
+                step(self.page)
+            except Exception:  # the page reads the journal itself, and says why it cannot be written
+                self.page = None
+
+
 def gather(opened: OpenSession) -> SessionFindings:
     """Ends the services and reads the journal; may run in a thread, for it calls no hooks."""
     setup, services, losses = opened.setup, opened.services, opened.losses
+    with suppress(RuntimeError):  # without a thread it is imported later
+        daemon(importlib.import_module, FRAME, name="frame")  # numpy with it, in the time that services take to end
     with losses.step("services did not end in order"):
         services.finish()
     if not opened.directory.is_dir():
         put_back(opened)
     with losses.step(f"{JOURNAL} may not be whole on the disk"):
         opened.ledger.journal.close()
-    earlier = {each.number: each.concurrency for each in opened.sessions}
-    performance = Performance(setup.concurrency, setup.settings.slo, earlier, setup.settings.window)
-    contents = read_rollouts(
-        opened.directory, main_scores(setup.discovered.compiled), performance, opened.number, gated=setup.gate is not None
-    )
-    stopwatch = performance.stopwatch(services.cpu.samples, opened.number)
-    spans = performance.sessions[opened.number].calls
+    shown = ShownRollouts(bars_of(setup.discovered.compiled), setup.config.get_verbosity())
+    needs_trials = setup.gate is not None or bool(setup.settings.ab)
+    mains = main_scores(setup.discovered.compiled)
+    contents = read_rollouts(opened.directory, mains, opened.number, with_trials=needs_trials, also=shown.add)
+    shown.add_frame(contents.read.frame)
+    part = contents.read.frame.scenarios(Terms(objectives_of(setup.settings.slo))).timed
+    stopwatch = stopwatch_of(part, cpu_shares(part, services.cpu.samples, opened.number), os.cpu_count())
+    spans = part.call_spans.get(opened.number, ())
     contents.client.add_unrecorded(services.unrecorded)
     look = functools.partial(serving, looks_of(services.sampler), services.directory, spans, contents.client)
     return SessionFindings(
         contents,
+        shown,
         stopwatch,
         losses.value("what the stack told of itself is left out", look, None),
         losses.value("what the session ran on is left out", opened.environment.result, unknown_environment(platform.python_version())),
@@ -97,13 +143,13 @@ def put_back(opened: OpenSession) -> None:
 def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *, interrupted: bool) -> Run:
     """The run of a session that is over, without its exit status and the verdict that follows from it."""
     setup, journal, losses = opened.setup, gathered.journal, opened.losses
-    planned = [*_plans_of(opened, tests, journal.tallies)]
-    facts = _facts(opened, tests, gathered, resume=resume_command(opened, journal.tallies, planned, interrupted=interrupted))
+    planned = [*_plans_of(opened, tests, journal.read)]
+    facts = _facts(opened, tests, gathered, resume=resume_command(opened, journal.read, planned, interrupted=interrupted))
     run = compute(facts, planned, journal)
     run = replace(run, identity=run_identity(run, _setups(setup, planned), setup.backend.identity, setup.backend.facts))
     if turns := opened.services.turns if setup.settings.ab else None:
         suites = {each.name: SuiteInArms(each.suite.every_scale, each.sides) for each in setup.discovered.compiled}
-        run = replace(run, ab=compare_arms(run, opened.directory, suites, turns.facts(opened.services.failure)))
+        run = replace(run, ab=compare_arms(run, journal, suites, turns.facts(opened.services.failure)))
     if setup.gate and not opened.services.missing:
         with losses.step("the gate has not judged"):
             run = replace(run, gate=setup.gate.judge(run, journal.trials, tests.below))
@@ -112,11 +158,11 @@ def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *,
     return run
 
 
-def _plans_of(opened: OpenSession, tests: Outcomes, tallies: Tallies) -> Iterator[PlannedSuite]:
+def _plans_of(opened: OpenSession, tests: Outcomes, read: RunReader) -> Iterator[PlannedSuite]:
     """The suites of a session, under the variants of which there is something."""
     gate = opened.setup.gate
     for compiled, variant, name in groups(opened.setup.discovered.compiled):
-        if name in opened.ledger.selected or tallies.suites[name].statuses:
+        if name in opened.ledger.selected or read.suites[name].statuses:
             population = gate.population(name) if gate else ()
             asked = name, compiled.suite, variant, compiled.thresholds
             yield plan_suite(*asked, quarantined=tests.quarantined(name), population=population)
@@ -198,6 +244,11 @@ def looks_of(sampler: Sampler | None) -> Looks | None:
     return Looks(notes=tuple(sampler.notes), looks=sampler.rounds, every_s=sampler.every_s, cpu_s=sampler.cpu_s)
 
 
+def bars_of(compiled: Sequence[CompiledSuite]) -> dict[str, Bar | None]:
+    """Returns what a rollout of each suite under each variant has to reach to pass."""
+    return {group: bar_of(each.suite.score_names, each.thresholds, each.suite.every_scale) for each, _, group in groups(compiled)}
+
+
 def main_scores(compiled: Sequence[CompiledSuite]) -> dict[str, MainScore]:
     """Returns the main score of each suite under each variant."""
     suites = ((group, each.suite) for each, _, group in groups(compiled))
@@ -211,10 +262,10 @@ def groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, s
             yield each, variant, RolloutKey(each.name, "", variant).group
 
 
-def resume_command(opened: OpenSession, tallies: Tallies, planned: Sequence[PlannedSuite], *, interrupted: bool) -> str | None:
+def resume_command(opened: OpenSession, read: RunReader, planned: Sequence[PlannedSuite], *, interrupted: bool) -> str | None:
     """The command that goes on with a run that has something left to do; None where nothing is left."""
     setup, ledger = opened.setup, opened.ledger
-    failed = any(tallies.suites[each.name].statuses[status] for each in planned for status in setup.settings.resume_rerun)
+    failed = any(read.suites[each.name].statuses[status] for each in planned for status in setup.settings.resume_rerun)
     if opened.services.missing or not (interrupted or failed or ledger.planned_keys > ledger.done):
         return None
     words = [word for word in setup.command if word.partition("=")[0] != "--agentbench-resume"]

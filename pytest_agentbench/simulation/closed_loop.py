@@ -13,9 +13,9 @@ from pathlib import Path
 
 from pytest_agentbench.exports.mooncake import timed_calls
 from pytest_agentbench.lib.whole_file import write_whole
+from pytest_agentbench.metrics.places import Origin
 from pytest_agentbench.records import Json
 from pytest_agentbench.tables import places
-from pytest_agentbench.tables.places import Origin
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics.slice_metrics import hit_ratio, ratio
+from pytest_agentbench.metrics.terms import GOOD, verdicts_of
 from pytest_agentbench.records import Json
 from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread, needed
-from pytest_agentbench.tables.columns import Table
 
 
 @dataclass(frozen=True)
@@ -78,36 +81,25 @@ def replayable(calls: Table) -> Table:
 
 def measured(calls: Table, objectives: Mapping[str, float], server_hits: float | None) -> Figures:
     """Of the calls that are replayed; `server_hits` is the server's own hit ratio, for where no usage names cached tokens."""
-    spreads = {name: latency_spread(_known(calls, f"{name}_ms")) for name in ("ttft", "tpot", "e2e")}
+    spreads = {name: latency_spread(calls[f"{name}_ms"]) for name in ("ttft", "tpot", "e2e")}
+    good = (
+        verdicts_of(calls.__getitem__, np.zeros(len(calls), bool), objectives_of(objectives)) == GOOD
+    )  # those that failed are not replayed
     duration_s = float(np.nanmax(calls["ended_s"]) - np.nanmin(calls["sent_s"]))
-    is_known = ~np.isnan(calls["cached_tokens"]) & (calls["prompt_tokens"] > 0)
+    hits = hit_ratio(calls.__getitem__)
     return Figures(
-        goodput_per_s=_good(calls, objectives) / duration_s if objectives and duration_s else None,
+        goodput_per_s=ratio(int(good.sum()), duration_s) if objectives else None,
         **{f"{name}_p50_ms": spread.p50 if spread else None for name, spread in spreads.items()},
         **{f"{name}_p99_ms": spread.p99 if spread else None for name, spread in spreads.items() if name != "tpot"},
-        hit_ratio=float(calls["cached_tokens"][is_known].sum() / calls["prompt_tokens"][is_known].sum()) if is_known.any() else server_hits,
+        hit_ratio=server_hits if hits is None else hits,
         duration_s=duration_s,
         intervals=dict(_intervals(spreads)),
     )
 
 
-def _known(calls: Table, column: str) -> list[float]:
-    values = calls[column]
-    return [float(value) for value in values[~np.isnan(values)]]
-
-
 def _intervals(spreads: Mapping[str, LatencySpread | None]) -> list[tuple[str, tuple[float, float]]]:
     known = [(name, spread.intervals.get(q), q) for name, spread in spreads.items() if spread for q in ("p50", "p99")]
     return [(f"{name}_{q}_ms", interval) for name, interval, q in known if interval is not None]
-
-
-def _good(calls: Table, objectives: Mapping[str, float]) -> int:
-    """Calls that meet all objectives; a call of one token breaks no promise about the others."""
-    good = np.ones(len(calls), bool)
-    for name, limit in objectives.items():
-        values = calls[f"{name}_ms"]
-        good &= (values <= limit) | (np.isnan(values) & (name == "tpot"))
-    return int(good.sum())
 
 
 def simulated(report: Json, calls: int, objectives: Mapping[str, float]) -> Figures:

@@ -14,6 +14,7 @@ from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import mooncake
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
+from pytest_agentbench.metrics.columns import Table
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.simulation.closed_loop import close_loop
 from pytest_agentbench.simulation.figures import MEASURES, Figures, Measure, measured, replayable, simulated, supported
@@ -22,7 +23,6 @@ from pytest_agentbench.simulation.ranks import distance, ranks
 from pytest_agentbench.simulation.replay import ENVIRONMENT, Simulator
 from pytest_agentbench.simulation.settings import Setting, facts_of, grid, missing
 from pytest_agentbench.simulation.worker_speed import WorkerSpeed, measured_timing
-from pytest_agentbench.tables.columns import Table
 
 SCHEMA = "agentbench-what-if/1"  # docs/what-if.md describes it
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_agentbench.tables.columns import Table
+from pytest_agentbench.metrics.columns import Table
 
 if TYPE_CHECKING:
     from pytest_agentbench.stats.arrays import Floats

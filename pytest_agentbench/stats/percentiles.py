@@ -11,12 +11,13 @@ import functools
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, repeat
-from typing import TYPE_CHECKING, TypeVar, overload
+from itertools import repeat
+from typing import TYPE_CHECKING, TypeGuard, TypeVar, cast
 
+from pytest_agentbench.stats.arrays import unknown
 from pytest_agentbench.stats.special import binomial_at_most
 
 if TYPE_CHECKING:
@@ -72,52 +73,9 @@ class AdjustedSpread:
     p99: float | str | None  # null of fewer than 100
 
 
-def numbers() -> array[float]:
-    """Room for many numbers, eight bytes each."""
-    return array("d")
-
-
 def series() -> defaultdict[str, array[float]]:
-    """Name -> its numbers."""
-    return defaultdict(numbers)
-
-
-class Distribution(Sequence[float]):
-    """Milliseconds in ascending order, to the microsecond: each value that occurred, and how often.
-
-    Millions of gaps take the memory of the different ones among them, which is tens of thousands.
-    """
-
-    def __init__(self, values_ns: Iterable[int] = ()) -> None:
-        self._counts: Counter[int] = Counter()  # microseconds -> values
-        self._values: list[int] = []
-        self._ends: list[int] = []  # how many values are as small as this one, or smaller
-        self.add(values_ns)
-
-    def add(self, values_ns: Iterable[int]) -> None:
-        self._counts.update((value + 500) // 1000 for value in values_ns)
-        self._values = []
-
-    def __len__(self) -> int:
-        return self._counts.total()
-
-    @overload
-    def __getitem__(self, index: int) -> float: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[float]: ...
-    def __getitem__(self, index: int | slice) -> float | list[float]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        if not self._values:
-            self._values = sorted(self._counts)
-            self._ends = [*accumulate(map(self._counts.__getitem__, self._values))]
-        place = range(len(self))[index]  # raises IndexError as a list does
-        return self._values[bisect_right(self._ends, place)] / 1e3
-
-    @property
-    def mean(self) -> float | None:
-        """Milliseconds; None of nothing."""
-        return sum(value * count for value, count in self._counts.items()) / 1e3 / len(self) if self._counts else None
+    """Returns name -> its numbers, which take eight bytes each."""
+    return defaultdict(lambda: array("d"))
 
 
 def needed(q: int) -> int:
@@ -141,20 +99,21 @@ def percentile(values: Iterable[float], q: float) -> float | None:
     if not 0 <= q <= 100:
         raise ValueError(f"a percentile is between 0 and 100, not {q}")
     ordered = _ordered(values)
-    return _interpolated(ordered, q) if ordered else None
+    return _interpolated(ordered, q) if len(ordered) else None
 
 
-def tail(ordered: Sequence[float]) -> float | None:
-    """p99 of values in ascending order, and the greatest of them where they are too few for that; None of nothing."""
-    if not ordered:
+def tail(values: Iterable[float]) -> float | None:
+    """Returns p99 of values, and the greatest of them if they are too few for that; None of nothing."""
+    ordered = _ordered(values)
+    if not len(ordered):
         return None
-    return _interpolated(ordered, 99) if len(ordered) >= needed(99) else ordered[-1]
+    return _interpolated(ordered, 99) if len(ordered) >= needed(99) else float(ordered[-1])
 
 
 def latency_spread(values: Iterable[float]) -> LatencySpread | None:
     """Of what is better small; None of nothing. A percentile of too few values is None."""
     ordered = _ordered(values)
-    if not ordered:
+    if not len(ordered):
         return None
     p90, p95, p99 = (_told(ordered, q) for q in HIGH[1:])
     return LatencySpread(*_common(ordered, HIGH), p90=p90, p95=p95, p99=p99)
@@ -163,7 +122,7 @@ def latency_spread(values: Iterable[float]) -> LatencySpread | None:
 def rate_spread(values: Iterable[float]) -> RateSpread | None:
     """The same of what is better large."""
     ordered = _ordered(values)
-    if not ordered:
+    if not len(ordered):
         return None
     p10, p5, p1 = (_told(ordered, q) for q in LOW[1:])
     return RateSpread(*_common(ordered, LOW), p10=p10, p5=p5, p1=p1)
@@ -173,10 +132,14 @@ def _common(
     ordered: Sequence[float], levels: Sequence[int]
 ) -> tuple[int, float, float, float, float, dict[str, tuple[float, float] | None]]:
     """Number, mean, median, least, greatest and intervals of values in ascending order."""
-    mean = ordered.mean if isinstance(ordered, Distribution) else math.fsum(ordered) / len(ordered)
     enclosing = {q: ranks(len(ordered), q) for q in levels}
-    intervals = {f"p{q}": (ordered[pair[0]], ordered[pair[1]]) if pair else None for q, pair in enclosing.items()}
-    return len(ordered), mean or 0.0, _interpolated(ordered, 50), ordered[0], ordered[-1], intervals
+    intervals = {f"p{q}": (float(ordered[pair[0]]), float(ordered[pair[1]])) if pair else None for q, pair in enclosing.items()}
+    return len(ordered), _mean(ordered), _interpolated(ordered, 50), float(ordered[0]), float(ordered[-1]), intervals
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Returns the mean: of an array by numpy's pairwise sum, of other values by an exact sum."""
+    return float(values.mean()) if _is_array(values) else math.fsum(values) / len(values)
 
 
 def _told(ordered: Sequence[float], q: int) -> float | None:
@@ -184,14 +147,14 @@ def _told(ordered: Sequence[float], q: int) -> float | None:
     return _interpolated(ordered, q) if len(ordered) >= needed(q) else None
 
 
-def adjusted(values: Sequence[float], failed: int) -> AdjustedSpread | None:
+def adjusted(values: Iterable[float], failed: int) -> AdjustedSpread | None:
     """Percentiles with each failed call as an infinite latency, so that a server which drops its slow calls gains nothing.
 
     None without a failed call: nothing to adjust.
     """
     if not failed:
         return None
-    ordered = [*chain(sorted(values), repeat(math.inf, failed))]
+    ordered = [*map(float, _ordered(values)), *repeat(math.inf, failed)]
     known = (_told(ordered, q) for q in HIGH)
     return AdjustedSpread(len(ordered), failed, *(INFINITE if value == math.inf else value for value in known))
 
@@ -213,10 +176,19 @@ def ranks(n: int, q: int) -> tuple[int, int] | None:
 
 
 def _ordered(values: Iterable[float]) -> Sequence[float]:
-    return values if isinstance(values, Distribution) else sorted(values)
+    """Returns values in ascending order, those of an array as an array, without those that are not known (NaN)."""
+    if not _is_array(values):
+        return sorted(values)
+    known = values[~unknown(values)]
+    known.sort()
+    return cast("Sequence[float]", known)
+
+
+def _is_array(values: Iterable[float]) -> TypeGuard[Floats]:
+    return hasattr(values, "dtype")
 
 
 def _interpolated(ordered: Sequence[float], q: float) -> float:
     place = position(len(ordered), q)
-    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
+    below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
     return below if below == above else below + (above - below) * (place - math.floor(place))

@@ -75,11 +75,6 @@ def variant_in(variant: str, arm: str) -> str:
     return arm if variant == DEFAULT else f"{variant}-{arm}"
 
 
-def arm_of(variant: str) -> str:
-    """The arm that a variant is under."""
-    return variant.rpartition("-")[2]
-
-
 def in_arms(suite: Suite, variants: Sequence[str], arms: Sequence[Arm]) -> tuple[Suite, tuple[str, ...]]:
     """The suite with a variant for each chosen one under each arm, and their names.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_agentbench.records import Json, LLMCall
+from pytest_agentbench.records import Json
 
 
 @dataclass(frozen=True)
@@ -18,18 +18,10 @@ class ModelUse:
     calls: int
 
 
-class Models:
-    """Counts calls by the model that they asked for and the one that their answers name."""
-
-    def __init__(self) -> None:
-        self._calls: Counter[tuple[str, str]] = Counter()
-
-    def add(self, calls: Iterable[LLMCall]) -> None:
-        self._calls.update((call.model, call.answered_by) for call in calls if call.model)
-
-    def summary(self) -> tuple[ModelUse, ...]:
-        """By name."""
-        return tuple(ModelUse(asked, answered or None, count) for (asked, answered), count in sorted(self._calls.items()))
+def models_of(asked: Iterable[str], answered: Iterable[str]) -> tuple[ModelUse, ...]:
+    """Returns how often each model was asked for and answered, by name; of each call the model that was asked for, and the answer's."""
+    counts = Counter(zip(asked, answered, strict=True))
+    return tuple(ModelUse(model, by or None, count) for (model, by), count in sorted(counts.items()) if model)
 
 
 def names(models: Sequence[ModelUse]) -> str | None:

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat_profile import events_of
-from pytest_agentbench.exports.nat_throughput import Throughput
+from pytest_agentbench.exports.nat_throughput import add_events
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.values import LOST
-from pytest_agentbench.metrics.turns import Work
-from pytest_agentbench.records import Rollout, RolloutKey, Scale
+from pytest_agentbench.metrics.frame import Slice
+from pytest_agentbench.metrics.frame_reader import FrameReader
+from pytest_agentbench.metrics.other_tools.nat import Throughput
+from pytest_agentbench.metrics.places import Origin
+from pytest_agentbench.records import Rollout, RolloutKey, Scale, arm_of
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.suites.arms import arm_of, concurrencies
+from pytest_agentbench.suites.arms import concurrencies
 from pytest_agentbench.tables import origins, places
-from pytest_agentbench.tables.places import RolloutPlace
 
 
-@dataclass
+@dataclass(frozen=True)
 class Level:
     """The rollouts of one concurrency, but for those of its first block."""
 
     concurrency: int  # rollouts in flight
-    work: Work = field(default_factory=Work)
-    trials: list[Trial] = field(default_factory=list)
-    throughput: Throughput = field(default_factory=Throughput)
-
-    def add(self, place: RolloutPlace) -> None:
-        self.work.add(place.rollout)
-        self.trials.append(trial_of(place.rollout))
-        self.throughput.add(len(self.trials) - 1, sorted(events_of(place), key=lambda event: event.at))
+    part: Slice
+    trials: Sequence[Trial]
+    throughput: Throughput
 
     @property
-    def rollouts(self) -> int:
-        return self.work.statuses.total()
+    def statuses(self) -> Counter[str]:
+        """Status -> rollouts."""
+        return Counter(self.part.rollouts["status"].tolist())
 
-    def milliseconds(self, metric: str) -> list[float]:
-        """A latency of each call that has it."""
-        return [value for trial in self.trials for call in trial.calls if (value := call.ms.get(metric)) is not None]
+    @property
+    def failed_calls(self) -> int:
+        return len(self.part.calls) - len(self.part.successful_calls)
 
 
 @dataclass(frozen=True)
@@ -69,20 +67,21 @@ def read_sweep(directory: Path) -> Sweep:
     if not own:
         raise ConfigError(f"{directory}: its arms are no concurrencies; `agentbench sweep` makes such a run")
     [origin] = origins([directory])
-    begun: defaultdict[str, list[tuple[int, RolloutKey]]] = defaultdict(list)
-    for place in places(origin):
-        if _counts(place.rollout, own):
-            begun[arm_of(place.rollout.variant)].append((place.rollout.started_ns, place.rollout.key))
-    dropped = {arm: {key for _, key in sorted(keys)[: _first_block(run, arm)]} for arm, keys in begun.items()}
-    levels = {arm: Level(count) for arm, count in own.items()}
-    suites = set()
+    reader, trials = FrameReader(origin, events=False), dict[str, list[Trial]]()
+    throughputs = defaultdict[str, Throughput](Throughput)
+    dropped = _first_blocks(run, origin, own)
     for place in places(origin):
         key = place.rollout.key
         if _counts(place.rollout, own) and key not in dropped[arm_of(key.variant)]:
-            levels[arm_of(key.variant)].add(place)
-            suites.add(key.suite)
-    for level in levels.values():
-        level.throughput.wall_s = level.work.turns.busy_s
+            reader.add_place(place)
+            known = trials.setdefault(arm_of(key.variant), [])
+            add_events(throughputs[arm_of(key.variant)], len(known), sorted(events_of(place), key=lambda event: event.at))
+            known.append(trial_of(place.rollout))
+    part = reader.frame().scenarios()
+    levels = [Level(count, part.where(arm=arm), trials.get(arm, []), throughputs[arm]) for arm, count in own.items()]
+    for level in levels:
+        level.throughput.wall_s = level.part.seconds
+    suites = {trial.suite for level in levels for trial in level.trials}
     if len(suites) > 1:
         raise ConfigError(f"{directory}: a sweep is of one suite, and this run has {', '.join(sorted(suites))}")
     result = next(iter(run.suites.values()))
@@ -91,9 +90,18 @@ def read_sweep(directory: Path) -> Sweep:
         suite=next(iter(suites), ""),
         score=result.main_score or "",
         scale=result.scales[result.main_score],
-        levels=tuple(sorted(levels.values(), key=lambda level: level.concurrency)),
+        levels=tuple(sorted(levels, key=lambda level: level.concurrency)),
         warm_up={own[arm]: len(keys) for arm, keys in dropped.items()},
     )
+
+
+def _first_blocks(run: Run, origin: Origin, arms: Mapping[str, int]) -> dict[str, set[RolloutKey]]:
+    """Returns arm -> the rollouts of its first block, which warm the level up."""
+    begun: defaultdict[str, list[tuple[int, RolloutKey]]] = defaultdict(list)
+    for place in places(origin):
+        if _counts(place.rollout, arms):
+            begun[arm_of(place.rollout.variant)].append((place.rollout.started_ns, place.rollout.key))
+    return {arm: {key for _, key in sorted(keys)[: _first_block(run, arm)]} for arm, keys in begun.items()}
 
 
 def _counts(rollout: Rollout, arms: Mapping[str, int]) -> bool:

@@ -1,6 +1,6 @@
-"""What was measured, as columns: calls, rollouts, scores and samples of one or many runs. Files and pictures are made of this.
+"""What was measured, as columns: calls, rollouts, scores, samples and metrics of one or many runs. Files and pictures are made of this.
 
-A journal is read once, a rollout at a time: of an event nothing is kept but what the columns of its call say of it.
+A journal is read once, a rollout at a time. What calls and rollouts have is what numbers of a run are computed from (`metrics/frame`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.runs.calendar import Calendar
+from pytest_agentbench.metrics import call_columns, rollout_columns
+from pytest_agentbench.metrics.calendar import Calendar
+from pytest_agentbench.metrics.columns import Growth, Table
+from pytest_agentbench.metrics.frame import Frame
+from pytest_agentbench.metrics.frame_reader import FrameReader
+from pytest_agentbench.metrics.places import Origin, RolloutPlace
+from pytest_agentbench.metrics.rollout_columns import SCORES, ScoreRow, score_rows
 from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.run_file import FILE as RUN_FILE
 from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.tables import calls, rollouts, samples
-from pytest_agentbench.tables.columns import Growth, Table
-from pytest_agentbench.tables.places import Origin, RolloutPlace
+from pytest_agentbench.tables import run_metrics, samples
 
 
 @dataclass(frozen=True)
@@ -27,34 +31,51 @@ class Tables:
     rollouts: Table
     scores: Table
     samples: Table
+    metrics: Table
 
     @property
     def all(self) -> tuple[Table, ...]:
-        return self.calls, self.rollouts, self.scores, self.samples
+        return self.calls, self.rollouts, self.scores, self.samples, self.metrics
 
 
-#: Name of a table -> its columns.
-COLUMNS = {"calls": calls.CALLS, "rollouts": rollouts.ROLLOUTS, "scores": rollouts.SCORES, "samples": samples.SAMPLES}
+_HEADS = {
+    "calls": call_columns.columns(),
+    "rollouts": rollout_columns.columns(),
+    "scores": SCORES,
+    "samples": samples.SAMPLES,
+    "metrics": run_metrics.RUN_METRICS,
+}
+
+#: Name of a table -> its columns in files.
+COLUMNS = {name: tuple(head for head in heads if head.exported) for name, heads in _HEADS.items()}
 
 
 def read_tables(directories: Sequence[Path]) -> Tables:
-    """The tables of some run directories; raises ConfigError for one without a journal, and for two of one name."""
-    grown = {name: Growth(name, columns) for name, columns in COLUMNS.items()}
+    """Returns the tables of some run directories; raises ConfigError for one without a journal, and for two of one name."""
+    reader = FrameReader(events=False)
+    scores: Growth[ScoreRow] = Growth("scores", SCORES)
+    sample_rows: Growth[samples.SampleRow] = Growth("samples", samples.SAMPLES)
+    metric_rows: Growth[run_metrics.MetricRow] = Growth("metrics", run_metrics.RUN_METRICS)
     for origin in origins(directories):
         for place in places(origin):
-            _add(grown, place)
+            reader.add_place(place)
+            for score in score_rows(place):
+                scores.add(score)
         for sample in samples.rows(origin.run, origin.directory):
-            grown["samples"].add(sample)
-    return Tables(**{name: growth.table() for name, growth in grown.items()})
+            sample_rows.add(sample)
+        if (origin.directory / RUN_FILE).is_file():
+            for number in run_metrics.rows(origin.run, read_run(origin.directory)):
+                metric_rows.add(number)
+    frame = reader.frame()
+    return Tables(frame.calls, frame.rollouts, scores.table(), sample_rows.table(), metric_rows.table())
 
 
-def _add(grown: dict[str, Growth[object]], place: RolloutPlace) -> None:
-    """A rollout's rows."""
-    grown["rollouts"].add(rollouts.RolloutRow(place))
-    for call in calls.rows(place):
-        grown["calls"].add(call)
-    for score in rollouts.score_rows(place):
-        grown["scores"].add(score)
+def read_frame(origin: Origin, *, events: bool = True) -> Frame:
+    """Returns all that numbers of a run are computed from, without `events` but those of events."""
+    reader = FrameReader(origin, events=events)
+    for place in places(origin):
+        reader.add_place(place)
+    return reader.frame()
 
 
 def origins(directories: Sequence[Path]) -> list[Origin]:

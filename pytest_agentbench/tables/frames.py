@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.metrics.columns import Table
 from pytest_agentbench.runs.run_file import find_run
 from pytest_agentbench.tables import read_tables
-from pytest_agentbench.tables.columns import Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,6 +23,7 @@ class Frames:
     rollouts: DataFrame
     scores: DataFrame
     samples: DataFrame
+    metrics: DataFrame
 
 
 def load(*runs: str | Path, reports: str | Path = "reports") -> Frames:
@@ -37,6 +38,6 @@ def _frame(table: Table) -> DataFrame:
     """A data frame whose `attrs["units"]` has the units of its columns."""
     import pandas as pd
 
-    frame = pd.DataFrame(dict(table.columns), copy=False)
+    frame = pd.DataFrame({head.name: table[head.name] for head in table.heads}, copy=False)
     frame.attrs = {"units": {head.name: head.unit for head in table.heads if head.unit}}
     return frame

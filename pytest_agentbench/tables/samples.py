@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, read_samples
-from pytest_agentbench.tables.columns import Column
+from pytest_agentbench.metrics.columns import Column
 
 
 class SampleRow(NamedTuple):

@@ -52,6 +52,29 @@ def test_a_worker_knows_nothing_of_the_run(project: Project) -> None:
     assert ["", ""] == [file.read_text() for file in project.root.glob("*.loaded")]
 
 
+NUMPY = """
+import sys
+
+def pytest_runtest_logfinish(nodeid, location):
+    print(f"numpy while tests run: {'numpy' in sys.modules}.")
+
+def pytest_unconfigure(config):
+    print(f"numpy when all is over: {'numpy' in sys.modules}.")
+"""
+
+
+def test_numpy_is_loaded_where_a_session_ends(project: Project) -> None:
+    """Numbers are computed when all rollouts are there, and only then does a session pay for numpy."""
+    project.suite(scenarios=1)
+    project.write("conftest.py", NUMPY)
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:randomly", "scenarios/shop"]  # which itself imports numpy, if it is there
+
+    told = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=True).stdout
+
+    assert "numpy while tests run: False." in told
+    assert "numpy when all is over: True." in told
+
+
 def test_looking_agents_up_loads_no_http_client() -> None:
     """The controller checks a suite's agent before anything boots; only the pool, which runs it, pays for aiohttp."""
     code = "import sys; from pytest_agentbench.agents import load_agent; load_agent('tool_calling', None); print('aiohttp' in sys.modules)"

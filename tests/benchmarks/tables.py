@@ -55,8 +55,8 @@ def cost_of(calls: int) -> Cost:
         return Command([sys.executable, "-c", READ, name], Path.cwd()).cost()
 
 
-def lines(rollouts: int) -> Iterator[bytes]:
-    """Records as a run writes them: one, under as many keys."""
+def lines(rollouts: int, events: int = CHUNKS) -> Iterator[bytes]:
+    """Records as a run writes them: one, under as many keys; its calls have so many events."""
     start = 10**12
     record = Rollout(
         suite="bench",
@@ -67,7 +67,7 @@ def lines(rollouts: int) -> Iterator[bytes]:
         started_at=1.7e9,
         started_ns=start,
         ended_ns=start + 10**8,
-        calls=tuple(call(start + each * 10**7) for each in range(CALLS)),
+        calls=tuple(call(start + each * 10**7, events) for each in range(CALLS)),
         scores={"tsq": Score(0.5, {"precision": 0.5}, "precision 0.50")},
     )
     before, key, after = record_line(record).partition(b'"trial":1')
@@ -75,6 +75,6 @@ def lines(rollouts: int) -> Iterator[bytes]:
         yield sealed(b"%b%b%d%b" % (before, key[:-1], number + 1, after)) + b"\n"
 
 
-def call(start: int) -> LLMCall:
-    chunks = tuple(Chunk(start + each * 10**5, "content", lag_ns=20_000) for each in range(1, CHUNKS + 1))
-    return LLMCall(start, start, start + 10**7, chunks, start, "chat", model="bench", completion_tokens=CHUNKS, prompt_tokens=900)
+def call(start: int, events: int) -> LLMCall:
+    chunks = tuple(Chunk(start + each * 10**5, "content", lag_ns=20_000) for each in range(1, events + 1))
+    return LLMCall(start, start, start + 10**7, chunks, start, "chat", model="bench", completion_tokens=events, prompt_tokens=900)

@@ -58,7 +58,7 @@ def test_a_file_for_each_table(tmp_path: Path) -> None:
     load_writer("csv")(chosen, tmp_path)
     files = {name: [*csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines())] for name in (*COLUMNS, "columns")}
 
-    assert {"calls": 5, "rollouts": 3, "scores": 5, "samples": 0} == {name: len(files[name]) for name in COLUMNS}
+    assert {"calls": 5, "rollouts": 3, "scores": 5, "samples": 0, "metrics": 70} == {name: len(files[name]) for name in COLUMNS}
     assert [("100.0", "True"), ("", "True")] == [(files["calls"][row]["ttft_ms"], files["calls"][row]["measured"]) for row in (0, 3)]
     assert [(name, column.name) for name, columns in COLUMNS.items() for column in columns] == [
         (row["table"], row["column"]) for row in files["columns"]

@@ -20,6 +20,7 @@ from pytest_agentbench import load
 from pytest_agentbench.cli import main
 from pytest_agentbench.exports import EXPORTS, load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import openmetrics
 from pytest_agentbench.runs.journal import read_journal
@@ -58,8 +59,7 @@ def _told(run: Json, arm: Json, suite: Json) -> Json:
         "good_calls": arm["calls"] - arm["failed_calls"],
         "output_tokens": round(arm["output_tokens_per_s"] * arm["busy_s"]),
         "busy_s": pytest.approx(arm["busy_s"], rel=1e-3),
-        "rollouts_per_hour": pytest.approx(arm["rollouts_per_hour"], rel=1e-3),
-        "output_tokens_per_s": pytest.approx(arm["output_tokens_per_s"], rel=1e-3),
+        **{name: pytest.approx(arm[name], rel=1e-3) for name in registry.rates() if arm[name] is not None},
         "score": suite["scores"]["tsq"]["mean_evaluable"]["value"],
         "score_or_0": pytest.approx(
             suite["scores"]["tsq"]["mean_evaluable"]["value"] * arm["rollouts"]["ok"] / sum(arm["rollouts"].values())
@@ -248,7 +248,7 @@ def of_openmetrics(directory: Path) -> Figures:
             name = sample.name.removeprefix("agentbench_").removeprefix("arm_")
             if sample.labels.get("status") in ("ok", "infra_error"):
                 found[arm][sample.labels["status"]] = sample.value
-            elif "arm" in sample.labels and name != "cached_share":
+            elif "arm" in sample.labels:
                 found[arm][name] = sample.value
     return {arm: figures for arm, figures in found.items() if arm}
 

@@ -11,10 +11,9 @@ import pytest
 
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
-from pytest_agentbench.gate.ab import Comparison, SuiteInArms
+from pytest_agentbench.gate.ab import SuiteInArms, compare_arms
 from pytest_agentbench.gate.evidence import trial_of
 from pytest_agentbench.gate.values import latencies
-from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import UNDECLARED, Chunk, Json, LLMCall, Rollout, Scale, Score
 from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
@@ -22,6 +21,7 @@ from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared
 from pytest_agentbench.stats.latency import latency_limit
 from pytest_agentbench.suites.arm_list import parse_arms
 from pytest_agentbench.suites.arms import Arm, sides
+from tests.frames import scenarios_of
 from tests.made_runs import SCALES, run_of
 
 ARMS = parse_arms("old=x,new=y")
@@ -29,9 +29,9 @@ MS = 1_000_000
 BLOCK = 10  # rollouts of an arm that run before the other arm's
 
 
-def suites_in(arms: Sequence[Arm]) -> dict[str, SuiteInArms]:
+def suites_in(arms: Sequence[Arm], scale: Scale = SCALES["tsq"]) -> dict[str, SuiteInArms]:
     """One suite under these arms."""
-    return {"shop": SuiteInArms({"tsq": SCALES["tsq"]}, sides(("default",), arms))}
+    return {"shop": SuiteInArms({"tsq": scale}, sides(("default",), arms))}
 
 
 def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: Any) -> Rollout:
@@ -49,12 +49,14 @@ def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: 
 
 
 def compared(
-    *rollouts: Rollout, facts: ArmFacts | None = None, stopwatch: Stopwatch | None = None, blocks: Sequence[CacheBlock] = ()
+    *rollouts: Rollout,
+    facts: ArmFacts | None = None,
+    stopwatch: Stopwatch | None = None,
+    blocks: Sequence[CacheBlock] = (),
+    scale: Scale = SCALES["tsq"],
 ) -> ArmsCompared:
-    comparison = Comparison(ARMS, suites_in(ARMS))
-    for each in rollouts:
-        comparison.add(each)
-    return comparison.summary(facts or ArmFacts(), blocks, stopwatch or Stopwatch(verdict="ok"))
+    asked = facts or ArmFacts(), blocks, stopwatch or Stopwatch(verdict="ok")
+    return compare_arms(ARMS, suites_in(ARMS, scale), map(trial_of, rollouts), scenarios_of(*rollouts), *asked)
 
 
 def both(change: float = 0.0, slower: float = 1.0) -> list[Rollout]:
@@ -181,10 +183,7 @@ def test_reports_comparisons_and_gates_have_one_percentile() -> None:
 
 
 def of_report(rollouts: list[Rollout], q: int) -> float:
-    performance = Performance()
-    for each in rollouts:
-        performance.add(each)
-    return float(getattr(performance.summary().latency("ttft"), f"p{q}"))
+    return float(getattr(run_of(*rollouts).performance.latency("ttft"), f"p{q}"))
 
 
 def of_gate(rollouts: list[Rollout], q: int) -> float | None:
@@ -196,10 +195,8 @@ def of_gate(rollouts: list[Rollout], q: int) -> float | None:
 )
 def test_an_arm_by_the_declaration(scale: Scale, finding: str) -> None:
     """Lower scores are worse or better as the scorer declares; without a worst value nothing is concluded of an arm that crashed."""
-    comparison = Comparison(ARMS, {"shop": SuiteInArms({"tsq": scale}, sides(("default",), ARMS))})
-    for each in [*both(change=-0.3), rollout("new", 60, None if scale == UNDECLARED else 0.5, 15.0), rollout("old", 60, 0.5, 15.0)]:
-        comparison.add(each)
-    found = next(each for each in comparison.summary(ArmFacts(), (), Stopwatch(verdict="ok")).comparisons if each.metric == "tsq")
+    last = rollout("new", 60, None if scale == UNDECLARED else 0.5, 15.0), rollout("old", 60, 0.5, 15.0)
+    found = next(each for each in compared(*both(change=-0.3), *last, scale=scale).comparisons if each.metric == "tsq")
 
     assert finding == found.finding
     assert (scale == UNDECLARED) == found.reason.startswith("new: 1 of 61 rollouts ended as agent_error")

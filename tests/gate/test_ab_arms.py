@@ -10,8 +10,11 @@ import pytest
 
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
-from pytest_agentbench.gate.ab import Comparison
+from pytest_agentbench.gate.ab import compare_arms
+from pytest_agentbench.gate.evidence import trial_of
+from pytest_agentbench.metrics.goodput import objectives_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
 from pytest_agentbench.reports.annotations import commands
 from pytest_agentbench.reports.comment import write as comment_file
@@ -19,6 +22,7 @@ from pytest_agentbench.reports.comparison import comparison_lines, comparison_te
 from pytest_agentbench.rollouts.pool.turn_order import order
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared, MetricCompared
 from pytest_agentbench.suites.arm_list import parse_arms
+from tests.frames import scenarios_of
 from tests.gate.test_ab import suites_in
 from tests.made_runs import run_of
 
@@ -38,11 +42,16 @@ def rollout(arm: str, number: int, turn: int, score: float, ttft_ms: float) -> R
 
 
 def compared(
-    slower: dict[str, float], lower: dict[str, float], facts: ArmFacts | None = None, blocks: tuple[CacheBlock, ...] = (), **how: Any
+    slower: dict[str, float],
+    lower: dict[str, float],
+    facts: ArmFacts | None = None,
+    blocks: tuple[CacheBlock, ...] = (),
+    slo: dict[str, float] | None = None,
+    **how: Any,
 ) -> ArmsCompared:
     """Sixty scenarios under three arms that take turns, of which some are slower by a factor, or score less."""
     noise = random.Random(2)
-    comparison = Comparison(ARMS, suites_in(ARMS), **how)
+    rollouts = []
     for number in range(ROUNDS * SIZE):
         for place, at in enumerate(order(3, number // SIZE)):
             arm = NAMES[at]
@@ -50,8 +59,9 @@ def compared(
                 continue
             score = noise.uniform(0.4, 0.8) - lower.get(arm, 0.0)
             turn = number // SIZE * 3 + place
-            comparison.add(rollout(arm, number, turn, score, noise.uniform(10, 20) * slower.get(arm, 1.0)))
-    return comparison.summary(facts or ArmFacts(), blocks, Stopwatch(verdict="ok"))
+            rollouts.append(rollout(arm, number, turn, score, noise.uniform(10, 20) * slower.get(arm, 1.0)))
+    part, asked = scenarios_of(*rollouts, terms=Terms(objectives_of(slo or {}))), (facts or ArmFacts(), blocks, Stopwatch(verdict="ok"))
+    return compare_arms(ARMS, suites_in(ARMS), map(trial_of, rollouts), part, *asked, **how)
 
 
 def of_metric(ab: ArmsCompared, metric: str) -> dict[str, MetricCompared]:

@@ -40,13 +40,14 @@ def run(found: Evidence | None = None, **changes: Any) -> ComparedRun:
         options=SuiteOptions(1, 600.0, "none"),
     )
     base, names = run_of(), changes.get("suites", ("shop",))
+    timings = {"ttft_ms": latency_spread([10.0]), "prefix_cache_hit_ratio": changes.get("hits")}
     measured = replace(
         base,
         environment=replace(base.environment, cpus=changes.get("cpus", 2)),
         settings=replace(base.settings, concurrency=changes.get("concurrency", 8), cache=changes.get("cache", "carry")),
         stopwatch=Stopwatch(verdict=changes.get("stopwatch", "ok"), unusable=changes.get("unusable", ())),
         suites=dict.fromkeys(names, replace(base.suites["shop"], scores={"tsq": Means(mean(), mean())})),
-        performance=replace(base.performance, latencies={"ttft_ms": latency_spread([10.0])}, prefix_cache_hit_ratio=changes.get("hits")),
+        performance=replace(base.performance, metrics={**base.performance.metrics, **timings}),
     )
     about = {"hardware": {"gpus": changes.get("gpus", []), "driver": None}, "services": changes.get("services")}
     identity = run_identity(measured, dict.fromkeys(names, setup), {"kind": "stack", **changes.get("backend", {})}, about)

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence, write_baseline
-from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial, call_times, trial_of
+from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial, trial_of
+from pytest_agentbench.gate.values import good_shares
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.goodput import Goodput
+from pytest_agentbench.metrics.goodput import goodput, objectives_of
+from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Score, ToolCall
+from tests.frames import scenarios_of
 from tests.gate.evidences import evidence, trial
 from tests.record_values import values_of
 
@@ -122,10 +125,12 @@ objectives = st.dictionaries(st.sampled_from([*registry.objectives()]), st.sampl
 def test_a_call_is_good_as_in_the_report(at: list[int], tokens: int | None, error: str | None, slo: dict[str, float]) -> None:
     """Derived timings judge a call as its raw stamps do."""
     call = LLMCall(0, 0, 400 * MS, tuple(Chunk(each * MS, "content") for each in at), completion_tokens=tokens, error_kind=error)
-    judged = Goodput(slo)
-    judged.add(call)
+    one = Rollout("shop", "s-1", "default", 1, "ok", calls=(call,))
+    judged = goodput(scenarios_of(one, terms=Terms(objectives_of(slo))))
+    shares = good_shares([trial_of(one)], slo)["s-1"].scores
 
-    assert {True: (1, 0, 0), False: (0, 1, 0), None: (0, 0, 1)}[call_times(call).good(slo)] == (judged.good, judged.bad, judged.unknown)
+    assert judged is not None
+    assert {(1.0,): (1, 0, 0), (0.0,): (0, 1, 0), (): (0, 0, 1)}[shares] == (judged.good_calls, judged.bad_calls, judged.unknown_calls)
 
 
 def test_writing(tmp_path: Path) -> None:
@@ -157,3 +162,8 @@ def test_an_unknown_baseline(tmp_path: Path) -> None:
     """A name that is neither a file nor a run is refused with the known runs."""
     with pytest.raises(ConfigError, match="no run 'nightly'; known: none"):
         find_baseline("nightly", tmp_path)
+
+
+def test_good_shares_of_nothing() -> None:
+    """A suite of which nothing ran has no shares, which is no reason to lose the verdict about others."""
+    assert {} == good_shares([], {"ttft": 500.0})

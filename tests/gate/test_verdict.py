@@ -186,6 +186,9 @@ def test_cost_against_a_baseline(cost: float | None, expected: str) -> None:
     assert expected == verdict("cost_per_rollout <= +10% vs baseline", run, base)
 
 
+UNUSABLE = "not usable: chunks arrived faster than the client's machine read them"
+
+
 @pytest.mark.parametrize(
     ("unusable", "text", "why"),
     [
@@ -196,6 +199,11 @@ def test_cost_against_a_baseline(cost: float | None, expected: str) -> None:
         ("ttft.p50", "rollout.p50 <= 9s", ""),
         ("ttft.p50", "rollouts_per_hour >= 1", ""),
         ("goodput.itl", "goodput >= 1%", "goodput by ITL of now is not usable: chunks arrived faster than the client's machine read them"),
+        (
+            "goodput.itl",
+            "goodput_per_s >= 1",
+            "goodput by ITL of now is not usable: chunks arrived faster than the client's machine read them",
+        ),
         ("goodput.ttft", "goodput >= 1%", ""),
         ("itl.p99", "goodput >= 1%", ""),
     ],
@@ -213,6 +221,23 @@ def test_a_baseline_may_not_be_usable() -> None:
 
     assert "INCONCLUSIVE" == decision.verdict
     assert decision.reason.startswith("TTFT p50 of now is not usable")
+
+
+@pytest.mark.parametrize(
+    ("slo", "why"),
+    [
+        ({"ttft": 50.0}, ""),
+        ({}, "nobody said what a good call is: --agentbench-slo does"),
+        ({"ttft": 5000.0}, "the objectives of good calls are not the baseline's (ttft=50ms; now ttft=5000ms)"),
+    ],
+    ids=["the same", "none", "others"],
+)
+def test_goodput_under_other_objectives(slo: dict[str, float], why: str) -> None:
+    """Good calls per second are compared with a baseline only if the same calls are good there."""
+    run, base = (evidence(suite(), slo=each, rates={"goodput_per_s": 4.0}) for each in (slo, {"ttft": 50.0}))
+    decision = judged("goodput_per_s >= -10% vs baseline", run, base).decision
+
+    assert ("INCONCLUSIVE" if why else "PASS", why) == (decision.verdict, decision.reason)
 
 
 def test_another_cache_policy() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.metrics.chosen_window import Offsets, WindowSummary
-from pytest_agentbench.metrics.performance import Performance
+from pytest_agentbench.metrics.chosen_window import Offsets, WindowSummary, window
 from pytest_agentbench.records import Chunk, LLMCall, Rollout
+from tests.frames import scenarios_of
 
 S = 1_000_000_000  # nanoseconds
 
@@ -24,12 +24,7 @@ def rollout(*calls: LLMCall, start: float, end: float, **keys: Any) -> Rollout:
 
 
 def measured(offsets: Offsets, *rollouts: Rollout) -> WindowSummary:
-    performance = Performance(window=offsets)
-    for each in rollouts:
-        performance.add(each)
-    window = performance.summary().window
-    assert window is not None
-    return window
+    return window(scenarios_of(*rollouts), offsets)
 
 
 #: The first call is sent 10 s after the clock's 0, 1 s after the start of its rollout. The last rollout ends 30 s after it.
@@ -39,18 +34,18 @@ LATE = rollout(call(30, 33, 35), call(36, 37, 38, error_kind="cut", called_ns=35
 
 def test_what_lies_in_it() -> None:
     """From 5 s to 22 s after the first call: tokens that came then, shares of rollouts, steps that ended, calls that were sent."""
-    window = measured((5, 22), LATE, EARLY)
+    found = measured((5, 22), LATE, EARLY)
 
-    assert (5, 22, 17.0, 30.0) == (window.start_s, window.end_s, window.seconds, window.run_s)
-    assert (2, 0) == (window.calls, window.failed_calls)
-    assert 2 / 17 == window.output_tokens_per_s
-    assert pytest.approx((9 / 15 + 8 / 16) * 3600 / 17) == window.rollouts_per_hour
-    assert 60 / 17 == window.calls_per_minute
-    ttft, itl = window.latencies["ttft_ms"], window.latencies["itl_ms"]
+    assert (5, 22, 17.0, 30.0) == (found.start_s, found.end_s, found.seconds, found.run_s)
+    assert (2, 0) == (found.calls, found.failed_calls)
+    assert 2 / 17 == found.metrics["output_tokens_per_s"]
+    assert pytest.approx((9 / 15 + 8 / 16) * 3600 / 17) == found.metrics["rollouts_per_hour"]
+    assert 60 / 17 == found.metrics["calls_per_minute"]
+    ttft, itl = found.latencies["ttft_ms"], found.latencies["itl_ms"]
     assert ttft is not None and itl is not None
     assert (2, 2000.0, 3000.0) == (ttft.n, ttft.min, ttft.max)
     assert (2, 1000.0, 2000.0) == (itl.n, itl.min, itl.max)
-    assert window.latencies["first_answer_ms"] == ttft
+    assert found.latencies["first_answer_ms"] == ttft
 
 
 def test_ends_that_are_left_out() -> None:
@@ -68,15 +63,14 @@ def test_nothing_in_it() -> None:
     """A window that begins when the run is over, and a run without calls, have no numbers."""
     late, empty = measured((30, 60), EARLY, LATE), measured((0, 60), rollout(start=0, end=9))
 
-    assert (0, 30.0, 0, None, None, None) == (
-        *(late.seconds, late.run_s, late.calls, late.output_tokens_per_s, late.rollouts_per_hour, late.latencies["ttft_ms"]),
-    )
+    rates = late.metrics["output_tokens_per_s"], late.metrics["rollouts_per_hour"]
+    assert (0, 30.0, 0, None, None, None) == (late.seconds, late.run_s, late.calls, *rates, late.latencies["ttft_ms"])
     assert (0, 0.0, 0) == (empty.seconds, empty.run_s, empty.calls)
 
 
 def test_sessions_follow_each_other() -> None:
     """The clocks of two sessions have nothing in common: the second begins where the first ended, without the pause."""
     again = rollout(call(1000, 1001, 1002), start=1000, end=1010, session=2)
-    window = measured((25, 35), EARLY, LATE, again)
+    found = measured((25, 35), EARLY, LATE, again)
 
-    assert (40.0, 10.0, 2, 1) == (window.run_s, window.seconds, window.calls, window.failed_calls)
+    assert (40.0, 10.0, 2, 1) == (found.run_s, found.seconds, found.calls, found.failed_calls)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from pytest_agentbench.lib.codec import plain
-from pytest_agentbench.metrics.performance import Performance, in_flight
-from pytest_agentbench.metrics.windows import InFlight
+from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics.performance import Asked, cpu_shares, stopwatch_of, summarize
+from pytest_agentbench.metrics.stopwatch import Stopwatch
+from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall
+from tests.frames import frame_of, scenarios_of
 
 MS = 1_000_000  # nanoseconds
 
 
 def rollout(scenario: str, status: str = "ok", **keys: Any) -> Rollout:
-    return Rollout("shop", scenario, "default", 1, status=status, **keys)
+    return Rollout("shop", scenario, "default", 1, status=status, **{"ended_ns": MS, **keys})
 
 
 def call(sent: int | None, *chunks: int, end: int, **keys: Any) -> LLMCall:
@@ -24,17 +28,16 @@ def call(sent: int | None, *chunks: int, end: int, **keys: Any) -> LLMCall:
     return LLMCall(received_ns=0, sent_ns=None if sent is None else sent * MS, ended_ns=end * MS, chunks=stamps, **keys)
 
 
-def collected(*rollouts: Rollout, **keys: Any) -> Performance:
-    performance = Performance(**keys)
-    for each in rollouts:
-        performance.add(each)
-    return performance
-
-
-def measured(*rollouts: Rollout, **keys: Any) -> Json:
+def measured(*rollouts: Rollout, **asked: Any) -> Json:
     """As run.json has it."""
-    summary: Json = plain(collected(*rollouts, **keys).summary())
+    summary: Json = plain(summarize(frame_of(*rollouts), Asked(**asked)))
     return summary
+
+
+def stopwatch(*rollouts: Rollout, cpu: Mapping[str, Sequence[tuple[int, int, float]]] | None = None, **slo: float) -> Stopwatch:
+    """What the stopwatch says of itself on a machine of four cores; CPU samples are of session 1."""
+    part = scenarios_of(*rollouts, terms=Terms(objectives_of(slo)))
+    return stopwatch_of(part, cpu_shares(part, cpu or {}, 1), 4)
 
 
 def test_timings() -> None:
@@ -147,13 +150,6 @@ def test_a_run_without_rollouts() -> None:
     )
 
 
-def test_in_flight() -> None:
-    """Spans that touch do not overlap; the mean is weighted by time."""
-    assert InFlight(2, 1.5) == in_flight([(0, 10), (5, 10), (10, 20), (15, 20)])
-    assert InFlight(1, 1.0) == in_flight([(0, 10), (10, 20)])
-    assert in_flight([]) is None
-
-
 def test_rates_of_calls_and_rollouts() -> None:
     """Of rates the low percentiles and the least count. A failed call is no step of the run."""
     good, cut = call(0, 400, end=500, completion_tokens=10), call(500, 550, end=600, error_kind="cut")
@@ -180,7 +176,9 @@ def test_steady() -> None:
     early = call(0, 500, 1500, end=1600, completion_tokens=20)
     late = call(1000, 1250, 2250, end=2500, completion_tokens=8)
     found = measured(
-        rollout("a", calls=(early,), ended_ns=2000 * MS), rollout("b", calls=(late,), started_ns=1000 * MS, ended_ns=2500 * MS), asked=2
+        rollout("a", calls=(early,), ended_ns=2000 * MS),
+        rollout("b", calls=(late,), started_ns=1000 * MS, ended_ns=2500 * MS),
+        concurrency=2,
     )["steady"]
 
     assert {"seconds": 1.0, "share": 0.4, "output_tokens_per_s": 14.0, "rollouts_per_hour": pytest.approx(4200)} == found["rollouts"]
@@ -191,7 +189,7 @@ def test_a_steady_window_has_exactly_its_tokens() -> None:
     """A window of a few milliseconds has the tokens that came in it, however short it is: nothing is cut into stretches."""
     every_ms = call(0, *range(1, 101), end=100, completion_tokens=100)
     beside = call(20, end=27, error_kind="cut")
-    found = measured(rollout("a", calls=(every_ms,), ended_ns=100 * MS), rollout("b", calls=(beside,), ended_ns=100 * MS), asked=2)[
+    found = measured(rollout("a", calls=(every_ms,), ended_ns=100 * MS), rollout("b", calls=(beside,), ended_ns=100 * MS), concurrency=2)[
         "steady"
     ]
 
@@ -200,7 +198,7 @@ def test_a_steady_window_has_exactly_its_tokens() -> None:
 
 def test_never_steady() -> None:
     """Where fewer rollouts than asked for ever were in flight there is no steady window, and no number of one."""
-    found = measured(rollout("a", calls=(call(0, end=10, completion_tokens=5),), ended_ns=20 * MS), asked=2)["steady"]
+    found = measured(rollout("a", calls=(call(0, end=10, completion_tokens=5),), ended_ns=20 * MS), concurrency=2)["steady"]
 
     assert {"asked": 2, "calls_without_chunks": 1, "rollouts": None, "calls": None} == found
 
@@ -250,7 +248,7 @@ def test_the_stopwatch_reads_the_run() -> None:
     second = 1_000_000_000
     cpu = {"tap": [(0, second, 0.25), (2 * second, 3 * second, 0.99)], "pool": [(0, second, 0.5), (second, second + MS, 1.0)]}
 
-    found = plain(collected(rollout("a", calls=(one,), ended_ns=2000 * MS)).stopwatch(cpu))
+    found = plain(stopwatch(rollout("a", calls=(one,), ended_ns=2000 * MS), cpu=cpu))
 
     assert (0.5, 2.0, 8.0, 0.25, 0.5) == tuple(
         found[name] for name in ("clean_share", "read_lag_ms", "client_queue_ms", "tap_cpu", "pool_cpu")
@@ -267,13 +265,12 @@ def test_a_percentile_is_judged_by_what_it_needs(lag_ms: int) -> None:
     """
     chunks = [Chunk(20 * MS * (place + (place % 25 == 10)), "content", place % 25 != 10, lag_ms * MS) for place in range(1, 1001)]
     one = LLMCall(0, 0, 30_000 * MS, tuple(chunks), completion_tokens=1000, stamp="kernel")
-    performance = Performance(slo={"itl": 30.0})
-    performance.add(rollout("a", calls=(one,), ended_ns=30_000 * MS))
+    made = rollout("a", calls=(one,), ended_ns=30_000 * MS)
 
-    found = plain(performance.stopwatch({}))
+    found = plain(stopwatch(made, itl=30.0))
 
     assert (0.96, lag_ms and 0.04) == (found["clean_share"], found["late_share"])
-    assert (20.0, 40.0) == tuple(plain(performance.summary())["itl_ms"][name] for name in ("p90", "p99"))
+    assert (20.0, 40.0) == tuple(measured(made)["itl_ms"][name] for name in ("p90", "p99"))
     assert (["itl.p99", "goodput.itl"] if lag_ms else []) == found["unusable"]
     assert ("warn" if lag_ms else "ok") == found["verdict"]
 
@@ -281,20 +278,18 @@ def test_a_percentile_is_judged_by_what_it_needs(lag_ms: int) -> None:
 def test_the_stopwatch_counts_programs() -> None:
     """The CPU of command agents is shared out over the time in which any of them ran."""
     programs = [Program(0, 0, 1000 * MS, 0.5, 9.0), Program(0, 500 * MS, 2000 * MS, 2.5, 9.0)]
-    found = collected(*(rollout(f"r-{place}", programs=(each,)) for place, each in enumerate(programs)))
+    rollouts = (rollout(f"r-{place}", programs=(each,)) for place, each in enumerate(programs))
 
-    assert 1.5 == found.stopwatch({}).agents_cpu
-    assert collected(rollout("a")).stopwatch({}).agents_cpu is None
+    assert 1.5 == stopwatch(*rollouts).agents_cpu
+    assert stopwatch(rollout("a")).agents_cpu is None
 
 
-def test_gaps_take_no_memory_each() -> None:
-    """A hundred thousand gaps are as many numbers as there are different ones."""
-    performance = Performance()
-    for _ in range(100):
-        performance.add(rollout("a", calls=(call(0, *range(0, 20_000, 20), end=20_000),), ended_ns=20_000 * MS))
+def test_gaps_take_eight_bytes_each() -> None:
+    """A hundred thousand gaps are as many numbers, in one array."""
+    frame = frame_of(*(rollout("a", calls=(call(0, *range(0, 20_000, 20), end=20_000),), ended_ns=20_000 * MS) for _ in range(100)))
 
-    assert (99_900, 20.0, 20.0) == (len(performance.gaps["itl"]), performance.gaps["itl"][0], performance.gaps["itl"][-1])
-    assert 1 == len(performance.gaps["itl"]._counts)
+    assert (99_900, 20.0, 20.0) == tuple(frame.scenarios().value(f"itl.{name}") for name in ("n", "min", "max"))
+    assert 8 * 99_900 == frame.gaps["itl"].values.nbytes
 
 
 @pytest.mark.parametrize("origin", [10_000_000, 0, -900], ids=["a pause of hours", "the same clock again", "a clock that starts anew"])
@@ -310,8 +305,8 @@ def test_a_pause_between_sessions_counts_in_no_rate(origin: int) -> None:
             for each, (start, end) in zip(calls, spans, strict=True)
         ]
 
-    at_once = measured(*part(1, 0), asked=2)
-    found = measured(*part(1, 0), *part(2, origin), asked=2)
+    at_once = measured(*part(1, 0), concurrency=2)
+    found = measured(*part(1, 0), *part(2, origin), concurrency=2)
 
     assert 2 * at_once["span_s"] == found["span_s"] == 6.0
     for rate in ("output_tokens_per_s", "rollouts_per_hour", "calls_per_minute", "rollouts_in_flight", "calls_in_flight"):
@@ -329,14 +324,14 @@ def test_each_session_is_steady_by_what_it_asked_for() -> None:
     one = rollout("a", started_ns=0, ended_ns=1000 * MS, session=1)
     two = rollout("b", started_ns=0, ended_ns=1000 * MS, session=2)
 
-    assert 1.0 == measured(one, two, asked=2, asked_by={1: 1, 2: 2})["steady"]["rollouts"]["seconds"]
+    assert 1.0 == measured(one, two, concurrency=2, by_session={1: 1, 2: 2})["steady"]["rollouts"]["seconds"]
 
 
 def test_the_stopwatch_looks_at_its_own_session() -> None:
     """CPU samples of this session are compared with its calls, not with those of another one under another clock."""
     busy = [(0, 1000 * MS, 0.99)]
     earlier = rollout("a", calls=(call(0, 500, end=1000),), ended_ns=1000 * MS, session=1)
-    performance = collected(earlier, rollout("b", calls=(call(5000, 5500, end=6000),), ended_ns=6000 * MS, session=2))
+    part = scenarios_of(earlier, rollout("b", calls=(call(5000, 5500, end=6000),), ended_ns=6000 * MS, session=2))
 
-    assert 0.99 == performance.stopwatch({"tap": busy}, 1).tap_cpu
-    assert performance.stopwatch({"tap": busy}, 2).tap_cpu is None
+    assert 0.99 == stopwatch_of(part, cpu_shares(part, {"tap": busy}, 1), 4).tap_cpu
+    assert stopwatch_of(part, cpu_shares(part, {"tap": busy}, 2), 4).tap_cpu is None

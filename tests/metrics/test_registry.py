@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 
@@ -40,16 +41,85 @@ def test_a_made_up_metric_is_everywhere(project: Project, monkeypatch: pytest.Mo
     result.stdout.fnmatch_lines(["last word  *"])
     assert 'agentbench_last_word_seconds{statistic="mean"}' in (project.directory / "metrics.txt").read_text()
     assert "last_word_ms_p50" in (project.root / "junit.xml").read_text()
-    diff = "import sys, made_up; from pytest_agentbench.cli import main; sys.exit(main(['diff', 'latest', 'latest']))"
-    told = subprocess.run([sys.executable, "-c", diff], cwd=project.root, capture_output=True, text=True, check=True).stdout
-    assert [line for line in told.splitlines() if line.startswith("last word  ")]
+    assert [line for line in made_up_command(project, "diff", "latest", "latest") if line.startswith("last word  ")]
+
+
+MADE_UP_RATE = """
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.slice_metrics import ratio
+
+
+def tool_calls_per_minute(part):
+    return ratio(int(part.rollouts["tool_calls"].sum()) * 60, part.seconds)
+
+
+registry.METRICS += (
+    registry.Metric(
+        "tool_calls_per_minute", "tool calls/min", "session", "tool calls per minute", of_slice=tool_calls_per_minute, rising=True
+    ),
+)
+"""
+RATE = "tool_calls_per_minute"
+
+
+def test_a_made_up_rate_is_everywhere(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One function of a slice, and it stands in run.json, report.md, on the terminal, in OpenMetrics, CSV, a diff, rules and each arm."""
+    monkeypatch.setenv("GITLAB_CI", "true")
+    project.write("made_up.py", MADE_UP_RATE)
+    project.backend(name="quick")
+    project.backend(name="slow", ttft_ms=50)
+    project.suite(scenarios=3)
+    made_up = ("-p", "made_up", "-v", "--agentbench-backend=quick")
+
+    first = project.run(*made_up, "--agentbench-window=0s:", "scenarios/shop")
+
+    performance = project.run_json["performance"]
+    tools = sum(len(each.tool_calls) for each in project.rollouts)
+    assert tools * 60 / performance["span_s"] == pytest.approx(performance[RATE])
+    assert tools * 60 / performance["window"]["seconds"] == pytest.approx(performance["window"][RATE])
+    first.stdout.fnmatch_lines([f"*output tok/s*, {performance[RATE]:,.1f} tool calls/min, *"])
+    assert f" {performance[RATE]:,.1f} tool calls/min, " in (project.directory / "report.md").read_text()
+    assert f"agentbench_{RATE} {performance[RATE]}" in (project.directory / "metrics.txt").read_text()
+    assert [f"tool calls/min  {performance[RATE]:>10,.1f}{performance[RATE]:>10,.1f}"] == [
+        line.rstrip() for line in made_up_command(project, "diff", "latest", "latest") if line.startswith("tool calls/min")
+    ]
+    made_up_command(project, "export", "latest", "--as", "csv")
+    table = [*csv.DictReader((project.directory / "csv" / "metrics.csv").read_text().splitlines())]
+    assert {"run": performance[RATE], "window": performance["window"][RATE]} == {
+        each["part"]: float(each["value"]) for each in table if each["metric"] == RATE
+    }
+
+    rules = (f"--agentbench-gate={RATE} >= 1 of run", f"--agentbench-gate={RATE} >= -99% vs baseline")
+    project.run(*made_up, f"--agentbench-baseline={project.directory.resolve().name}", *rules, "scenarios/shop")
+
+    judged = {rule["rule"]: rule for rule in project.run_json["gate"]["rules"]}
+    assert [f"{RATE} >= 1 of run", f"{RATE} >= -99% vs baseline"] == [*judged]
+    assert ["PASS", "PASS"] == [rule["verdict"] for rule in judged.values()]
+    now = project.run_json["performance"][RATE]
+    assert [now, now / performance[RATE]] == [rule["estimate"] for rule in judged.values()]
+
+    project.run("-p", "made_up", "--agentbench-ab=a=quick,b=slow", "scenarios/shop")
+
+    arms = {arm["name"]: arm for arm in project.run_json["ab"]["arms"]}
+    of_arms = {name: sum(len(each.tool_calls) for each in project.rollouts if each.variant == name) for name in arms}
+    assert {name: pytest.approx(count * 60 / arms[name]["busy_s"]) for name, count in of_arms.items()} == {
+        name: arm[RATE] for name, arm in arms.items()
+    }
+    assert f'agentbench_arm_{RATE}{{arm="b"}} {arms["b"][RATE]}' in (project.directory / "metrics.txt").read_text()
+
+
+def made_up_command(project: Project, *words: str) -> list[str]:
+    """Returns the lines that a command prints in a process that knows the made-up metric."""
+    command = f"import sys, made_up; from pytest_agentbench.cli import main; sys.exit(main({list(words)!r}))"
+    return subprocess.run([sys.executable, "-c", command], cwd=project.root, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize("metric", registry.METRICS, ids=lambda metric: metric.name)
 def test_every_metric_has_a_function(metric: registry.Metric) -> None:
-    """An event's has one of the events and one of the call's largest, a call's and a rollout's one; all others have numbers."""
-    alone = dict.fromkeys(("session", "suite", "score"), (False, False, False))
-    functions = {"event": (True, True, False), "call": (True, False, False), "rollout": (False, False, True), **alone}
+    """An event's has one of events and one of the largest, a call's and a rollout's one; a session's and a suite's are of a slice."""
+    durations = {"event": (True, True, False, False), "call": (True, False, False, False), "rollout": (False, False, True, False)}
+    functions = durations | dict.fromkeys(("session", "suite"), (False, False, False, True)) | {"score": (False, False, False, False)}
 
-    assert functions[metric.level] == tuple(each is not None for each in (metric.of_call, metric.of_events, metric.of_rollout))
+    found = (metric.of_call, metric.of_events, metric.of_rollout, metric.of_slice)
+    assert functions[metric.level] == tuple(each is not None for each in found)
     assert len(metric.title) <= 14  # the column of a terminal

@@ -6,18 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_agentbench.metrics.prices import Prices
-from pytest_agentbench.metrics.roles import Roles
+from pytest_agentbench.metrics.cost import TokenPrices
+from pytest_agentbench.metrics.roles import uses
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout
 from pytest_agentbench.reports import roles as report
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.suite_result import prices_by_endpoint
+from tests.frames import scenarios_of
 from tests.made_runs import SHOP, run_of
 
 MS = 1_000_000
 EXPERT = "http://expert/v1"
-BACKEND = Prices(currency="USD", input=1.0, output=2.0)
-DEAR = Prices(currency="USD", input=10.0, cached_input=1.0, output=20.0)
+BACKEND = TokenPrices("USD", input=1.0, output=2.0)
+DEAR = TokenPrices("USD", input=10.0, cached_input=1.0, output=20.0)
 
 
 def call(role: str = "", at: int = 0, ttft: int = 100, took: int = 200, **keys: object) -> LLMCall:
@@ -66,7 +67,7 @@ def test_what_is_measured_is_decided_by_the_endpoint() -> None:
     assert (2, 2000, 200) == (run.performance.calls, run.performance.prompt_tokens, run.performance.output_tokens)
     assert ttft is not None
     assert (2, 100.0) == (ttft.n, ttft.max)
-    assert 2200 == run.suites["shop"].efficiency.tokens_per_rollout
+    assert 2200 == run.suites["shop"].efficiency.metrics["tokens_per_rollout"]
 
 
 def test_a_run_without_roles() -> None:
@@ -78,21 +79,21 @@ def test_a_run_without_roles() -> None:
 
 def test_what_roles_cost() -> None:
     """Tokens cost what their endpoint takes; what has no price, no tokens or another currency has no cost that anybody knows."""
-    roles = Roles()
-    roles.add(
-        rollout(call(), call("search", endpoint=EXPERT), call("both"), call("both", endpoint=EXPERT), call("free", endpoint="http://free"))
+    made = rollout(
+        call(), call("search", endpoint=EXPERT), call("both"), call("both", endpoint=EXPERT), call("free", endpoint="http://free")
     )
-    uses = roles.uses({"": BACKEND, EXPERT: DEAR})
+    part = scenarios_of(made)
+    found = uses(part, {"": BACKEND, EXPERT: DEAR})
 
     own, dear = 0.001 + 0.0002, 0.005 + 0.0005 + 0.002
     assert [pytest.approx(own), pytest.approx(own + dear), None, pytest.approx(dear)] == [
-        uses[name].cost for name in ("agent", "both", "free", "search")
+        found[name].cost for name in ("agent", "both", "free", "search")
     ]
-    assert ("USD", None) == (uses["search"].currency, uses["free"].currency)
-    foreign = roles.uses({"": BACKEND, EXPERT: DEAR.model_copy(update={"currency": "EUR"})})
+    assert ("USD", None) == (found["search"].currency, found["free"].currency)
+    foreign = uses(part, {"": BACKEND, EXPERT: replace(DEAR, currency="EUR")})
     assert (None, None) == (foreign["both"].cost, foreign["both"].currency)
-    roles.add(rollout(call("search", endpoint=EXPERT, prompt_tokens=None)))
-    unknown = roles.uses({EXPERT: DEAR})["search"]
+    more = rollout(call("search", endpoint=EXPERT, prompt_tokens=None))
+    unknown = uses(scenarios_of(made, more), {EXPERT: DEAR})["search"]
     assert ("USD", None, "unknown, in USD") == (unknown.currency, unknown.cost, report.cost_text(unknown))
 
 
@@ -111,6 +112,6 @@ def test_the_lines_of_a_report() -> None:
 
 def test_prices_of_a_suite_are_its_roles() -> None:
     """The endpoint of a price is the role's, however its URL ends."""
-    priced = replace(SHOP, roles={"search": {"url": f"{EXPERT}/", "model": "m", "prices": DEAR.model_dump()}, "reasoner": {}})
+    priced = replace(SHOP, roles={"search": {"url": f"{EXPERT}/", "model": "m", "prices": vars(DEAR)}, "reasoner": {}})
 
     assert {EXPERT: DEAR, "": BACKEND} == prices_by_endpoint(priced.roles, BACKEND)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.metrics.slow_calls import FIVE, SlowCall, SlowCalls
-from pytest_agentbench.records import Attempt, LLMCall
+from pytest_agentbench.metrics import slow_calls
+from pytest_agentbench.metrics.slow_calls import FIVE, SlowCall
+from pytest_agentbench.records import LLMCall
+from tests.frames import scenarios_of
 from tests.made_runs import run_of
 from tests.tables.shop import ALL, MS, START, call, rollout
 
 
 def slowest(*calls: LLMCall, most: int = FIVE) -> list[SlowCall]:
     """Of a rollout with these calls."""
-    slow, made = SlowCalls(most), rollout(end=100_000, calls=calls)
-    for number, each in enumerate(calls, 1):
-        slow.add(made, made.attempts[-1], number, each)
-    return [found for _, found in slow.ranked()]
+    return [found for _, found in slow_calls.slowest(scenarios_of(rollout(end=100_000, calls=calls)), most)]
 
 
 def test_parts() -> None:
@@ -52,13 +51,10 @@ def test_most() -> None:
 
 
 def test_places() -> None:
-    """Each has its place among all calls that were seen."""
-    slow, made = SlowCalls(2), rollout(calls=(call(0, 1, end=10), call(20, 21, end=50), call(60, 61, end=80)))
-    attempt: Attempt = made.attempts[-1]
-    for number, each in enumerate(made.calls, 1):
-        slow.add(made, attempt, number, each)
+    """Each has its place among all calls of the slice."""
+    part = scenarios_of(rollout(calls=(call(0, 1, end=10), call(20, 21, end=50), call(60, 61, end=80))))
 
-    assert [1, 2] == [place for place, _ in slow.ranked()]
+    assert [1, 2] == [place for place, _ in slow_calls.slowest(part, 2)]
 
 
 def test_in_a_run() -> None:

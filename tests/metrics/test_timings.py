@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.metrics import stamps, timings
+from pytest_agentbench.metrics import timings
+from pytest_agentbench.metrics.stamps import PROMPT_NS, LateStamps
 from pytest_agentbench.records import Chunk, Json, LLMCall
 
 MS = 1_000_000  # nanoseconds
@@ -99,13 +100,13 @@ def test_late_stamps() -> None:
     """A shared stamp is late where the read was, or where nobody knows; the last of a read, and what shares only with the end, is not."""
 
     def late(*chunks: Chunk, **keys: Any) -> list[int]:
-        return stamps.late_stamps(LLMCall(0, 0, 9, chunks, **keys))
+        return [*LateStamps.of(LLMCall(0, 0, 9, chunks, **keys)).places]
 
     def read(lag: int | None) -> tuple[Chunk, ...]:
         return Chunk(5, "content", False, lag), Chunk(5, "content", False, lag), Chunk(5, "content", True, lag)
 
-    assert [0, 1] == late(*read(stamps.PROMPT_NS + 1)) == late(*read(None))
-    assert [] == late(*read(stamps.PROMPT_NS)) == late(*read(None), error_kind="cut")
+    assert [0, 1] == late(*read(PROMPT_NS + 1)) == late(*read(None))
+    assert [] == late(*read(PROMPT_NS)) == late(*read(None), error_kind="cut")
     assert [1] == late(Chunk(1, "content", True, 9), *read(None)[1:], Chunk(5, "finish", True))
     assert [] == late(Chunk(5, "content", False), Chunk(5, "finish", True))
 
@@ -118,8 +119,9 @@ def test_clean_stamps() -> None:
     )
     chunks = tuple(Chunk(at, kind, own) for at, kind, own in events)
 
-    assert (4, 5) == stamps.clean_stamps(LLMCall(0, 0, 9, chunks))
-    assert (0, 0) == stamps.clean_stamps(LLMCall(0, 0, 9, chunks, error_kind="cut"))
+    found, cut = LateStamps.of(LLMCall(0, 0, 9, chunks)), LateStamps.of(LLMCall(0, 0, 9, chunks, error_kind="cut"))
+
+    assert ((4, 5), (0, 0)) == ((found.clean, found.events), (cut.clean, cut.events))
 
 
 def test_tokens_per_second_of_a_call() -> None:

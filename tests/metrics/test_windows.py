@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.metrics.windows import PARTS, InFlight, Span, TokenTimes, at_least, in_flight, overlap_ns, split, steady, total_ns
+from pytest_agentbench.metrics.frame import Slice
+from pytest_agentbench.metrics.windows import PARTS, InFlight, Span, at_least, in_flight, overlap_ns, split, steady, total_ns
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, ToolCall
+from tests.frames import scenarios_of
 
 MS = 1_000_000  # nanoseconds
 
@@ -22,7 +24,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambda ea
 def test_in_flight() -> None:
     """Peak and mean over the whole span; a call that starts when another ends does not overlap it, and idle time counts."""
     assert InFlight(peak=2, mean=0.75) == in_flight([(0, 100), (50, 100), (100, 150), (300, 400)])
-    assert InFlight(peak=0, mean=0.0) == in_flight([])
+    assert in_flight([]) is None
 
 
 def brute(spans: list[Span], instant: int) -> int:
@@ -37,7 +39,8 @@ def test_windows_against_brute_force(spans: list[Span], count: int) -> None:
 
     assert [brute(spans, instant) >= count for instant in range(45)] == [brute(found, instant) == 1 for instant in range(45)]
     assert all(end < start for (_, end), (start, _) in pairwise(found))
-    assert max((brute(spans, instant) for instant in range(45)), default=0) == in_flight(spans).peak
+    flight = in_flight(spans)
+    assert max((brute(spans, instant) for instant in range(45)), default=0) == (flight.peak if flight else 0)
 
 
 @pytest.mark.parametrize(("asked", "floor"), [(1, 1), (8, 8), (10, 9), (20, 18), (48, 44)])
@@ -55,43 +58,52 @@ def test_overlap_against_brute_force(span: list[int], spans: list[Span]) -> None
     assert sum(brute(others, instant) for instant in range(*span)) == overlap_ns((span[0], span[1]), others)
 
 
+def sliced(*calls: LLMCall) -> Slice:
+    """Of a rollout with these calls."""
+    return scenarios_of(Rollout("s", "a", "default", 1, "ok", calls=calls))
+
+
+def tokens_within(spans: list[Span], *calls: LLMCall) -> float:
+    """The tokens of calls that came within spans."""
+    return sliced(*calls).within({1: spans}).output_tokens
+
+
 def test_tokens_come_with_their_events() -> None:
     """Tokens are spread evenly over output events, or as the server counted them, and each event is in a window or it is not."""
-    even, counted = TokenTimes(), TokenTimes()
     chunks = [Chunk(at * MS, "content") for at in (100, 200, 300)]
-    even.add(LLMCall(0, 0, 0, (Chunk(0, "role"), *chunks)), 12)
-    counted.add(LLMCall(0, 0, 0, tuple(chunk._replace(tokens=tokens) for chunk, tokens in zip(chunks, (7, 9, 10), strict=True))), 12)
+    even = LLMCall(0, 0, 0, (Chunk(0, "role"), *chunks), completion_tokens=12)
+    told = tuple(chunk._replace(tokens=tokens) for chunk, tokens in zip(chunks, (7, 9, 10), strict=True))
+    counted = LLMCall(0, 0, 0, told, completion_tokens=12)
 
     windows: list[Span] = [(0, 150 * MS), (199 * MS, 225 * MS)]
-    assert (8.0, 9.0) == (even.within(windows), counted.within(windows))
-    assert (4.0, 2.0) == (even.within([(100 * MS, 200 * MS)]), counted.within([(100 * MS, 200 * MS)])), "after its start, up to its end"
-    assert (12.0, 12.0) == (even.within([(0, 1000 * MS)]), counted.within([(0, 1000 * MS)]))
-    assert not even.add(LLMCall(0, 0, 0, (Chunk(0, "usage"),)), 5)
+    assert (8.0, 9.0) == (tokens_within(windows, even), tokens_within(windows, counted))
+    second = [(100 * MS, 200 * MS)]
+    assert (4.0, 2.0) == (tokens_within(second, even), tokens_within(second, counted)), "after its start, up to its end"
+    assert (12.0, 12.0) == (tokens_within([(0, 1000 * MS)], even), tokens_within([(0, 1000 * MS)], counted))
+    assert 0.0 == tokens_within([(-1, 1000 * MS)], LLMCall(0, 0, 0, (Chunk(0, "usage"),), completion_tokens=5))
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 40), max_size=5), st.integers(0, 9), st.booleans()), max_size=5), SPANS)
 def test_tokens_against_brute_force(calls: list[tuple[list[int], int, bool]], spans: list[Span]) -> None:
     """The tokens of a window are those of the events that came in it, one by one."""
-    windows, times, expected = at_least(spans, 1), TokenTimes(), 0.0
+    windows, made, expected = at_least(spans, 1), [], 0.0
     for stamps, each, counted in calls:
         chunks = [Chunk(at, "content", tokens=each * place if counted else None) for place, at in enumerate(sorted(stamps), 1)]
-        times.add(LLMCall(0, 0, 0, (*chunks,)), each * len(chunks))
+        made.append(LLMCall(0, 0, 0, (*chunks,), completion_tokens=each * len(chunks)))
         expected += each * sum(start < at <= end for at in stamps for start, end in windows)
 
-    assert expected == pytest.approx(times.within(windows))
+    assert expected == pytest.approx(tokens_within(windows, *made))
 
 
 def test_an_event_takes_sixteen_bytes() -> None:
-    """A hundred thousand events are two numbers each, as numbers and not as objects."""
-    times = TokenTimes()
+    """A hundred thousand events are two numbers each, a stamp and a gap, as numbers and not as objects; what a call takes is in it."""
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
-    for start in range(0, 100_000, 100):
-        times.add(LLMCall(0, 0, 0, tuple(Chunk(start + place, "content") for place in range(100))), 100)
+    part = sliced(*(LLMCall(0, 0, 0, tuple(Chunk(start + place, "content") for place in range(100))) for start in range(0, 100_000, 100)))
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert 100_000.0 == times.within([(-1, 100_000)])
+    assert 100_000.0 == part.within({1: [(-1, 100_000)]}).output_tokens
     assert (after - before) / 100_000 < 24
 
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.plots import TITLES, drawn, histograms, scatter
 from pytest_agentbench.plots.canvas import label, legend, mark, save, style, whole
 from pytest_agentbench.plots.colour_settings import settings_of
@@ -207,10 +208,10 @@ def arms(*found: ArmResult) -> ArmsCompared:
 
 
 def arm(name: str, rollouts_per_hour: float | None, output_tokens_per_s: float | None) -> ArmResult:
-    rates: Any = {"rollouts_per_hour": rollouts_per_hour, "output_tokens_per_s": output_tokens_per_s}
+    rates = {"rollouts_per_hour": rollouts_per_hour, "output_tokens_per_s": output_tokens_per_s}
     counts: Any = {"blocks": 2, "rollouts": {}, "calls": 9, "failed_calls": 0, "busy_s": 10.0}
-    unknown: Any = {"goodput": None, "cached_share": None, "prefix_cache": CacheHits(None, None, None)}
-    return ArmResult(name=name, kind="backend", value=name, model="m", load_s=1.0, failure="", **counts, **rates, **unknown)
+    facts: Any = {"metrics": {**dict.fromkeys(registry.rates()), **rates}, "goodput": None, "prefix_cache": CacheHits(None, None, None)}
+    return ArmResult(name=name, kind="backend", value=name, model="m", load_s=1.0, failure="", **counts, **facts)
 
 
 def test_arms_are_points_of_their_own(tmp_path: Path) -> None:

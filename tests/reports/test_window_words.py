@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.chosen_window import WindowSummary
-from pytest_agentbench.metrics.performance import Performance, SteadyCalls, SteadyRates, SteadyRollouts
+from pytest_agentbench.metrics.performance import SteadyCalls, SteadyRates, SteadyRollouts
 from pytest_agentbench.reports.window_words import chosen_text, steady_text
+from tests.made_runs import run_of
 
-NOTHING = Performance().summary()
+NOTHING = run_of().performance
 
 
 def test_steady() -> None:
@@ -37,4 +39,5 @@ def test_steady() -> None:
 )
 def test_a_window_with_little_in_it(seconds: float, calls: int, words: str) -> None:
     """That nothing was sent in it is said in words, and a short one is not of 0.0 s."""
-    assert words == chosen_text(WindowSummary(5.0, 6.0, seconds, 4.0, calls, 0, None, None, None, {}))
+    unknown = dict.fromkeys(registry.rates())
+    assert words == chosen_text(WindowSummary(5.0, 6.0, seconds, 4.0, calls, 0, unknown, {}))

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, Gauge, GpuUse, ServerCounts, ServingSummary
 from pytest_agentbench.metrics.goodput import GoodputSummary
-from pytest_agentbench.metrics.performance import PartOfTime, Performance
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score
@@ -38,11 +38,16 @@ from pytest_agentbench.reports.words import (
     tools_text,
 )
 from pytest_agentbench.runs.results import RetriedMeans
-from pytest_agentbench.stats.percentiles import latency_spread
+from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread
 from pytest_agentbench.suites.suite import DatasetInfo
 from tests.made_runs import gate_result, mean, rule_result, run_of
 
-NOTHING = Performance().summary()
+NOTHING = run_of().performance
+
+
+def nothing_but(**metrics: LatencySpread | float | None) -> PerformanceSummary:
+    """Nothing but some metrics."""
+    return replace(NOTHING, metrics={**NOTHING.metrics, **metrics})
 
 
 def test_means() -> None:
@@ -127,10 +132,8 @@ def test_dashes_are_explained() -> None:
     full = latency_spread([1.0] * 100)
     assert full is not None
 
-    assert "" == few_text(replace(NOTHING, latencies={"ttft_ms": full}))
-    assert "a dash is too few values: p90 needs 10, p95 needs 20, p99 needs 100" == few_text(
-        replace(NOTHING, latencies={"ttft_ms": replace(full, p99=None)})
-    )
+    assert "" == few_text(nothing_but(ttft_ms=full))
+    assert "a dash is too few values: p90 needs 10, p95 needs 20, p99 needs 100" == few_text(nothing_but(ttft_ms=replace(full, p99=None)))
 
 
 def test_statuses() -> None:
@@ -146,15 +149,17 @@ def test_numbers() -> None:
 
 def test_throughput() -> None:
     """One line on how much was served; what is not known is said to be unknown."""
-    rates: Json = {"output_tokens_per_s": 840.04, "rollouts_per_hour": 1234.5, "rollouts_in_flight": InFlight(48, 40.26)}
-    known = replace(NOTHING, **rates, speedup=12.345, prefix_cache_hit_ratio=0.754, call_prefix_cache_hit_ratio=0.5)
+    rates: Json = {"output_tokens_per_s": 840.04, "rollouts_per_hour": 1234.5, "speedup": 12.345, "call_prefix_cache_hit_ratio": 0.5}
+    known, cold = (
+        replace(nothing_but(**rates, prefix_cache_hit_ratio=each), rollouts_in_flight=InFlight(48, 40.26)) for each in (0.754, 0.0)
+    )
 
     assert (
         "840.0 output tok/s (12.35 times the mean of a call), 1,234 rollouts/h, prefix cache hit ratio 0.75 (0.50 mean of calls), "
         "in flight 48 peak, 40.3 mean"
     ) == throughput_text(known)
     assert "- output tok/s, - rollouts/h, prefix cache hit ratio unknown, in flight 0 peak, 0.0 mean" == throughput_text(NOTHING)
-    assert "prefix cache hit ratio 0.00" in throughput_text(replace(known, prefix_cache_hit_ratio=0.0))
+    assert "prefix cache hit ratio 0.00" in throughput_text(cold)
 
 
 def test_significant() -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib.codec import plain
-from pytest_agentbench.metrics.performance import Performance
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, Score
-from pytest_agentbench.runs.builder import Tallies, build_run, prices_of
+from pytest_agentbench.runs.builder import RunReader, build_run, prices_of
 from pytest_agentbench.runs.contents import BackendUse, Imported, Run, SessionFacts
 from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.suite_result import plan_suite
@@ -35,10 +34,10 @@ def asked_with(thresholds: Mapping[str, float]) -> PlannedSuite:
 
 
 def built(*rollouts: Rollout, asked: PlannedSuite = ASKED, facts: SessionFacts | None = None) -> Run:
-    tallies = Tallies(Performance())
+    read = RunReader()
     for each in rollouts:
-        tallies.add(each, "tsq", SCALES["tsq"])
-    return build_run(facts or session_facts(), [asked], tallies)
+        read.add(each, "tsq", SCALES["tsq"])
+    return build_run(facts or session_facts(), [asked], read)
 
 
 def test_nothing_measured() -> None:
@@ -98,7 +97,7 @@ def test_efficiency() -> None:
     A call of 600 new, 400 cached prompt tokens and 100 output tokens costs 0.0018: there are four of them, and two measured rollouts.
     """
     failed = Attempt(1, "infra_error", calls=(CALL,))
-    rollouts = took(0, score=1.0, earlier_attempts=(failed,)), took(1, "agent_error"), took(2, "infra_error")
+    rollouts = took(0, score=1.0, attempt=2, earlier_attempts=(failed,)), took(1, "agent_error"), took(2, "infra_error")
     run = built(*rollouts, asked=asked_with({"tsq": 0.5}), facts=priced())
 
     assert {
@@ -120,36 +119,35 @@ def test_nobody_knows_the_tokens() -> None:
     unknown = built(took(0, score=1.0, calls=(CALL, uncounted)), facts=priced())
     known = built(took(0, score=1.0, calls=(CALL, replace(uncounted, error_kind="connect"))), facts=priced())
 
-    efficiency = unknown.suites["shop"].efficiency
-    assert (None, None, None, 0.5) == (
-        *(efficiency.tokens_per_rollout, efficiency.score_per_1k_tokens, efficiency.cost),
-        efficiency.score_per_second,
-    )
+    metrics = unknown.suites["shop"].efficiency.metrics
+    names = "tokens_per_rollout", "score_per_1k_tokens", "cost", "score_per_second"
+    assert (None, None, None, 0.5) == tuple(metrics[name] for name in names)
     assert {"USD": None} == unknown.costs
     assert {"USD": pytest.approx(0.0018)} == known.costs
 
 
 def test_nobody_called_a_model() -> None:
     """Rollouts without a call, as another tool's results may be, have no count of tokens."""
-    assert built(took(0, score=1.0, calls=()), facts=priced()).suites["shop"].efficiency.tokens_per_rollout is None
+    assert built(took(0, score=1.0, calls=()), facts=priced()).suites["shop"].efficiency.metrics["tokens_per_rollout"] is None
 
 
 def test_without_prices() -> None:
     """Nothing is said of money, and a cached token costs as much as another where nobody says otherwise."""
     free, flat = built(took(0), facts=priced(None)), built(took(0), facts=priced({"currency": "EUR", "input": 1.0, "output": 10.0}))
+    efficiency = free.suites["shop"].efficiency
 
-    assert ({}, None, None) == (free.costs, free.suites["shop"].efficiency.cost, free.suites["shop"].efficiency.currency)
+    assert ({}, None, None) == (free.costs, efficiency.metrics["cost"], efficiency.currency)
     assert {"EUR": pytest.approx(0.002)} == flat.costs
 
 
 def test_less_is_better() -> None:
     """Of a score of which less is better nothing is gained per token."""
     falling = plan_suite("shop", replace(SHOP, scenarios=SCENARIOS, scorers={"hallucinated": {}}))
-    tallies = Tallies(Performance())
-    tallies.add(replace(took(0), scores={"hallucinated": Score(1.0)}), "hallucinated", SCALES["hallucinated"])
-    efficiency = build_run(session_facts(), [falling], tallies).suites["shop"].efficiency
+    read = RunReader()
+    read.add(replace(took(0), scores={"hallucinated": Score(1.0)}), "hallucinated", SCALES["hallucinated"])
+    metrics = build_run(session_facts(), [falling], read).suites["shop"].efficiency.metrics
 
-    assert (None, None, 1100.0) == (efficiency.score_per_1k_tokens, efficiency.score_per_second, efficiency.tokens_per_rollout)
+    assert (None, None, 1100.0) == tuple(metrics[name] for name in ("score_per_1k_tokens", "score_per_second", "tokens_per_rollout"))
 
 
 def test_each_arm_has_its_prices() -> None:

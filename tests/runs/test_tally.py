@@ -13,16 +13,17 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
-from pytest_agentbench.records import Attempt, Json, Rollout, Scale, Score, ToolCall
+from pytest_agentbench.records import UNDECLARED, Attempt, Json, Rollout, Scale, Score, ToolCall
 from pytest_agentbench.reports.words import score_text
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.environment import environment
-from pytest_agentbench.runs.results import Mean
+from pytest_agentbench.runs.results import Mean, PlannedSuite, SuiteResult
 from pytest_agentbench.runs.run_file import find_run, read_run, write_run
 from pytest_agentbench.runs.suite_result import build_suite, plan_suite
 from pytest_agentbench.runs.tally import SuiteTally
 from pytest_agentbench.stats.paired import ScenarioSample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from tests.frames import scenarios_of
 from tests.made_runs import SCALES, run_of
 
 
@@ -43,13 +44,19 @@ def shop(*scorers: str) -> Suite:
     )
 
 
-def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",), population: tuple[str, ...] = ()) -> Json:
-    """The part of run.json about a suite with these rollouts."""
+def result_of(planned: PlannedSuite, *rollouts: Rollout, scale: Scale = UNDECLARED) -> SuiteResult:
+    """What was found of a suite with these rollouts; `scale` is that of its main score while they are counted."""
     tally = SuiteTally()
     for each in rollouts:
-        tally.add(each, scorers[0], shop(*scorers).scale(scorers[0]))
-    result: Json = plain(build_suite(plan_suite("shop", shop(*scorers), "default", {"tsq": 0.5}, population=population), tally))
-    return result
+        tally.add(each, planned.facts.main_score, scale)
+    return build_suite(planned, tally, scenarios_of(*rollouts))
+
+
+def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",), population: tuple[str, ...] = ()) -> Json:
+    """The part of run.json about a suite with these rollouts."""
+    planned = plan_suite("shop", shop(*scorers), "default", {"tsq": 0.5}, population=population)
+    part: Json = plain(result_of(planned, *rollouts, scale=shop(*scorers).scale(scorers[0])))
+    return part
 
 
 def values(part: Json, score: str = "tsq") -> tuple[float | None, float | None]:
@@ -149,10 +156,8 @@ def test_intervals_know_of_clusters() -> None:
 def test_a_part_of_run_json_is_one_variant() -> None:
     """Each variant has a part of its own, with the agent's settings under it; scores of a suite's own code have short names."""
     suite = replace(shop("tsq", "./scorers.py:polite"), agent={"kind": "a", "seed": 1}, variants={"hot": {"seed": 2}})
-    tally = SuiteTally()
-    tally.add(rollout("a", scores={"tsq": 0.5, "polite": 1.0}), "tsq")
 
-    part = plain(build_suite(plan_suite("shop-hot", suite, "hot"), tally))
+    part = plain(result_of(plan_suite("shop-hot", suite, "hot"), rollout("a", scores={"tsq": 0.5, "polite": 1.0})))
 
     assert ("hot", {"kind": "a", "seed": 2}, ["tsq", "polite"]) == (part["variant"], part["agent"], part["scorers"])
     assert (0.5, 1.0) == (values(part, "tsq")[0], values(part, "polite")[0])
@@ -201,11 +206,9 @@ def test_the_worst_show_what_the_customer_asks() -> None:
     history = ({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."})
     known = replace(shop("tsq"), scenarios=(Scenario("a", (*history, user)), Scenario("b", ({"role": "user", "content": "x" * 999},))))
     transcript = ({"role": "user", "content": "And a chair?"}, {"role": "assistant"}, {"role": "user", "content": "Thanks."})
-    tally = SuiteTally()
-    for name in ("a", "b", "c"):
-        tally.add(rollout(name, scores={"tsq": 0.5}, messages=transcript), "tsq")
+    rollouts = [rollout(name, scores={"tsq": 0.5}, messages=transcript) for name in ("a", "b", "c")]
 
-    questions = [each.question for each in build_suite(plan_suite("shop", known), tally).worst]
+    questions = [each.question for each in result_of(plan_suite("shop", known), *rollouts).worst]
 
     assert ["Is there a lamp?", f"{'x' * 297}...", "And a chair?"] == questions
 
@@ -236,10 +239,9 @@ def test_pass_rates() -> None:
 
 def test_without_a_floor_nothing_passes() -> None:
     """Nobody has said what does; nor where nothing was measured. Scenarios with one trial have no rate, and are in the suite's."""
-    tally = SuiteTally()
-    tally.add(rollout("a", scores={"tsq": 1.0}), "tsq")
+    planned = plan_suite("shop", shop("tsq"), "default", {"tsq.mean": 0.5})
 
-    assert build_suite(plan_suite("shop", shop("tsq"), "default", {"tsq.mean": 0.5}), tally).passes is None
+    assert result_of(planned, rollout("a", scores={"tsq": 1.0})).passes is None
     assert summary(rollout("a", "infra_error"))["passes"] is None
     alone = summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 0.0}))["passes"]
     assert ([], 0, [1]) == (alone["scenarios"], alone["always"], [each["k"] for each in alone["pass_at"]])
@@ -377,9 +379,7 @@ def test_a_worst_trial_that_comes_later_by_the_declaration() -> None:
 def test_agent_errors_of_a_range_whose_worst_end_is_its_greatest() -> None:
     """Both means of a count with a greatest value: 1, 2 and the 10 of the crash, or 1 and 2 alone."""
     marks = Scale("lower", 0.0, 10.0, declared=True)
-    tally = SuiteTally()
-    for each in (rollout("a", scores={"marks": 1.0}), rollout("b", scores={"marks": 2.0}), rollout("c", "agent_error")):
-        tally.add(each, "marks", marks)
-    part = plain(build_suite(plan_suite("shop", replace(shop("marks"), scales={"marks": marks})), tally))
+    rollouts = rollout("a", scores={"marks": 1.0}), rollout("b", scores={"marks": 2.0}), rollout("c", "agent_error")
+    part = plain(result_of(plan_suite("shop", replace(shop("marks"), scales={"marks": marks})), *rollouts, scale=marks))
 
     assert [pytest.approx(13 / 3), 1.5] == [*values(part, "marks")]

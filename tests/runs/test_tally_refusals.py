@@ -34,7 +34,7 @@ def test_a_wrong_value(tmp_path: Path) -> None:
     assert f"{tmp_path}/run.json: suites.shop.scores.tsq.mean is a text, not an object" == str(raised.value)
 
 
-@pytest.mark.parametrize("schema", ["agentbench-run/2", "agentbench-run/7"])
+@pytest.mark.parametrize("schema", ["agentbench-run/2", "agentbench-run/8"])
 def test_another_version(tmp_path: Path, schema: str) -> None:
     """A run of an older or a newer version is refused with both numbers and the command that makes it again, whatever else is in it."""
     written(tmp_path, schema=schema, command=["pytest", "scenarios/shop", "-k", "a b"], suites=[])
@@ -43,4 +43,4 @@ def test_another_version(tmp_path: Path, schema: str) -> None:
         read_run(tmp_path)
 
     again = "`pytest scenarios/shop -k 'a b'` makes it again"
-    assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/6; {again}" == str(raised.value)
+    assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/7; {again}" == str(raised.value)

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_agentbench.metrics.columns import Table
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.simulation.worker_speed import StepLine, WorkerSpeed, measured_timing, resistant_line, totals
 from pytest_agentbench.tables import read_tables
-from pytest_agentbench.tables.columns import Table
 from tests.made_runs import run_directory
 from tests.tables.shop import call, rollout
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.lib.codec import plain
+from pytest_agentbench.metrics.frame import milliseconds
 from pytest_agentbench.stats.percentiles import (
     HIGH,
     LOW,
     AdjustedSpread,
-    Distribution,
     LatencySpread,
     adjusted,
     latency_spread,
@@ -148,26 +148,25 @@ def test_large_numbers() -> None:
 
 
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=60))
-def test_a_pool_is_a_sorted_list(values: list[int]) -> None:
-    """A pool has the values that a list of them has, in order, to the microsecond; so their spreads are the same."""
-    pool, rounded = Distribution(values), sorted((value + 500) // 1000 / 1e3 for value in values)
+def test_an_array_is_a_sorted_list(values: list[int]) -> None:
+    """An array of durations has the values that a list of them has, to the microsecond; so their spreads and percentiles are the same."""
+    array, rounded = milliseconds(np.array(values)), [(value + 500) // 1000 / 1e3 for value in values]
 
-    assert rounded == list(pool)
-    assert (rounded[0], rounded[-1], len(rounded)) == (pool[0], pool[-1], len(pool))
-    assert rounded[1:3] == pool[1:3]
-    one, other = latency_spread(pool), latency_spread(rounded)
+    assert rounded == array.tolist()
+    one, other = latency_spread(array), latency_spread(rounded)
     assert one is not None and other is not None
     assert pytest.approx(other.mean) == one.mean
     assert replace(other, mean=one.mean) == one
+    assert [percentile(rounded, q) for q in HIGH] == [percentile(array, q) for q in HIGH]
+    assert (tail(rounded), adjusted(rounded, 2)) == (tail(array), adjusted(array, 2))
+    assert rounded == array.tolist(), "it is left as it is"
 
 
-def test_a_pool_grows() -> None:
-    """Values that come later are in order too; a place that is not there is an IndexError."""
-    pool = Distribution([2_000_000])
-    first: Sequence[float] = list(pool)
-    pool.add([1_000_000, 3_000_000])
+def test_unknown_values_of_an_array() -> None:
+    """What is not known (NaN) is no value."""
+    some, none = np.array([math.nan, 3.0, 1.0, math.nan]), np.array([math.nan])
 
-    assert ([2.0], [1.0, 2.0, 3.0], 2.0) == (first, list(pool), pool.mean)
-    with pytest.raises(IndexError):
-        pool[3]
-    assert Distribution().mean is None
+    assert latency_spread([1.0, 3.0]) == latency_spread(some)
+    assert rate_spread([1.0, 3.0]) == rate_spread(some)
+    assert (2.0, 3.0, adjusted([1.0, 3.0], 1)) == (percentile(some, 50), tail(some), adjusted(some, 1))
+    assert [None] * 4 == [latency_spread(none), rate_spread(none), percentile(none, 50), tail(none)]

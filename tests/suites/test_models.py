@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from pytest_agentbench.records import LLMCall
-from pytest_agentbench.suites.models import Models, ModelUse, names, unlisted
+from pytest_agentbench.suites.models import ModelUse, models_of, names, unlisted
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.stream import Event
 
@@ -19,8 +19,12 @@ RESPONSE = {"model": "b", "status": "completed", "output": OUTPUT}
 MESSAGE = {"type": "message", "model": "b", "content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn"}
 
 
-def call(asked: str, answered: str = "") -> LLMCall:
-    return LLMCall(0, 1, 2, model=asked, answered_by=answered)
+def call(asked: str, answered: str = "") -> tuple[str, str]:
+    return asked, answered
+
+
+def used(calls: Sequence[tuple[str, str]]) -> tuple[ModelUse, ...]:
+    return models_of([asked for asked, _ in calls], [answered for _, answered in calls])
 
 
 @pytest.mark.parametrize(
@@ -35,21 +39,14 @@ def call(asked: str, answered: str = "") -> LLMCall:
         ([call("c"), call("a", "a"), call("c", "d")], "a, c (answered by d)"),
     ],
 )
-def test_names(calls: list[LLMCall], said: str | None) -> None:
+def test_names(calls: list[tuple[str, str]], said: str | None) -> None:
     """Every model that was asked for is named, and whoever else answered; how many calls there were of each changes nothing."""
-    once, often = Models(), Models()
-    once.add(calls)
-    often.add(calls * 3)
-
-    assert said == names(once.summary()) == names(often.summary())
+    assert said == names(used(calls)) == names(used(calls * 3))
 
 
 def test_counts() -> None:
     """Calls are counted by what was asked for and what answered; a call without an answer has null."""
-    models = Models()
-    models.add([call("a", "b"), call("a", "b"), call("a")])
-
-    assert (ModelUse("a", None, 1), ModelUse("a", "b", 2)) == models.summary()
+    assert (ModelUse("a", None, 1), ModelUse("a", "b", 2)) == used([call("a", "b"), call("a", "b"), call("a")])
 
 
 def test_models_that_are_not_listed() -> None:

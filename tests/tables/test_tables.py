@@ -136,19 +136,44 @@ def test_samples(tables: Tables) -> None:
     assert [NOON, NOON + 1] == [samples["at_s"][0], samples["at_s"][-1]]
 
 
+def test_metrics(tables: Tables) -> None:
+    """Each number of run.json is a row, of a duration each statistic is, with what it is of; what nobody knows is none."""
+    rows = [*tables.metrics.rows()]
+
+    assert [("run", None, None), ("suite", "shop", None), ("role", "shop", "agent"), ("role", "shop", "judge")] == [
+        *dict.fromkeys((part, suite, role) for _, part, suite, _, _, role, *_ in rows)
+    ]
+    assert [("n", 3.0, None), ("mean", pytest.approx(700 / 3), "ms"), ("p50", 200.0, "ms"), ("min", 100.0, "ms"), ("max", 400.0, "ms")] == [
+        row[7:] for row in rows if (row[1], row[6]) == ("run", "ttft")
+    ]
+    rates = {metric: value for _, part, *_, metric, statistic, value, _ in rows if part == "run" and statistic is None}
+    speedup = 4.0 / ((3 / 0.2 + 1 / 0.3 + 2 / 0.7) / 3)  # by the mean output tok/s of the three calls
+    assert {
+        "output_tokens_per_s": 4.0,
+        "rollouts_per_hour": 4800.0,
+        "calls_per_minute": 120.0,
+        "speedup": pytest.approx(speedup),
+        "prefix_cache_hit_ratio": 0.6,
+        "call_prefix_cache_hit_ratio": pytest.approx(0.6),
+    } == rates
+    assert [("tokens_per_rollout", 153.0), ("seconds_per_rollout", 1.0)] == [(row[6], row[8]) for row in rows if row[1] == "suite"][:2]
+    assert set() == {"goodput_per_s", "cost", "served_ttft"} & {row[6] for row in rows}
+
+
 def test_types(tables: Tables) -> None:
     """Counts are int64, numbers float64, flags bool, texts objects; a run without samples has columns all the same."""
     kinds = {"count": np.int64, "number": np.float64, "flag": np.bool_, "text": np.object_}
     for table in tables.all:
-        assert {head.name: kinds[head.kind] for head in table.heads} == {name: values.dtype for name, values in table.columns.items()}
+        assert {head.name: kinds[head.kind] for head in table.every_head} == {name: values.dtype for name, values in table.columns.items()}
 
 
 def test_empty_tables(tmp_path: Path) -> None:
     """A run in which nothing ended has the columns of all others, and no row."""
-    tables = read_tables([run_directory(tmp_path / "empty")])
+    tables, full = (read_tables([run_directory(tmp_path / name, *rollouts)]) for name, rollouts in (("empty", ()), ("full", ALL)))
 
-    assert [0, 0, 0, 0] == [len(table) for table in tables.all]
-    assert list(tables.calls.columns) == [column.name for column in COLUMNS["calls"]]
+    assert [0, 0, 0, 0, 0] == [len(table) for table in tables.all]
+    assert [column.name for column in COLUMNS["calls"]] == [head.name for head in tables.calls.heads]
+    assert list(full.calls.columns) == list(tables.calls.columns)
 
 
 def test_several_runs(tmp_path: Path) -> None:
@@ -181,6 +206,7 @@ def test_data_frames(shop: Path) -> None:
 
     assert (5, 3, 5, 6) == (len(frames.calls), len(frames.rollouts), len(frames.scores), len(frames.samples))
     assert "ms" == frames.calls.attrs["units"]["ttft_ms"]
+    assert [column.name for column in COLUMNS["calls"]] == [*frames.calls.columns]
     assert 400.0 == load(shop).calls["ttft_ms"].max()
     with pytest.raises(ConfigError, match="no run 'shop-rum'; known: shop-run"):
         load("shop-rum", reports=shop.parent)

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.metrics import timings
+import numpy as np
+
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.metrics.other_tools.common import Extent, called_ns, columns, mean, rate
+from pytest_agentbench.metrics.other_tools.common import called_ns
+from pytest_agentbench.metrics.timings import speedup
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.stats.percentiles import series
+
+if TYPE_CHECKING:
+    from pytest_agentbench.stats.arrays import Floats
+
+#: Statistics of each of its distributions.
+WHOLE = ("mean", "median", "p90", "p95", "p99", "min", "max")
 
 COLUMNS = ("mean", "median", "P90", "P95", "P99", "min", "max")
-ROWS = ("TTFT (ms)", "ITL, global (ms)", "ITL, mean per call (ms)", "Throughput per call (tok/s)", "LLM latency (s)")
+#: Row of the table -> the figures in it.
+ROWS: Mapping[str, str] = {
+    "TTFT (ms)": "ttft_{}_ms",
+    "ITL, global (ms)": "itl_{}_ms",
+    "ITL, mean per call (ms)": "itl_percall_{}_ms",
+    "Throughput per call (tok/s)": "per_request_throughput_{}_toks",
+    "LLM latency (s)": "latency_{}_sec",
+}
+SINGLE: Mapping[str, str] = {
+    "Total LLM Calls": "total_llm_calls",
+    "Total Tokens Generated": "total_tokens",
+    "Sum of LLM Durations (s)": "sum_of_durations_sec",
+    "Wall-Clock Time (s)": "wall_clock_time_sec",
+    "Aggregate Throughput (tok/s)": "aggregate_throughput_toks",
+    "Speedup": "aggregate_speedup",
+}
 DIFFERS = (
     "A token is an event of the stream: bare role, finish reason and usage among them, and several tokens in one event are one.",
     "So TTFT ends at the first event of any kind, and ITL are the gaps between all events.",
@@ -23,32 +48,97 @@ DIFFERS = (
 )
 
 
+class TimedCall(NamedTuple):
+    """One call; seconds."""
+
+    example: int
+    number: int
+    model: str
+    start: float
+    end: float
+    duration: float
+    tokens: int
+    rate: float  # tokens per second
+    first: float
+    mean_gap: float | None
+    median_gap: float | None
+
+
+@dataclass
+class Throughput:
+    """The calls of a job and the gaps between their tokens. The latter take eight bytes each: their percentiles are exact."""
+
+    calls: list[TimedCall] = field(default_factory=list)
+    gaps: array[float] = field(default_factory=lambda: array("d"))  # seconds
+    wall_s: float | None = None  # seconds of the turns in which they were made; None: from the first start to the last end
+
+    def add(self, example: int, number: int, model: str, span: tuple[float, float], tokens: Sequence[float]) -> None:
+        """Takes a call, with the seconds at which it began and ended and its tokens came. A call without tokens is none."""
+        start, end = span
+        if end <= start or not tokens:
+            return
+        gaps = [later - earlier for earlier, later in pairwise(tokens)]
+        self.gaps.extend(gaps)
+        middle = (float(np.mean(gaps)), float(np.median(gaps))) if gaps else (None, None)
+        rate = len(tokens) / (end - start)
+        self.calls.append(TimedCall(example, number, model, start, end, end - start, len(tokens), rate, tokens[0] - start, *middle))
+
+    def figures(self) -> dict[str, float | int | None]:
+        """Returns the figures of a benchmark under the names of its columns; None if there is no call."""
+        calls = self.calls
+        extent = max(call.end for call in calls) - min(call.start for call in calls) if calls else 0.0
+        wall = extent if self.wall_s is None else self.wall_s
+        tokens = sum(call.tokens for call in calls)
+        rates = np.array([call.rate for call in calls])
+        aggregate = tokens / wall if wall else None
+        return {
+            "total_llm_calls": len(calls),
+            "total_tokens": tokens,
+            "sum_of_durations_sec": sum(call.duration for call in calls),
+            "wall_clock_time_sec": wall,
+            **_spread("ttft_{}_ms", np.array([call.first for call in calls]) * 1e3),
+            **_spread("itl_{}_ms", np.array(self.gaps) * 1e3),
+            **_spread("itl_percall_{}_ms", np.array([call.mean_gap for call in calls if call.mean_gap is not None]) * 1e3),
+            **_spread("per_request_throughput_{}_toks", rates),
+            **_spread("latency_{}_sec", np.array([call.duration for call in calls])),
+            "aggregate_throughput_toks": aggregate,
+            "aggregate_speedup": speedup(aggregate, float(rates.mean()) if calls else None),
+        }
+
+    @property
+    def examples(self) -> int:
+        """How many examples have a call."""
+        return len({call.example for call in self.calls})
+
+
+def _spread(name: str, values: Floats) -> dict[str, float | None]:
+    """Returns the statistics of values under the names of their columns; percentiles by linear interpolation."""
+    return {name.format(each): _statistic(values, each) if len(values) else None for each in WHOLE}
+
+
+def _statistic(values: Floats, name: str) -> float:
+    match name:
+        case "mean":
+            return float(values.mean())
+        case "min":
+            return float(values.min())
+        case "max":
+            return float(values.max())
+        case "median":
+            return float(np.percentile(values, 50))
+    return float(np.percentile(values, int(name.removeprefix("p"))))
+
+
 def nat(calls: Iterable[LLMCall]) -> PeerTable:
-    values, extent = series(), Extent()
-    tokens = 0
-    duration = 0
+    throughput, zero = Throughput(), None
     for call in calls:
-        start, stamps = called_ns(call), [chunk.at_ns for chunk in call.chunks]
-        if call.error_kind or not stamps or call.ended_ns <= start:
+        if call.error_kind:
             continue
-        gaps = [(later - earlier) / 1e6 for earlier, later in pairwise(stamps)]
-        extent.add(start, call.ended_ns)
-        tokens += len(stamps)
-        duration += call.ended_ns - start
-        values["TTFT (ms)"].append((stamps[0] - start) / 1e6)
-        values["ITL, global (ms)"].extend(gaps)
-        if gaps:
-            values["ITL, mean per call (ms)"].append(sum(gaps) / len(gaps))
-        values["Throughput per call (tok/s)"].append(len(stamps) * 1e9 / (call.ended_ns - start))
-        values["LLM latency (s)"].append((call.ended_ns - start) / 1e9)
-    rows: dict[str, list[float | None]] = {name: columns(values[name], COLUMNS) for name in ROWS}
-    aggregate, of_calls = rate(tokens, extent.ns), mean(values["Throughput per call (tok/s)"])
-    rows |= {
-        "Total LLM Calls": [len(values["TTFT (ms)"])],
-        "Total Tokens Generated": [tokens],
-        "Sum of LLM Durations (s)": [duration / 1e9],
-        "Wall-Clock Time (s)": [extent.ns / 1e9],
-        "Aggregate Throughput (tok/s)": [aggregate],
-        "Speedup": [timings.speedup(aggregate, of_calls)],
-    }
+        start = called_ns(call)
+        zero = start if zero is None else zero  # seconds since then, for those since 1970 are no more exact than a microsecond
+        tokens = [(chunk.at_ns - zero) / 1e9 for chunk in call.chunks]
+        throughput.add(0, 0, call.model, ((start - zero) / 1e9, (call.ended_ns - zero) / 1e9), tokens)
+    figures = throughput.figures()
+    rows: dict[str, list[float | None]] = {title: [figures[name.format(each)] for each in WHOLE] for title, name in ROWS.items()}
+    rows |= {title: [figures[name]] for title, name in SINGLE.items()}
     return PeerTable("NeMo Agent Toolkit, throughput_analysis.py", COLUMNS, rows, DIFFERS)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.page.data import RunData, run_data
+from pytest_agentbench.reports.page.data import PackedRollouts, RunData, packed_data, run_data
 from pytest_agentbench.reports.page.first_screen import first_screen
 from pytest_agentbench.reports.page.intervals import intervals, sides
 from pytest_agentbench.reports.page.shell import page
@@ -21,9 +21,9 @@ from pytest_agentbench.runs.run_file import read_run
 PAGE = "report.html"
 
 
-def write(run: Run, directory: Path) -> Path:
-    """The page of one run, beside its journal; raises OSError."""
-    data = run_data(run, directory, lambda _damage: None)  # the run itself tells of damage
+def write(run: Run, directory: Path, packed: PackedRollouts | None = None) -> Path:
+    """Writes the page of one run beside its journal, which is read unless its rollouts are given; raises OSError."""
+    data = packed_data(run, directory, packed) if packed else run_data(run, directory, lambda _damage: None)  # the run tells of damage
     return write_page([run], [data], intervals(run), directory / PAGE)
 
 

@@ -14,11 +14,11 @@ import orjson
 
 from pytest_agentbench.lib.characters import whole_characters
 from pytest_agentbench.lib.sizes import USUAL
+from pytest_agentbench.metrics.calendar import Calendar
 from pytest_agentbench.records import Json, Rollout, Scale
 from pytest_agentbench.reports.page.distributions import BINS, Distributions
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.reports.page.server import server_series
-from pytest_agentbench.runs.calendar import Calendar
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.runs.record_size import with_cut_reasons
@@ -39,10 +39,19 @@ class RunData:
 
 def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
     """Reads a run's journal, one rollout in memory at a time, and its samples; a run without them has no rows."""
-    packing = PackedRollouts(bars_of(run))
+    from pytest_agentbench.metrics.frame_reader import FrameReader  # numpy with it
+
+    packing, reader = PackedRollouts(bars_of(run)), FrameReader()
     if (directory / FILE).is_file():
         for rollout in read_journal(directory, on_damage):
             packing.add(rollout)
+            reader.add(rollout)
+    packing.distributions.add(reader.frame())
+    return packed_data(run, directory, packing)
+
+
+def packed_data(run: Run, directory: Path, packing: PackedRollouts) -> RunData:
+    """Returns the data of a run whose rollouts have been read."""
     server = server_series(directory, packing.table.began)
     return RunData({"name": run.id, "mains": mains_of(run), **packing.index(), "server": server}, packing.blocks())
 
@@ -63,18 +72,16 @@ def main(score: str, scale: Scale) -> Json:
 
 
 class PageTable:
-    """Rows of rollouts as they come, and the distributions of all of them."""
+    """Rows of rollouts as they come."""
 
     def __init__(self, bars: Mapping[str, Bar | None]) -> None:
         """`bars`: what a rollout of each suite and variant has to reach to pass."""
         self._bars, self._calendar = bars, Calendar()
-        self.distributions = Distributions()
         self.began: float | None = None  # seconds since 1970 from which the times of rows count; None while nobody took the time
 
     def row(self, rollout: Rollout) -> list[Any]:
         """Its FIELDS; times are seconds after `began`, and below zero where a rollout started earlier and ended later."""
         self._calendar.learn(rollout)
-        self.distributions.add(rollout)
         facts = row(rollout, self._bars.get(rollout.key.group), self._calendar)
         if self.began is None:
             self.began = facts["start"]
@@ -84,10 +91,10 @@ class PageTable:
 
 
 class PackedRollouts:
-    """Rollouts as they come, as rows and blocks."""
+    """Rollouts as they come, as rows and blocks; `distributions` is empty until the caller adds a frame of them."""
 
     def __init__(self, bars: Mapping[str, Bar | None]) -> None:
-        self.table = PageTable(bars)
+        self.table, self.distributions = PageTable(bars), Distributions()
         self._rows: list[list[Any]] = []
         self._open: list[Json] = []
         self._blocks: list[str] = []
@@ -104,7 +111,7 @@ class PackedRollouts:
 
     def index(self) -> Json:
         """Fields, rows in their order, and distributions."""
-        return {"fields": FIELDS, "block": BLOCK, "bins": BINS, "rows": self._rows, "distributions": self.table.distributions.plain()}
+        return {"fields": FIELDS, "block": BLOCK, "bins": BINS, "rows": self._rows, "distributions": self.distributions.plain()}
 
     def blocks(self) -> tuple[str, ...]:
         return (*self._blocks, *([packed(self._open)] if self._open else []))

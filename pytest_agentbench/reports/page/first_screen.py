@@ -121,11 +121,12 @@ def _speed_figures(run: Run) -> Iterator[str]:
             ends = spread.intervals.get("p50")
             interval = f"95 % interval {number(ends[0])} to {number(ends[1])} ms" if ends else ""
             yield figure(titles.get(metric, metric), number(spread.p50), "ms, median", f"{interval}{high}".removeprefix("; "))
-    if run.performance.output_tokens_per_s:
+    rate, hits = (run.performance.number(name) for name in ("output_tokens_per_s", "prefix_cache_hit_ratio"))
+    if rate:
         about = f"{run.performance.output_tokens:,} tokens of {run.performance.calls:,} calls in {run.performance.span_s:.1f} s"
-        yield figure("throughput", number(run.performance.output_tokens_per_s), "output tokens/s", about)
-    if run.performance.prefix_cache_hit_ratio is not None:
-        yield figure("prefix cache", percent(run.performance.prefix_cache_hit_ratio), "", "of the prompt tokens were found there")
+        yield figure("throughput", number(rate), "output tokens/s", about)
+    if hits is not None:
+        yield figure("prefix cache", percent(hits), "", "of the prompt tokens were found there")
 
 
 def _list(title: str, lines: Sequence[str], otherwise: str) -> Iterator[str]:

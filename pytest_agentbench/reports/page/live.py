@@ -10,9 +10,11 @@ from typing import Literal
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_lock import lock
+from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
+from pytest_agentbench.reports.page.distributions import Distributions
 from pytest_agentbench.reports.page.first_screen import first_screen
 from pytest_agentbench.reports.page.first_screen_so_far import SoFar, first_screen_so_far
 from pytest_agentbench.reports.page.intervals import intervals
@@ -70,7 +72,7 @@ class LiveRun:
         contents = self._seen
         rest = {
             "mains": contents.mains,
-            "distributions": contents.table.distributions.plain(),
+            "distributions": contents.distributions.plain(),
             "server": contents.server,
             "compared": intervals(contents.run) if contents.run else [],
             "first": first_screen([contents.run]) if contents.run else contents.first(head["phase"]),
@@ -110,7 +112,7 @@ class LiveRecords:
     def __init__(self, directory: Path, run: Run | None) -> None:
         """`run`: None while it goes on."""
         self.run, self._directory = run, directory
-        self.table = PageTable(bars_of(run) if run else {})
+        self.table, self.distributions = PageTable(bars_of(run) if run else {}), Distributions()
         self.rows: list[str] = []  # JSON, as the file's; of a rollout that ran again the last one counts
         self.places: list[tuple[int, int]] = []  # of the record of each row: offset and size, bytes
         self.damaged = 0  # lines that are no records
@@ -142,17 +144,22 @@ class LiveRecords:
 
     def read_on(self) -> bool:
         """Takes the next records, AT_ONCE at most; True where more are there."""
-        with (self._directory / FILE).open("rb") as lines:
-            lines.seek(self._read)
-            for _ in range(AT_ONCE):
-                line = lines.readline()
-                if not line.endswith(b"\n"):  # the end, or a record that is being written
-                    return False
-                self._take(line[:-1])
-                self._read += len(line)
-            return True
+        new, replaced = FrameReader(), FrameReader()
+        try:
+            with (self._directory / FILE).open("rb") as lines:
+                lines.seek(self._read)
+                for _ in range(AT_ONCE):
+                    line = lines.readline()
+                    if not line.endswith(b"\n"):  # the end, or a record that is being written
+                        return False
+                    self._take(line[:-1], new, replaced)
+                    self._read += len(line)
+                return True
+        finally:
+            self.distributions.add(new.frame())
+            self.distributions.add(replaced.frame(), -1)
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes, new: FrameReader, replaced: FrameReader) -> None:
         try:
             rollout = rollout_of(opened(line))
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -162,10 +169,11 @@ class LiveRecords:
             return
         if (number := self._numbers.get(rollout.key)) is not None:
             earlier = _record(self._directory, self.places[number])
-            self.table.distributions.remove(earlier)
+            replaced.add(earlier)
             self.so_far.remove(earlier)
         self._numbers[rollout.key] = len(self.places)
         self.so_far.add(rollout)
+        new.add(rollout)
         self.rows.append(encoded(self.table.row(rollout)))
         self.places.append((self._read, len(line)))
 

@@ -92,14 +92,14 @@ class BlockTransition:
         rollout = await run_rollout(
             key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget, self._host.sandboxes
         )
-        went_well = any(call.error_kind is None for call in rollout.calls)  # there is one at most that was relayed
-        status, reason = ("ok", "") if went_well else ("infra_error", rollout.reason or "no call was made")
+        is_successful = any(call.error_kind is None for call in rollout.calls)  # there is one at most that was relayed
+        status, reason = ("ok", "") if is_successful else ("infra_error", rollout.reason or "no call was made")
         name = f"{key} before block {self._number}"
         primer = dataclasses.replace(
             rollout, suite="", scenario=name, variant="default", trial=1, kind="primer", status=status, reason=reason
         )
         await self._host.record(primer)
-        return went_well
+        return is_successful
 
 
 class FirstCallOnly:

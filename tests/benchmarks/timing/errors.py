@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import TypeVar
 
-from pytest_agentbench.metrics import stamps, timings
+from pytest_agentbench.metrics import timings
+from pytest_agentbench.metrics.stamps import LateStamps
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.stats.percentiles import percentile
 from tests.benchmarks.measurement import BenchmarkError
@@ -100,7 +101,7 @@ def compare(pairs: Sequence[tuple[LLMCall, Served]]) -> Errors:
         errors.gap += [later - earlier for earlier, later in pairwise(off)]
         errors.late += [(event.sent_ns - event.due_ns) / NS_PER_MS for event in sent]
         errors.send += [(event.after_ns - event.sent_ns) / NS_PER_MS for event in sent]
-        errors.clean += stamps.clean_stamps(call)[0]
+        errors.clean += LateStamps.of(call).clean
         errors.kernel += call.stamp == "kernel"
         errors.tokens += sum(event.tokens for event in sent)
     return errors

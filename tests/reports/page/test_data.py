@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.reports import page
-from pytest_agentbench.reports.page.distributions import bin_of
+from pytest_agentbench.reports.page.distributions import bins_of
 from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.reports.page.server import MOST, thin
 from pytest_agentbench.reports.page.shell import inert
@@ -70,7 +71,7 @@ def test_the_policy_allows_no_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "number"), [(1.0, 0), (10.0, 96), (0.0, -192), (99.9, 191)])
 def test_bins(value: float, number: int) -> None:
     """Ninety-six in each power of ten, the first from 1 on; nothing is below 0.01."""
-    assert number == bin_of(value)
+    assert [number] == bins_of(np.array([value])).tolist()
 
 
 def test_a_line_of_many_points_keeps_its_peaks() -> None:
@@ -97,11 +98,11 @@ def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     """Of an older schema, or with a journal no record of which can be read, there is no empty table, but what makes it again."""
     file = run_directory(tmp_path / "old", rollout("a"), rollout("b")) / "run.json"
     whole = file.read_text()
-    file.write_text(whole.replace("agentbench-run/6", "agentbench-run/3"))
+    file.write_text(whole.replace("agentbench-run/7", "agentbench-run/3"))
     for command in ("report", "watch"):
         assert 4 == main([command, "old", "--reports", str(tmp_path)])
         said = capsys.readouterr().err
-        assert "is of schema agentbench-run/3, and this version reads agentbench-run/6; `pytest -q` makes it again" in said
+        assert "is of schema agentbench-run/3, and this version reads agentbench-run/7; `pytest -q` makes it again" in said
     file.write_text(whole)
     journal = tmp_path / "old" / "rollouts.jsonl"
     lines = [opened(line) for line in journal.read_bytes().splitlines()]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pytest_agentbench.metrics.calendar import Calendar
+from pytest_agentbench.metrics.columns import Column
 from pytest_agentbench.records import Rollout, Scale, scale_in
-from pytest_agentbench.runs.calendar import Calendar
-from pytest_agentbench.tables.columns import Column
 
 
 class Origin(NamedTuple):
@@ -29,6 +29,7 @@ class RolloutPlace(NamedTuple):
 
     origin: Origin
     rollout: Rollout
+    number: int = 0  # of its row in a table of rollouts, counted from 0
 
 
 #: What every row says of the rollout that it is of. `of` takes a row with a `place`.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pytest_agentbench.metrics import registry, timings
-from pytest_agentbench.records import UNDECLARED, LLMCall, Rollout, Scale
-from pytest_agentbench.tables.columns import Column
-from pytest_agentbench.tables.places import PLACE, RolloutPlace
+from pytest_agentbench.metrics.columns import Column, Hidden
+from pytest_agentbench.metrics.places import PLACE, RolloutPlace
+from pytest_agentbench.metrics.windows import PARTS, split
+from pytest_agentbench.records import UNDECLARED, Attempt, LLMCall, Program, Rollout, Scale
 
 
-class RolloutRow(NamedTuple):
+@dataclass(frozen=True)
+class RolloutRow:
     """One rollout."""
 
     place: RolloutPlace
@@ -22,6 +26,27 @@ class RolloutRow(NamedTuple):
 
     def epoch_s(self, stamp: int) -> float | None:
         return self.place.origin.calendar.epoch_s(self.rollout.session, stamp)
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Part of the rollout -> milliseconds that it had; empty if the rollout has no times."""
+        return {part: duration / 1e6 for part, duration in split(self.rollout).items()} if self.rollout.ended_ns else {}
+
+
+class SpanRow(NamedTuple):
+    """An attempt at a rollout, or a program of it."""
+
+    number: int  # of the rollout's row
+    span: Attempt | Program
+
+
+class DraftRow(NamedTuple):
+    """A score that the first and the chosen draft of a rollout have."""
+
+    number: int  # of the rollout's row
+    score: str
+    first: float
+    chosen: float
 
 
 class ScoreRow(NamedTuple):
@@ -38,6 +63,15 @@ class ScoreRow(NamedTuple):
     def scale(self) -> Scale:
         """Of the score; that of a part is unknown."""
         return UNDECLARED if self.part else self.place.origin.scale(self.place.rollout.key.group, self.score)
+
+
+def draft_rows(place: RolloutPlace) -> Iterator[DraftRow]:
+    """Yields the scores of a rollout whose agent judges its own work."""
+    drafts = place.rollout.drafts
+    chosen = next((draft.scores for draft in drafts if draft.chosen), {})
+    for name, score in drafts[0].scores.items() if drafts else ():
+        if name in chosen:
+            yield DraftRow(place.number, name, float(score), float(chosen[name]))
 
 
 def score_rows(place: RolloutPlace) -> Iterator[ScoreRow]:
@@ -65,14 +99,27 @@ def _total(tokens: Callable[[LLMCall], int | None]) -> Callable[[RolloutRow], in
 
 
 def _metric(value: Callable[[Rollout], float]) -> Callable[[RolloutRow], float | None]:
-    return lambda row: value(row.rollout) / 1e6 if row.rollout.started_ns else None
+    return lambda row: value(row.rollout) / 1e6 if row.rollout.ended_ns else None
+
+
+def _part(part: str) -> Column[RolloutRow]:
+    """Returns the column of the time that a part of a rollout had, see `windows.split`."""
+    about = f"the time that `{part}` had, of a rollout whose time is known"
+    return Hidden(f"{part}_part_ms", "number", about, lambda row: row.parts.get(part))
 
 
 def _better(row: ScoreRow) -> str | None:
     return row.scale.better if row.scale.declared else None
 
 
-ROLLOUTS: tuple[Column[Any], ...] = (
+def columns() -> tuple[Column[Any], ...]:
+    """Returns the columns of rollouts, with those of all metrics that are registered by now."""
+    functions = {metric: metric.of_rollout for metric in registry.METRICS if metric.of_rollout is not None}
+    metrics = (Column(metric.key, "number", metric.definition, _metric(function), "ms") for metric, function in functions.items())
+    return *_BEFORE, *metrics, *_BEHIND
+
+
+_BEFORE: tuple[Column[Any], ...] = (
     *PLACE,
     Column("session", "count", "which session of the run it ran in, counted from 1", lambda row: row.rollout.session),
     Column("cluster", "text", "of its scenario", lambda row: row.rollout.cluster),
@@ -81,11 +128,9 @@ ROLLOUTS: tuple[Column[Any], ...] = (
     Column("attempts", "count", "how many there were, this one included", lambda row: len(row.rollout.attempts)),
     Column("started_s", "number", "start of the last attempt, since 1970", lambda row: row.epoch_s(row.rollout.started_ns), "s"),
     Column("ended_s", "number", "end of it, since 1970", lambda row: row.epoch_s(row.rollout.ended_ns), "s"),
-    *(
-        Column(metric.key, "number", metric.definition, _metric(metric.of_rollout), "ms")
-        for metric in registry.METRICS
-        if metric.of_rollout is not None
-    ),
+)
+
+_BEHIND: tuple[Column[Any], ...] = (
     Column("turns", "count", "LLM calls that the agent made", lambda row: row.rollout.turns),
     Column("calls", "count", "LLM calls of the last attempt, failed ones included", lambda row: len(row.rollout.calls)),
     Column("failed_calls", "count", "of them, those that failed", lambda row: len(row.rollout.calls) - len(_good(row.rollout))),
@@ -95,6 +140,38 @@ ROLLOUTS: tuple[Column[Any], ...] = (
     Column("prompt_tokens", "number", "of good calls", _total(lambda call: call.prompt_tokens), "tokens"),
     Column("cached_tokens", "number", "prompt tokens from the prefix cache", _total(lambda call: call.cached_tokens), "tokens"),
     Column("output_tokens", "number", "of good calls", _total(timings.output_tokens), "tokens"),
+    # columns that only metrics use
+    Hidden("group", "text", "the suite, or `suite-variant`", lambda row: row.rollout.key.group),
+    Hidden("is_evaluable", "flag", "whether it ended as `ok` or `limit`", lambda row: row.rollout.evaluable),
+    Hidden("started_ns", "count", "by the session's clock; 0 if the time is unknown", lambda row: row.rollout.started_ns),
+    Hidden("ended_ns", "count", "by the session's clock; 0 if the time is unknown", lambda row: row.rollout.ended_ns),
+    Hidden("drafts", "count", "drafts of an agent that judges its own work", lambda row: len(row.rollout.drafts)),
+    Hidden("is_accepted", "flag", "whether one of them was accepted", lambda row: any(each.accepted for each in row.rollout.drafts)),
+    *map(_part, PARTS),
+)
+
+#: Each attempt at a rollout: the time in which it was under way.
+ATTEMPTS: tuple[Column[Any], ...] = (
+    Column("rollout", "count", "number of its rollout's row", lambda row: row.number),
+    Column("session", "count", "which session of the run it ran in", lambda row: row.span.session),
+    Column("started_ns", "count", "by the session's clock", lambda row: row.span.started_ns),
+    Column("ended_ns", "count", "by the session's clock", lambda row: row.span.ended_ns),
+)
+
+#: Each program of a command agent: the time in which it ran.
+PROGRAMS: tuple[Column[Any], ...] = (
+    Column("rollout", "count", "number of its rollout's row", lambda row: row.number),
+    Column("started_ns", "count", "by the session's clock", lambda row: row.span.started_ns),
+    Column("ended_ns", "count", "by the session's clock", lambda row: row.span.ended_ns),
+    Column("cpu_s", "number", "CPU time of all its processes", lambda row: row.span.cpu_s, "s"),
+)
+
+#: Each score that the first and the chosen draft of a rollout have.
+DRAFTS: tuple[Column[Any], ...] = (
+    Column("rollout", "count", "number of its rollout's row", lambda row: row.number),
+    Column("score", "text", "the scorer", lambda row: row.score),
+    Column("first", "number", "of the first draft", lambda row: row.first),
+    Column("chosen", "number", "of the draft that counts", lambda row: row.chosen),
 )
 
 SCORES: tuple[Column[Any], ...] = (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from pytest_agentbench.metrics.turns import Turns
+from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import Rollout
 
 ROUNDED_NS = 1_000  # nanoseconds that `started_at` may be off by, being a float: stamps of imported runs count from 1970 themselves
@@ -52,10 +53,10 @@ class TurnCalendar(Calendar):
     A time within a turn is as far from the start of that turn as by the calendar; one between two turns is where the next one begins.
     """
 
-    def __init__(self, calendar: Calendar, turns: Turns) -> None:
-        """`calendar` knows the sessions of all turns whose times are known."""
+    def __init__(self, calendar: Calendar, turns: Mapping[int, Sequence[Span]]) -> None:
+        """`calendar` knows the sessions of all turns whose times are known, `turns` has the turns of each session (`Slice.turns`)."""
         super().__init__(calendar._began)
-        spans = [(calendar.epoch_ns(session, stamp), end - stamp) for session, own in turns.sessions.items() for stamp, end in own]
+        spans = [(calendar.epoch_ns(session, stamp), end - stamp) for session, own in turns.items() for stamp, end in own]
         known = sorted((start, length) for start, length in spans if start is not None)
         self._starts, self._lengths = [start for start, _ in known], [length for _, length in known]
         self._before = [0, *accumulate(self._lengths)]  # nanoseconds of all turns before the one of the same place

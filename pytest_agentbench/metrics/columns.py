@@ -1,0 +1,168 @@
+"""Columns: what a row of a table has, under which name and in which unit, and how values are kept while rows are added."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row = TypeVar("Row")
+
+#: `number`: float64, NaN if there is none; `count`: int64; `flag`: bool; `text`: objects, None if there is none.
+ColumnKind = Literal["text", "number", "count", "flag"]
+
+NEVER = -(2**63)  # a stamp of what did not happen
+MOST = 2**62  # what servers count may be any number; a greater one is kept as this
+
+CODES: Mapping[str, str] = {"number": "d", "count": "q", "flag": "b"}  # of arrays that grow
+TYPES: Mapping[str, Any] = {"number": np.float64, "count": np.int64, "flag": np.bool_, "text": np.object_}
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A value that every row of a table has."""
+
+    name: str  # that of a duration ends in its unit: `ttft_ms`
+    kind: ColumnKind
+    about: str  # half a sentence
+    of: Callable[[Row], Any]  # None if a row has no value; a row always has a count and a flag
+    unit: str = ""  # ms | s | tokens | ...; empty if there is nothing to measure
+    exported: bool = True  # whether files have it
+
+
+#: A column that exports leave out: stamps of a session's clock, row numbers and intermediate values.
+Hidden = partial(Column, exported=False)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of one length. `table[name]` is a numpy array."""
+
+    name: str
+    every_head: tuple[Column[Any], ...]
+    columns: Mapping[str, NDArray[Any]]
+
+    @property
+    def heads(self) -> tuple[Column[Any], ...]:
+        """The columns that files have."""
+        return tuple(head for head in self.every_head if head.exported)
+
+    def __len__(self) -> int:
+        return len(self.columns[self.every_head[0].name])
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.columns[name]
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yields the rows of a file as Python's own values; None if there is no value."""
+        heads = self.heads
+        for place in range(len(self)):
+            yield tuple(known(self.columns[head.name][place]) for head in heads)
+
+    def where(self, mask: NDArray[np.bool_]) -> Table:
+        """Returns the rows for which the mask is true."""
+        return Table(self.name, self.every_head, {name: values[mask] for name, values in self.columns.items()})
+
+
+@dataclass
+class Growth(Generic[Row]):
+    """A table to which rows are added: eight bytes a value, and each text once."""
+
+    name: str
+    heads: Sequence[Column[Row]]
+    _values: list[Any] = field(init=False)
+    _texts: dict[str, str] = field(init=False, default_factory=dict)
+    _before: Table | None = field(init=False, default=None)  # the rows of the last table
+
+    def __post_init__(self) -> None:
+        self._values = self._empty()
+
+    def _empty(self) -> list[Any]:
+        return [[] if head.kind == "text" else array(CODES[head.kind]) for head in self.heads]
+
+    def add(self, row: Row) -> None:
+        for head, values in zip(self.heads, self._values, strict=True):
+            value = head.of(row)
+            if head.kind == "number":
+                values.append(math.nan if value is None else value)
+            elif head.kind == "text":
+                values.append(None if value is None else self._texts.setdefault(value, value))
+            else:
+                values.append(min(MOST, value))
+
+    def table(self) -> Table:
+        """Returns all rows so far. The first table shares the memory in which it grew; a later one is a copy."""
+        grown, self._values = self._values, self._empty()
+        columns = {}
+        for place, head in enumerate(self.heads):
+            columns[head.name], grown[place] = _as_array(grown[place], head.kind), None
+        if self._before is not None:
+            columns = {name: np.concatenate([self._before[name], values]) for name, values in columns.items()}
+        self._before = Table(self.name, tuple(self.heads), columns)
+        return self._before
+
+
+def _as_array(values: Any, kind: ColumnKind) -> NDArray[Any]:
+    """Returns the numpy array of a column; one of numbers shares the memory of the values."""
+    if kind == "text":
+        texts = np.empty(len(values), TYPES[kind])
+        texts[:] = values
+        return texts
+    return np.frombuffer(values, TYPES[kind]) if values else np.empty(0, TYPES[kind])
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Any number of values for each row of a table: those of row `i` are `values[starts[i] : starts[i + 1]]`."""
+
+    values: NDArray[Any]
+    starts: NDArray[np.int64]  # one more than rows
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many values each row has."""
+        return np.diff(self.starts)
+
+    def of(self, rows: NDArray[np.bool_]) -> NDArray[Any]:
+        """Returns the values of the rows for which the mask is true."""
+        return self.values if rows.all() else self.values[np.repeat(rows, self.counts)]
+
+
+@dataclass
+class RaggedGrowth:
+    """A Ragged to which rows are added; its values are whole numbers."""
+
+    _values: array[int] = field(init=False)
+    _starts: array[int] = field(init=False)
+    _before: Ragged | None = field(init=False, default=None)  # the rows of the last one
+
+    def __post_init__(self) -> None:
+        self._values, self._starts = array("q"), array("q", [0])
+
+    def add(self, values: Sequence[int]) -> None:
+        """Adds a row with its values."""
+        self._values.extend(values if all(-MOST < value < MOST for value in values) else [max(-MOST, min(value, MOST)) for value in values])
+        self._starts.append(len(self._values))
+
+    def ragged(self) -> Ragged:
+        """Returns all rows so far, as `Growth.table` does."""
+        values = np.frombuffer(self._values, np.int64) if self._values else np.empty(0, np.int64)
+        made = Ragged(values, np.frombuffer(self._starts, np.int64))
+        self._values, self._starts = array("q"), array("q", [0])
+        if (before := self._before) is not None:
+            starts = np.concatenate([before.starts, made.starts[1:] + len(before.values)])
+            made = Ragged(np.concatenate([before.values, made.values]), starts)
+        self._before = made
+        return made
+
+
+def known(value: Any) -> Any:
+    """Returns a value of a column as Python has it; None of NaN."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and math.isnan(plain) else plain

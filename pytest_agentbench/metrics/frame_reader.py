@@ -1,0 +1,87 @@
+"""Makes frames of rollouts, one rollout in memory at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from pytest_agentbench.metrics import call_columns, registry, rollout_columns, timings
+from pytest_agentbench.metrics.calendar import Calendar
+from pytest_agentbench.metrics.call_columns import CallRow
+from pytest_agentbench.metrics.columns import Growth, RaggedGrowth
+from pytest_agentbench.metrics.frame import Frame
+from pytest_agentbench.metrics.places import Origin, RolloutPlace
+from pytest_agentbench.metrics.rollout_columns import ATTEMPTS, DRAFTS, PROGRAMS, DraftRow, RolloutRow, SpanRow, draft_rows
+from pytest_agentbench.records import LLMCall, Rollout
+
+
+class FrameReader:
+    """A frame to which rollouts are added. More may be added to a frame that was given out already."""
+
+    def __init__(self, origin: Origin | None = None, *, events: bool = True) -> None:
+        """`origin` is the run that the rollouts are of. Without `events` their columns are empty: files of other tools have none."""
+        self._origin, self._with_events = origin or Origin("", Path(), Calendar()), events
+        self._rollouts: Growth[RolloutRow] = Growth("rollouts", rollout_columns.columns())
+        self._calls: Growth[CallRow] = Growth("calls", call_columns.columns())
+        self._attempts: Growth[SpanRow] = Growth("attempts", ATTEMPTS)
+        self._programs: Growth[SpanRow] = Growth("programs", PROGRAMS)
+        self._drafts: Growth[DraftRow] = Growth("drafts", DRAFTS)
+        self._stamps, self._tokens, self._lags, self._evened = RaggedGrowth(), RaggedGrowth(), RaggedGrowth(), RaggedGrowth()
+        self._gaps = defaultdict[str, RaggedGrowth](RaggedGrowth)
+        self._count = 0  # rollouts
+
+    def add(self, rollout: Rollout) -> None:
+        """Adds a rollout of the run."""
+        self._origin.calendar.learn(rollout)
+        self.add_place(RolloutPlace(self._origin, rollout))
+
+    def add_place(self, place: RolloutPlace) -> None:
+        """Adds a rollout of any run, whose calendar knows its session."""
+        place, self._count = place._replace(number=self._count), self._count + 1
+        self._rollouts.add(RolloutRow(place))
+        for attempt in place.rollout.attempts:
+            self._attempts.add(SpanRow(place.number, attempt))
+        for program in place.rollout.programs:
+            self._programs.add(SpanRow(place.number, program))
+        for draft in draft_rows(place):
+            self._drafts.add(draft)
+        for row in call_columns.rows(place):
+            self._calls.add(row)
+            if self._with_events:
+                self._add_events(row)
+
+    def _add_events(self, row: CallRow) -> None:
+        call = row.call
+        well = call.error_kind is None
+        self._stamps.add([chunk.at_ns for chunk in call.output])
+        self._tokens.add(tokens_of_events(call))
+        self._lags.add([chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None] if well else ())
+        for name in registry.latencies("event"):
+            self._gaps[name].add([*map(int, row.values[name])] if well else ())
+        self._evened.add(timings.itl_ns(row.late.evened) if row.late.places else ())
+
+    def frame(self) -> Frame:
+        """Returns all that was added so far."""
+        return Frame(
+            self._rollouts.table(),
+            self._calls.table(),
+            self._attempts.table(),
+            self._programs.table(),
+            self._drafts.table(),
+            self._stamps.ragged(),
+            self._tokens.ragged(),
+            self._lags.ragged(),
+            {name: self._gaps[name].ragged() for name in registry.latencies("event")},
+            self._evened.ragged(),
+            registry.functions(),
+        )
+
+
+def tokens_of_events(call: LLMCall) -> list[int]:
+    """Returns the tokens of each output event as the server counts them; the last one has the rest. Nothing if it does not count."""
+    earlier = call.output[:-1]
+    if not any(chunk.tokens is not None for chunk in earlier):
+        return []
+    so_far = [0, *accumulate((chunk.tokens or 0 for chunk in earlier), max), timings.output_tokens(call)]
+    return [after - before for before, after in pairwise(so_far)]

@@ -1,0 +1,136 @@
+"""Metrics that a slice of a run has one number of. Each is a function of the slice; None if the number is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_agentbench.metrics import timings
+from pytest_agentbench.metrics.terms import GOOD, verdicts_of
+from pytest_agentbench.stats.arrays import unknown
+
+if TYPE_CHECKING:
+    from pytest_agentbench.metrics.cost import TokenPrices
+    from pytest_agentbench.metrics.frame import Rows, Slice
+    from pytest_agentbench.stats.arrays import Counts, Floats, Mask
+
+
+def ratio(amount: float | None, over: float | None) -> float | None:
+    """Returns an amount divided by another; None if either is unknown, or the second is 0."""
+    return amount / over if amount is not None and over else None
+
+
+def output_tokens_per_s(part: Slice) -> float | None:
+    return ratio(part.output_tokens, part.seconds)
+
+
+def rollouts_per_hour(part: Slice) -> float | None:
+    return ratio(part.rollouts_done * 3600, part.seconds)
+
+
+def calls_per_minute(part: Slice) -> float | None:
+    return ratio(part.calls_done * 60, part.seconds)
+
+
+def speedup(part: Slice) -> float | None:
+    """Returns output tokens per second of the slice divided by the mean of its calls."""
+    of_calls = part.known("call_output_tokens_per_s")
+    return timings.speedup(output_tokens_per_s(part), float(of_calls.mean()) if len(of_calls) else None)
+
+
+def prefix_cache_hit_ratio(part: Slice) -> float | None:
+    return hit_ratio(part.successful_calls.__getitem__)
+
+
+def hit_ratio(column: Callable[[str], Floats]) -> float | None:
+    """Returns cached prompt tokens / prompt tokens of calls whose columns are given."""
+    cached, prompt = _cached(column)
+    return ratio(float(cached.sum()), float(prompt.sum()))
+
+
+def call_prefix_cache_hit_ratio(part: Slice) -> float | None:
+    cached, prompt = _cached(part.successful_calls.__getitem__)
+    return float((cached / prompt).mean()) if len(prompt) else None
+
+
+def _cached(column: Callable[[str], Floats]) -> tuple[Floats, Floats]:
+    """Returns the cached tokens and the prompt tokens of each call whose usage names both."""
+    cached, prompt = column("cached_tokens"), column("prompt_tokens")
+    known = (cached >= 0) & (prompt > 0)  # neither holds of NaN
+    return cached[known], prompt[known]
+
+
+def call_verdicts(part: Slice) -> Counts:
+    """Returns GOOD, BAD or UNKNOWN for each call, as `verdicts_of` does."""
+    return verdicts_of(part.calls.__getitem__, ~part.frame.is_successful[part.calls.mask], part.terms.objectives)
+
+
+def goodput_per_s(part: Slice) -> float | None:
+    return ratio(int((call_verdicts(part) == GOOD).sum()), part.seconds) if part.terms.objectives else None
+
+
+class Tokens(NamedTuple):
+    """Tokens that calls name, those that failed included."""
+
+    prompt: int
+    cached: int  # of the prompt
+    output: int
+    is_known: bool  # whether every call that went well names its prompt tokens
+
+    @classmethod
+    def of(cls, calls: Rows) -> Tokens:
+        prompt, cached = calls["prompt_tokens"], calls["cached_tokens"]
+        is_known = not (unknown(prompt) & calls["is_successful"]).any()
+        return cls(int(prompt[prompt > 0].sum()), int(cached[cached > 0].sum()), int(calls["output_tokens"].sum(dtype=float)), is_known)
+
+    def cost(self, prices: TokenPrices) -> float | None:
+        """Returns what they cost; None if not all are known."""
+        return prices.of(self.prompt, self.cached, self.output) if self.is_known else None
+
+
+def measured_rollouts(part: Slice) -> int:
+    """Returns how many rollouts ended as `ok`, `limit` or `agent_error`."""
+    return int(_measured(part).sum())
+
+
+def _measured(part: Slice) -> Mask:
+    status = part.rollouts["status"]
+    mask: Mask = (status == "ok") | (status == "limit") | (status == "agent_error")
+    return mask
+
+
+def tokens_per_rollout(part: Slice) -> float | None:
+    """The mean over measured rollouts of the tokens of their last attempts."""
+    is_measured = part.chosen.copy()
+    is_measured[part.chosen] = _measured(part)
+    calls = part.frame.calls
+    tokens = Tokens.of(part.calls.of(calls["is_last"] & is_measured[calls["rollout"]]))
+    return ratio(tokens.prompt + tokens.output, measured_rollouts(part)) or None if tokens.is_known else None
+
+
+def seconds_per_rollout(part: Slice) -> float | None:
+    """The mean over measured rollouts of the duration of their last attempts."""
+    took = (part.rollouts["ended_ns"] - part.rollouts["started_ns"])[_measured(part)]
+    return ratio(float(took.sum()) / 1e9, len(took)) or None
+
+
+def score_per_1k_tokens(part: Slice) -> float | None:
+    tokens = tokens_per_rollout(part)
+    return ratio(part.terms.score, tokens and tokens / 1000)
+
+
+def score_per_second(part: Slice) -> float | None:
+    return ratio(part.terms.score, seconds_per_rollout(part))
+
+
+def cost(part: Slice) -> float | None:
+    """What all calls of all attempts cost. None without prices, or if a call that went well names no prompt tokens."""
+    return Tokens.of(part.calls).cost(part.terms.prices) if part.terms.prices else None
+
+
+def cost_per_rollout(part: Slice) -> float | None:
+    return ratio(cost(part), measured_rollouts(part))
+
+
+def cost_per_pass(part: Slice) -> float | None:
+    return ratio(cost(part), part.terms.passed)

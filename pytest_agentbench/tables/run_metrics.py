@@ -1,0 +1,70 @@
+"""The table `metrics`: a row for each number that run.json has of a run, of a window of it, of its arms, its suites and their roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.columns import Column
+from pytest_agentbench.metrics.frame import STATISTICS, MetricValue
+from pytest_agentbench.records import arm_of, suite_of
+from pytest_agentbench.runs.contents import Run
+
+
+class MetricRow(NamedTuple):
+    """One number of one part of a run."""
+
+    run: str
+    part: str
+    suite: str | None = None
+    variant: str | None = None
+    arm: str | None = None
+    role: str | None = None
+    metric: str = ""
+    statistic: str | None = None
+    value: float | None = None
+    unit: str | None = None
+
+
+def rows(name: str, run: Run) -> Iterator[MetricRow]:
+    """Yields the numbers of a run, whose directory has that name."""
+    yield from _numbers(MetricRow(name, "run"), run.performance.metrics)
+    if window := run.performance.window:
+        yield from _numbers(MetricRow(name, "window"), {**window.latencies, **window.metrics})
+    for arm in run.ab.arms if run.ab else ():
+        yield from _numbers(MetricRow(name, "arm", arm=arm.name), arm.metrics)
+    for group, suite in run.suites.items():
+        own = MetricRow(name, "suite", suite_of(group, suite.variant), suite.variant, arm_of(suite.variant) if run.ab else None)
+        yield from _numbers(own, suite.efficiency.metrics, suite.efficiency.currency)
+        for role, use in suite.roles.items():
+            numbers: Mapping[str, MetricValue] = {"ttft_ms": use.ttft_ms, "e2e_ms": use.e2e_ms, "cost": use.cost}
+            yield from _numbers(own._replace(part="role", role=role), numbers, use.currency)
+
+
+def _numbers(part: MetricRow, values: Mapping[str, MetricValue], currency: str | None = None) -> Iterator[MetricRow]:
+    """Yields a row for each number, and for each statistic of a duration; none for what is unknown."""
+    for metric in registry.METRICS:
+        value = values.get(metric.key)
+        if value is None:
+            continue
+        row = part._replace(metric=metric.name)
+        if isinstance(value, float | int):
+            yield row._replace(value=value, unit=currency if metric.money else None)
+            continue
+        known = {statistic: number for statistic in STATISTICS if (number := getattr(value, statistic)) is not None}
+        yield from (row._replace(statistic=name, value=number, unit=None if name == "n" else "ms") for name, number in known.items())
+
+
+RUN_METRICS: tuple[Column[Any], ...] = (
+    Column("run", "text", "the run's directory", lambda row: row.run),
+    Column("part", "text", "what the number is of: `run`, `window`, `arm`, `suite` or `role`", lambda row: row.part),
+    Column("suite", "text", "the suite, of a suite or a role", lambda row: row.suite),
+    Column("variant", "text", "the variant of the suite, `default` where there are none", lambda row: row.variant),
+    Column("arm", "text", "the arm, of a run with arms", lambda row: row.arm),
+    Column("role", "text", "the role", lambda row: row.role),
+    Column("metric", "text", "the [metric](metrics.md#serving-metrics)", lambda row: row.metric),
+    Column("statistic", "text", "of a duration `n`, `mean`, `p50`, ...; nothing for a single number", lambda row: row.statistic),
+    Column("value", "number", "the number", lambda row: row.value),
+    Column("value_unit", "text", "`ms` of durations, the currency of costs", lambda row: row.unit),
+)
