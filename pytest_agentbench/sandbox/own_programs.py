@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import io
+import shutil
 import tarfile
 import tempfile
 import threading
@@ -62,7 +65,14 @@ def empty_preload(container: Any) -> None:
 
 _known: dict[str, OwnPrograms] = {}
 _lock = threading.Lock()
-_folder = tempfile.TemporaryDirectory(prefix="agentbench-programs-")
+
+
+@functools.cache
+def _folder() -> Path:
+    """Returns the folder of all programs, which is there until this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="agentbench-programs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def programs_of(engine: Any, image: Any) -> OwnPrograms:
@@ -94,7 +104,7 @@ def _collected(engine: Any, image: Any) -> OwnPrograms:
 
 def _packed(collected: bytes) -> OwnPrograms:
     """The tar begins with a file where the folder goes: an engine removes a folder for it, with all that an agent has put there."""
-    file = Path(_folder.name, hashlib.sha256(collected).hexdigest())
+    file = Path(_folder(), hashlib.sha256(collected).hexdigest())
     dynamic = False
     with closing(io.BytesIO(collected)) as source, tarfile.open(fileobj=source) as found, tarfile.open(file, "w") as tar:
         tar.addfile(tarfile.TarInfo(PLACE.strip("/")))
