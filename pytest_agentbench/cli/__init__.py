@@ -21,7 +21,6 @@ COMMANDS: Mapping[str, str] = {
     "download": "pytest_agentbench.cli.download:add",
     "subset": "pytest_agentbench.cli.subset:add",
     "backend": "pytest_agentbench.cli.backend:add",
-    "diff": "pytest_agentbench.cli.diff:add",
     "compare": "pytest_agentbench.cli.compare:add",
     "trend": "pytest_agentbench.cli.trend:add",
     "doctor": "pytest_agentbench.cli.doctor:add",

@@ -1,4 +1,4 @@
-"""`agentbench compare`: several runs side by side."""
+"""`agentbench compare`: two runs or more side by side."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ FORMATS = ("text", "markdown")
 
 def add(commands: Any) -> None:
     """The parser of this command."""
-    compare = commands.add_parser("compare", help="put several runs side by side: setups, scores, speed, scenarios that flipped")
+    compare = commands.add_parser("compare", help="put runs side by side: setups, scores, speed, scenarios that differ")
     compare.add_argument("names", nargs="+", metavar="RUN", help="run directories, their names in reports/, or a directory of runs")
     compare.add_argument("--reference", metavar="RUN", help="what the others are compared with (default: the first)")
     compare.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"of what is printed (default: {FORMATS[0]})")
+    compare.add_argument("--details", action="store_true", help="scenarios that differ in any score, and those left out (two runs: always)")
     compare.takes_reports()
     compare.set_defaults(run=run_compare)
 
@@ -30,18 +31,19 @@ def run_compare(options: argparse.Namespace) -> None:
     from pytest_agentbench.reports.run_comparison import markdown, write_several
 
     runs = _read(options)
+    details = options.details or len(runs.runs) == 2
     if options.format == "text":
-        write_several(PlainOutput(), runs)
+        write_several(PlainOutput(), runs, details=details)
         return
-    for line in markdown(runs):
+    for line in markdown(runs, details=details):
         print(line)
 
 
 def _read(options: argparse.Namespace) -> RunComparison:
     """The runs, the reference first; raises ConfigError where there are not two."""
     from pytest_agentbench.cli.run_names import runs_of
-    from pytest_agentbench.gate.diff import read
     from pytest_agentbench.gate.run_comparison import RunComparison, distinct
+    from pytest_agentbench.gate.run_pair import read
     from pytest_agentbench.runs.directory import name_of
     from pytest_agentbench.runs.run_file import find_run
 

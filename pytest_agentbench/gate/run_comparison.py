@@ -8,7 +8,7 @@ from functools import partial
 
 from pytest_agentbench.gate.ab import compare_scores
 from pytest_agentbench.gate.comparability import uncounted
-from pytest_agentbench.gate.diff import ComparedRun, doubts, latencies_of, shared_scenarios
+from pytest_agentbench.gate.run_pair import ComparedRun, doubts, latencies_of, shared_scenarios
 from pytest_agentbench.gate.values import passes, samples
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import Decision
@@ -158,8 +158,9 @@ def _apart(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> 
     """Returns why the values of a score of two runs do not mean the same, or not all of them; empty if they do."""
     if _scored_apart(reference, run, group, score):
         return f"{score} came about in another way"
-    if not run.evidence.scale(group, score).is_comparable(reference.evidence.scale(group, score)):
-        return f"{score} is on another scale"
+    here, there = (each.evidence.scale(group, score) for each in (run, reference))
+    if not here.is_comparable(there):
+        return f"{score} is on another scale: {there.text}; now {here.text}"
     sides = (
         (each.facts.id, uncounted(score, each.evidence.scale(group, score), each.evidence.groups.get(group, ())))
         for each in (reference, run)
@@ -204,6 +205,8 @@ def doubt_sentences(runs: RunComparison) -> Iterator[str]:
     for name, run in runs.others.items():
         if why := "; ".join(doubts(runs.reference, run, (first, name))):
             yield f"speeds of {name} are not compared with those of {first}: {why}"
+        if run.facts.settings.slo != runs.reference.facts.settings.slo:
+            yield f"goodput of {name} is of calls that met other objectives than those of {first}"
     for group in runs.groups:
         scores = dict.fromkeys(score for run in runs.runs if group in run.facts.suites for score in run.facts.suites[group].scores)
         for name, run in runs.others.items():
@@ -235,12 +238,23 @@ def _contents(run: ComparedRun, group: str) -> dict[str, str]:
     return {trial.scenario: str(trial.content.get("scenario", "")) for trial in run.evidence.groups.get(group, ())}
 
 
-def flips(runs: RunComparison, group: str) -> list[Flip]:
-    """Scenarios of a suite whose main score, or whose passing by the reference's floor, is not the same in all runs."""
+def compared_scores(runs: RunComparison, group: str) -> list[str]:
+    """Returns the scores of a suite that the reference has, the main one first; none if it does not have the suite."""
     suite = runs.reference.facts.suites.get(group)
-    if suite is None:
-        return []
-    cells = [_cells(run, runs.reference, group, suite.main_score) for run in runs.runs]
+    return [*suite.scores] if suite else []
+
+
+def left_out(runs: RunComparison, run: ComparedRun, group: str) -> dict[str, int]:
+    """Returns reason -> scenarios of a suite that are not compared with the reference in the main score."""
+    scores = compared_scores(runs, group)
+    if not scores or _why_no_score(runs.reference, run, group, scores[0]):
+        return {}
+    return vars(pair(*(_samples(each, group, scores[0]) for each in (run, runs.reference)))[1])
+
+
+def flips(runs: RunComparison, group: str, score: str) -> list[Flip]:
+    """Scenarios of a suite whose score, or whose passing by the reference's floor for it, is not the same in all runs."""
+    cells = [_cells(run, runs.reference, group, score) for run in runs.runs]
     scenarios = dict.fromkeys(name for each in cells for name in each)
     every = (Flip(name, tuple(each.get(name) for each in cells)) for name in scenarios)
     return sorted((each for each in every if each.differs), key=lambda each: each.order)
@@ -250,7 +264,7 @@ def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> 
     """Scenario -> how it went, of those that the reference has with equal content."""
     if _scored_apart(reference, run, group, score):
         return {}
-    bar = bar_of(reference, group)
+    bar = bar if (bar := bar_of(reference, group)) and bar.score == score else None
     pairs, _ = pair(*(_samples(each, group, score) for each in (run, reference)))
     passed = passes(run.evidence.groups.get(group, ()), bar) if bar else {}
     return {

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import Any
 
-from pytest_agentbench.gate.diff import compared_parts, setup_changes
 from pytest_agentbench.gate.run_comparison import (
     PERCENTILES,
     ReferenceComparison,
     RunComparison,
     ScenarioResult,
+    compared_scores,
     distinct,
     doubt_sentences,
     flips,
     latency_against,
+    left_out,
     passes_against,
     score_against,
 )
+from pytest_agentbench.gate.run_pair import Changed, compared_parts, setup_changes
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.reports.columns import columns, cut, fold
-from pytest_agentbench.reports.diff import changed_text
+from pytest_agentbench.reports.gates import MISSING
 from pytest_agentbench.reports.markup import prose, table
 from pytest_agentbench.reports.terminal import TerminalReporter
-from pytest_agentbench.reports.words import number, significant, statuses_text
+from pytest_agentbench.reports.words import number, retried_text, significant, statuses_text
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.stats.decisions import FAIL, PASS
 
@@ -32,6 +37,10 @@ WIDTH = 100  # columns of a terminal
 LONGEST = 22  # columns of a run's name
 MOST = 20  # scenarios in a terminal
 GAP = "  "
+VALUE = 60  # characters of a value of the setup
+
+#: What a part of the setup says of something that one of the runs does not have.
+NOTHING = {"packages": "not installed", **dict.fromkeys(("code", "model", "hardware", "host"), "unknown")}
 
 BETTER, FASTER = {PASS: "better", FAIL: "worse"}, {PASS: "faster", FAIL: "slower"}
 
@@ -61,8 +70,8 @@ class Section:
     rows: tuple[TableRow, ...]
 
 
-def write_several(terminal: TerminalReporter, runs: RunComparison) -> None:
-    """Everything, as `agentbench compare` prints it, in 100 columns."""
+def write_several(terminal: TerminalReporter, runs: RunComparison, *, details: bool) -> None:
+    """Writes everything, as `agentbench compare` prints it, in 100 columns; `details` as in `flip_sections`."""
     runs = replace(runs, names=distinct([cut(name, LONGEST) for name in runs.names]))
     terminal.write_sep("=", "agentbench compare", bold=True)
     longest = max(11, *map(columns, runs.names))
@@ -73,25 +82,25 @@ def write_several(terminal: TerminalReporter, runs: RunComparison) -> None:
         _write_folded(terminal, part, line)
     for each in sections(runs):
         _write_section(terminal, each, runs.names)
-    for each in flip_sections(runs, MOST):
+    for each in flip_sections(runs, details=details, most=MOST):
         _write_section(terminal, each, runs.names)
     terminal.write_line("how to read it", bold=True)
-    for sentence in (HOW.replace("NAME", runs.names[0]), *doubt_sentences(runs)):
+    for sentence in (HOW.replace("NAME", runs.names[0]), *(detail_sentences(runs) if details else ()), *doubt_sentences(runs)):
         for line in fold(sentence, WIDTH):
             terminal.write_line(line)
 
 
-def markdown(runs: RunComparison) -> Iterator[str]:
-    """The same, all scenarios that flipped in it, as Markdown."""
+def markdown(runs: RunComparison, *, details: bool) -> Iterator[str]:
+    """Yields the same as Markdown, with all scenarios that differ."""
     yield f"# {prose(' | '.join(runs.names))}\n"
     yield from (f"- **{prose(name)}**: {prose(line)}" for name, line in _run_lines(runs))
     yield "\n## Setup\n"
     yield from (f"- {prose(part)}: {prose(line)}" for part, line in setup_lines(runs))
-    for each in (*sections(runs), *flip_sections(runs)):
+    for each in (*sections(runs), *flip_sections(runs, details=details)):
         yield f"\n## {prose(each.title)}\n"
         yield from table(["", *map(prose, runs.names)], [[prose(row.title.strip()), *map(prose, row.cells)] for row in each.rows])
     yield f"\n{prose(HOW.replace('NAME', runs.names[0]))}"
-    yield from (f"\n{prose(sentence)}." for sentence in doubt_sentences(runs))
+    yield from (f"\n{prose(sentence)}." for sentence in (*(detail_sentences(runs) if details else ()), *doubt_sentences(runs)))
 
 
 def _run_lines(runs: RunComparison) -> Iterator[tuple[str, str]]:
@@ -116,6 +125,33 @@ def setup_lines(runs: RunComparison) -> Iterator[tuple[str, str]]:
     told = [compared_parts(runs.reference, run) for run in runs.others.values()]
     if same := [part for part in first.hashes if part not in differing and all(part in each for each in told)]:
         yield "the same", "everything" if same == [*first.hashes] else ", ".join(same)
+
+
+def changed_text(changed: Changed) -> str:
+    """`shop.temperature: 0.0 -> 0.6`; of lists only what differs, of prompts and tools that their texts do."""
+    if changed.part in ("prompts", "tools") and isinstance(changed.old, str) and isinstance(changed.new, str):
+        return f"{changed.path}: another text (hash {changed.old} -> {changed.new})"
+    if isinstance(changed.old, list) and isinstance(changed.new, list):
+        return f"{changed.path}: {_list_text(changed.old, changed.new)}"
+    nothing = NOTHING.get(changed.part, "unset")
+    return f"{changed.path}: {_short(changed.old, nothing)} -> {_short(changed.new, nothing)}"
+
+
+def _list_text(old: Sequence[Any], new: Sequence[Any]) -> str:
+    """`... 32768 -> 65536 ...`: the places in which two lists differ."""
+    before, after = ([_short(each, "null") for each in every] for every in (old, new))
+    places = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return "; ".join(
+        f"{' '.join(before[a:b]) or 'nothing'} -> {' '.join(after[c:d]) or 'nothing'}" for tag, a, b, c, d in places if tag != "equal"
+    )
+
+
+def _short(value: Any, nothing: str) -> str:
+    if value is None:
+        return nothing
+    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
+    text = " ".join(text.split())
+    return text if len(text) <= VALUE else f"{text[: VALUE - 3]}..."
 
 
 def sections(runs: RunComparison) -> Iterator[Section]:
@@ -177,15 +213,34 @@ def _rate_row(runs: RunComparison, metric: Metric) -> TableRow:
     return TableRow(metric.title, tuple(number(run.facts.performance.number(metric.name), metric.digits) for run in runs.runs))
 
 
-def flip_sections(runs: RunComparison, most: int | None = None) -> Iterator[Section]:
-    """For each suite the scenarios that are not alike in all runs; at most so many, with how many there are."""
+def flip_sections(runs: RunComparison, *, details: bool, most: int | None = None) -> Iterator[Section]:
+    """Yields for each suite the scenarios whose main score is not the same in all runs; with `details` those of every score.
+
+    There are `most` of each at most, with how many there are.
+    """
     for group in runs.groups:
-        every = flips(runs, group)
-        rows = [TableRow(each.scenario, tuple(map(_cell_text, each.cells))) for each in every[:most]]
-        if rows:
-            shown = f"the first {len(rows)} of {len(every)}, --format markdown has all" if len(rows) < len(every) else f"{len(every)}"
-            score = runs.reference.facts.suites[group].main_score
-            yield Section(f"{group}: scenarios that differ ({shown}), {score} and how many trials passed", tuple(rows))
+        for score in compared_scores(runs, group)[: None if details else 1]:
+            every = flips(runs, group, score)
+            rows = [TableRow(each.scenario, tuple(map(_cell_text, each.cells))) for each in every[:most]]
+            if rows:
+                shown = f"the first {len(rows)} of {len(every)}, --format markdown has all" if len(rows) < len(every) else f"{len(every)}"
+                passed = " and how many trials passed" if score == runs.reference.facts.suites[group].main_score else ""
+                yield Section(f"{group}: scenarios that differ ({shown}), {score}{passed}", tuple(rows))
+
+
+def detail_sentences(runs: RunComparison) -> Iterator[str]:
+    """Yields for each suite what is the same, what was left out, and how rollouts that were tried again score."""
+    for group in runs.groups:
+        if same := [score for score in compared_scores(runs, group) if not flips(runs, group, score)]:
+            yield f"every scenario of {group} that is compared has the same {', '.join(same)} in all runs"
+        for name, run in runs.others.items():
+            counts = left_out(runs, run, group)
+            words = {"only_new": f"only in {name}", "only_base": f"only in {runs.names[0]}"}
+            if parts := ", ".join(f"{count} {words.get(each, MISSING[each])}" for each, count in counts.items() if count):
+                yield f"scenarios of {group} that are left out of the comparison of {name} with {runs.names[0]}: {parts}"
+        for name, run in zip(runs.names, runs.runs, strict=True):
+            if (suite := run.facts.suites.get(group)) and (retried := retried_text(suite)):
+                yield f"{group} of {name}: {retried}"
 
 
 def _cell_text(cell: ScenarioResult | None) -> str:

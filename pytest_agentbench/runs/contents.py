@@ -204,7 +204,7 @@ class SessionFacts:
     rescored: Rescored | None = None  # null of a run that was not scored again
     settings: RunOptions  # the options in force
     environment: Environment
-    identity: RunIdentity | None = None  # [what the numbers may be owed to](diff.md#the-identity-of-a-run); null of an imported run
+    identity: RunIdentity | None = None  # [what the numbers may be owed to](compare.md#the-identity-of-a-run); null of an imported run
     backend: BackendUse
     rounds: RoundsResult | None = None  # of trials; null where their number was fixed
     earlier: EarlierRuns | None = None  # null of an imported run

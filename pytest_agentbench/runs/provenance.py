@@ -88,7 +88,7 @@ class MeasuringOptions:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """[What the numbers may be owed to](diff.md#the-identity-of-a-run), for comparing runs; what is not known is null."""
+    """[What the numbers may be owed to](compare.md#the-identity-of-a-run), for comparing runs; what is not known is null."""
 
     code: Git | None  # as `environment.git`
     packages: Mapping[str, str]  # as `environment.packages`

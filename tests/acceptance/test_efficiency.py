@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from pytest_agentbench.cli import main
@@ -42,8 +44,10 @@ def test_costs(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "\nEfficiency: tokens/rollout " in report
     assert "\nTokens cost 0.0" in report
     assert 'agentbench_cost_per_pass{suite="shop"}' in (project.directory / "metrics.txt").read_text()
-    assert 0 == main(["diff", "latest", "latest"])
-    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("cost/pass ") and line.endswith(" in both")]
+    shutil.copytree(project.directory.resolve(), project.root / "reports" / "again")
+    assert 0 == main(["compare", "latest", "again"])
+    (costs,) = [line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.startswith("cost/pass ")]
+    assert costs[0] == costs[1]
 
 
 @pytest.mark.slow

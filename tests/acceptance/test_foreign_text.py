@@ -159,7 +159,7 @@ def test_commands_of_a_hostile_run(project: Project) -> None:
             ("show", name),
             ("gate", name, "--gate", "fussy.mean >= 0.9"),
             ("rescore", name),
-            ("diff", name, f"{name}-rescored"),
+            ("compare", name, f"{name}-rescored"),
             ("baseline", "promote", name),
             ("import", "nat", "nat/job_1"),
             ("show", "nat-job_1"),

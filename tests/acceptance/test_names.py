@@ -23,9 +23,9 @@ def test_a_run_with_a_name(project: Project, monkeypatch: pytest.MonkeyPatch, ca
     assert re.fullmatch(r"\d{8}-\d{6}(-\d+)?-shop-kv", directory.name)
     assert ("shop-kv", "shop-kv", directory.name) == (run["name"], run["settings"]["name"], run["id"])
     assert (directory / "report.md").read_text().startswith(f"# Run {directory.name}: ")
-    assert 0 == main(["diff", first.name, "shop-kv"])
+    assert 0 == main(["compare", first.name, "shop-kv"])
     told = capsys.readouterr().out
-    assert [first.name, directory.name] == [line.split()[1] for line in told.splitlines() if line.startswith(("old ", "new "))]
+    assert [first.name, directory.name] == re.findall(r"^shop-kv(?: \(2\))? +(\S+) of ", told, re.MULTILINE)
     assert 0 == main(["export", "shop-kv", "--as", "nat"])
     assert (directory / "nat" / "dynamo_evals" / "shop-kv" / "jobs" / f"job_{directory.name}").is_dir()
 

@@ -309,7 +309,6 @@ COMMANDS = {
     "gate": ("gate", "latest", "--gate", "tsq.mean >= 0.5"),
     "rescore": ("rescore", "latest"),
     "show": ("show", "latest", "--as", "aiperf"),
-    "diff": ("diff", "latest", "latest"),
     "baseline": ("baseline", "promote", "latest"),
 }
 

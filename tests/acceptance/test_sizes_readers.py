@@ -29,7 +29,6 @@ COMMANDS = (
     ("report", "first"),
     ("trend", "reports", "--output", "trends"),
     ("compare", "first", "second"),
-    ("diff", "first", "second"),
     ("gate", "--gate", "agent_error.rate <= 1", "first"),
     ("export", "--as", "csv", "first"),
     ("rescore", "first"),

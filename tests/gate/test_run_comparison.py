@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.gate.diff import ComparedRun, score_changes
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.run_comparison import (
     RunComparison,
@@ -17,16 +16,18 @@ from pytest_agentbench.gate.run_comparison import (
     doubt_sentences,
     flips,
     latency_against,
+    left_out,
     passes_against,
     score_against,
 )
+from pytest_agentbench.gate.run_pair import ComparedRun
 from pytest_agentbench.records import Scale
 from pytest_agentbench.reports.columns import columns
-from pytest_agentbench.reports.run_comparison import WIDTH, markdown, parts, setup_lines, write_several
+from pytest_agentbench.reports.run_comparison import WIDTH, detail_sentences, flip_sections, markdown, parts, setup_lines, write_several
 from pytest_agentbench.runs.results import Means, Passes, PassMean
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE
 from tests.gate.evidences import HASHES, evidence, trial
-from tests.gate.test_diff import run
+from tests.gate.test_run_pair import run
 from tests.made_runs import mean
 from tests.paper import Paper
 
@@ -108,6 +109,22 @@ def test_latencies_against_the_reference() -> None:
     assert (INCONCLUSIVE, FAIL) == (same.decision.verdict, slower.decision.verdict)
 
 
+def test_speeds_are_paired() -> None:
+    """A ratio is of the scenarios that both runs have with equal content; too few of them decide nothing."""
+    changed = {**HASHES, "scenario": "other"}
+    old = run(evidence([trial(number, ttft=100.0) for number in range(30)]))
+    slow = [trial(number, ttft=200.0) for number in range(25)]
+    new = run(evidence([*slow, *(trial(number, ttft=9000.0, content=changed) for number in range(25, 30))]))
+
+    (found,), (few,) = (latency_against(several(*pair), "ttft", 50) for pair in ((old, new), (run(), run())))
+
+    assert found.decision is not None
+    assert few.decision is not None
+    assert (25, FAIL) == (found.decision.n, found.decision.verdict)
+    assert pytest.approx(2.0) == found.decision.estimate
+    assert few.decision.reason.startswith("p50 needs 20 independent rollouts")
+
+
 def test_flips() -> None:
     """Only scenarios that differ, those that flipped first; one of another content is in no run but those that have the reference's."""
     changed = {**HASHES, "scenario": "other"}
@@ -115,7 +132,7 @@ def test_flips() -> None:
     new = evidence([trial("same"), trial("moved", 0.7), trial("flipped", 0.2), trial("changed", 0.0, content=changed)])
     runs = several(passing(base), passing(new))
 
-    found = flips(runs, "shop")
+    found = flips(runs, "shop", "tsq")
 
     assert ["flipped", "moved"] == [each.scenario for each in found]
     assert [(1, 1), (0, 1)] == [(cell.passed, cell.trials) for cell in found[0].cells if cell]
@@ -127,8 +144,42 @@ def test_more_trials_are_no_flip() -> None:
     new = evidence(trial(name, score, number=number) for name, score in (("same", 0.8), ("lower", 0.7)) for number in (1, 2, 3))
     runs = several(passing(base), passing(new))
 
-    assert ["lower"] == [each.scenario for each in flips(runs, "shop")]
-    assert ["lower"] == [each.scenario for scored in score_changes(*runs.runs) if scored.score == "tsq" for each in scored.moved]
+    assert ["lower"] == [each.scenario for each in flips(runs, "shop", "tsq")]
+
+
+def test_details() -> None:
+    """Of every score the scenarios that differ are listed; what is the same, left out or was tried again is told in sentences."""
+    changed = {**HASHES, "scenario": "other"}
+    base = evidence([trial("lower"), trial("changed"), trial("unmeasured"), trial("gone")])
+    new = evidence([trial("lower", 0.2), trial("changed", content=changed), trial("unmeasured", None, status="infra_error"), trial("new")])
+    runs = several(passing(base), passing(new))
+    again = replace(runs.runs[1].facts.suites["shop"], retried=2)
+    runs = several(runs.runs[0], replace(runs.runs[1], facts=replace(runs.runs[1].facts, suites={"shop": again})))
+
+    assert {"only_new": 1, "only_base": 1, "changed": 1, "unmeasured": 1} == left_out(runs, runs.runs[1], "shop")
+    without, tried = detail_sentences(runs)
+    assert without.endswith("comparison of b with a: 1 only in b, 1 only in a, 1 with another content, 1 without a measurement")
+    assert "shop of b: 2 tried more than once" == tried
+    same = several(runs.runs[0], runs.runs[0])
+    assert ["every scenario of shop that is compared has the same tsq in all runs"] == [*detail_sentences(same)]
+    assert ["shop: scenarios that differ (1), tsq and how many trials passed"] == [each.title for each in flip_sections(runs, details=True)]
+
+
+def test_goodput_under_other_objectives() -> None:
+    """Runs whose good calls met other objectives have their rates side by side, and a sentence that says so."""
+    old, new = run(), run()
+    new = replace(new, facts=replace(new.facts, settings=replace(new.facts.settings, slo={"ttft": 500.0})))
+
+    assert ["goodput of b is of calls that met other objectives than those of a"] == [*doubt_sentences(several(old, new))]
+
+
+def test_suites_that_one_run_has() -> None:
+    """A suite of one run is named, and so is a run that says nothing of its setup."""
+    unknown = ComparedRun(replace(run().facts, identity=None), run().evidence)
+
+    apart = several(run(suites=("store",)), run())
+    assert "store tsq of b is not compared with a: only one of the runs has the suite" in doubt_sentences(apart)
+    assert [("unknown", "another tool made b, and says nothing of a setup")] == [*setup_lines(several(run(), unknown))]
 
 
 def test_nothing_measured() -> None:
@@ -151,7 +202,7 @@ def test_hundred_columns(count: int) -> None:
     """No line is longer than 100 columns, however many runs there are, and each of them has its column."""
     terminal = Paper()
     names = tuple(f"20260304-050607-a-long-name-{number}" for number in range(count))
-    write_several(terminal, RunComparison(distinct(names), tuple(passing(noisy(seed=seed)) for seed in range(count))))
+    write_several(terminal, RunComparison(distinct(names), tuple(passing(noisy(seed=seed)) for seed in range(count))), details=True)
 
     assert WIDTH >= max(map(columns, terminal.lines))
     heads = {word for line in terminal.lines for word in re.findall(r"20260304-050607-a-l\.\.\.(?: \(\d+\))?", line) if line[0] == " "}
@@ -180,7 +231,7 @@ def test_markdown_escapes_names() -> None:
     hostile = "<b>|@you"
     runs = several(passing(evidence([trial(hostile)])), passing(evidence([trial(hostile, 0.0)])))
 
-    text = "\n".join(markdown(runs))
+    text = "\n".join(markdown(runs, details=True))
 
     assert "<b>" not in text
     assert "&lt;b>\\|@<!-- -->you" in text
@@ -202,16 +253,12 @@ def test_how_many_scenarios_a_comparison_rests_on() -> None:
 
 
 def test_a_score_on_another_scale() -> None:
-    """Runs whose scorers declare another direction or range are not compared, in a table of several runs and in one of two."""
+    """Runs whose scorers declare another direction or range are not compared."""
     other = {"shop": {"tsq": Scale("lower", 0.0, None, declared=True)}}
     old, new = run(noisy()), run(replace(noisy(), facts=replace(noisy().facts, scales=other)))
 
-    assert [(None, "tsq is on another scale")] == [(each.decision, each.why) for each in score_against(several(old, new), "shop", "tsq")]
-    (found,) = score_changes(old, new)
-    assert (INCONCLUSIVE, "on different scales: higher is better, between 0 and 1; now lower is better, 0 or more") == (
-        found.decision.verdict,
-        found.decision.reason,
-    )
+    why = "tsq is on another scale: higher is better, between 0 and 1; now lower is better, 0 or more"
+    assert [(None, why)] == [(each.decision, each.why) for each in score_against(several(old, new), "shop", "tsq")]
 
 
 def test_agent_errors_without_a_worst_value() -> None:
@@ -224,5 +271,3 @@ def test_agent_errors_without_a_worst_value() -> None:
     assert with_worst.decision is not None
     (without,) = score_against(several(run(plain), run(loose)), "shop", "tsq")
     assert "1 of 121 rollouts ended as agent_error" in without.why
-    (found,) = score_changes(run(plain), run(loose))
-    assert found.decision.reason.startswith("in the new run 1 of 121 rollouts ended as agent_error")

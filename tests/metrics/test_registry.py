@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import subprocess
 import sys
 
@@ -24,7 +25,7 @@ registry.METRICS += (registry.Metric("last_word", "last word", "call", "from the
 
 
 def test_a_made_up_metric_is_everywhere(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One entry, and it stands in run.json, report.md, on the terminal, in OpenMetrics, JUnit, a gate's rule, an objective, a diff."""
+    """One entry, and it stands in run.json, report.md, on the terminal, OpenMetrics, JUnit, a gate's rule, an objective, a comparison."""
     monkeypatch.setenv("GITLAB_CI", "true")
     project.write("made_up.py", MADE_UP)
     project.suite(scenarios=3)
@@ -41,7 +42,8 @@ def test_a_made_up_metric_is_everywhere(project: Project, monkeypatch: pytest.Mo
     result.stdout.fnmatch_lines(["last word  *"])
     assert 'agentbench_last_word_seconds{statistic="mean"}' in (project.directory / "metrics.txt").read_text()
     assert "last_word_ms_p50" in (project.root / "junit.xml").read_text()
-    assert [line for line in made_up_command(project, "diff", "latest", "latest") if line.startswith("last word  ")]
+    shutil.copytree(project.directory.resolve(), project.root / "reports" / "again")
+    assert [line for line in made_up_command(project, "compare", "latest", "again") if line.startswith("last word p50  ")]
 
 
 MADE_UP_RATE = """
@@ -63,7 +65,7 @@ RATE = "tool_calls_per_minute"
 
 
 def test_a_made_up_rate_is_everywhere(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One function of a slice, and it stands in run.json, report.md, on the terminal, in OpenMetrics, CSV, a diff, rules and each arm."""
+    """One function of a slice, and it stands in run.json, report.md, on the terminal, in OpenMetrics, CSV, a comparison, rules and arms."""
     monkeypatch.setenv("GITLAB_CI", "true")
     project.write("made_up.py", MADE_UP_RATE)
     project.backend(name="quick")
@@ -80,9 +82,9 @@ def test_a_made_up_rate_is_everywhere(project: Project, monkeypatch: pytest.Monk
     first.stdout.fnmatch_lines([f"*output tok/s*, {performance[RATE]:,.1f} tool calls/min, *"])
     assert f" {performance[RATE]:,.1f} tool calls/min, " in (project.directory / "report.md").read_text()
     assert f"agentbench_{RATE} {performance[RATE]}" in (project.directory / "metrics.txt").read_text()
-    assert [f"tool calls/min  {performance[RATE]:>10,.1f}{performance[RATE]:>10,.1f}"] == [
-        line.rstrip() for line in made_up_command(project, "diff", "latest", "latest") if line.startswith("tool calls/min")
-    ]
+    shutil.copytree(project.directory.resolve(), project.root / "reports" / "again")
+    (row,) = [line for line in made_up_command(project, "compare", "latest", "again") if line.startswith("tool calls/min")]
+    assert [f"{performance[RATE]:,.1f}"] * 2 == row.split()[2:]
     made_up_command(project, "export", "latest", "--as", "csv")
     table = [*csv.DictReader((project.directory / "csv" / "metrics.csv").read_text().splitlines())]
     assert {"run": performance[RATE], "window": performance["window"][RATE]} == {

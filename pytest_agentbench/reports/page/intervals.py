@@ -31,8 +31,8 @@ def intervals(run: Run) -> list[Json]:
 
 def sides(directories: Sequence[Path]) -> list[Json]:
     """Those of other runs against the first one; raises ConfigError."""
-    from pytest_agentbench.gate.diff import read  # a session's own page compares no runs, and need not wait for the statistics
     from pytest_agentbench.gate.run_comparison import RunComparison, distinct
+    from pytest_agentbench.gate.run_pair import read  # a session's own page compares no runs, and need not wait for the statistics
 
     names = distinct([name_of(directory.resolve()) or directory.resolve().name for directory in directories])
     runs = RunComparison(names, tuple(map(read, directories)))

@@ -1,4 +1,4 @@
-"""`agentbench diff`: two real runs, which differ in one thing or in nothing."""
+"""`agentbench compare`: two real runs, which differ in one thing or in nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.gate.diff import read, setup_changes
+from pytest_agentbench.gate.run_pair import read, setup_changes
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.identity import PARTS
@@ -96,52 +96,56 @@ def test_the_identity_is_whole(shop: Project) -> None:
 
 
 def test_what_is_printed(shop: Project, capsys: Capture) -> None:
-    """The setup comes first, then each score with its difference and the scenarios that changed, then the speed with its doubts."""
+    """The setup comes first, then each score with its difference, then speeds, the scenarios that differ, and what is not compared."""
     old = ran(shop)
     shop.backend(TWO_TOOLS)
     ran(shop, "--agentbench-concurrency", "2")
 
-    assert 0 == main(["diff", old.name, "latest"])
+    assert 0 == main(["compare", old.name, "latest"])
 
     said = capsys.readouterr().out.splitlines()
     wanted = [
-        "old         ",
-        "new         ",
+        old.name,
         "setup",
         "code        dirty: false -> true",
         "backend     spec.script: ",
         "options     concurrency: 8 -> 2",
         "the same    packages, model, hardware, ",
         "shop",
-        "rollouts    3 ok in both",
-        "tsq         1.000 ",
-        "            -0.111 ",
-        "            shop-1 1.000 -> 0.667",
-        "speed",
-        "doubtful    another number of rollouts in flight: 8 and 2",
-        "TTFT ",
+        "rollouts ",
+        "tsq  ",
+        f"  vs {old.name}",
+        "speed, ms",
+        "TTFT p50 ",
         "rollouts/h ",
+        "shop: scenarios that differ (1), tsq and how many trials passed",
+        "shop-1 ",
+        "how to read it",
+        "speeds of ",
     ]
     lines = iter(said)
     assert [] == [start for start in wanted if not any(line.startswith(start) for line in lines)], "\n".join(said)
+    assert "another number of rollouts in flight: 8 and 2" in " ".join(said)
+    cells = {line.split()[0]: line.split()[1:] for line in said if line.startswith(("shop-1 ", "tsq "))}
+    assert {"tsq": ["1.000", "0.889"], "shop-1": ["1.000", "1/1", "0.667", "1/1"]} == cells
 
 
 def test_equal_runs_are_said_to_be_equal(shop: Project, capsys: Capture) -> None:
     """Of two equal runs the page says so, of the setup and of the scores; the runs may be named by their directories."""
     old, new = ran(shop), ran(shop)
 
-    assert 0 == main(["diff", str(old), str(new)])
+    assert 0 == main(["compare", str(old), str(new)])
 
     said = capsys.readouterr().out.splitlines()
     assert "the same    everything" in said
-    assert "            the same on each of 3 scenarios of both runs" in said
+    assert "every scenario of shop that is compared has the same tsq in all runs" in said
 
 
 def test_a_run_that_is_not_there(shop: Project, capsys: Capture) -> None:
     """It is named, with those that are."""
     old = ran(shop)
 
-    assert 4 == main(["diff", old.name, "20000101-000000"])
+    assert 4 == main(["compare", old.name, "20000101-000000"])
 
     assert f"no run '20000101-000000'; known: {old.name}" in capsys.readouterr().err
 
@@ -193,7 +197,7 @@ def obliging() -> Iterator[str]:
 
 
 def test_the_model_that_was_asked_for(shop: Project, obliging: str, capsys: Capture) -> None:
-    """A model that the backend does not list gets a sentence and runs; reports, identity and `diff` name it, and who answered."""
+    """A model that the backend does not list gets a sentence and runs; reports, identity and `compare` name it, and who answered."""
     first = ran(shop, f"--agentbench-backend={obliging}")
     shop.suite(variants={"big": {"agent": {"model": "big"}}})
     result = shop.run("scenarios/shop", f"--agentbench-backend={obliging}", "--agentbench-variants=all")
@@ -211,7 +215,7 @@ def test_the_model_that_was_asked_for(shop: Project, obliging: str, capsys: Capt
     assert (ModelUse("big", "small", 3), ModelUse("small", "small", 3)) == new.facts.backend.models
     assert f"model `{asked}`" in report
     assert f"> {sentence}" in report
-    assert 0 == main(["diff", str(first), str(shop.directory)])
+    assert 0 == main(["compare", str(first), str(shop.directory)])
     told = capsys.readouterr().out.splitlines()
-    assert f"model       name: small -> {asked}" in told
+    assert f"model       name: small -> {asked} ({shop.directory.resolve().name})" in " ".join(told)
     assert not any(line.startswith("the same") and "model" in line for line in told)

@@ -1,33 +1,28 @@
-"""Two runs side by side: what differs in their setup, in their scores and in their speed, and where a comparison makes no sense."""
+"""Two runs: what differs in their setup, what their latencies have in common, and why a comparison of their speeds makes no sense."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.gate.baselines import read_evidence
-from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.evidence import Evidence, Trial
-from pytest_agentbench.gate.values import latencies, samples, score_limits
+from pytest_agentbench.gate.values import latencies
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import doubt
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.provenance import MeasuringOptions, RunIdentity
-from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision
-from pytest_agentbench.stats.latency import RolloutLatencies, compare_latency
-from pytest_agentbench.stats.paired import ROUNDING, compare, pair
+from pytest_agentbench.stats.latency import RolloutLatencies
 from pytest_agentbench.suites.hashes import changes
 
 #: Parts of an identity that hold something for each suite under each variant.
 OF_SUITES = ("data", "prompts", "tools", "agent", "scoring")
 
-MOST = 5  # scenarios that are shown of each score
 APART = 0.1  # hit ratios of the prefix cache that differ by more are no equal conditions
 
 
@@ -52,38 +47,6 @@ class Changed:
     path: str
     old: Any  # as JSON has it; None: unset, or unknown
     new: Any
-
-
-@dataclass(frozen=True)
-class ScenarioChange:
-    """A scenario whose score changed."""
-
-    scenario: str
-    old: float  # mean of its trials
-    new: float
-
-
-@dataclass(frozen=True)
-class ScoreDiff:
-    """A score of a suite under a variant."""
-
-    group: str
-    score: str
-    old: Mean | None
-    new: Mean | None
-    decision: Decision  # of new - old, on the scenarios that both runs have
-    moved: tuple[ScenarioChange, ...]  # most first
-
-
-@dataclass(frozen=True)
-class MedianLatency:
-    """The median of a latency."""
-
-    name: str  # of a metric
-    old: float | None  # milliseconds, of all calls or rollouts of the run
-    new: float | None
-    decision: Decision  # of new / old, on the scenarios that both runs have
-    doubtful: bool = False  # neither faster nor slower is said of it
 
 
 def read(directory: Path) -> ComparedRun:
@@ -120,41 +83,6 @@ def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
 
 def _of_groups(part: Json, groups: Sequence[str]) -> Json:
     return {group: part.get(group) for group in groups}
-
-
-def score_changes(old: ComparedRun, new: ComparedRun) -> Iterator[ScoreDiff]:
-    """The scores that both runs have, paired by scenarios with equal content."""
-    for group in common(old, new):
-        means, before = (run.facts.suites[group].scores for run in (new, old))
-        for score in (name for name in means if name in before):
-            scale = new.evidence.scale(group, score)
-            base, now = (samples(run.evidence.groups.get(group, ()), score, scale) for run in (old, new))
-            decision = compare(now, base, 0.0, limits=score_limits(scale, base, now), higher_is_better=not scale.falling)
-            if why := _why_open(old, new, group, score):
-                decision = replace(decision, verdict=INCONCLUSIVE, reason=why)
-            pairs, _ = pair(now, base)
-            moved = [ScenarioChange(name, each.base.mean, each.new.mean) for name, each in pairs.items() if abs(each.difference) > ROUNDING]
-            most = sorted(moved, key=lambda each: (-abs(each.new - each.old), each.scenario))[:MOST]
-            yield ScoreDiff(group, score, before[score].mean, means[score].mean, decision, tuple(most))
-
-
-def _why_open(old: ComparedRun, new: ComparedRun, group: str, score: str) -> str:
-    """Returns why a score of two runs is neither better nor worse, whatever its means; empty if nothing speaks against it."""
-    scales = [run.evidence.scale(group, score) for run in (old, new)]
-    if not scales[0].is_comparable(scales[1]):
-        return f"on different scales: {scales[0].text}; now {scales[1].text}"
-    found = (uncounted(score, scales[0], run.evidence.groups.get(group, ())) for run in (old, new))
-    return "; ".join(f"{name} {why}" for name, why in zip(("in the old run", "in the new run"), found, strict=True) if why)
-
-
-def speed_changes(old: ComparedRun, new: ComparedRun) -> Iterator[MedianLatency]:
-    """Medians of latencies, paired by scenarios with equal content; all are doubtful where anything makes the speeds of two runs so."""
-    shared = shared_scenarios(old, new)
-    doubtful = any(True for _ in doubts(old, new))
-    for name in registry.gated():
-        base, now = (latencies_of(run, name, shared) for run in (old, new))
-        before, after = (spread.p50 if (spread := run.facts.performance.latency(name)) else None for run in (old, new))
-        yield MedianLatency(name, before, after, compare_latency(now, base, 50, 0.0), doubtful)
 
 
 def shared_scenarios(old: ComparedRun, new: ComparedRun) -> set[tuple[str, str]]:
