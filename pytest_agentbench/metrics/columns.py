@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 ColumnKind = Literal["text", "number", "count", "flag"]
 
 NEVER = -(2**63)  # a stamp of what did not happen
-MOST = 2**62  # what servers count may be any number; a greater one is kept as this
+MOST = 2**62  # the greatest count that a column keeps; servers may say any number
 
 CODES: Mapping[str, str] = {"number": "d", "count": "q", "flag": "b"}  # of arrays that grow
 TYPES: Mapping[str, Any] = {"number": np.float64, "count": np.int64, "flag": np.bool_, "text": np.object_}
@@ -28,7 +28,7 @@ TYPES: Mapping[str, Any] = {"number": np.float64, "count": np.int64, "flag": np.
 class Column(Generic[Row]):
     """A value that every row of a table has."""
 
-    name: str  # that of a duration ends in its unit: `ttft_ms`
+    name: str  # the name of a duration ends in its unit: `ttft_ms`
     kind: ColumnKind
     about: str  # half a sentence
     of: Callable[[Row], Any]  # None if a row has no value; a row always has a count and a flag
@@ -126,7 +126,7 @@ class Ragged:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """How many values each row has."""
+        """The number of values of each row."""
         return np.diff(self.starts)
 
     def of(self, rows: NDArray[np.bool_]) -> NDArray[Any]:
@@ -163,6 +163,6 @@ class RaggedGrowth:
 
 
 def known(value: Any) -> Any:
-    """Returns a value of a column as Python has it; None of NaN."""
+    """Returns a value of a column as a value of Python, NaN as None."""
     plain = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(plain, float) and math.isnan(plain) else plain

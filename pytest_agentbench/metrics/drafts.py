@@ -30,7 +30,7 @@ class DraftsSummary:
 
 
 def drafts_of(part: Slice) -> DraftsSummary | None:
-    """Returns what judging came to in a slice; None if there were no drafts."""
+    """Returns how the drafts of a slice were judged. None if there were none."""
     counts = part.rollouts["drafts"]
     names, first, chosen = (part.drafts[column] for column in ("score", "first", "chosen"))
     scores = {

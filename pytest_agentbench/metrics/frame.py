@@ -29,7 +29,7 @@ from pytest_agentbench.stats.percentiles import LatencySpread
 if TYPE_CHECKING:
     from pytest_agentbench.stats.arrays import Counts, Floats, Mask
 
-STATISTICS = tuple(each.name for each in fields(LatencySpread) if each.name != "intervals")  # of durations
+STATISTICS = tuple(each.name for each in fields(LatencySpread) if each.name != "intervals")  # names of statistics that durations have
 
 MetricValue: TypeAlias = LatencySpread | float | None
 
@@ -46,16 +46,16 @@ class Frame:
     """The columns of rollouts, in the order in which they were read. Rows of calls and events are in the order of their rollouts."""
 
     rollouts: Table
-    calls: Table  # of all attempts, those of judges included
+    calls: Table  # LLM calls of all attempts, also those of judges
     attempts: Table
-    programs: Table  # of command agents
+    programs: Table  # programs of command agents
     drafts: Table  # scores of drafts
     stamps: Ragged  # call -> nanoseconds by the session's clock, of each output event
     tokens: Ragged  # call -> tokens of each output event, if the server counts them; otherwise no values
     lags: Ragged  # call that went well -> nanoseconds that each output event waited to be read; none of stamps of user space
     gaps: Mapping[str, Ragged]  # metric of events -> call that went well -> nanoseconds, its values
     evened: Ragged  # call with late stamps -> nanoseconds, the gaps between its output events if those were spread evenly
-    metrics: Mapping[str, MetricFunction]  # by name
+    metrics: Mapping[str, MetricFunction]  # name -> metric
 
     def scenarios(self, terms: Terms | None = None) -> Slice:
         """Returns the rollouts of scenarios: all but calls by hand and primers, which are in no number of a run."""
@@ -63,7 +63,7 @@ class Frame:
 
     @property
     def is_successful(self) -> Mask:
-        """Which calls did not fail."""
+        """Returns for each call whether it did not fail."""
         return self.calls["is_successful"]
 
     def need_events(self, what: str) -> None:
@@ -103,7 +103,7 @@ class Slice:
     frame: Frame
     chosen: Mask  # rollouts
     terms: Terms = field(default_factory=Terms)
-    role: str | None = None  # whose calls, wherever they went; None: all to the backend under test, except those of judges
+    role: str | None = None  # the role whose calls count, to any endpoint; None: all calls to the backend under test, except judges'
     spans: Mapping[int, Sequence[Span]] | None = None  # session -> the time that counts; None: all
     in_turns: bool = False  # whether only the time counts in which at least one of these rollouts ran
 
@@ -119,7 +119,7 @@ class Slice:
     ) -> Slice:
         """Returns the part with all of these, of several groups the part with any of them; `role` is empty for the agent itself.
 
-        Of the rollouts of a suite, a variant, a group or an arm the time in which others ran in between does not count.
+        The time of a suite, a variant, a group or an arm is the time in which any of its rollouts ran.
         """
         texts = {"suite": suite, "variant": variant, "group": group}
         chosen = self.chosen
@@ -136,8 +136,8 @@ class Slice:
     def within(self, spans: Mapping[int, Sequence[Span]]) -> Slice:
         """Returns the part within some time: session -> spans by its clock, in order and apart from each other.
 
-        It has the calls that were sent from the start of a span to before its end, and the tokens and the ends of calls that came after
-        the start and up to the end; of a rollout as much as lies in it.
+        Its calls are those that were sent in a span, from its start to before its end. Tokens and ends of calls count if they came after
+        the start and up to the end. A rollout counts by the share of it that lies in a span.
         """
         return replace(self, spans=spans)
 
@@ -200,7 +200,7 @@ class Slice:
 
     @cached_property
     def successful_calls(self) -> Rows:
-        """Those of `calls` that did not fail."""
+        """The calls that did not fail."""
         return self.calls.of(self.frame.is_successful)
 
     def _lies(self, column: str, side: str) -> Mask:

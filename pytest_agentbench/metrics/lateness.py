@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def effects(part: Slice) -> dict[str, float]:
     """Returns `itl.p99` -> how far the percentile is from that of events spread evenly, as a share of the latter.
 
-    Where no event was late every share is 0.
+    Every share is 0 if no event was late.
     """
     if not part.successful_calls["late_events"].any():
         return {f"{name}.p{q}": 0.0 for name in OF_STAMPS for q in HIGH}

@@ -95,7 +95,7 @@ class PerformanceSummary:
     slowest_calls: tuple[SlowCall, ...]  # [five](profile.md#slowest-llm-calls) of them at most, the slowest first
 
     def latency(self, name: str) -> LatencySpread | None:
-        """Returns the spread of a duration by its name without the unit, such as `ttft`; None when there is no value."""
+        """Returns the spread of a duration by its name without the unit, such as `ttft`. None if there is no value."""
         spread = self.metrics.get(f"{name}_ms")
         return spread if isinstance(spread, LatencySpread) else None
 
@@ -111,7 +111,7 @@ class PerformanceSummary:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PerformanceSettings:
     """The settings that a run is measured by."""
 
     concurrency: int = 1  # rollouts in flight
@@ -120,13 +120,13 @@ class Asked:
     window: Offsets | None = None  # that the user chose
 
 
-def summarize(frame: Frame, asked: Asked) -> PerformanceSummary:
+def summarize(frame: Frame, settings: PerformanceSettings) -> PerformanceSummary:
     """Returns the serving metrics of a run: timings of all calls, those of all attempts; what failed is in no rate and no latency.
 
     What is about a rollout (its duration, its pace, who had its time, its programs) is about its last attempt. Rates are over the time
     of all sessions together, without the pauses between them.
     """
-    part = frame.scenarios(Terms(objectives_of(asked.slo))).timed
+    part = frame.scenarios(Terms(objectives_of(settings.slo))).timed
     good, failed = part.successful_calls, Counter(filter(None, part.calls["error_kind"]))
     return PerformanceSummary(
         calls=len(part.calls),
@@ -139,8 +139,8 @@ def summarize(frame: Frame, asked: Asked) -> PerformanceSummary:
         prompt_tokens=Tokens.of(part.calls).prompt,
         call_output_tokens_per_s=rate_spread(good["call_output_tokens_per_s"]),
         rollout_calls_per_minute=rate_spread(_paces(part)),
-        steady=_steady(part, asked),
-        window=window(part, asked.window) if asked.window else None,
+        steady=_steady(part, settings),
+        window=window(part, settings.window) if settings.window else None,
         goodput=goodput(part),
         split=_split(part),
         token_sources=_most_first(Counter(good["token_source"].tolist())),
@@ -152,7 +152,7 @@ def summarize(frame: Frame, asked: Asked) -> PerformanceSummary:
 
 
 def _paces(part: Slice) -> Floats:
-    """Returns LLM calls per minute of each evaluable rollout; what a judge takes is not the agent's."""
+    """Returns LLM calls per minute of each evaluable rollout. The time of judges does not count."""
     rollouts = part.rollouts
     own_ms = rollouts["rollout_ms"] - rollouts["judge_part_ms"]
     known = rollouts["is_evaluable"] & (own_ms != 0)
@@ -202,28 +202,28 @@ def _queue_share(calls: Rows) -> float | None:
 
 
 def _agents_cpu(part: Slice) -> float | None:
-    """Returns the cores that programs took on average while any of them ran; None without any."""
+    """Returns how many cores programs took on average while any of them ran. None without programs."""
     programs = part.programs
     spans = [*zip(programs["started_ns"].tolist(), programs["ended_ns"].tolist(), strict=True)]
     ran_ns = windows.total_ns(windows.at_least(spans, 1))
     return float(programs["cpu_s"].sum()) * 1e9 / ran_ns if ran_ns else None
 
 
-def _steady(part: Slice, asked: Asked) -> SteadyRates:
+def _steady(part: Slice, settings: PerformanceSettings) -> SteadyRates:
     """Returns the rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
     good, tokens = part.successful_calls, part.successful_calls["output_tokens"]
-    rollouts, calls = (_while_steady(part, spans, asked) for spans in (part.attempt_spans, part.call_spans))
+    rollouts, calls = (_while_steady(part, spans, settings) for spans in (part.attempt_spans, part.call_spans))
     return SteadyRates(
-        asked=asked.concurrency,
+        asked=settings.concurrency,
         calls_without_chunks=int(((good["output_events"] == 0) & (tokens > 0)).sum()),
         rollouts=SteadyRollouts(*_window(rollouts, part), rollouts_per_hour=rollouts_per_hour(rollouts) or 0.0) if rollouts else None,
         calls=SteadyCalls(*_window(calls, part)) if calls else None,
     )
 
 
-def _while_steady(part: Slice, spans: Mapping[int, Sequence[Span]], asked: Asked) -> Slice | None:
-    """Returns the part in which enough of some spans overlapped; None if that never was."""
-    steady = {session: windows.steady(own, asked.by_session.get(session, asked.concurrency)) for session, own in spans.items()}
+def _while_steady(part: Slice, spans: Mapping[int, Sequence[Span]], settings: PerformanceSettings) -> Slice | None:
+    """Returns the part of the time in which enough of some spans overlapped. None if they never did."""
+    steady = {session: windows.steady(own, settings.by_session.get(session, settings.concurrency)) for session, own in spans.items()}
     return part.within(steady) if any(steady.values()) else None
 
 
@@ -233,7 +233,10 @@ def _window(steady: Slice, whole: Slice) -> tuple[float, float | None, float]:
 
 
 def _split(part: Slice) -> Mapping[str, PartOfTime] | None:
-    """Returns who had the time of the rollouts, `judge` and `roles` only if one was asked; None without any."""
+    """Returns the share of each part in the time of the rollouts, of `judge` and `roles` only if one was asked.
+
+    None without rollouts.
+    """
     parts = {name: part.rollouts[f"{name}_part_ms"] for name in windows.PARTS}
     total = math.fsum(float(values.sum()) for values in parts.values())
     if not total:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.lib.config import validate
 from pytest_agentbench.metrics.cost import TokenPrices
 from pytest_agentbench.metrics.efficiency import Efficiency
-from pytest_agentbench.metrics.performance import Asked, summarize
+from pytest_agentbench.metrics.performance import PerformanceSettings, summarize
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Rollout, Scale
 from pytest_agentbench.runs.contents import BackendUse, Run, SessionFacts
@@ -49,7 +49,7 @@ def build_run(facts: SessionFacts, groups: Sequence[PlannedSuite], read: RunRead
     frame = read.frame
     suites = {each.name: _suite(_with_roles(each, facts.backend), read, facts.backend) for each in groups}
     asked = {each.session: each.concurrency for each in facts.sessions}
-    performance = summarize(frame, Asked(facts.settings.concurrency or 1, asked, facts.settings.slo, facts.settings.window))
+    performance = summarize(frame, PerformanceSettings(facts.settings.concurrency or 1, asked, facts.settings.slo, facts.settings.window))
     if facts.imported and facts.stopwatch.verdict is None:  # the other tool took no times of calls
         performance = replace(performance, split=None)
     return Run(**facts.facts(), suites=suites, performance=performance, costs=total_costs([each.efficiency for each in suites.values()]))

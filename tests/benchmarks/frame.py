@@ -21,7 +21,7 @@ import json, sys, time
 from collections import defaultdict
 from pathlib import Path
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.performance import Asked, CpuShares, judged, summarize
+from pytest_agentbench.metrics.performance import PerformanceSettings, CpuShares, judged, summarize
 from pytest_agentbench.records import UNDECLARED
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.session.computation import MainScore, read_rollouts
@@ -32,7 +32,7 @@ for _ in read_journal(directory):
 alone, began = time.process_time() - began, time.process_time()
 frame = read_rollouts(directory, defaultdict(lambda: MainScore("tsq", UNDECLARED)), 1).read.frame
 read, began = time.process_time() - began, time.process_time()
-asked = Asked(8, {}, {"ttft": 500.0}, (0.0, 30.0))
+asked = PerformanceSettings(8, {}, {"ttft": 500.0}, (0.0, 30.0))
 summarize(frame, asked), judged(frame.scenarios(asked.terms).timed, CpuShares(), 2)
 summary, began = time.process_time() - began, time.process_time()
 names = [f"{name}.{statistic}" for name in registry.latencies() for statistic in ("mean", "p50", "p99")] + [*registry.single()]

@@ -17,7 +17,7 @@ from pytest_agentbench.metrics.cost import TokenPrices
 from pytest_agentbench.metrics.frame import Frame, Slice
 from pytest_agentbench.metrics.frame_reader import FrameReader, tokens_of_events
 from pytest_agentbench.metrics.goodput import objectives_of
-from pytest_agentbench.metrics.performance import Asked, summarize
+from pytest_agentbench.metrics.performance import PerformanceSettings, summarize
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout
@@ -343,7 +343,7 @@ def test_absurd_counts_of_a_server(count: int) -> None:
 
     assert min(count, 2**62) == pytest.approx(frame.scenarios().output_tokens)
     assert min(count, 2**62) == pytest.approx(frame.scenarios().within({1: [(0, 5 * S)]}).output_tokens)
-    assert min(count, 2**62) / 5 == pytest.approx(summarize(frame, Asked()).number("output_tokens_per_s"))
+    assert min(count, 2**62) / 5 == pytest.approx(summarize(frame, PerformanceSettings()).number("output_tokens_per_s"))
 
 
 def test_numbers_of_numpy_are_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ def test_numbers_of_numpy_are_plain_ones(monkeypatch: pytest.MonkeyPatch) -> Non
     frame = frame_of(rollout("f", 0, 1))
 
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-        found = plain(summarize(frame, Asked()))
+        found = plain(summarize(frame, PerformanceSettings()))
 
     assert (11.0, None) == (found["eleven"], found["nothing"])
     assert type(found["eleven"]) is float

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.goodput import objectives_of
-from pytest_agentbench.metrics.performance import Asked, cpu_shares, stopwatch_of, summarize
+from pytest_agentbench.metrics.performance import PerformanceSettings, cpu_shares, stopwatch_of, summarize
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall
@@ -30,7 +30,7 @@ def call(sent: int | None, *chunks: int, end: int, **keys: Any) -> LLMCall:
 
 def measured(*rollouts: Rollout, **asked: Any) -> Json:
     """As run.json has it."""
-    summary: Json = plain(summarize(frame_of(*rollouts), Asked(**asked)))
+    summary: Json = plain(summarize(frame_of(*rollouts), PerformanceSettings(**asked)))
     return summary
 
 
