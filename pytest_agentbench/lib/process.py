@@ -121,8 +121,7 @@ class Child:
         for step in (self.process.stdin.close, lambda: signal_group(pid, signal.SIGTERM), lambda: signal_group(pid, signal.SIGKILL)):
             with contextlib.suppress(BrokenPipeError):  # the child was gone before its config was read
                 step()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(grace)
+            if ended_within(self.process, grace):
                 break
         self.process.stdout.close()
 
@@ -184,12 +183,33 @@ def first_line(process: subprocess.Popen[bytes], seconds: float) -> tuple[bytes,
     return line, expired
 
 
+def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Waits for the end of a process that this one started, and returns whether it came.
+
+    `Popen.wait` looks every 50 ms when it has waited for some time. A pidfd tells at once, on systems that have it.
+    """
+    if hasattr(os, "pidfd_open") and process.poll() is None:
+        with contextlib.suppress(OSError):  # the process ended and another thread waited for it, or the kernel is older
+            handle = os.pidfd_open(process.pid)
+            try:
+                ends = select.poll()
+                ends.register(handle, select.POLLIN)
+                if not ends.poll(seconds * 1000):
+                    return False
+            finally:
+                os.close(handle)
+    try:
+        process.wait(seconds)  # after a pidfd has told, only for another thread that took the exit code and is about to keep it
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 def end_group(leader: subprocess.Popen[bytes], grace: float = 0) -> None:
     """SIGTERM, `grace` seconds, SIGKILL; what the leader of a group leaves behind is killed at once. Returns when the leader is gone."""
     if grace and leader.poll() is None:
         signal_group(leader.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            leader.wait(grace)
+        ended_within(leader, grace)
     signal_group(leader.pid, signal.SIGKILL)
     leader.wait()
 

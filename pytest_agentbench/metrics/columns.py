@@ -147,7 +147,9 @@ class RaggedGrowth:
 
     def add(self, values: Sequence[int]) -> None:
         """Adds a row with its values."""
-        self._values.extend(values if all(-MOST < value < MOST for value in values) else [max(-MOST, min(value, MOST)) for value in values])
+        if values and (max(values) > MOST or min(values) < -MOST):
+            values = [max(-MOST, min(value, MOST)) for value in values]
+        self._values.extend(values)
         self._starts.append(len(self._values))
 
     def ragged(self) -> Ragged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Self
 
@@ -39,7 +40,7 @@ class LateStamps:
         late = [place for place in shared if (lag := output[place].lag_ns) is None or lag > PROMPT_NS]
         return cls(call, len(output), len(output) - len(shared), late)
 
-    @property
+    @cached_property
     def evened(self) -> LLMCall:
         """The call as it may have been, see `evened`."""
         return evened(self.call, self.places)

@@ -20,7 +20,7 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.log_tail import LOG_TAIL
 from pytest_agentbench.lib.messages import Listening
-from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, killed, variable_of, with_variable
+from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, ended_within, killed, variable_of, with_variable
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(120)
@@ -194,9 +194,12 @@ time.sleep(600)
 """
 
 
+@pytest.mark.parametrize("has_pidfd", [True, False])
 @pytest.mark.parametrize(("action", "exit_code"), [("SIG_DFL", -signal.SIGTERM), ("SIG_IGN", -signal.SIGKILL)])
-def test_a_stubborn_child(start: StartChild, action: str, exit_code: int) -> None:
+def test_a_stubborn_child(start: StartChild, monkeypatch: pytest.MonkeyPatch, action: str, exit_code: int, *, has_pidfd: bool) -> None:
     """A child that does not leave when its stdin closes is terminated, and killed when that does not help."""
+    if not has_pidfd:
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
     child = start(STUBBORN.format(action=action))
     child.ready(Listening)
     child.stop(grace=0.2)
@@ -281,6 +284,19 @@ def test_what_sigkill_means(code: int | None, known: bool) -> None:
     """An exit code that means SIGKILL names the likely killers; any other says nothing."""
     assert known == killed(code).startswith("it was killed by SIGKILL: mostly the kernel's out-of-memory killer")
     assert known or not killed(code)
+
+
+def test_the_end_of_a_process_for_which_another_thread_waits() -> None:
+    """Only one of two threads takes the exit code from the system; both know it."""
+    with subprocess.Popen(["sleep", "600"]) as ending:
+        other = threading.Thread(target=ending.wait)
+        other.start()
+        early = ended_within(ending, 0.01)
+        ending.terminate()
+
+        assert (False, True) == (early, ended_within(ending, 60))
+        other.join()
+    assert (True, -signal.SIGTERM) == (ended_within(ending, 0), ending.returncode)
 
 
 LEAVES = "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], stdout=2).pid, flush=True); sys.exit({code})"
