@@ -28,11 +28,6 @@ class CallRow:
     def epoch_s(self, stamp: int | None) -> float | None:
         return self.place.origin.calendar.epoch_s(self.attempt.session, stamp)
 
-    @property
-    def called_ns(self) -> int:
-        """When the agent made the call, or else when the tap had the request."""
-        return self.call.received_ns if self.call.called_ns is None else self.call.called_ns
-
     @cached_property
     def values(self) -> dict[str, Sequence[float]]:
         """Metric of a call or of its events -> nanoseconds of the call; of an event's metric all its values."""
@@ -145,13 +140,13 @@ _BEHIND: tuple[Column[Any], ...] = (
         "whole_ms",
         "number",
         "from the agent's call (or the tap's receipt) to the end",
-        lambda row: _since(row.called_ns, row.call.ended_ns),
+        lambda row: _since(row.call.begun_ns, row.call.ended_ns),
     ),
     Hidden(
         "until_sent_ms",
         "number",
         "from the agent's call (or the tap's receipt) to the send",
-        lambda row: _since(row.called_ns, row.call.sent_ns),
+        lambda row: _since(row.call.begun_ns, row.call.sent_ns),
     ),
     Hidden("stamp", "text", "where stamps were taken", lambda row: row.call.stamp),
     Hidden("timed_events", "count", "output events of a call that went well", lambda row: row.late.events),

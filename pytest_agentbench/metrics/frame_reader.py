@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -28,7 +27,7 @@ class FrameReader:
         self._programs: Growth[SpanRow] = Growth("programs", PROGRAMS)
         self._drafts: Growth[DraftRow] = Growth("drafts", DRAFTS)
         self._stamps, self._tokens, self._lags, self._evened = RaggedGrowth(), RaggedGrowth(), RaggedGrowth(), RaggedGrowth()
-        self._gaps = defaultdict[str, RaggedGrowth](RaggedGrowth)
+        self._gaps = {name: RaggedGrowth() for name in registry.latencies("event")}
         self._count = 0  # rollouts
 
     def add(self, rollout: Rollout) -> None:
@@ -57,8 +56,8 @@ class FrameReader:
         self._stamps.add([chunk.at_ns for chunk in call.output])
         self._tokens.add(tokens_of_events(call))
         self._lags.add([chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None] if well else ())
-        for name in registry.latencies("event"):
-            self._gaps[name].add([*map(int, row.values[name])] if well else ())
+        for name, gaps in self._gaps.items():
+            gaps.add([*map(int, row.values[name])] if well else ())
         self._evened.add(timings.itl_ns(row.late.evened) if row.late.places else ())
 
     def frame(self) -> Frame:
@@ -72,7 +71,7 @@ class FrameReader:
             self._stamps.ragged(),
             self._tokens.ragged(),
             self._lags.ragged(),
-            {name: self._gaps[name].ragged() for name in registry.latencies("event")},
+            {name: gaps.ragged() for name, gaps in self._gaps.items()},
             self._evened.ragged(),
             registry.functions(),
         )

@@ -94,8 +94,7 @@ def measured_rollouts(part: Slice) -> int:
 
 
 def _measured(part: Slice) -> Mask:
-    status = part.rollouts["status"]
-    mask: Mask = (status == "ok") | (status == "limit") | (status == "agent_error")
+    mask: Mask = part.rollouts["is_evaluable"] | (part.rollouts["status"] == "agent_error")
     return mask
 
 

@@ -116,11 +116,11 @@ def _parts(rollout: Rollout) -> Iterator[tuple[str, int, int]]:
     for call in rollout.calls:
         sent = call.ended_ns if call.sent_ns is None else call.sent_ns
         first = next((chunk.at_ns for chunk in call.output), call.ended_ns)
-        yield "client_queue", call.received_ns if call.called_ns is None else call.called_ns, sent
+        yield "client_queue", call.begun_ns, sent
         yield "first_token", sent, first
         yield "decoding", first, call.ended_ns
     for call in rollout.other_calls:
-        yield "judge" if call.role == JUDGE else "roles", call.received_ns if call.called_ns is None else call.called_ns, call.ended_ns
+        yield "judge" if call.role == JUDGE else "roles", call.begun_ns, call.ended_ns
     for tool in rollout.tool_calls:
         if tool.started_ns is not None and tool.ended_ns is not None:
             yield "tools", tool.started_ns, tool.ended_ns

@@ -99,8 +99,7 @@ def _scores(scores: Table, name: str) -> dict[PointKey, float]:
 
 def _good(calls: Table) -> NDArray[np.bool_]:
     """Those of a run's timings that went well."""
-    is_successful = np.array([kind is None for kind in calls["error_kind"]], dtype=bool)
-    good: NDArray[np.bool_] = is_successful & calls["measured"]
+    good: NDArray[np.bool_] = calls["is_successful"] & calls["measured"]
     return good
 
 

@@ -118,6 +118,11 @@ class LLMCall:
         """Whether it is in the timings of a run: it reached the backend under test, and was a part of the agent's work."""
         return not self.endpoint and self.role != JUDGE
 
+    @property
+    def begun_ns(self) -> int:
+        """When the agent made the call, or else when the tap had the request."""
+        return self.received_ns if self.called_ns is None else self.called_ns
+
     @cached_property
     def output(self) -> list[Chunk]:
         """The chunks with text or a tool call, in the order in which they came."""

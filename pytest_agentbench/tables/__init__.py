@@ -17,6 +17,7 @@ from pytest_agentbench.metrics.frame import Frame
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.metrics.places import Origin, RolloutPlace
 from pytest_agentbench.metrics.rollout_columns import SCORES, ScoreRow, score_rows
+from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.run_file import FILE as RUN_FILE
 from pytest_agentbench.runs.run_file import read_run
@@ -56,15 +57,15 @@ def read_tables(directories: Sequence[Path]) -> Tables:
     scores: Growth[ScoreRow] = Growth("scores", SCORES)
     sample_rows: Growth[samples.SampleRow] = Growth("samples", samples.SAMPLES)
     metric_rows: Growth[run_metrics.MetricRow] = Growth("metrics", run_metrics.RUN_METRICS)
-    for origin in origins(directories):
+    for origin, run in _runs(directories):
         for place in places(origin):
             reader.add_place(place)
             for score in score_rows(place):
                 scores.add(score)
         for sample in samples.rows(origin.run, origin.directory):
             sample_rows.add(sample)
-        if (origin.directory / RUN_FILE).is_file():
-            for number in run_metrics.rows(origin.run, read_run(origin.directory)):
+        if run:
+            for number in run_metrics.rows(origin.run, run):
                 metric_rows.add(number)
     frame = reader.frame()
     return Tables(frame.calls, frame.rollouts, scores.table(), sample_rows.table(), metric_rows.table())
@@ -80,16 +81,22 @@ def read_frame(origin: Origin, *, events: bool = True) -> Frame:
 
 def origins(directories: Sequence[Path]) -> list[Origin]:
     """The runs of some directories under their names; raises ConfigError."""
-    found: dict[str, Origin] = {}
+    return [origin for origin, _ in _runs(directories)]
+
+
+def _runs(directories: Sequence[Path]) -> list[tuple[Origin, Run | None]]:
+    """Returns each run with the contents of its run.json, None if it has none; raises ConfigError."""
+    found: dict[str, tuple[Origin, Run | None]] = {}
     for directory in directories:
         name = directory.resolve().name  # behind `latest`
         check_journal(directory)
         if name in found:
             raise ConfigError(
-                f"two runs are called {name}: {found[name].directory} and {directory}; name a run once, or rename one of them"
+                f"two runs are called {name}: {found[name][0].directory} and {directory}; name a run once, or rename one of them"
             )
-        scales = {group: suite.scales for group, suite in read_run(directory).suites.items()} if (directory / RUN_FILE).is_file() else {}
-        found[name] = Origin(name, directory, Calendar(), scales)
+        run = read_run(directory) if (directory / RUN_FILE).is_file() else None
+        scales = {group: suite.scales for group, suite in run.suites.items()} if run else {}
+        found[name] = Origin(name, directory, Calendar(), scales), run
     return [*found.values()]
 
 
