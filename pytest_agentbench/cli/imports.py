@@ -47,14 +47,14 @@ def run_import(options: argparse.Namespace) -> None:
 def _say(run: Run) -> None:
     """What was found, and what is not known."""
     from pytest_agentbench.lib.foreign import one_line
-    from pytest_agentbench.reports.words import own_mean_text, score_text, statuses_text
+    from pytest_agentbench.reports import phrases
 
     assert run.imported is not None
     for name, result in run.suites.items():
-        print(f"{name}: {statuses_text(result.rollouts)}")
+        print(f"{name}: {phrases.statuses(result.rollouts)}")
         for score, means in result.scores.items():
-            print(f"{name} {score}: {score_text(means.mean)}")
+            print(f"{name} {score}: {phrases.score(means.mean)}")
     for mean in run.imported.means:
-        print(own_mean_text(mean))
+        print(phrases.own_mean(mean))
     for note in run.imported.notes:
         print(f"note: {one_line(note)}")

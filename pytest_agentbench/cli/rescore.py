@@ -38,7 +38,9 @@ def run_rescore(options: argparse.Namespace) -> None:
     from pytest_agentbench.cli.plain import PlainOutput
     from pytest_agentbench.lib.threads import run_apart
     from pytest_agentbench.reports import write_reports
-    from pytest_agentbench.reports.terminal import write_gate
+    from pytest_agentbench.reports.document import Level
+    from pytest_agentbench.reports.sections.gate import document_of
+    from pytest_agentbench.reports.terminal import lines, write
     from pytest_agentbench.rollouts.rescore import floors, load_groups, refuse_empty, rescore
     from pytest_agentbench.runs.directory import discard
     from pytest_agentbench.runs.run_file import find_run, read_run, write_run
@@ -62,7 +64,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     for floor in missed:
         print(f"{floor.group} {floor.score}: {floor.below} of {floor.rollouts} rollouts do not reach the floor of {floor.floor:g}")
     if new.gate:
-        write_gate(PlainOutput(), new.gate, new.rounds)
+        write(PlainOutput(), lines(document_of(new.gate, new.rounds), Level.FULL))
     print(f"wrote {target}")
 
 

@@ -31,7 +31,9 @@ def add(commands: Any) -> None:
 
 def run_show(options: argparse.Namespace) -> None:
     """All that a session prints with -v but for single rollouts, or a profile, or another tool's table."""
-    from pytest_agentbench.reports.terminal import write_whole
+    from pytest_agentbench.reports.sections import document
+    from pytest_agentbench.reports.terminal import write_run
+    from pytest_agentbench.reports.view import RunView
     from pytest_agentbench.runs.run_file import find_run, read_run
 
     directory = find_run(options.name, options.reports)
@@ -40,7 +42,7 @@ def run_show(options: argparse.Namespace) -> None:
         _show_profile(directory)
         return
     if options.tool is None:
-        write_whole(PlainOutput(), run, str(directory))
+        write_run(PlainOutput(), document(RunView(run, directory)), verbosity=1)
         return
     _show_as(options.tool, directory, run)
 

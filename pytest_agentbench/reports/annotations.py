@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pytest_agentbench.gate.ab import SLOWER, WORSE
 from pytest_agentbench.lib.foreign import block, one_line
-from pytest_agentbench.reports.comparison import comparison_text, essentials
-from pytest_agentbench.reports.outcome import failed_tests, headline, rules, suspects, unmeasured
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.outcome import failed_tests, score_of, suspects, unmeasured, worst_first
+from pytest_agentbench.reports.sections.arms import essentials
 from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.contents import Run
 
@@ -23,27 +24,28 @@ def commands(run: Run, workspace: Path) -> list[str]:
     every = list(_all(run, workspace))
     if len(every) <= MOST:
         return every
-    more = f"{len(every) - MOST + 1} more"
-    return [*every[: MOST - 1], command("error", more, f"{more} annotations of run {run.id}: its report names them")]
+    left = len(every) - MOST + 1
+    return [*every[: MOST - 1], command("error", phrases.more(left), phrases.annotations_left(left, run))]
 
 
 def _all(run: Run, workspace: Path) -> Iterator[str]:
     level = LEVELS.get(run.verdict, "error" if run.exit_status else "notice")
-    yield command(level, f"agentbench: {run.verdict}", str(headline(run)))
+    yield command(level, f"agentbench: {run.verdict}", phrases.headline(run))
     if failure := run.backend.failure:
         yield command("error", f"backend {run.backend.name}", failure)
-    for rule in rules(run):
+    rules = run.gate.rules if run.gate else ()
+    for rule in worst_first(rules):
         if rule.verdict in LEVELS:
             folder = run.suites[rule.suite].folder if rule.suite in run.suites else ""
             place = (_within(workspace, Path(folder, "suite.yaml")), 1) if folder else None
-            yield command(LEVELS[rule.verdict], f"{rule.suite}: {rule.text}", f"{rule.verdict}: {rule.found}", place)
+            yield command(LEVELS[rule.verdict], f"{rule.suite}: {rule.rule}", phrases.found(rule), place)
     if run.ab:
         yield from _losers(run.ab)
-    for about, scenario in suspects(run):
-        yield command("warning", f"{about}: {scenario.scenario}", f"{scenario.base:.3f} in the baseline, now {scenario.new:.3f}")
+    for rule, suspect in suspects(rules):
+        yield command("warning", f"{rule.suite} {score_of(rule)}: {suspect.scenario}", phrases.fall(suspect))
     for status, tests in unmeasured(run).items():
-        what = f"{len(tests)} test{'s' * (len(tests) > 1)} could not be measured"
-        yield command("error", f"{status}: {what}", f"{what}; the first one, {tests[0].id}: {tests[0].message}")
+        what = phrases.unmeasured_tests(len(tests))
+        yield command("error", f"{status}: {what}", f"{what}; {phrases.first_of_tests(tests[0])}")
     for test in failed_tests(run):
         place = _within(workspace, Path(test.file)), test.line
         yield command("error", test.id.rpartition("::")[2], test.message, place)
@@ -53,7 +55,7 @@ def _losers(ab: ArmsCompared) -> Iterator[str]:
     """A warning for each arm that is worse, or slower, than another one."""
     for each in essentials(ab):
         if each.finding in (WORSE, SLOWER):
-            yield command("warning", f"{each.suite}: {each.new_arm} is {each.finding} than {each.base_arm}", comparison_text(ab, each))
+            yield command("warning", f"{each.suite}: {phrases.arm_finding(each)}", phrases.comparison(ab, each))
 
 
 def command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:

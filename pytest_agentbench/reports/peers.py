@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.reports.words import number
+from pytest_agentbench.reports.numbers import number
 
 
 def lines(figures: PeerTable, of: str) -> Iterator[str]:

@@ -10,9 +10,9 @@ from pytest_agentbench.profile.prefixes import BLOCK, Prefix, PromptReuse
 from pytest_agentbench.profile.slowest import Explanation
 from pytest_agentbench.profile.tree import Branch, top
 from pytest_agentbench.reports.columns import columns
-from pytest_agentbench.reports.slow_calls import CALL_COLUMNS, call_cells, count_text
-from pytest_agentbench.reports.terminal import TerminalReporter
-from pytest_agentbench.reports.words import number, percent
+from pytest_agentbench.reports.numbers import number, percent
+from pytest_agentbench.reports.sections.serving import CALL_COLUMNS, call_cells
+from pytest_agentbench.reports.terminal import TerminalReporter, cell_text
 
 TextRows = Sequence[Sequence[str]]
 
@@ -37,7 +37,7 @@ def _slowest(profile: Profile) -> Iterator[str]:
     if not profile.slowest:
         yield "no call whose time is known"
         return
-    table = [*_aligned([[*CALL_COLUMNS, "in flight"], *map(_slow_row, profile.slowest)], left={1})]
+    table = [*_aligned([[*(column.title for column in CALL_COLUMNS), "in flight"], *map(_slow_row, profile.slowest)], left={1})]
     yield table[0]
     for line, each in zip(table[1:], profile.slowest, strict=True):
         yield line
@@ -45,7 +45,8 @@ def _slowest(profile: Profile) -> Iterator[str]:
 
 
 def _slow_row(each: Explanation) -> list[str]:
-    return [*call_cells(each.call), count_text(each.in_flight or None)]
+    cells = [cell_text(cell, column) for cell, column in zip(call_cells(each.call), CALL_COLUMNS, strict=True)]
+    return [*cells, number(each.in_flight or None, 0)]
 
 
 def _tree(tree: Sequence[Branch]) -> Iterator[str]:

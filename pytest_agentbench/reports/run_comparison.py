@@ -26,10 +26,12 @@ from pytest_agentbench.gate.run_pair import Changed, compared_parts, setup_chang
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.reports.columns import columns, cut, fold
-from pytest_agentbench.reports.gates import MISSING
-from pytest_agentbench.reports.markup import prose, table
+from pytest_agentbench.reports.markdown import prose, table
+from pytest_agentbench.reports.numbers import number, significant
+from pytest_agentbench.reports.phrases import MISSING
+from pytest_agentbench.reports.phrases import retried as retried_text
+from pytest_agentbench.reports.phrases import statuses as statuses_text
 from pytest_agentbench.reports.terminal import TerminalReporter
-from pytest_agentbench.reports.words import number, retried_text, significant, statuses_text
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.stats.decisions import FAIL, PASS
 

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 from pytest_agentbench.reports import comment, markdown
+from pytest_agentbench.reports.document import Level
 from pytest_agentbench.reports.excerpts import cut, size
+from pytest_agentbench.reports.sections import document
+from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
 
 LIMIT = 1 << 20  # bytes, of all that a step writes; GitHub shows nothing of more
@@ -19,7 +22,8 @@ def write(run: Run, directory: Path) -> Path:
     """Adds to GitHub's file; outside of GitHub it is summary.md in the run directory."""
     path = Path(os.environ.get(VARIABLE) or directory / "summary.md")
     there = path.stat().st_size if path.exists() else 0
-    lines = ["", *list(comment.lines(run))[1:], "", *markdown.lines(run), ""]
+    view = RunView(run, directory)
+    lines = ["", *comment.lines(view), "", *markdown.lines(document(view), Level.VERBOSE), ""]
     text = cut("\n".join(lines), LIMIT - SPARE - there, f"`report.md` of run {run.id}")
     assert size(text) + there <= LIMIT or not text
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:

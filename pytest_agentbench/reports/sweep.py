@@ -12,8 +12,8 @@ from pytest_agentbench.exports.nat_benchmark import Heading, write_benchmark
 from pytest_agentbench.gate.ab import mean_of
 from pytest_agentbench.gate.values import samples
 from pytest_agentbench.records import EVALUABLE, Json
-from pytest_agentbench.reports.markup import prose, table
-from pytest_agentbench.reports.words import number, percent
+from pytest_agentbench.reports.markdown import prose, table
+from pytest_agentbench.reports.numbers import number, percent
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.sweep.knee import Operation, knee

@@ -1,65 +1,47 @@
-"""The section that pytest prints when a session with rollouts ends."""
+"""A document on a terminal: labels in a column and texts beside them, tables with columns as wide as they have to be."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.performance import PerformanceSummary
-from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.reports import answers, roles, scorer_failures
+from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.columns import columns, cut, fold
-from pytest_agentbench.reports.comparison import cache_text, comparison_lines
-from pytest_agentbench.reports.firstpage import VERDICT, PageRow, rows, trouble_rows, verdict_colour
-from pytest_agentbench.reports.gates import NO_CLAIM, claim_lines, detail_lines, gate_text, look_lines, ranking_lines, rule_text
-from pytest_agentbench.reports.outcome import headline
-from pytest_agentbench.reports.tasks import failure_lines, tasks_text
-from pytest_agentbench.reports.triage import confusion_text, faulty_text, kinds_text
-from pytest_agentbench.reports.window_words import chosen_text, steady_text
-from pytest_agentbench.reports.words import (
-    COLUMNS,
-    boot_text,
-    calls_text,
-    costs_text,
-    dataset_text,
-    doubt_lines,
-    draft_lines,
-    efficiency_text,
-    failed_lines,
-    few_text,
-    goodput_text,
-    imported_lines,
-    mean_text,
-    number,
-    passes_text,
-    quarantine_text,
-    range_text,
-    resume_text,
-    retried_text,
-    score_text,
-    server_lines,
-    split_text,
-    statuses_text,
-    stopwatch_text,
-    throughput_text,
-    tools_text,
-    unsupported_text,
+from pytest_agentbench.reports.document import (
+    AnyBlock,
+    Bullets,
+    Cell,
+    Code,
+    Column,
+    Content,
+    Document,
+    Fact,
+    Figure,
+    Finding,
+    Level,
+    Listing,
+    Measure,
+    Note,
+    Section,
+    Table,
+    Text,
+    Tone,
+    plain,
+    spans,
+    words_of,
 )
-from pytest_agentbench.runs.contents import BackendUse, Run
-from pytest_agentbench.runs.results import SuiteResult
-from pytest_agentbench.runs.tasks import TasksSummary
-from pytest_agentbench.runs.triage import Triage
-from pytest_agentbench.runs.verdicts import GateResult, RoundsResult
-from pytest_agentbench.stats.percentiles import LatencySpread
+from pytest_agentbench.reports.numbers import number
 
-WIDTH = 80  # columns, where nobody knows
-CONFUSED = 3  # pairs of tools
+WIDTH = 80  # columns, if the terminal does not tell
 LABEL = 11  # columns that labels have at least
+INDENT = "    "  # before a line of a log, which may look like a line of ours
+GAP = "  "  # between the columns of a table
+
+#: Tone -> the terminal's colour.
+COLOURS: Mapping[Tone, str] = {"good": "green", "bad": "red", "open": "yellow", "": ""}
 
 
 class TerminalReporter(Protocol):
@@ -70,219 +52,150 @@ class TerminalReporter(Protocol):
     def write_line(self, line: str, **markup: bool) -> None: ...
 
 
-class OneLine:
-    """A terminal on which nothing that is written can begin a line of its own, or do anything but be read."""
+class Line(NamedTuple):
+    """A line of a terminal. Nothing in it can begin a line of its own, or do anything but be read."""
 
-    def __init__(self, terminal: TerminalReporter) -> None:
-        self._terminal = terminal
-
-    def write_sep(self, sep: str, title: str, **markup: bool) -> None:
-        self._terminal.write_sep(sep, one_line(title), **markup)
-
-    def write_line(self, line: str, **markup: bool) -> None:
-        self._terminal.write_line(one_line(line), **markup)
+    text: str
+    tone: Tone = ""
+    bold: bool = False
 
 
-def write_section(
-    terminal: TerminalReporter, run: Run, path: str, verbosity: int = 0, width: int = WIDTH, rollouts: Iterable[str] = ()
-) -> None:
-    """One line under -q, the first page otherwise, everything with -v and each rollout too, with -vv the tools of each.
+def write_run(terminal: TerminalReporter, document: Document, verbosity: int = 0, width: int = WIDTH, details: Iterable[str] = ()) -> None:
+    """Writes a report: one line under -q, the first page otherwise, with -v all that is a line, and with -vv tables too.
 
-    `rollouts` are the `rollout_lines` of all of them.
+    The first page is folded to the width, but for commands and paths. All else is a line each, however long. `details` are the
+    `rollout_lines` of all rollouts, which come last.
     """
-    if verbosity < 0:
-        terminal.write_line(f"agentbench: {_in_one_line(run)} ({path}/report.md)")
-        if resume := resume_text(run):
-            terminal.write_line(f"agentbench: go on with {resume}")
+    level = Level.HEADLINE if verbosity < 0 else (Level.FIRST_PAGE, Level.FULL, Level.VERBOSE)[min(verbosity, 2)]
+    if level == Level.HEADLINE:
+        for text in headline_lines(document):
+            terminal.write_line(text)
         return
     terminal.write_sep("=", "agentbench", bold=True)
-    if verbosity == 0:
-        write_rows(terminal, [*rows(run, path)], width)
-        return
-    write_whole(terminal, run, path, rollouts)
+    write(terminal, lines(document, level, width if level == Level.FIRST_PAGE else sys.maxsize))
+    write(terminal, (Line(one_line(each)) for each in details))
 
 
-def write_rows(terminal: TerminalReporter, page: Sequence[PageRow], width: int) -> None:
-    """Labels in a column, texts beside them in what is left of the width."""
-    column = min(max([LABEL, *(columns(row.label) for row in page)]), width // 3)
-    for row in page:
-        label, text = one_line(row.label), one_line(row.text)
-        room = max(width - max(column, columns(label)) - 1, width // 3)
-        lines = {"whole": [text], "cut": [cut(text, room)]}.get(row.shape) or fold(text, room)
-        for line in lines:
-            colour = {row.colour: True} if row.colour else {}
-            terminal.write_line(f"{label:<{column}} {line}".rstrip(), bold=label == VERDICT, **colour)
+def write(terminal: TerminalReporter, lines: Iterable[Line]) -> None:
+    """Writes lines in their colours."""
+    for line in lines:
+        colour = {COLOURS[line.tone]: True} if line.tone else {}
+        terminal.write_line(line.text, **({"bold": True} if line.bold else {}), **colour)
+
+
+def headline_lines(document: Document) -> Iterator[str]:
+    """Yields the headline with all that belongs to it on one line, and each command on a line of its own."""
+    facts = [each for each in document.at(Level.HEADLINE).blocks() if isinstance(each, Fact)]
+    commands = [fact for fact in facts if _has_command(words_of(fact.content))]
+    found = [document.headline, *facts] if document.headline else facts
+    said = "; ".join(_words(fact.content) for fact in found if fact not in commands)
+    yield one_line(f"agentbench: {said}")
+    yield from (one_line(f"agentbench: {fact.label} {_words(fact.content)}") for fact in commands)
+
+
+def lines(document: Document, level: Level, width: int = sys.maxsize) -> Iterator[Line]:
+    """Yields the lines of a document. Titles of sections are left out of the first page, whose labels all stand in one column."""
+    shown = document.at(level)
+    headline = [document.headline] if document.headline else []
+    labels = [columns(one_line(fact.label)) for fact in (*headline, *shown.blocks()) if isinstance(fact, Fact)]
+    column = min(max([LABEL, *labels]), width // 3) if level == Level.FIRST_PAGE else LABEL
+    layout = _Layout(column, width, titles=level != Level.FIRST_PAGE)
+    for fact in headline:
+        yield from (line._replace(bold=True) for line in layout.fact(fact))
+    for section in shown.sections:
+        yield from layout.section(section)
+
+
+class _Layout(NamedTuple):
+    """How the blocks of a document become lines."""
+
+    column: int  # columns of labels
+    width: int  # columns of the terminal
+    titles: bool  # whether sections have titles
+
+    def section(self, section: Section) -> Iterator[Line]:
+        if self.titles and plain(section.title):
+            yield from (Line(text, bold=True) for text in fold(one_line(plain(section.title)), self.width))
+        for block in section.blocks:
+            if isinstance(block, Section):
+                yield from self.section(block)
+            else:
+                yield from self.block(block)
+
+    def block(self, block: AnyBlock) -> Iterator[Line]:
+        match block:
+            case Fact():
+                yield from self.fact(block)
+            case Table():
+                yield from (Line(text) for text in table_lines(block, self.width))
+            case Bullets():
+                yield from (line for item in block.items for line in self._labelled("-", 1, item))
+            case Note():
+                yield from (Line(text, block.tone) for text in fold(one_line(_words(block.content)), self.width))
+            case Listing():
+                yield from (Line(f"{'':<{self.column}} {INDENT}{one_line(text)}") for text in block.text.split("\n"))
+            case Figure():
+                yield from self._labelled("picture", self.column, (f"{block.title}: ", Code(block.path, "command")))
+
+    def fact(self, fact: Fact) -> Iterator[Line]:
+        yield from (line._replace(tone=fact.tone) for line in self._labelled(fact.label, self.column, fact.content, cut_it=fact.one_line))
+
+    def _labelled(self, label: str, column: int, content: Content, *, cut_it: bool = False) -> Iterator[Line]:
+        label, text = one_line(label), one_line(_words(content))
+        room = max(self.width - max(column, columns(label)) - 1, self.width // 3)
+        texts = [text] if _has_command(words_of(content)) else [cut(text, room)] if cut_it else fold(text, room)
+        for each in texts:
+            yield Line(f"{label}{' ' * (column - columns(label))} {each}".rstrip())
             label = ""
 
 
-def write_whole(terminal: TerminalReporter, run: Run, shown: str, rollouts: Iterable[str] = ()) -> None:
-    """All that a run says of itself, a line each however long, but for what only report.md has."""
-    first = headline(run)
-    terminal.write_line(f"verdict     {first}", bold=True, **_colour(first.verdict))
-    write_rows(terminal, [*trouble_rows(run)], sys.maxsize)
-    for line in imported_lines(run.imported) if run.imported else ():
-        terminal.write_line(f"imported    {line}")
-    for name, suite in run.suites.items():
-        _write_suite(terminal, name, suite)
-    if len(run.suites) > 1 and run.costs:
-        terminal.write_line(f"cost        {costs_text(run.costs)}, all suites together")
-    for line in rollouts:
-        terminal.write_line(line)
-    _write_performance(terminal, run.performance, run.stopwatch, arms=run.ab is not None)
-    if run.serving:
-        _write_serving(terminal, run.serving)
-    _write_comparison(terminal, run)
-    if run.gate:
-        write_gate(terminal, run.gate, run.rounds)
-    _write_backend(terminal, run.backend)
-    if resume := resume_text(run):
-        terminal.write_line(f"go on with  {resume}", yellow=True)
-    terminal.write_line(f"report      {shown}/report.md (and run.json, rollouts.jsonl)")
+def table_lines(table: Table, width: int = sys.maxsize) -> Iterator[str]:
+    """Yields a table; if its columns do not fit beside each other, in several parts, each of which begins with the same columns."""
+    header = [one_line(column.title) for column in table.columns]
+    rows = [[one_line(cell_text(cell, column)) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
+    widths = [max(map(columns, texts)) for texts in zip(header, *rows, strict=True)]
+    for places in parts(widths, table.repeated, width):
+        for row in (header, *rows):
+            cells = [row[place] for place in places]
+            if row is header or any(cell not in ("", "-") for cell in cells[table.repeated :]) or len(places) == len(widths):
+                yield GAP.join(_padded(row[place], widths[place], table.columns[place]) for place in places).rstrip()
 
 
-def write_gate(terminal: TerminalReporter, gate: GateResult, rounds: RoundsResult | None = None) -> None:
-    """The verdict, then each rule with all that is known of it, then the scenarios that got worse, and those that may have.
-
-    `rounds` of trials, where their number was not fixed, come with what was seen after each.
-    """
-    terminal.write_line(f"gate        {gate_text(gate, rounds)}", bold=True, **_colour(gate.verdict))
-    for rule in gate.rules:
-        terminal.write_line(f"rule        {rule_text(rule)}", **_colour(rule.verdict))
-        for line in detail_lines(rule):
-            terminal.write_line(f"{'':<11} {line}")
-    for line in look_lines(rounds):
-        terminal.write_line(f"round       {line}")
-    for line in claim_lines(gate):
-        terminal.write_line(f"worse       {line}")
-    ranking = [*ranking_lines(gate)]
-    for line in ranking:
-        terminal.write_line(f"fell        {line}")
-    if ranking:
-        terminal.write_line(f"{'':<11} {NO_CLAIM}")
+def parts(widths: Sequence[int], repeated: int, width: int) -> Iterator[list[int]]:
+    """Yields the places of columns that stand beside each other, the first ones in each part: as many as fit, one other at least."""
+    first = [*range(min(repeated, len(widths)))]
+    part = list(first)
+    for place in range(len(first), len(widths)):
+        if len(part) > len(first) and sum(widths[each] + len(GAP) for each in (*part, place)) - len(GAP) > width:
+            yield part
+            part = list(first)
+        part.append(place)
+    yield part
 
 
-def _colour(verdict: str) -> dict[str, bool]:
-    return {colour: True} if (colour := verdict_colour(verdict)) else {}
+def cell_text(cell: Cell, column: Column) -> str:
+    """Returns a cell without marks: a number with the digits of its column, `-` if there is nothing."""
+    if isinstance(cell, int | float):
+        return number(cell, column.digits or 0)
+    return "-" if cell is None else plain(cell.words if isinstance(cell, Finding) else cell)
 
 
-def _write_comparison(terminal: TerminalReporter, run: Run) -> None:
-    if text := cache_text(run):
-        terminal.write_line(f"cache       {text}")
-    for about, line, colour in comparison_lines(run):
-        terminal.write_line(f"{about:<11} {line}", **({colour: True} if colour else {}))
+def _padded(text: str, width: int, column: Column) -> str:
+    padding = " " * (width - columns(text))
+    return padding + text if column.has_numbers else text + padding
 
 
-def _write_backend(terminal: TerminalReporter, backend: BackendUse) -> None:
-    if booted := boot_text(backend):
-        terminal.write_line(f"stack       {booted}")
-    if backend.note:
-        terminal.write_line(f"backend     {backend.name}: {backend.note}")
-    for sentence in backend.warnings:
-        terminal.write_line(f"model       {sentence}", yellow=True)
+def _words(content: Content) -> str:
+    text = words_of(content)
+    return phrases.measure(text) if isinstance(text, Measure) else plain(text)
 
 
-def _in_one_line(run: Run) -> str:
-    rules = [rule_text(rule) for rule in gate.rules if rule.verdict != "PASS"] if (gate := run.gate) else []
-    verdict = [f"gate {gate.verdict}"] if gate else []
-    return "; ".join([headline(run).short, *verdict, *rules])
-
-
-def _write_suite(terminal: TerminalReporter, name: str, suite: SuiteResult) -> None:
-    terminal.write_line(f"{name}", bold=True)
-    terminal.write_line(f"data set    {dataset_text(suite)}")
-    terminal.write_line(f"rollouts    {statuses_text(suite.rollouts)}")
-    if retried := retried_text(suite):
-        terminal.write_line(f"retried     {retried}")
-    if quarantined := quarantine_text(suite):
-        terminal.write_line(f"quarantined {quarantined}", yellow=True)
-    if unsupported := unsupported_text(suite):
-        terminal.write_line(f"unsupported {unsupported}", yellow=True)
-    _write_scores(terminal, suite)
-    _write_tasks(terminal, suite.tasks)
-    for kind in suite.sandboxes:
-        terminal.write_line(f"sandbox     {kind}")
-    _write_mistakes(terminal, suite.triage)
-    for line in scorer_failures.lines(suite):
-        terminal.write_line(f"no score    {line}", yellow=True)
-    for about, line in (*answers.lines(suite), *draft_lines(suite), *roles.lines(suite.roles)):
-        terminal.write_line(f"{about:<11} {line}")
-    for each in suite.worst:
-        terminal.write_line(f"worst       {each.id} {each.score:.3f}: expected {tools_text(each.expected_tools)}")
-        terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        actual   {tools_text(each.actual_tools)}")
-        if question := each.question:
-            terminal.write_line(f"{'':<11} {'':<{len(each.id)}}        asks     {question}")
-
-
-def _write_scores(terminal: TerminalReporter, suite: SuiteResult) -> None:
-    for score, means in suite.scores.items():
-        terminal.write_line(f"{score:<11} {score_text(means.mean)}")
-        if means.mean != means.mean_evaluable:
-            evaluable = means.mean_evaluable
-            only = "no evaluable rollout" if evaluable is None else f"{mean_text(evaluable)} over evaluable rollouts only"
-            terminal.write_line(f"{'':<11} {only}")
-    if suite.passes:
-        terminal.write_line(f"passed      {passes_text(suite.passes, suite.scales[suite.passes.score])}")
-    if efficiency := efficiency_text(suite.efficiency):
-        terminal.write_line(f"efficiency  {efficiency}")
-
-
-def _write_tasks(terminal: TerminalReporter, tasks: TasksSummary | None) -> None:
-    if tasks:
-        terminal.write_line(f"tasks       {tasks_text(tasks)}")
-        for line in failure_lines(tasks):
-            terminal.write_line(f"{'':<11} {line}")
-
-
-def _write_mistakes(terminal: TerminalReporter, triage: Triage | None) -> None:
-    if triage and triage.faulty:
-        terminal.write_line(f"mistakes    {faulty_text(triage)}: {kinds_text(triage)}")
-        for confusion in triage.confused[:CONFUSED]:
-            terminal.write_line(f"{'':<11} {confusion_text(confusion)}")
-
-
-def _write_performance(terminal: TerminalReporter, performance: PerformanceSummary, stopwatch: Stopwatch, *, arms: bool) -> None:
-    terminal.write_line(f"serving{', all arms together' if arms else ''}", bold=True)
-    verdict = stopwatch.verdict
-    terminal.write_line(f"stopwatch   {stopwatch_text(stopwatch)}", red=verdict == SATURATED, yellow=verdict not in (OK, SATURATED))
-    for note in stopwatch.notes:
-        terminal.write_line(f"{'':<11} {note}")
-    terminal.write_line(f"calls       {calls_text(performance)}")
-    for line in failed_lines(performance):
-        terminal.write_line(f"failed      {line}", yellow=True)
-    terminal.write_line(f"throughput  {throughput_text(performance)}")
-    terminal.write_line(
-        f"window      {chosen_text(window)}" if (window := performance.window) else f"steady      {steady_text(performance)}"
-    )
-    if performance.goodput:
-        terminal.write_line(f"goodput     {goodput_text(performance.goodput)}")
-    if performance.split:
-        terminal.write_line(f"time        {split_text(performance.split)}")
-    _write_timings(terminal, performance.latencies)
-    if window and window.seconds:
-        terminal.write_line("of the calls that were sent in the window")
-        _write_timings(terminal, window.latencies)
-    if why := few_text(performance):
-        terminal.write_line(why)
-
-
-def _write_serving(terminal: TerminalReporter, serving: ServingSummary) -> None:
-    for about, line in server_lines(serving):
-        terminal.write_line(f"{about:<11} {line}")
-    for about, line in doubt_lines(serving):
-        terminal.write_line(f"{about:<11} {line}", yellow=True)
-
-
-def _write_timings(terminal: TerminalReporter, latencies: Mapping[str, LatencySpread | None]) -> None:
-    terminal.write_line(f"{'ms':<16}" + "".join(f"{column:>10}" for column in COLUMNS) + "   median, 95 %")
-    for metric in registry.latencies().values():
-        if spread := latencies.get(metric.key):
-            cells = "".join(f"{number(getattr(spread, column)):>10}" for column in COLUMNS)
-            terminal.write_line(f"{metric.title:<16}{cells}   {range_text(spread.intervals['p50'])}".rstrip())
+def _has_command(text: Text | Measure) -> bool:
+    return not isinstance(text, Measure) and any(isinstance(part, Code) and part.kind == "command" for part in spans(text))
 
 
 def rollout_lines(rollout: Rollout, *, with_tools: bool) -> Iterator[str]:
     """Yields what the terminal shows of a rollout with -v, and with -vv."""
-    scores = ", ".join(f"{name} {score!r}" for name, score in rollout.scores.items())
-    yield f"  {rollout.key}  {rollout.status}  {scores or rollout.reason}  {rollout.duration_s:.2f} s"
+    yield f"  {phrases.rollout(rollout)}"
     if with_tools:
-        yield f"      expected {tools_text(rollout.expected_tools)}; actual {tools_text(rollout.tools)}"
+        yield f"      {phrases.rollout_tools(rollout)}"

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from pytest_agentbench.reports.markup import prose, table
-from pytest_agentbench.reports.words import number
+from pytest_agentbench.reports.markdown import prose, table
+from pytest_agentbench.reports.numbers import number
 from pytest_agentbench.simulation.figures import Figures, Measure
 from pytest_agentbench.simulation.question import MOCKER
 from pytest_agentbench.simulation.ranks import change, percentage, spread

@@ -200,12 +200,15 @@ class Controller:
             terminalreporter.write_line(f"agentbench: ended {count} process{'es' * (count > 1)} that agents left running", yellow=True)
         if self.finish.run is None:
             return
-        from pytest_agentbench.reports.terminal import OneLine, write_section
+        from pytest_agentbench.reports.sections import document
+        from pytest_agentbench.reports.terminal import write_run
+        from pytest_agentbench.reports.view import RunView
 
         directory = self.opened.directory
         with self.opened.losses.step("the summary on the terminal is not whole"):
-            shown, width = self.opened.setup.shown(directory), terminalreporter._tw.fullwidth
-            write_section(OneLine(terminalreporter), self.finish.run, shown, self.config.get_verbosity(), width, self.finish.lines)
+            report = document(RunView(self.finish.run, directory, self.opened.setup.shown(directory)))
+            width = terminalreporter._tw.fullwidth
+            write_run(terminalreporter, report, self.config.get_verbosity(), width, self.finish.lines)
 
     def _close(self) -> None:
         """Only now is it known how the session ends: any plugin may have changed the exit status when the tests were over."""

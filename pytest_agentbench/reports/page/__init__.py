@@ -9,10 +9,12 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports.html import run_html
 from pytest_agentbench.reports.page.data import PackedRollouts, RunData, packed_data, run_data
-from pytest_agentbench.reports.page.first_screen import first_screen
 from pytest_agentbench.reports.page.intervals import intervals, sides
 from pytest_agentbench.reports.page.shell import page
+from pytest_agentbench.reports.sections import document
+from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import first_of
@@ -24,7 +26,7 @@ PAGE = "report.html"
 def write(run: Run, directory: Path, packed: PackedRollouts | None = None) -> Path:
     """Writes the page of one run beside its journal, which is read unless its rollouts are given; raises OSError."""
     data = packed_data(run, directory, packed) if packed else run_data(run, directory, lambda _damage: None)  # the run tells of damage
-    return write_page([run], [data], intervals(run), directory / PAGE)
+    return write_page([RunView(run, directory)], [data], intervals(run), directory / PAGE)
 
 
 def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[str], None]) -> Path:
@@ -32,7 +34,8 @@ def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[
     runs = [read_run(directory) for directory in directories]
     data = [readable(run, directory, on_damage) for run, directory in zip(runs, directories, strict=True)]
     compared = [*(sides(directories) if len(runs) > 1 else []), *(each for run in runs for each in intervals(run))]
-    return write_page(runs, data, compared, path)
+    views = [RunView(run, directory) for run, directory in zip(runs, directories, strict=True)]
+    return write_page(views, data, compared, path)
 
 
 def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
@@ -47,7 +50,8 @@ def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
     return data
 
 
-def write_page(runs: Sequence[Run], data: Sequence[RunData], compared: Sequence[Json], path: Path) -> Path:
+def write_page(views: Sequence[RunView], data: Sequence[RunData], compared: Sequence[Json], path: Path) -> Path:
     """Writes what has been read of some runs; `compared` has the intervals of their differences."""
-    html = page(" and ".join(run.id for run in runs), first_screen(runs), data, compared)
+    texts = "\n".join(run_html(document(view)) for view in views)
+    html = page(" and ".join(view.run.id for view in views), texts, data, compared)
     return write_whole(path, html, errors="backslashreplace")

@@ -12,15 +12,17 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
+from pytest_agentbench.reports.html import run_html
 from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
 from pytest_agentbench.reports.page.distributions import Distributions
-from pytest_agentbench.reports.page.first_screen import first_screen
-from pytest_agentbench.reports.page.first_screen_so_far import SoFar, first_screen_so_far
 from pytest_agentbench.reports.page.intervals import intervals
 from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.reports.page.server import server_series
 from pytest_agentbench.reports.page.shell import page
+from pytest_agentbench.reports.sections import document
+from pytest_agentbench.reports.sections.so_far import SoFar, document_so_far
+from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs import run_file
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, opened, rollout_of
@@ -47,10 +49,8 @@ class LiveRun:
     def page(self) -> str:
         """The page, without a row: it asks for them."""
         with self._lock:
-            run = self._seen.run
             index = {"name": self.directory.name, "mains": {}, "server": [], **PackedRollouts({}).index()}
-            first = first_screen([run]) if run else self._seen.first(self._phase())
-            return page(self.directory.name, first, [RunData(index, ())], [], live=True)
+            return page(self.directory.name, self._seen.html(self._phase()), [RunData(index, ())], [], live=True)
 
     def news(self, generation: str, state: str, after: int) -> str:
         """JSON: the rows of a generation behind the first `after` ones, and what is known of the run; `{}` where its state is the page's.
@@ -75,7 +75,7 @@ class LiveRun:
             "distributions": contents.distributions.plain(),
             "server": contents.server,
             "compared": intervals(contents.run) if contents.run else [],
-            "first": first_screen([contents.run]) if contents.run else contents.first(head["phase"]),
+            "first": contents.html(head["phase"]),
             "verdict": contents.run.verdict if contents.run else "",
             "tone": tone(contents.run.verdict) if contents.run else "",
             "damaged": contents.damaged,
@@ -138,9 +138,11 @@ class LiveRecords:
         """The last one that worked on the run; None of a run that was imported."""
         return self._sessions[-1] if self._sessions else None
 
-    def first(self, phase: RunPhase) -> str:
-        """The first screen of a run that has not ended."""
-        return first_screen_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped")
+    def html(self, phase: RunPhase) -> str:
+        """Returns what the page says of the run in words: its report, or while it has not ended what is known so far."""
+        if self.run:
+            return run_html(document(RunView(self.run, self._directory)))
+        return run_html(document_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped"))
 
     def read_on(self) -> bool:
         """Takes the next records, AT_ONCE at most; True where more are there."""

@@ -1,4 +1,4 @@
-"""What is read first of a run that goes on: how many rollouts have ended, how, and the means so far, without a claim about the rest."""
+"""A run that has not ended: how many rollouts have ended, how, and the means so far, without a claim about the rest."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pytest_agentbench.records import EVALUABLE, Rollout
-from pytest_agentbench.reports.page.first_screen import figure, text
-from pytest_agentbench.reports.words import number, statuses_text
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Level, Measure, Note, say
+from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.runs.sessions import Session
 
 SHOWN = 8  # scores of a suite
@@ -25,6 +26,7 @@ class SoFar:
     calls: int = 0
 
     def add(self, rollout: Rollout, by: int = 1) -> None:
+        """Counts a rollout; `by` -1 takes it back."""
         group = rollout.key.group
         self.statuses[group][rollout.status] += by
         for name, score in rollout.scores.items() if rollout.status in EVALUABLE else ():
@@ -39,34 +41,31 @@ class SoFar:
 
     @property
     def ended(self) -> int:
-        """Rollouts."""
+        """Rollouts that have ended."""
         return sum(sum(counts.values()) for counts in self.statuses.values())
 
 
-def first_screen_so_far(name: str, session: Session | None, found: SoFar, *, stopped: bool) -> str:
-    """HTML, as that of a run that has ended."""
-    return "\n".join(_lines(name, session, found, stopped=stopped))
+def document_so_far(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Document:
+    """Returns the report of a run that has not ended. `stopped`: no session works on it."""
+    headline = Fact("verdict", say(phrases.stopped if stopped else phrases.running, so_far.ended), "open", level=Level.HEADLINE)
+    section = of("So far", _blocks(name, session, so_far, stopped=stopped))
+    return Document(f"Run {name}", headline, (section,) if section else ())
 
 
-def _lines(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Iterator[str]:
-    yield f'<section class="run" aria-label="Run {text(name)}">'
-    begun = f"; session {session.number} began at {session.started_at}, {session.concurrency} rollouts in flight at most" if session else ""
-    yield f'<p class="soft">{text(name + begun)}</p>'
-    how = "It has stopped" if stopped else "It goes on"
-    yield f'<h1 class="verdict open">{how}: {so_far.ended:,} rollouts have ended</h1>'
-    if stopped:
-        again = text(f"--agentbench-resume={name}")
-        yield f"<p>No session works on it: it is summed up now, or was killed. <code>{again}</code> goes on with it.</p>"
-    yield '<div class="figures">'
+def _blocks(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Iterator[AnyBlock]:
+    summary = Level.SUMMARY
     for group, statuses in so_far.statuses.items():
         about = f"{group} " if len(so_far.statuses) > 1 else ""
         for score, count in [*so_far.scored[group].items()][:SHOWN]:
             if count:
-                yield figure(f"{about}{score}", number(so_far.sums[group, score] / count, 3), "", f"mean of {count:,} so far")
-        yield figure(f"{about}rollouts", f"{sum(statuses.values()):,}", "", statuses_text(statuses))
+                mean = Measure(so_far.sums[group, score] / count, about=phrases.mean_so_far(count))
+                yield Fact(f"{about}{score}", mean, level=summary)
+        yield Fact(f"{about}rollouts", Measure(sum(statuses.values()), digits=0, about=phrases.statuses(statuses)), level=summary)
     if so_far.calls:
-        yield figure("LLM calls", f"{so_far.calls:,}", "", f"{so_far.failed_calls:,} failed")
-    yield "</div>"
+        yield Fact("LLM calls", Measure(so_far.calls, digits=0, about=phrases.failed_so_far(so_far.failed_calls)), level=summary)
+    if session:
+        yield Fact("session", say(phrases.session_began, session.number, session.started_at, session.concurrency), level=summary)
+    if stopped:
+        yield Note(say(phrases.how_to_resume, name), level=summary)
     if so_far.ended:
-        yield '<p class="soft">Short rollouts end first, so the means may move; intervals and the verdict come when the run has ended.</p>'
-    yield "</section>"
+        yield Note(phrases.MEANS_MAY_MOVE, level=summary)

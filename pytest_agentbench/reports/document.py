@@ -1,0 +1,230 @@
+"""A report before it is laid out: a document has sections, and a section has blocks. Renderers turn documents into text.
+
+A block holds findings: typed values, each with the phrase that puts it into words (`phrases`). No renderer holds a sentence, and no
+section holds markup or escapes. Each block says from which level on it is shown, so that one document serves every reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, Literal, ParamSpec
+
+P = ParamSpec("P")
+
+Tone = Literal["good", "bad", "open", ""]  # what a verdict means for its reader; renderers choose the colour
+
+
+class Level(IntEnum):
+    """How much a reader wants to know."""
+
+    HEADLINE = 0  # one line, with -q
+    FIRST_PAGE = 1  # what a session prints at its end
+    SUMMARY = 2  # a comment on a pull request, and the first screen of report.html
+    FULL = 3  # with -v, and by `agentbench show`
+    VERBOSE = 4  # report.md, report.html, and with -vv
+
+
+@dataclass(frozen=True)
+class Code:
+    """A name, a command, or what a program or a person said. Renderers set it apart from the words around it."""
+
+    text: str
+    kind: Literal["name", "scenario", "command"] = "name"  # a page links to a scenario; a command is never cut or folded
+
+
+Text = str | Code | tuple[str | Code, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Typed values and the phrase that puts them into words. Two findings are equal if phrase and values are."""
+
+    phrase: Callable[..., Text]
+    values: tuple[Any, ...]
+
+    @property
+    def words(self) -> Text:
+        """The finding in words; empty if there is nothing to say."""
+        return self.phrase(*self.values)
+
+
+def say(phrase: Callable[P, Text], *values: P.args, **named: P.kwargs) -> Finding:
+    """Returns the finding of some values. They are given by position."""
+    assert not named
+    return Finding(phrase, values)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number with its unit, its 95 % interval, and what else is to be known of it."""
+
+    value: float | None  # None: it was not measured
+    unit: str = ""  # `ms`; `%` for a share, whose value lies between 0 and 1
+    statistic: str = ""  # `median`; empty for a mean or a count
+    low: float | None = None
+    high: float | None = None
+    digits: int = 3
+    about: str = ""
+
+
+Cell = Text | Finding | float | None
+Content = Text | Finding | Measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """What all blocks have: the levels at which they are shown."""
+
+    level: Level = Level.FULL  # from this one on
+    until: Level = Level.VERBOSE  # up to this one; above it another block says the same in full
+
+
+@dataclass(frozen=True)
+class Fact(Block):
+    """A label and what is to be said under it. A fact without a label continues the one before it."""
+
+    label: str
+    content: Content
+    tone: Tone = ""
+    one_line: bool = False  # a terminal cuts it instead of folding it
+
+
+@dataclass(frozen=True)
+class Column:
+    """The head of a column. Numbers in it have so many digits after the point, and stand on the right."""
+
+    title: str
+    digits: int | None = None  # None: the column has words
+
+    @property
+    def has_numbers(self) -> bool:
+        return self.digits is not None
+
+
+def heads(*titles: str | tuple[str, int]) -> tuple[Column, ...]:
+    """Returns columns: a title alone has words below it, a title with a number has numbers of so many digits."""
+    return tuple(Column(title) if isinstance(title, str) else Column(*title) for title in titles)
+
+
+@dataclass(frozen=True)
+class Table(Block):
+    """Rows of cells. The first columns name what the row is about."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    repeated: int = 1  # columns that a terminal repeats if the others do not fit beside each other
+
+
+@dataclass(frozen=True)
+class Bullets(Block):
+    """A list of findings."""
+
+    items: tuple[Content, ...]
+
+
+@dataclass(frozen=True)
+class Note(Block):
+    """A paragraph: how to read what stands before it, or what is missing from it."""
+
+    content: Text | Finding
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Listing(Block):
+    """Lines of a log, a file or a program, as they are."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Figure(Block):
+    """A picture in a file."""
+
+    title: str
+    path: str  # relative to the report
+
+
+AnyBlock = Fact | Table | Bullets | Note | Listing | Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A subject of a report: a title and blocks, which may be sections themselves."""
+
+    title: Text
+    blocks: tuple[AnyBlock | Section, ...]
+
+    def at(self, level: Level) -> Section | None:
+        """Returns what a reader of a level sees of the section; None if that is nothing."""
+        blocks = tuple(_shown(self.blocks, level))
+        return replace(self, blocks=blocks) if blocks else None
+
+    def flat(self) -> Iterator[AnyBlock]:
+        """Yields the blocks of the section, and those of the sections in it."""
+        for each in self.blocks:
+            if isinstance(each, Section):
+                yield from each.flat()
+            else:
+                yield each
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report: what it is about, its answer in one sentence, and its sections."""
+
+    title: Text
+    headline: Fact | None  # None for reports that only compare
+    sections: tuple[Section, ...]
+
+    def at(self, level: Level) -> Document:
+        """Returns what a reader of a level sees of the document."""
+        return replace(self, sections=tuple(part for each in self.sections if (part := each.at(level))))
+
+    def blocks(self) -> Iterator[AnyBlock]:
+        """Yields all blocks from top to bottom."""
+        for each in self.sections:
+            yield from each.flat()
+
+
+def section(title: Text, blocks: Iterable[AnyBlock | Section | None]) -> Section | None:
+    """Returns a section of the blocks that have something to say; None if none has."""
+    kept = tuple(block for block in blocks if block is not None and not _is_empty(block))
+    return Section(title, kept) if kept else None
+
+
+def words_of(content: Content) -> Text | Measure:
+    """Returns what a renderer lays out: a text, or a measure."""
+    return content.words if isinstance(content, Finding) else content
+
+
+def spans(text: Text) -> tuple[str | Code, ...]:
+    """Returns the parts of a text."""
+    return text if isinstance(text, tuple) else (text,)
+
+
+def plain(text: Text) -> str:
+    """Returns a text without its marks."""
+    return "".join(each.text if isinstance(each, Code) else each for each in spans(text))
+
+
+def _shown(blocks: Iterable[AnyBlock | Section], level: Level) -> Iterator[AnyBlock | Section]:
+    for block in blocks:
+        if isinstance(block, Section):
+            if part := block.at(level):
+                yield part
+        elif block.level <= level <= block.until:
+            yield block
+
+
+def _is_empty(block: AnyBlock | Section) -> bool:
+    if isinstance(block, Fact | Note):
+        text = words_of(block.content)
+        return not isinstance(text, Measure) and not plain(text)
+    if isinstance(block, Table):
+        return not block.rows
+    if isinstance(block, Bullets):
+        return not block.items
+    return False

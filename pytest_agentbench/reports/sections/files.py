@@ -1,0 +1,26 @@
+"""What to do next: how to resume the run, and where the rest of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_agentbench.plots import drawn
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import AnyBlock, Fact, Figure, Level, Section, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.view import RunView
+
+
+def section(view: RunView) -> Section | None:
+    """Returns the command that resumes the run, the paths of the reports, and pictures that `agentbench plot` has drawn."""
+    return of("Files", _blocks(view))
+
+
+def _blocks(view: RunView) -> Iterator[AnyBlock]:
+    first, full = Level.FIRST_PAGE, Level.FULL
+    yield Fact("go on with", say(phrases.resume, view.run), "open", level=Level.HEADLINE)
+    yield Fact("report", say(phrases.report, view.place), level=Level.HEADLINE, until=first)
+    yield Fact("more", phrases.MORE, level=first, until=first)
+    yield Fact("report", say(phrases.files, view.place), level=full, until=full)
+    for title, file in drawn(view.directory):
+        yield Figure(title, file.relative_to(view.directory).as_posix(), level=Level.VERBOSE)

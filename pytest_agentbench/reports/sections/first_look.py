@@ -1,0 +1,47 @@
+"""What to look at first: at most ten lines, what decides first, then what is most frequent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from pytest_agentbench.metrics.stopwatch import OK
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Bullets, Finding, Level, Section, plain, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.outcome import worst_first
+from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.results import SuiteResult
+
+MOST = 10  # lines
+GREAT = 0.5  # a share of the rollouts' time that is worth a line
+
+
+def section(view: RunView) -> Section | None:
+    """Returns the lines that say where to look."""
+    items = tuple(islice((each for each in _findings(view.run) if plain(each.words)), MOST))
+    return of("What to look at first", [Bullets(items, level=Level.SUMMARY)])
+
+
+def _findings(run: Run) -> Iterator[Finding]:
+    if run.gate:
+        yield from (say(phrases.result, rule) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
+    for name, suite in run.suites.items():
+        for each in _of_suite(suite):
+            yield say(phrases.about_suite, name, each) if len(run.suites) > 1 and plain(each.words) else each
+    yield say(phrases.failed_of_all, run.performance)
+    if run.stopwatch.verdict != OK:
+        yield say(phrases.timing_of_run, run.stopwatch)
+    for part, of_time in (run.performance.split or {}).items():
+        if of_time.share >= GREAT:
+            yield say(phrases.time_of, part, of_time)
+
+
+def _of_suite(suite: SuiteResult) -> Iterator[Finding]:
+    yield say(phrases.ended_badly, suite)
+    if (triage := suite.triage) and triage.faulty:
+        yield from (say(phrases.faulty, triage), say(phrases.most_confused, triage), say(phrases.worst_tool, triage))
+    if suite.tasks and suite.tasks.failures:
+        yield from (say(phrases.tasks, suite.tasks), say(phrases.commonest_failure, suite.tasks))
+    yield say(phrases.flips, suite.passes)

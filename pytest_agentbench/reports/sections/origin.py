@@ -1,0 +1,18 @@
+"""Where the results of another tool are from."""
+
+from __future__ import annotations
+
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Fact, Level, Section, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.view import RunView
+
+
+def section(view: RunView) -> Section | None:
+    """Returns the origin of an imported run, the tool's own means, and what its results do not tell."""
+    imported = view.run.imported
+    if imported is None:
+        return None
+    first = Fact("imported", say(phrases.imported, view.run), level=Level.FIRST_PAGE)
+    means = [Fact("", say(phrases.own_mean, each)) for each in imported.means]
+    return of("Where this comes from", [first, *means, *(Fact("", say(phrases.sentence, each)) for each in imported.notes)])

@@ -1,0 +1,58 @@
+"""What kept a run from being one undisturbed session in which everything was measured, and the tests that did not pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Listing, Note, Section, Table, heads, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.outcome import failed_tests, unmeasured
+from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.runs.contents import Failure, Run
+from pytest_agentbench.runs.journal import first_of
+
+SHOWN = 20  # tests of a table
+
+
+def section(view: RunView) -> Section | None:
+    """Returns failures, interruptions and losses, how much of the plan was done, and the tests that failed or could not be measured."""
+    run = view.run
+    return of("Outcome", [*_trouble(run), *_progress(run), *_tests(run)])
+
+
+def _trouble(run: Run) -> Iterator[AnyBlock]:
+    first, performance = Level.FIRST_PAGE, run.performance
+    if failure := run.backend.failure:
+        yield Fact("backend", say(phrases.backend_failure, run), "bad", level=first)
+        _, _, log = failure.partition("\n")
+        yield Listing(log, level=Level.VERBOSE if run.tests.errors else first)
+    yield Fact("tests", say(phrases.tests, run), "bad", level=first)
+    yield Fact("resumed", say(phrases.sessions, run), level=first)
+    yield from (Fact("damaged", say(phrases.sentence, each), "open", level=first) for each in first_of(run.damaged))
+    yield Fact("interrupted", say(phrases.interruptions, run), "open", level=first)
+    yield Fact("restarted", say(phrases.restarts, run.backend), "open", level=first)
+    yield Fact("not known", say(phrases.unknown_suites, run), "bad", level=first)
+    if (window := performance.window) and not window.seconds:
+        yield Fact("window", say(phrases.chosen_window, window), "open", level=first)
+    yield Fact("not run", say(phrases.not_run, run), "open", level=first)
+    yield from (Fact("lost", say(phrases.sentence, each), "bad", level=Level.SUMMARY) for each in run.losses)
+
+
+def _progress(run: Run) -> Iterator[AnyBlock]:
+    yield Fact("planned", say(phrases.progress, run))
+    yield Fact("pytest", say(phrases.exit_status, run))
+    if len(run.sessions) > 1:
+        yield Note(phrases.SESSION_RATES, level=Level.VERBOSE)
+
+
+def _tests(run: Run) -> Iterator[AnyBlock | Section | None]:
+    yield of("Failed tests, the lowest scores first", _table(failed_tests(run)))
+    for status, tests in unmeasured(run).items():
+        yield of(f"Not measured: {status}", _table(tests))
+
+
+def _table(tests: Sequence[Failure]) -> Iterator[AnyBlock]:
+    rows = tuple((say(phrases.test_id, each), say(phrases.test_message, each)) for each in tests[:SHOWN])
+    yield Table(heads("test", "said"), rows, level=Level.SUMMARY)
+    yield Note(say(phrases.more, len(tests) - SHOWN), level=Level.SUMMARY)

@@ -1,0 +1,31 @@
+"""What the services of the stack said of themselves while calls were with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_agentbench.backends.telemetry.engine_stats import ServingSummary
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.view import RunView
+
+LATE = 2.5  # times the time between two looks, from which on a gap is told of
+
+
+def section(view: RunView) -> Section | None:
+    """Returns prefix cache, KV cache, requests and GPUs by the servers' own metrics, and where those differ from the tap's counts."""
+    serving = view.run.serving
+    return of("What the server says of itself", _facts(serving) if serving else [])
+
+
+def _facts(serving: ServingSummary) -> Iterator[AnyBlock]:
+    yield Fact("server", say(phrases.server_cache, serving))
+    yield Fact("server", say(phrases.server_load, serving))
+    if serving.longest_gap_s > LATE * serving.every_s:
+        yield Fact("server", say(phrases.sampling_gap, serving))
+    yield Fact("server", say(phrases.counter_resets, serving))
+    yield from (Fact(f"GPU {name}", say(phrases.gpu, use, serving.every_s)) for name, use in serving.gpus.items())
+    yield from (Fact("differs", say(phrases.sentence, each), "open") for each in serving.disagreements)
+    yield from (Fact("sampling", say(phrases.sentence, each), "open") for each in serving.notes)
+    yield Note(say(phrases.samples, serving), level=Level.VERBOSE)

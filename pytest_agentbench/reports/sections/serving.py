@@ -1,0 +1,176 @@
+"""How fast the backend served the calls, and how far the timings can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
+from pytest_agentbench.metrics.slow_calls import SlowCall
+from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import AnyBlock, Cell, Column, Fact, Level, Measure, Note, Section, Table, Tone, heads, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.stats.percentiles import INFINITE, LatencySpread, Percentiles
+
+COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
+RATE_COLUMNS = ("mean", "max", "p50", "p10", "p5", "p1", "min")
+RATES = {"call_output_tokens_per_s": "output tok/s of a call", "rollout_calls_per_minute": "LLM calls/min of a rollout"}
+LATENCIES = {"ttft": Level.FIRST_PAGE, "itl": Level.SUMMARY, "e2e": Level.SUMMARY}  # latency -> the level from which on it is shown
+
+
+def section(view: RunView) -> Section | None:
+    """Returns latencies, throughput, goodput, the time of rollouts, and the verdict on the timings."""
+    run = view.run
+    parts = (_measures, _trouble, _timing, _totals)
+    title = "Serving, all arms together" if run.ab else "Serving"
+    return of(title, [*(block for part in parts for block in part(run)), *_tables(run.performance)])
+
+
+def _measures(run: Run) -> Iterator[AnyBlock]:
+    """The numbers that everybody reads. Arms are compared instead: a number over all of them would be about nothing."""
+    performance, summary = run.performance, Level.SUMMARY
+    if run.ab:
+        return
+    for name, level in LATENCIES.items():
+        if spread := performance.latency(name):
+            low, high = spread.intervals.get("p50") or (None, None)
+            median = Measure(spread.p50, "ms", "median", low, high, digits=1)
+            yield Fact(registry.title_of(name), median, level=level, until=Level.FIRST_PAGE)
+            with_p90 = replace(median, about=phrases.high_latency(spread.p90))
+            yield Fact(registry.title_of(name), with_p90, level=summary, until=summary)
+    if rate := performance.number("output_tokens_per_s"):
+        yield Fact("throughput", Measure(rate, "output tokens/s", digits=1), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+        found = Measure(rate, "output tokens/s", digits=1, about=phrases.tokens_and_calls(performance))
+        yield Fact("throughput", found, level=summary, until=summary)
+    if (hits := performance.number("prefix_cache_hit_ratio")) is not None:
+        yield Fact("prefix cache", Measure(hits, "%", about=phrases.CACHED), level=summary, until=summary)
+
+
+def _trouble(run: Run) -> Iterator[AnyBlock]:
+    performance, first, summary = run.performance, Level.FIRST_PAGE, Level.SUMMARY
+    if performance.goodput:
+        yield Fact("goodput", say(phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first)
+    yield Fact("failed", say(phrases.failed_calls, performance), "open", level=first, until=summary)
+    if run.stopwatch.verdict not in (OK, None):
+        yield Fact("timings", say(phrases.timing_trouble, run.stopwatch), _tone(run.stopwatch), level=first, until=first)
+
+
+def _timing(run: Run) -> Iterator[AnyBlock]:
+    stopwatch = run.stopwatch
+    if run.performance.calls:
+        yield Fact("stopwatch", say(phrases.timing, stopwatch), _tone(stopwatch), level=Level.SUMMARY)
+        yield from (Fact("", say(phrases.sentence, note)) for note in stopwatch.notes)
+        yield Fact("evidence", say(phrases.timing_evidence, stopwatch), level=Level.VERBOSE)
+
+
+def _tone(stopwatch: Stopwatch) -> Tone:
+    return "bad" if stopwatch.verdict == SATURATED else "" if stopwatch.verdict == OK else "open"
+
+
+def _totals(run: Run) -> Iterator[AnyBlock]:
+    performance = run.performance
+    yield Fact("calls", say(phrases.calls, performance))
+    for kind, amount in performance.failed_calls.items():
+        yield Fact("failed", say(phrases.failed_kind, kind, amount), "open")
+    if performance.calls:
+        yield Fact("throughput", say(phrases.throughput, performance), level=Level.SUMMARY)
+    if performance.window:
+        yield Fact("window", say(phrases.chosen_window, performance.window))
+    else:
+        yield Fact("steady", say(phrases.steady, performance))
+    if performance.split:
+        yield Fact("time", say(phrases.split, performance.split), level=Level.SUMMARY)
+
+
+def _tables(performance: PerformanceSummary) -> Iterator[AnyBlock | Section | None]:
+    verbose = Level.VERBOSE
+    yield from _latencies(performance.latencies)
+    yield _latencies_with_intervals(performance)
+    if not any(performance.latencies.values()):
+        yield Note(phrases.NO_LATENCIES, level=verbose)
+    else:
+        yield _rates(performance)
+        yield Note(phrases.DEFINITIONS, level=verbose)
+        yield Note(phrases.INTERVALS, level=verbose)
+        yield Note(say(phrases.few_values, performance))
+    if (window := performance.window) and window.calls:
+        with_intervals = Table(_columns("milliseconds", COLUMNS), tuple(_rows(window.latencies)), level=verbose)
+        yield of("The window: calls that were sent in it", [*_latencies(window.latencies), with_intervals])
+    yield of("Who had the time of the rollouts", [_split(performance.split)] if performance.split else [])
+    yield of("Slowest LLM calls", _slow_calls(performance.slowest_calls))
+
+
+def _latencies(latencies: Mapping[str, LatencySpread | None]) -> Iterator[Table]:
+    """Latencies with one interval, that of the median, so that a line of a terminal holds them."""
+    columns = heads("ms", *((name, 1) for name in COLUMNS), "median, 95 %")
+    rows = [
+        (title, *(getattr(spread, name) for name in COLUMNS), say(phrases.brackets, spread.intervals.get("p50")))
+        for title, spread in _known(latencies)
+    ]
+    yield Table(columns, tuple(rows), until=Level.FULL)
+
+
+def _latencies_with_intervals(performance: PerformanceSummary) -> Table:
+    rows = [*_rows(performance.latencies)]
+    if adjusted := performance.ttft_adjusted_ms:
+        values = (adjusted.p50, adjusted.p90, adjusted.p95, adjusted.p99)
+        cells = [phrases.NEVER if value == INFINITE else value for value in values]
+        rows.append((phrases.ADJUSTED, adjusted.n, None, None, *cells, phrases.NEVER))
+    return Table(_columns("milliseconds", COLUMNS), tuple(rows), level=Level.VERBOSE)
+
+
+def _columns(title: str, names: tuple[str, ...]) -> tuple[Column, ...]:
+    return heads(title, ("n", 0), *((name, 1) for name in names))
+
+
+def _rows(latencies: Mapping[str, LatencySpread | None]) -> Iterator[tuple[Cell, ...]]:
+    for title, spread in _known(latencies):
+        yield title, *_cells(spread, COLUMNS)
+
+
+def _known(latencies: Mapping[str, LatencySpread | None]) -> Iterator[tuple[str, LatencySpread]]:
+    for metric in registry.latencies().values():
+        if spread := latencies.get(metric.key):
+            yield metric.title, spread
+
+
+def _cells(spread: Percentiles, columns: tuple[str, ...]) -> Iterator[Cell]:
+    yield spread.n
+    for name in columns:
+        value = getattr(spread, name)
+        yield None if value is None else say(phrases.with_interval, value, spread.intervals.get(name))
+
+
+def _rates(performance: PerformanceSummary) -> Table:
+    rows = [(title, *_cells(spread, RATE_COLUMNS)) for name, title in RATES.items() if (spread := getattr(performance, name))]
+    return Table(_columns("rates", RATE_COLUMNS), tuple(rows), level=Level.VERBOSE)
+
+
+def _split(split: Mapping[str, PartOfTime]) -> Table:
+    columns = heads("part", ("share", 1), ("mean ms", 1), ("median ms", 1))
+    parts = [(title, split[part]) for part, title in phrases.PARTS.items() if part in split]
+    rows = tuple((title, say(phrases.share, part.share), part.mean_ms, part.p50_ms) for title, part in parts)
+    return Table(columns, rows, level=Level.VERBOSE)
+
+
+CALL_COLUMNS = heads(
+    *(("ms", 1), "rollout", "call", ("queue", 1), ("first token", 1), ("decoding", 1), ("prompt", 0), ("cached", 0), ("output", 0))
+)
+
+
+def call_cells(call: SlowCall) -> tuple[Cell, ...]:
+    """Returns the cells of CALL_COLUMNS."""
+    times = (call.queue_ms, call.first_token_ms, call.decoding_ms)
+    counts = (call.prompt_tokens, call.cached_tokens, call.output_tokens)
+    return call.total_ms, say(phrases.scenario, call.rollout), say(phrases.call_place, call), *times, *counts
+
+
+def _slow_calls(calls: tuple[SlowCall, ...]) -> Iterator[AnyBlock]:
+    rows = tuple((*call_cells(call), call.error_kind or "") for call in calls)
+    yield Table((*CALL_COLUMNS, *heads("failed")), rows, level=Level.VERBOSE)
+    if calls:
+        yield Note(phrases.SLOW_CALLS, level=Level.VERBOSE)

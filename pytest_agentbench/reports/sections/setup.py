@@ -1,0 +1,34 @@
+"""What ran, and on what: enough to run it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.runs.contents import Run
+
+
+def section(view: RunView) -> Section | None:
+    """Returns backend, command, settings of each suite, machine and packages."""
+    return of("Setup", _blocks(view.run))
+
+
+def _blocks(run: Run) -> Iterator[AnyBlock]:
+    verbose, backend = Level.VERBOSE, run.backend
+    yield Fact("backend", say(phrases.backend, run), level=Level.SUMMARY)
+    yield Fact("", say(phrases.sentence, backend.note))
+    yield Fact("finished", say(phrases.finished, run), level=Level.SUMMARY)
+    yield from (Fact("model", say(phrases.sentence, each), "open", level=Level.FIRST_PAGE) for each in backend.warnings)
+    yield Fact("stack", say(phrases.boot, backend))
+    yield Fact("command", say(phrases.command, run.command), level=verbose)
+    yield from (Fact(name, say(phrases.suite_setup, suite), level=verbose) for name, suite in run.suites.items())
+    yield Fact("changed for this run", say(phrases.settings, run.settings.changes), level=verbose)
+    if run.imported:
+        yield Note(phrases.UNRECORDED, level=verbose)
+    else:
+        yield Fact("machine", say(phrases.machine, run.environment), level=verbose)
+        yield Fact("packages", say(phrases.packages, run.environment), level=verbose)
+    yield Note(phrases.DERIVED, level=verbose)

@@ -1,0 +1,261 @@
+"""What each suite measured. A part of it is a function of the suite in PARTS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pytest_agentbench.metrics.roles import AGENT, RoleUse
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import AnyBlock, Cell, Fact, Level, Measure, Note, Section, Table, heads, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.results import Mean, SuiteResult
+from pytest_agentbench.runs.tasks import TaskResult
+from pytest_agentbench.runs.triage import MistakeCount, Triage
+from pytest_agentbench.scorers.mistakes import KINDS
+
+WORST = 3  # scenarios of the first page, of all suites together
+CAUSES = 3  # of scores that are not there, on the first page
+CONFUSED = 3  # pairs of tools
+FAILURES = 5  # ways to fail that the terminal names
+PASS_RATES = 20  # scenarios whose trials did not all pass
+SCENARIOS = 200  # with their scores
+TASKS = 50  # of a table
+
+Blocks = Iterator[AnyBlock | Section | None]
+
+
+def section(view: RunView) -> Section | None:
+    """Returns a section for each suite under each variant, and what they cost together."""
+    run = view.run
+    parts = [of(name, (block for part in PARTS for block in part(run, name, suite))) for name, suite in run.suites.items()]
+    return of("Suites", [*parts, Fact("cost", say(phrases.costs_of_all, run.costs))])
+
+
+def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
+    """The numbers that everybody reads. Of arms they are compared instead."""
+    first, summary, several = Level.FIRST_PAGE, Level.SUMMARY, len(run.suites) > 1
+    if run.ab:
+        return
+    yield Fact(name, say(phrases.rollouts, suite), level=first, until=summary)
+    for score in suite.scorers[: 1 if several else None]:
+        mean, scale = suite.scores[score].mean, suite.scales[score]
+        has_news = mean is None or not scale.falling or mean.value != scale.best
+        # A second score that counts mistakes is on the first page if there were any.
+        level = first if has_news or score == suite.main_score else summary
+        yield Fact(score, _measure(mean), level=level, until=first)
+        yield Fact(f"{name} {score}" if several else score, _measure(mean, scale.text), level=summary, until=summary)
+
+
+def _measure(mean: Mean | None, about: str = "") -> Measure:
+    return Measure(None, about=about) if mean is None else Measure(mean.value, low=mean.low, high=mean.high, about=about)
+
+
+def _dataset(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    yield Fact("data set", say(phrases.dataset, suite))
+    yield Fact("rollouts", say(phrases.statuses, suite.rollouts))
+    yield Fact("retried", say(phrases.retried, suite))
+
+
+def _excluded(run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    """Scenarios that are in no gate, and tasks that did not run."""
+    first, summary, verbose = Level.FULL if run.ab else Level.FIRST_PAGE, Level.SUMMARY, Level.VERBOSE
+    yield Fact("quarantined", say(phrases.quarantined_count, suite), "open", level=first, until=summary)
+    yield Fact("quarantined", say(phrases.quarantined, suite), "open")
+    rows = [
+        (say(phrases.scenario, each.scenario), each.owner, each.expires, each.reason, say(phrases.quarantine_tests, each))
+        for each in suite.quarantined
+    ]
+    yield Table(heads("scenario", "owner", "expires", "reason", "tests"), tuple(rows), level=verbose)
+    yield Fact("unsupported", say(phrases.unsupported_count, suite), "open", level=first, until=summary)
+    yield Fact("unsupported", say(phrases.unsupported, suite), "open")
+    unsupported = tuple((say(phrases.scenario, task), why) for task, why in suite.unsupported.items())
+    yield Table(heads("task", "why"), unsupported, level=verbose)
+
+
+def _scores(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    for score, means in suite.scores.items():
+        yield Fact(score, say(phrases.score, means.mean), until=Level.FULL)
+        if means.mean != means.mean_evaluable:
+            yield Fact("", say(phrases.evaluable, means.mean_evaluable), until=Level.FULL)
+    rows = [
+        (score, say(phrases.scale, suite.scales[score]), say(phrases.score, means.mean), say(phrases.mean, means.mean_evaluable))
+        for score, means in suite.scores.items()
+    ]
+    columns = heads("score", "scale", "mean over all, 95 % interval", "over evaluable rollouts")
+    yield Table(columns, tuple(rows), level=Level.VERBOSE)
+    yield Note(say(phrases.agent_errors, suite), level=Level.VERBOSE)
+    if suite.passes:
+        yield Fact("passed", say(phrases.passes, suite.passes, suite.scales[suite.passes.score]))
+    yield Fact("efficiency", say(phrases.efficiency, suite.efficiency))
+
+
+def _tasks(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    if suite.tasks:
+        yield Fact("tasks", say(phrases.tasks, suite.tasks))
+        yield from (Fact("", say(phrases.task_failure, each), until=Level.FULL) for each in suite.tasks.failures[:FAILURES])
+    sandboxes = (*suite.sandboxes, *(suite.tasks.sandboxes if suite.tasks else ()))
+    yield from (Fact("sandbox", say(phrases.sentence, kind)) for kind in sandboxes)
+
+
+def _mistakes(run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    if (triage := suite.triage) and triage.faulty:
+        if not run.ab:
+            yield Fact("mistakes", say(phrases.mistakes, triage), level=Level.FIRST_PAGE, until=Level.SUMMARY)
+        yield Fact("mistakes", say(phrases.faulty, triage))
+        yield from (Fact("", say(phrases.confusion, each), until=Level.FULL) for each in triage.confused[:CONFUSED])
+
+
+def _without_score(run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    failures, first = suite.scorer_failures, Level.FULL if run.ab else Level.FIRST_PAGE
+    for place, each in enumerate(failures):
+        yield Fact("no score", say(phrases.scorer_failure, each), "open", level=first if place < CAUSES else Level.VERBOSE)
+    yield Fact("", say(phrases.more_causes, len(failures) - CAUSES), level=first, until=Level.FULL)
+
+
+def _answers(run: Run, name: str, suite: SuiteResult) -> Blocks:
+    level, several = Level.FULL if run.ab else Level.FIRST_PAGE, len(suite.answers) > 1
+    for score, each in suite.answers.items():
+        of_score = f"{score} " if several else ""
+        judged = phrases.judged(each, suite.score_errors.get(score, 0))
+        accuracy = Measure(each.accuracy, low=each.accuracy_low, high=each.accuracy_high, about=judged)
+        yield Fact(f"{of_score}accuracy", accuracy, level=level)
+        error = Measure(each.calibration_error, "RMS error", "", each.calibration_low, each.calibration_high, 3, phrases.confidence(each))
+        yield Fact(f"{of_score}calibration", error, level=level)
+
+
+def _drafts(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    if drafts := suite.drafts:
+        yield Fact("drafts", say(phrases.drafts, drafts))
+        yield from (Fact("", say(phrases.draft_score, drafts, name)) for name in drafts.scores)
+
+
+ROLE_COLUMNS = heads("role", "model", "endpoint", ("calls", 0), "failed", "tokens", "TTFT p50, p95 ms", "E2E p50, p95 ms", "cost")
+
+
+def _roles(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    for name, use in suite.roles.items():
+        if name != AGENT:
+            yield Fact(name, say(phrases.role, use), until=Level.FULL)
+    rows = tuple(_role_row(name, use) for name, use in suite.roles.items())
+    table = Table(ROLE_COLUMNS, rows, level=Level.VERBOSE)
+    yield of("Roles", [table, Note(phrases.SERVING_CALLS, level=Level.VERBOSE)] if rows else [])
+
+
+def _role_row(name: str, use: RoleUse) -> tuple[Cell, ...]:
+    failed = say(phrases.statuses, use.failed_calls) if use.failed_calls else "0"
+    cost = say(phrases.role_cost, use) if use.currency else None
+    spreads = (say(phrases.median_and_p95, spread) for spread in (use.ttft_ms, use.e2e_ms))
+    models = say(phrases.quoted, ", ".join(use.models))
+    return name, models, say(phrases.role_endpoints, use), use.calls, failed, say(phrases.role_tokens, use), *spreads, cost
+
+
+def _worst(run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    if not run.ab:
+        for each in suite.worst[: WORST // len(run.suites)]:
+            yield Fact("worst", say(phrases.worst, each), one_line=True, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+    for each in suite.worst:
+        yield Fact("worst", say(phrases.worst, each), until=Level.FULL)
+        if suite.tasks is None:
+            yield Fact("", say(phrases.worst_tools, each), until=Level.FULL)
+
+
+def _tables(run: Run, _name: str, suite: SuiteResult) -> Blocks:
+    """What only files have room for."""
+    yield of("Pass rates", _pass_rates(suite))
+    yield of("Tasks", _task_table(suite))
+    yield of("How trials ended that did not solve their task", _task_failures(suite))
+    if suite.triage and suite.triage.faulty:
+        yield from _mistake_tables(suite.triage)
+    yield of(f"Worst {suite.main_score}", [_worst_table(suite)])
+    yield of("Every scenario", _scenarios(run, suite))
+    rows = tuple((say(phrases.scenario, each.id), each.status, say(phrases.first_line, each.reason)) for each in suite.errors)
+    yield of("Not measured", [Table(heads("scenario", "status", "reason"), rows, level=Level.VERBOSE)])
+
+
+def _pass_rates(suite: SuiteResult) -> Blocks:
+    passes = suite.passes
+    if passes is None or len(passes.pass_at) < 2:
+        return
+    columns = heads("scenario", "trials that passed", "95 % interval of its rate")
+    rows = [
+        (say(phrases.scenario, each.scenario), say(phrases.solved, each.passed, each.trials), say(phrases.ends, each.low, each.high))
+        for each in passes.scenarios[:PASS_RATES]
+    ]
+    yield Table(columns, tuple(rows), level=Level.VERBOSE)
+    yield Note(say(phrases.always_passed, passes, len(passes.scenarios) - PASS_RATES), level=Level.VERBOSE)
+
+
+TASK_COLUMNS = heads(
+    *("task", "solved", ("mean reward", 3), ("commands", 1), ("tokens", 1), ("seconds", 1), ("in the sandbox", 1), ("verifier, s", 1)),
+    *("verifier runs", ("changed its files", 0), ("tampered", 0)),
+)
+
+
+def _task_table(suite: SuiteResult) -> Blocks:
+    if suite.tasks is None:
+        return
+    tasks = sorted(suite.tasks.tasks, key=lambda each: (each.reward, each.scenario))
+    yield Table(TASK_COLUMNS, tuple(map(_task_row, tasks[:TASKS])), level=Level.VERBOSE)
+    yield Note(say(phrases.tasks_left, len(tasks) - TASKS), level=Level.VERBOSE)
+
+
+def _task_row(each: TaskResult) -> tuple[Cell, ...]:
+    took = (each.reward, each.commands, each.tokens, each.seconds, each.sandbox_s, each.verifier_s)
+    name, solved = say(phrases.scenario, each.scenario), say(phrases.solved, each.solved, each.trials)
+    return name, solved, *took, each.verifier, each.changed or None, each.tampered or None
+
+
+def _task_failures(suite: SuiteResult) -> Blocks:
+    columns = heads("the agent ended as", "first check that failed", ("rollouts", 0), "for example")
+    failures = suite.tasks.failures if suite.tasks else ()
+    rows = [
+        (each.end, say(phrases.quoted, each.check) if each.check else None, each.rollouts, say(phrases.examples, each.examples, ""))
+        for each in failures
+    ]
+    yield Table(columns, tuple(rows), level=Level.VERBOSE)
+
+
+def _mistake_tables(triage: Triage) -> Blocks:
+    verbose = Level.VERBOSE
+    kinds = heads("mistake", "rollouts", "what it is", "for example")
+    yield of("What went wrong", [Table(kinds, tuple(_mistake_row(each, triage.rollouts) for each in triage.kinds), level=verbose)])
+    confused = [(say(phrases.quoted, each.expected), say(phrases.quoted, each.actual), each.rollouts) for each in triage.confused]
+    yield of("Which tool instead of which", [Table(heads("expected", "called", ("rollouts", 0)), tuple(confused), level=verbose)])
+    counts = ("rollouts that expect it", "did not call it", "called it unasked", "wrong arguments")
+    tools = [(say(phrases.quoted, each.tool), each.expected, each.missing, each.unexpected, each.bad_arguments) for each in triage.tools]
+    columns = heads("tool", *((title, 0) for title in counts))
+    yield of("Tools with the most mistakes", [Table(columns, tuple(tools), level=verbose)])
+
+
+def _mistake_row(each: MistakeCount, rollouts: int) -> tuple[Cell, ...]:
+    share, examples = say(phrases.mistake_share, each.rollouts, rollouts), say(phrases.examples, each.examples, each.detail)
+    return each.kind, share, KINDS[each.kind], examples
+
+
+def _worst_table(suite: SuiteResult) -> Table:
+    """The worst scenarios. Of tasks nobody says which tools are right."""
+    rows: list[tuple[Cell, ...]] = []
+    for each in suite.worst:
+        tools = () if suite.tasks else (say(phrases.tools, each.expected_tools), say(phrases.tools, each.actual_tools))
+        rows.append((say(phrases.scenario, each.id), each.score, *tools, say(phrases.quoted, each.question)))
+    names = () if suite.tasks else ("expected tools", "actual tools")
+    first, last = ("task", "what it says") if suite.tasks else ("scenario", "the customer asks")
+    return Table(heads(first, (suite.main_score, 3), *names, last), tuple(rows), level=Level.VERBOSE)
+
+
+def _scenarios(run: Run, suite: SuiteResult) -> Blocks:
+    """Every scenario with its scores, and where they are trial by trial."""
+    rows = [(say(phrases.scenario, each.scenario), *each.scores.values()) for each in suite.scenarios[:SCENARIOS]]
+    yield Table(heads("scenario", *((score, 3) for score in suite.scorers)), tuple(rows), level=Level.VERBOSE)
+    if rows:
+        yield Note(say(phrases.scenarios_left, SCENARIOS, len(suite.scenarios)), level=Level.VERBOSE)
+        yield Note(say(phrases.spreadsheet, run), level=Level.VERBOSE)
+
+
+Part = Callable[[Run, str, SuiteResult], Blocks]
+
+PARTS: tuple[Part, ...] = (
+    *(_first_page, _dataset, _scores, _answers, _drafts, _roles, _mistakes, _without_score, _excluded, _tasks, _worst, _tables),
+)
