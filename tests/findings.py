@@ -1,0 +1,56 @@
+"""What reports say, as tests assert on it: findings and their values, whatever the words are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_agentbench.reports.document import AnyBlock, Bullets, Document, Fact, Finding, Level, Measure, Note, Table, plain
+from pytest_agentbench.reports.sections import document
+from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.runs.run_file import read_run
+
+
+def report_of(directory: Path, level: Level | None = None) -> Document:
+    """Returns the report of a run directory; with a level as a reader of that level sees it."""
+    report = document(RunView(read_run(directory), directory))
+    return report if level is None else report.at(level)
+
+
+def said(report: Document, phrase: Callable[..., Any]) -> list[tuple[Any, ...]]:
+    """Returns the values of each finding that a phrase puts into words, from top to bottom."""
+    return [finding.values for finding in findings(report) if finding.phrase == phrase and plain(finding.words)]
+
+
+def findings(report: Document) -> Iterator[Finding]:
+    """Yields every finding of a report."""
+    blocks = [*([report.headline] if report.headline else []), *report.blocks()]
+    yield from (each for block in blocks for each in _contents(block) if isinstance(each, Finding))
+
+
+def facts(report: Document, label: str) -> list[Fact]:
+    """Returns the facts under a label."""
+    return [each for each in report.blocks() if isinstance(each, Fact) and each.label == label]
+
+
+def measure(report: Document, label: str) -> Measure:
+    """Returns the only measure under a label."""
+    [found] = {each.content for each in facts(report, label) if isinstance(each.content, Measure)}
+    return found
+
+
+def tables(report: Document, first: str) -> list[Table]:
+    """Returns the tables whose first column has a title."""
+    return [each for each in report.blocks() if isinstance(each, Table) and each.columns[0].title == first]
+
+
+def _contents(block: AnyBlock) -> tuple[Any, ...]:
+    match block:
+        case Fact() | Note():
+            return (block.content,)
+        case Bullets():
+            return block.items
+        case Table():
+            return tuple(cell for row in block.rows for cell in row)
+    return ()
