@@ -201,7 +201,10 @@ def test_the_prefix_cache_of_a_server() -> None:
     """Its hit ratio has the counter that it is from; preemptions are told if they are known."""
     unknown = replace(SERVING, prefix_cache=CacheHits(None, None, None), preemptions=None)
 
-    assert (["0.62", "3"], True) == (amounts(phrases.server_cache(SERVING)), "(vllm:prefix_cache_hits_total)" in phrases.server_cache(SERVING))
+    assert (["0.62", "3"], True) == (
+        amounts(phrases.server_cache(SERVING)),
+        "(vllm:prefix_cache_hits_total)" in phrases.server_cache(SERVING),
+    )
     assert ([], True) == (amounts(phrases.server_cache(unknown)), phrases.server_cache(unknown).endswith(" unknown"))
     assert ["0.62", "0"] == amounts(phrases.server_cache(replace(SERVING, preemptions=0.0)))
 
