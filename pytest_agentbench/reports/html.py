@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from html import escape
+from urllib.parse import quote
 
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import phrases
@@ -119,7 +120,8 @@ def _block(each: AnyBlock) -> Iterator[str]:
         case Listing():
             yield f"<pre>{escape(block(each.text))}</pre>"
         case Figure():
-            yield f'<p><a href="{escape(each.path)}">{escape(one_line(each.title))}</a></p>'
+            path = quote(each.path, errors="replace")
+            yield f'<p><a href="{path}">{escape(one_line(each.title))}</a></p>'
 
 
 def _card(label: str, measure: Measure) -> str:
