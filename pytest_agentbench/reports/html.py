@@ -1,9 +1,12 @@
-"""A document as HTML that needs no script: the first screen of a page, and its text from top to bottom."""
+"""A document as HTML that needs no script: what is read first, and the report from top to bottom."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from html import escape
+from itertools import chain
+from typing import NamedTuple
 
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import phrases
@@ -31,134 +34,162 @@ from pytest_agentbench.reports.document import (
 )
 from pytest_agentbench.reports.numbers import number
 
+WIDTH = 300  # characters of what a test, a tool or a model said
 
-def run_html(document: Document) -> str:
+#: (name of a rollout or a scenario, title of the section that it stands in) -> what a link to it leads to; empty if there is none.
+Address = Callable[[str, str], str]
+
+
+def run_html(document: Document, address: Address) -> str:
     """Returns a run in words: what is read first, and below it the whole report, which opens on request."""
-    whole = [*text(document)]
-    report = f'<details class="report"><summary>{phrases.WHOLE_REPORT}</summary>{"".join(whole)}</details>' if whole else ""
-    return "\n".join([*first_screen(document), report])
+    shown, whole = document.at(Level.SUMMARY), document.at(Level.VERBOSE)
+    lines = [f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">', *_first_screen(shown, address)]
+    if whole.sections != shown.sections:
+        lines.append(f'<details class="report"><summary><h2>{phrases.WHOLE_REPORT}</h2></summary>')
+        lines += [*chain.from_iterable(_section(each, address, 3) for each in whole.sections), "</details>"]
+    return "\n".join([*lines, "</section>"])
 
 
-def first_screen(document: Document) -> Iterator[str]:
-    """Yields the headline, then the measures as cards, then all else that a summary has. Tables are left out."""
-    shown, headline = document.at(Level.SUMMARY), document.headline
-    yield f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">'
-    yield f'<p class="soft">{_text(document.title)}</p>'
+def _first_screen(shown: Document, address: Address) -> Iterator[str]:
+    """Yields the headline and all else that the first page of a terminal says in words, the measures as cards, and then the rest."""
+    layout, headline = _Layout(address), shown.headline
+    yield f'<p class="soft">{layout.text(shown.title)}</p>'
     if headline:
-        yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{_words(headline.content)}</h1>'
-    cards = [(each.label, each.content) for each in shown.blocks() if isinstance(each, Fact) and isinstance(each.content, Measure)]
+        yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</h1>'
+    said = [each.content for each in shown.blocks() if isinstance(each, Fact)]
+    placed = [(section, *each) for section in shown.sections for each in _without_tables(section, address, said)]
+    cards = [each for *_, each in placed if _is_measure(each)]
+    texts = [(section, part, each) for section, part, each in placed if not _is_measure(each)]
+    yield from _blocks((part, each) for _, part, each in texts if each.level <= Level.FIRST_PAGE)
     if cards:
-        yield f'<div class="figures">{"".join(_card(*each) for each in cards)}</div>'
+        yield f'<div class="figures">{"".join(map(_card, cards))}</div>'
     yield '<div class="pair">'
     for section in shown.sections:
-        if rest := [each for each in section.flat() if not _is_elsewhere(each)]:
-            yield f"<div><h2>{_text(section.title)}</h2>"
-            yield from _blocks(rest)
-            yield "</div>"
-    yield "</div>\n</section>"
+        if rest := [(part, each) for of, part, each in texts if of is section and each.level > Level.FIRST_PAGE]:
+            yield from (f"<div><h2>{layout.text(section.title)}</h2>", *_blocks(rest), "</div>")
+    yield "</div>"
 
 
-def _is_elsewhere(each: AnyBlock) -> bool:
-    """Cards hold measures, and tables stand below the first screen."""
-    return isinstance(each, Table) or (isinstance(each, Fact) and isinstance(each.content, Measure))
+def _without_tables(section: Section, address: Address, said: list[Content]) -> Iterator[_Placed]:
+    """Yields the blocks of a section, but for tables with the notes that belong to them, and of a list what is not said elsewhere."""
+    before: AnyBlock | Section | None = None
+    for each in section.blocks:
+        if isinstance(each, Section):
+            yield from _without_tables(each, address, said)
+        elif isinstance(each, Bullets):
+            if items := tuple(item for item in each.items if item not in said):
+                yield _Layout(address, plain(section.title)), replace(each, items=items)
+        elif not isinstance(each, Table) and not (isinstance(each, Note) and isinstance(before, Table)):
+            yield _Layout(address, plain(section.title)), each
+        before = each
 
 
-def text(document: Document, level: Level = Level.VERBOSE, depth: int = 3) -> Iterator[str]:
-    """Yields the sections of a document; their titles are headings of a depth."""
-    for section in document.at(level).sections:
-        yield from _section(section, depth)
+def _is_measure(each: AnyBlock) -> bool:
+    return isinstance(each, Fact) and isinstance(each.content, Measure)
 
 
-def _section(section: Section, depth: int) -> Iterator[str]:
-    yield f"<section><h{min(depth, 6)}>{_text(section.title)}</h{min(depth, 6)}>"
-    run: list[AnyBlock] = []
+def _card(each: AnyBlock) -> str:
+    """A measure as a card: its number large, its unit beside it, and what else is to be known of it below."""
+    assert isinstance(each, Fact) and isinstance(each.content, Measure)
+    measure = each.content
+    unit = ", ".join(filter(None, (phrases.unit_of(measure), measure.statistic)))
+    shown = f' <span class="unit">{escape(one_line(unit))}</span>' if unit else ""
+    about = escape(one_line("; ".join(filter(None, (phrases.interval(measure), measure.about)))))
+    title, value = escape(one_line(each.label)), escape(phrases.figure(measure))
+    return f'<div class="figure"><h2>{title}</h2><p class="value">{value}{shown}</p><p class="soft">{about}</p></div>'
+
+
+def _section(section: Section, address: Address, depth: int) -> Iterator[str]:
+    """Yields a section; its title is a heading of a depth, and the name of the tables in it."""
+    layout, heading = _Layout(address, plain(section.title)), f"h{min(depth, 6)}"
+    yield f"<section><{heading}>{layout.text(section.title)}</{heading}>" if plain(section.title) else "<section>"
+    run: list[_Placed] = []
     for each in section.blocks:
         if isinstance(each, Section):
             yield from _blocks(run)
             run = []
-            yield from _section(each, depth + 1)
+            yield from _section(each, address, depth + 1)
         else:
-            run.append(each)
+            run.append((layout, each))
     yield from _blocks(run)
     yield "</section>"
 
 
-def _blocks(blocks: Iterable[AnyBlock]) -> Iterator[str]:
+def _blocks(placed: Iterable[_Placed]) -> Iterator[str]:
     """Facts that follow each other are one list of terms and descriptions."""
-    facts: list[Fact] = []
-    for each in blocks:
+    facts: list[str] = []
+    for layout, each in placed:
         if isinstance(each, Fact):
-            facts.append(each)
+            facts.append(layout.fact(each))
             continue
-        yield from _facts(facts)
+        yield from _list(facts)
         facts = []
-        yield from _block(each)
-    yield from _facts(facts)
+        yield layout.block(each)
+    yield from _list(facts)
 
 
-def _facts(facts: list[Fact]) -> Iterator[str]:
+def _list(facts: list[str]) -> Iterator[str]:
     if facts:
-        yield f'<dl class="facts">{"".join(map(_fact, facts))}</dl>'
+        yield f'<dl class="facts">{"".join(facts)}</dl>'
 
 
-def _fact(each: Fact) -> str:
-    term = f"<dt>{escape(one_line(each.label))}</dt>" if each.label else ""
-    return f"{term}<dd{_class(each.tone)}>{_words(each.content)}</dd>"
+class _Layout(NamedTuple):
+    """How the blocks of a section become HTML. Its title says which rollouts are meant by the names in it."""
+
+    address: Address
+    title: str = ""
+
+    def fact(self, each: Fact) -> str:
+        term = f"<dt>{escape(one_line(each.label))}</dt>" if each.label else ""
+        return f"{term}<dd{_class(each.tone)}>{self.words(each.content)}</dd>"
+
+    def block(self, each: AnyBlock) -> str:
+        match each:
+            case Table():
+                head = "".join(f'<th scope="col"{_class_of(column)}>{escape(one_line(column.title))}</th>' for column in each.columns)
+                rows = "".join(self._row(row, each.columns) for row in each.rows)
+                table = f'<table aria-label="{escape(one_line(self.title))}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+                return f'<div class="scroll">{table}</div>'
+            case Bullets():
+                return f"<ul>{''.join(f'<li>{self.words(item)}</li>' for item in each.items)}</ul>"
+            case Note():
+                return f'<p class="{each.tone or "soft"}">{self.words(each.content)}</p>'
+            case Listing():
+                return f"<pre>{escape(block(each.text))}</pre>"
+            case Figure():
+                return f'<p><a href="{escape(each.path)}">{escape(one_line(each.title))}</a></p>'
+            case Fact():
+                return "".join(_list([self.fact(each)]))
+
+    def words(self, content: Content) -> str:
+        found = words_of(content)
+        return escape(one_line(phrases.measure(found))) if isinstance(found, Measure) else self.text(found)
+
+    def text(self, found: Text) -> str:
+        return "".join(self._code(part) if isinstance(part, Code) else escape(one_line(part)) for part in spans(found))
+
+    def _row(self, row: tuple[Cell, ...], columns: tuple[Column, ...]) -> str:
+        first, *others = zip(row, columns, strict=True)
+        cells = "".join(f"<td{_class_of(column)}>{self._cell(cell, column)}</td>" for cell, column in others)
+        return f'<tr><th scope="row"{_class_of(columns[0])}>{self._cell(*first)}</th>{cells}</tr>'
+
+    def _cell(self, cell: Cell, column: Column) -> str:
+        if cell is None:
+            return "-"
+        return number(cell, column.digits or 0) if isinstance(cell, int | float) else self.words(cell)
+
+    def _code(self, part: Code) -> str:
+        is_cut = part.kind != "command" and len(part.text) > WIDTH
+        shown = f"<code>{escape(one_line(f'{part.text[:WIDTH]}...' if is_cut else part.text))}</code>"
+        address = self.address(part.text, self.title) if part.kind == "scenario" else ""
+        return f'<a href="{escape(address)}">{shown}</a>' if address else shown
 
 
-def _block(each: AnyBlock) -> Iterator[str]:
-    match each:
-        case Table():
-            yield '<div class="scroll"><table>'
-            yield f"<thead><tr>{''.join(_head(column) for column in each.columns)}</tr></thead>"
-            yield f"<tbody>{''.join(_row(row, each.columns) for row in each.rows)}</tbody></table></div>"
-        case Bullets():
-            yield f"<ul>{''.join(f'<li>{_words(item)}</li>' for item in each.items)}</ul>"
-        case Note():
-            yield f'<p class="{each.tone or "soft"}">{_words(each.content)}</p>'
-        case Listing():
-            yield f"<pre>{escape(block(each.text))}</pre>"
-        case Figure():
-            yield f'<p><a href="{escape(each.path)}">{escape(one_line(each.title))}</a></p>'
+_Placed = tuple[_Layout, AnyBlock]
 
 
-def _card(label: str, measure: Measure) -> str:
-    """A measure as a card: its number large, its unit beside it, and what else is to be known of it below."""
-    unit = ", ".join(filter(None, (phrases.unit_of(measure), measure.statistic)))
-    shown = f' <span class="unit">{escape(one_line(unit))}</span>' if unit else ""
-    about = escape(one_line("; ".join(filter(None, (phrases.interval(measure), measure.about)))))
-    title, value = escape(one_line(label)), escape(phrases.figure(measure))
-    return f'<div class="figure"><h2>{title}</h2><p class="value">{value}{shown}</p><p class="soft">{about}</p></div>'
-
-
-def _head(column: Column) -> str:
-    return f'<th scope="col"{_class("number" if column.has_numbers else "")}>{escape(one_line(column.title))}</th>'
-
-
-def _row(row: tuple[Cell, ...], columns: tuple[Column, ...]) -> str:
-    first, *others = zip(row, columns, strict=True)
-    cells = "".join(f"<td{_class('number' if column.has_numbers else '')}>{_cell(cell, column)}</td>" for cell, column in others)
-    return f'<tr><th scope="row">{_cell(*first)}</th>{cells}</tr>'
-
-
-def _cell(cell: Cell, column: Column) -> str:
-    if cell is None:
-        return "-"
-    return number(cell, column.digits or 0) if isinstance(cell, int | float) else _text(cell.words if isinstance(cell, Finding) else cell)
-
-
-def _words(content: Content) -> str:
-    found = words_of(content)
-    return escape(one_line(phrases.measure(found))) if isinstance(found, Measure) else _text(found)
-
-
-def _text(found: Text) -> str:
-    return "".join(_code(part) if isinstance(part, Code) else escape(one_line(part)) for part in spans(found))
-
-
-def _code(part: Code) -> str:
-    shown = f"<code>{escape(one_line(part.text))}</code>"
-    return f'<a href="#{escape(one_line(part.text))}">{shown}</a>' if part.kind == "scenario" else shown
+def _class_of(column: Column) -> str:
+    return _class("number" if column.has_numbers else "")
 
 
 def _class(name: str) -> str:

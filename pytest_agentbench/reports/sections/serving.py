@@ -51,10 +51,10 @@ def _measures(run: Run) -> Iterator[AnyBlock]:
 
 
 def _trouble(run: Run) -> Iterator[AnyBlock]:
-    performance, first, summary = run.performance, Level.FIRST_PAGE, Level.SUMMARY
+    performance, first = run.performance, Level.FIRST_PAGE
     if performance.goodput:
         yield Fact("goodput", say(phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first)
-    yield Fact("failed", say(phrases.failed_calls, performance), "open", level=first, until=summary)
+    yield Fact("failed", say(phrases.failed_calls, performance), "open", level=first, until=first)
     if run.stopwatch.verdict not in (OK, None):
         yield Fact("timings", say(phrases.timing_trouble, run.stopwatch), _tone(run.stopwatch), level=first, until=first)
 
@@ -62,7 +62,8 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
 def _timing(run: Run) -> Iterator[AnyBlock]:
     stopwatch = run.stopwatch
     if run.performance.calls:
-        yield Fact("stopwatch", say(phrases.timing, stopwatch), _tone(stopwatch), level=Level.SUMMARY)
+        yield Fact("stopwatch", say(phrases.timing_verdict, stopwatch), _tone(stopwatch), level=Level.SUMMARY, until=Level.SUMMARY)
+        yield Fact("stopwatch", say(phrases.timing, stopwatch), _tone(stopwatch))
         yield from (Fact("", say(phrases.sentence, note)) for note in stopwatch.notes)
         yield Fact("evidence", say(phrases.timing_evidence, stopwatch), level=Level.VERBOSE)
 
@@ -77,7 +78,7 @@ def _totals(run: Run) -> Iterator[AnyBlock]:
     for kind, amount in performance.failed_calls.items():
         yield Fact("failed", say(phrases.failed_kind, kind, amount), "open")
     if performance.calls:
-        yield Fact("throughput", say(phrases.throughput, performance), level=Level.SUMMARY)
+        yield Fact("throughput", say(phrases.throughput, performance), level=Level.SUMMARY if run.ab else Level.FULL)
     if performance.window:
         yield Fact("window", say(phrases.chosen_window, performance.window))
     else:

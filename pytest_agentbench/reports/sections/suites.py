@@ -102,7 +102,7 @@ def _tasks(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
 def _mistakes(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     if (triage := suite.triage) and triage.faulty:
         if not run.ab:
-            yield Fact("mistakes", say(phrases.mistakes, triage), level=Level.FIRST_PAGE, until=Level.SUMMARY)
+            yield Fact("mistakes", say(phrases.mistakes, triage), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
         yield Fact("mistakes", say(phrases.faulty, triage))
         yield from (Fact("", say(phrases.confusion, each), until=Level.FULL) for each in triage.confused[:CONFUSED])
 
