@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from html import escape
-from itertools import chain
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from pytest_agentbench.lib.foreign import block, one_line
@@ -20,7 +20,6 @@ from pytest_agentbench.reports.document import (
     Document,
     Fact,
     Figure,
-    Finding,
     Level,
     Listing,
     Measure,
@@ -36,8 +35,10 @@ from pytest_agentbench.reports.numbers import number
 
 WIDTH = 300  # characters of what a test, a tool or a model said
 
-#: (name of a rollout or a scenario, title of the section that it stands in) -> what a link to it leads to; empty if there is none.
-Address = Callable[[str, str], str]
+Titles = tuple[str, ...]  # of a section, behind those of the sections that it is in
+
+#: (name of a rollout or a scenario, titles of the section in which it stands) -> what a link to it leads to; empty if there is none.
+Address = Callable[[str, Titles], str]
 
 
 def run_html(document: Document, address: Address) -> str:
@@ -46,7 +47,7 @@ def run_html(document: Document, address: Address) -> str:
     lines = [f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">', *_first_screen(shown, address)]
     if whole.sections != shown.sections:
         lines.append(f'<details class="report"><summary><h2>{phrases.WHOLE_REPORT}</h2></summary>')
-        lines += [*chain.from_iterable(_section(each, address, 3) for each in whole.sections), "</details>"]
+        lines += [*chain.from_iterable(_section(each, _Layout(address), 3) for each in whole.sections), "</details>"]
     return "\n".join([*lines, "</section>"])
 
 
@@ -57,7 +58,7 @@ def _first_screen(shown: Document, address: Address) -> Iterator[str]:
     if headline:
         yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</h1>'
     said = [each.content for each in shown.blocks() if isinstance(each, Fact)]
-    placed = [(section, *each) for section in shown.sections for each in _without_tables(section, address, said)]
+    placed = [(section, *each) for section in shown.sections for each in _without_tables(section, layout, said)]
     cards = [each for *_, each in placed if _is_measure(each)]
     texts = [(section, part, each) for section, part, each in placed if not _is_measure(each)]
     yield from _blocks((part, each) for _, part, each in texts if each.level <= Level.FIRST_PAGE)
@@ -70,17 +71,18 @@ def _first_screen(shown: Document, address: Address) -> Iterator[str]:
     yield "</div>"
 
 
-def _without_tables(section: Section, address: Address, said: list[Content]) -> Iterator[_Placed]:
+def _without_tables(section: Section, around: _Layout, said: list[Content]) -> Iterator[_Placed]:
     """Yields the blocks of a section, but for tables with the notes that belong to them, and of a list what is not said elsewhere."""
+    layout = around.inside(section)
     before: AnyBlock | Section | None = None
     for each in section.blocks:
         if isinstance(each, Section):
-            yield from _without_tables(each, address, said)
+            yield from _without_tables(each, layout, said)
         elif isinstance(each, Bullets):
             if items := tuple(item for item in each.items if item not in said):
-                yield _Layout(address, plain(section.title)), replace(each, items=items)
+                yield layout, replace(each, items=items)
         elif not isinstance(each, Table) and not (isinstance(each, Note) and isinstance(before, Table)):
-            yield _Layout(address, plain(section.title)), each
+            yield layout, each
         before = each
 
 
@@ -99,16 +101,16 @@ def _card(each: AnyBlock) -> str:
     return f'<div class="figure"><h2>{title}</h2><p class="value">{value}{shown}</p><p class="soft">{about}</p></div>'
 
 
-def _section(section: Section, address: Address, depth: int) -> Iterator[str]:
+def _section(section: Section, around: _Layout, depth: int) -> Iterator[str]:
     """Yields a section; its title is a heading of a depth, and the name of the tables in it."""
-    layout, heading = _Layout(address, plain(section.title)), f"h{min(depth, 6)}"
+    layout, heading = around.inside(section), f"h{min(depth, 6)}"
     yield f"<section><{heading}>{layout.text(section.title)}</{heading}>" if plain(section.title) else "<section>"
     run: list[_Placed] = []
     for each in section.blocks:
         if isinstance(each, Section):
             yield from _blocks(run)
             run = []
-            yield from _section(each, address, depth + 1)
+            yield from _section(each, layout, depth + 1)
         else:
             run.append((layout, each))
     yield from _blocks(run)
@@ -116,39 +118,31 @@ def _section(section: Section, address: Address, depth: int) -> Iterator[str]:
 
 
 def _blocks(placed: Iterable[_Placed]) -> Iterator[str]:
-    """Facts that follow each other are one list of terms and descriptions."""
-    facts: list[str] = []
-    for layout, each in placed:
-        if isinstance(each, Fact):
-            facts.append(layout.fact(each))
-            continue
-        yield from _list(facts)
-        facts = []
-        yield layout.block(each)
-    yield from _list(facts)
-
-
-def _list(facts: list[str]) -> Iterator[str]:
-    if facts:
-        yield f'<dl class="facts">{"".join(facts)}</dl>'
+    """Yields blocks; facts that follow each other are one list of terms and descriptions."""
+    for is_fact, run in groupby(placed, key=lambda each: isinstance(each[1], Fact)):
+        parts = [layout.block(each) for layout, each in run]
+        yield from [f'<dl class="facts">{"".join(parts)}</dl>'] if is_fact else parts
 
 
 class _Layout(NamedTuple):
-    """How the blocks of a section become HTML. Its title says which rollouts are meant by the names in it."""
+    """How the blocks of a section become HTML."""
 
     address: Address
-    title: str = ""
+    titles: Titles = ()
 
-    def fact(self, each: Fact) -> str:
-        term = f"<dt>{escape(one_line(each.label))}</dt>" if each.label else ""
-        return f"{term}<dd{_class(each.tone)}>{self.words(each.content)}</dd>"
+    def inside(self, section: Section) -> _Layout:
+        """Returns the layout of a section in this one."""
+        return self._replace(titles=(*self.titles, one_line(plain(section.title))))
 
     def block(self, each: AnyBlock) -> str:
         match each:
+            case Fact():
+                term = f"<dt>{escape(one_line(each.label))}</dt>" if each.label else ""
+                return f"{term}<dd{_class(each.tone)}>{self.words(each.content)}</dd>"
             case Table():
                 head = "".join(f'<th scope="col"{_class_of(column)}>{escape(one_line(column.title))}</th>' for column in each.columns)
                 rows = "".join(self._row(row, each.columns) for row in each.rows)
-                table = f'<table aria-label="{escape(one_line(self.title))}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+                table = f'<table aria-label="{escape(self.titles[-1])}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
                 return f'<div class="scroll">{table}</div>'
             case Bullets():
                 return f"<ul>{''.join(f'<li>{self.words(item)}</li>' for item in each.items)}</ul>"
@@ -158,8 +152,6 @@ class _Layout(NamedTuple):
                 return f"<pre>{escape(block(each.text))}</pre>"
             case Figure():
                 return f'<p><a href="{escape(each.path)}">{escape(one_line(each.title))}</a></p>'
-            case Fact():
-                return "".join(_list([self.fact(each)]))
 
     def words(self, content: Content) -> str:
         found = words_of(content)
@@ -179,9 +171,10 @@ class _Layout(NamedTuple):
         return number(cell, column.digits or 0) if isinstance(cell, int | float) else self.words(cell)
 
     def _code(self, part: Code) -> str:
-        is_cut = part.kind != "command" and len(part.text) > WIDTH
-        shown = f"<code>{escape(one_line(f'{part.text[:WIDTH]}...' if is_cut else part.text))}</code>"
-        address = self.address(part.text, self.title) if part.kind == "scenario" else ""
+        text = " ".join(part.text.split())
+        is_cut = part.kind != "command" and len(text) > WIDTH
+        shown = f"<code>{escape(one_line(f'{text[:WIDTH]}...' if is_cut else text))}</code>"
+        address = self.address(part.text, self.titles) if part.kind == "scenario" else ""
         return f'<a href="{escape(address)}">{shown}</a>' if address else shown
 
 

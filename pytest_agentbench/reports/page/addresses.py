@@ -28,9 +28,13 @@ class Addresses:
                 self._of_run[name] = None
         self._of_run.update({str(key): key for key in ordered})
 
-    def of(self, name: str, group: str = "") -> str:
-        """Returns what stands behind `href` for a name in the section of a group; empty if no rollout, or no single one, is meant."""
-        key = self._of_group.get((group, name)) or self._of_run.get(name)
+    def of(self, name: str, titles: Iterable[str] = ()) -> str:
+        """Returns what a link to a rollout leads to; empty if it is not known which one is meant.
+
+        `titles` are those of the sections in which the name stands. That of a suite is the name of its group.
+        """
+        of_groups = [key for title in titles if (key := self._of_group.get((title, name)))]
+        key = of_groups[-1] if of_groups else self._of_run.get(name)
         return _address(key) if key else ""
 
 
