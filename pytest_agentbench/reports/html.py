@@ -64,7 +64,7 @@ def _first_screen(shown: Document, address: Address) -> Iterator[str]:
     yield from _blocks((part, each) for _, part, each in texts if each.level <= Level.FIRST_PAGE)
     if cards:
         yield f'<div class="figures">{"".join(map(_card, cards))}</div>'
-    yield '<div class="pair">'
+    yield '<div class="rest">'
     for section in shown.sections:
         if rest := [(part, each) for of, part, each in texts if of is section and each.level > Level.FIRST_PAGE]:
             yield from (f"<div><h2>{layout.text(section.title)}</h2>", *_blocks(rest), "</div>")
@@ -151,7 +151,7 @@ class _Layout(NamedTuple):
             case Listing():
                 return f"<pre>{escape(block(each.text))}</pre>"
             case Figure():
-                return f'<p><a href="{escape(each.path)}">{escape(one_line(each.title))}</a></p>'
+                return f"<p>{escape(one_line(each.title))}: <code>{escape(one_line(each.path))}</code></p>"  # the page may lie elsewhere
 
     def words(self, content: Content) -> str:
         found = words_of(content)
