@@ -19,7 +19,7 @@ from pytest_agentbench.stats.percentiles import INFINITE, LatencySpread, Percent
 COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 RATE_COLUMNS = ("mean", "max", "p50", "p10", "p5", "p1", "min")
 RATES = {"call_output_tokens_per_s": "output tok/s of a call", "rollout_calls_per_minute": "LLM calls/min of a rollout"}
-LATENCIES = {"ttft": Level.FIRST_PAGE, "itl": Level.SUMMARY, "e2e": Level.SUMMARY}  # latency -> the level from which on it is shown
+LATENCIES = {"ttft": True, "itl": False, "e2e": False}  # latency -> whether it is on the first page
 
 
 def section(view: RunView) -> Section | None:
@@ -31,19 +31,18 @@ def section(view: RunView) -> Section | None:
 
 
 def _measures(run: Run) -> Iterator[AnyBlock]:
-    """The numbers that everybody reads. Arms are compared instead: a number over all of them would be about nothing."""
+    """The numbers that everybody reads. The first page compares arms instead: a number over all of them is about none."""
     performance, summary = run.performance, Level.SUMMARY
-    if run.ab:
-        return
-    for name, level in LATENCIES.items():
+    first = summary if run.ab else Level.FIRST_PAGE
+    for name, is_first in LATENCIES.items():
         if spread := performance.latency(name):
             low, high = spread.intervals.get("p50") or (None, None)
             median = Measure(spread.p50, "ms", "median", low, high, digits=1)
-            yield Fact(registry.title_of(name), median, level=level, until=Level.FIRST_PAGE)
+            yield Fact(registry.title_of(name), median, level=first if is_first else summary, until=Level.FIRST_PAGE)
             with_p90 = replace(median, about=phrases.high_latency(spread.p90))
             yield Fact(registry.title_of(name), with_p90, level=summary, until=summary)
     if rate := performance.number("output_tokens_per_s"):
-        yield Fact("throughput", Measure(rate, "output tokens/s", digits=1), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+        yield Fact("throughput", Measure(rate, "output tokens/s", digits=1), level=first, until=Level.FIRST_PAGE)
         found = Measure(rate, "output tokens/s", digits=1, about=phrases.tokens_and_calls(performance))
         yield Fact("throughput", found, level=summary, until=summary)
     if (hits := performance.number("prefix_cache_hit_ratio")) is not None:
