@@ -8,7 +8,9 @@ from pytest_agentbench.reports.page.addresses import Addresses
 
 def test_names_of_a_rollout() -> None:
     """A key, an id and a scenario are names of a rollout; of a scenario's trials the first one is meant, whichever ended first."""
-    found = Addresses([RolloutKey("shop", "a", trial=2), RolloutKey("shop", "a"), RolloutKey("shop", "b", "careful")])
+    found = Addresses(
+        [RolloutKey("shop", name, variant, trial) for trial in (2, 1) for name, variant in (("a", "default"), ("b", "careful"))]
+    )
 
     assert ["#shop/a", "#shop/a-t2", "#shop/a-t2"] == [found.of(name) for name in ("a", "a-t2", "shop[a-t2]")]
     assert ["#shop/b-careful"] * 3 == [found.of(name) for name in ("b", "b-careful", "shop[b-careful]")]
