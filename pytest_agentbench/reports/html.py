@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from html import escape
-from itertools import chain, groupby
+from itertools import groupby
 from typing import NamedTuple
 
 from pytest_agentbench.lib.foreign import block, one_line
@@ -41,20 +41,30 @@ Titles = tuple[str, ...]  # of a section, behind those of the sections that it i
 Address = Callable[[str, Titles], str]
 
 
+def no_address(_name: str, _titles: Titles) -> str:
+    """Returns that a name leads nowhere: the address of all rollouts where a page has none."""
+    return ""
+
+
 def run_html(document: Document, address: Address) -> str:
     """Returns a run in words: what is read first, and below it the whole report, which opens on request."""
-    shown, whole = document.at(Level.SUMMARY), document.at(Level.VERBOSE)
-    lines = [f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">', *_first_screen(shown, address)]
-    if whole.sections != shown.sections:
+    lines = [f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">', *first_screen(document, address)]
+    if document.at(Level.VERBOSE).sections != document.at(Level.SUMMARY).sections:
         lines.append(f'<details class="report"><summary><h2>{phrases.WHOLE_REPORT}</h2></summary>')
-        lines += [*chain.from_iterable(_section(each, _Layout(address), 3) for each in whole.sections), "</details>"]
+        lines += [*text(document, 3, address), "</details>"]
     return "\n".join([*lines, "</section>"])
 
 
-def _first_screen(shown: Document, address: Address) -> Iterator[str]:
+def text(document: Document, depth: int, address: Address = no_address) -> Iterator[str]:
+    """Yields the sections of a document; their titles are headings of a depth."""
+    for section in document.at(Level.VERBOSE).sections:
+        yield from _section(section, _Layout(address), depth)
+
+
+def first_screen(document: Document, address: Address = no_address) -> Iterator[str]:
     """Yields the headline and all else that the first page of a terminal says in words, the measures as cards, and then the rest."""
-    layout, headline = _Layout(address), shown.headline
-    yield f'<p class="soft">{layout.text(shown.title)}</p>'
+    layout, shown, headline = _Layout(address), document.at(Level.SUMMARY), document.headline
+    yield f'<p class="soft">{layout.text(document.title)}</p>'
     if headline:
         yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</h1>'
     said = [each.content for each in shown.blocks() if isinstance(each, Fact)]

@@ -26,7 +26,7 @@ from pytest_agentbench.reports.document import (
     heads,
     say,
 )
-from pytest_agentbench.reports.html import WIDTH, run_html
+from pytest_agentbench.reports.html import WIDTH, no_address, run_html
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from tests.made_runs import gate_result, rule_result, run_of
@@ -89,11 +89,7 @@ def parsed(html: str) -> Element:
     return parser.open[0]
 
 
-def nowhere(_name: str, _titles: tuple[str, ...]) -> str:
-    return ""
-
-
-def html_of(*blocks: AnyBlock | Section, address: Callable[[str, tuple[str, ...]], str] = nowhere) -> tuple[Element, Element]:
+def html_of(*blocks: AnyBlock | Section, address: Callable[[str, tuple[str, ...]], str] = no_address) -> tuple[Element, Element]:
     """Returns the first screen and the whole report of a document with one section."""
     [run] = parsed(run_html(Document("Run x", Fact("verdict", "PASS", "good"), (Section("Part", blocks),)), address)).all("section", "run")
     [report] = run.all("details")
@@ -146,7 +142,7 @@ def test_tables_are_below() -> None:
 
     assert ([], ["Run x", "how to read it"]) == (screen.all("table"), texts(screen.all("p", "soft")))
     assert (1, ["how to read it", "and 4 more"]) == (len(report.all("table")), texts(report.all("p", "soft")))
-    assert "<details" not in run_html(Document("Run x", None, (Section("Part", (Fact("a", "b", level=SUMMARY),)),)), nowhere)
+    assert "<details" not in run_html(Document("Run x", None, (Section("Part", (Fact("a", "b", level=SUMMARY),)),)), no_address)
 
 
 def test_nothing_is_said_twice() -> None:
@@ -222,7 +218,7 @@ def test_words_of_others_are_words(words: str) -> None:
         *(Bullets((words, Code(words)), level=VERBOSE), Note((words, Code(words, "scenario")), level=VERBOSE)),
         *(Table(heads(words), ((words,),), level=VERBOSE), Listing(words, level=VERBOSE), Figure(words, words, level=VERBOSE)),
     )
-    html = run_html(Document(words, Fact("verdict", words), (Section(words, (*blocks, Section(words, blocks))),)), nowhere)
+    html = run_html(Document(words, Fact("verdict", words), (Section(words, (*blocks, Section(words, blocks))),)), no_address)
     found = parsed(html)
 
     known = {
@@ -271,7 +267,7 @@ def test_long_names_are_cut() -> None:
 def test_colours(verdict: str, mark: str) -> None:
     """An answer has a colour; a run that nothing judged has none."""
     run = run_of(verdict=verdict)
-    found = parsed(run_html(document(RunView(run, Path("reports/x"))), nowhere))
+    found = parsed(run_html(document(RunView(run, Path("reports/x"))), no_address))
 
     assert [mark] == [each.attributes["class"] for each in found.all("h1")]
 
@@ -280,7 +276,7 @@ def test_the_first_screen_of_a_run() -> None:
     """It says why before it shows numbers, and a rule that failed once, though it is among what to look at first, too."""
     rule = rule_result("tsq.mean >= 0.8 of run", "FAIL", 0.5)
     run = run_of(Rollout("shop", "s", "default", 1, "ok", scores={"tsq": Score(0.5)}), verdict="FAIL", gate=gate_result("FAIL", rule))
-    html = run_html(document(RunView(run, Path("reports/x"))), nowhere)
+    html = run_html(document(RunView(run, Path("reports/x"))), no_address)
     screen = html.partition("<details")[0]
 
     assert screen.index("<h1") < screen.index(phrases.result(rule).replace(">", "&gt;")) < screen.index('class="figures"')
