@@ -77,7 +77,7 @@ def _totals(run: Run) -> Iterator[AnyBlock]:
     for kind, amount in performance.failed_calls.items():
         yield Fact("failed", say(phrases.failed_kind, kind, amount), "open")
     if performance.calls:
-        yield Fact("throughput", say(phrases.throughput, performance), level=Level.SUMMARY if run.ab else Level.FULL)
+        yield Fact("throughput", say(phrases.throughput, performance))
     if performance.window:
         yield Fact("window", say(phrases.chosen_window, performance.window))
     else:

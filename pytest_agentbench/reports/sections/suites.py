@@ -36,7 +36,8 @@ def section(view: RunView) -> Section | None:
 def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
     """The numbers that everybody reads. The first page compares arms instead."""
     first, summary, several = Level.FIRST_PAGE, Level.SUMMARY, len(run.suites) > 1
-    yield Fact(name, say(phrases.rollouts, suite), level=summary if run.ab else first, until=summary)
+    if not run.ab:
+        yield Fact(name, say(phrases.rollouts, suite), level=first, until=summary)
     for place, score in enumerate(suite.scorers):
         mean, scale = suite.scores[score].mean, suite.scales[score]
         has_news = mean is None or not scale.falling or mean.value != scale.best
