@@ -45,6 +45,9 @@ def _measures(run: Run) -> Iterator[AnyBlock]:
         yield Fact("throughput", Measure(rate, "output tokens/s", digits=1), level=first, until=Level.FIRST_PAGE)
         found = Measure(rate, "output tokens/s", digits=1, about=phrases.tokens_and_calls(performance))
         yield Fact("throughput", found, level=summary, until=summary)
+    if per_hour := performance.number("rollouts_per_hour"):
+        found = Measure(per_hour, digits=0, about=phrases.in_flight(performance))
+        yield Fact(registry.title_of("rollouts_per_hour"), found, level=summary, until=summary)
     if (hits := performance.number("prefix_cache_hit_ratio")) is not None:
         yield Fact("prefix cache", Measure(hits, "%", about=phrases.CACHED), level=summary, until=summary)
 
