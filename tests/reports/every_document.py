@@ -16,12 +16,13 @@ from pytest_agentbench.reports.document import AnyBlock, Block, Cell, Code, Docu
 
 NOTE = Note("a note", level=Level.HEADLINE)
 SECTION = Section("A section", (NOTE,))
+REST = Section("The rest", (Note("a detail", level=Level.VERBOSE),))  # for which a page has all sections below its first screen
 
 #: What is not made from its type: where no text can be, and where the blocks of a document would be made again.
 GIVEN: dict[Any, list[Any]] = {
     Level: [Level.VERBOSE],
     tuple[AnyBlock | Section, ...]: [(NOTE,)],
-    tuple[Section, ...]: [(SECTION,)],
+    tuple[Section, ...]: [(SECTION, REST)],
     float: [1.5],
     int: [1],
     bool: [False, True],
@@ -49,26 +50,29 @@ class Documents:
         blocks = list(chain.from_iterable(map(self._every, get_args(AnyBlock))))
         titled = [replace(SECTION, blocks=(NOTE, each)) for each in self._every(Section)]
         sections = [*(replace(SECTION, blocks=(each,)) for each in blocks), *titled, *self._every(Section)]
-        return [*(Document("A run", None, (each,)) for each in sections), *self._every(Document)]
+        return [*(Document("A run", None, (each, REST)) for each in sections), *self._every(Document)]
 
     def _every(self, kind: Any) -> list[Any]:
         """Returns a value for each alternative of a type."""
+        made: list[Any]
         if kind in GIVEN:
-            return GIVEN[kind]
-        if kind is str:
-            return [self._next()]
-        if kind is Finding:
-            return [Finding(as_it_is, (each,)) for each in self._every(Text)]
-        if is_dataclass(kind):
-            return list(self._instances(kind))
-        if get_origin(kind) is Literal:
-            return list(get_args(kind))
-        if get_origin(kind) in (Union, UnionType):
-            return list(chain.from_iterable(map(self._every, get_args(kind))))
-        if kind == tuple[str | Code, ...]:
-            return [tuple(part for each in self._every(str | Code) for part in (" ", each))[1:]]
-        assert get_origin(kind) is tuple, f"{kind} is a type that tests of renderers do not know"
-        return [tuple(chain.from_iterable(self._every(each) for each in get_args(kind) if each is not Ellipsis))]
+            made = GIVEN[kind]
+        elif kind is str:
+            made = [self._next()]
+        elif kind is Finding:
+            made = [Finding(as_it_is, (each,)) for each in self._every(Text)]
+        elif is_dataclass(kind):
+            made = list(self._instances(kind))
+        elif get_origin(kind) is Literal:
+            made = list(get_args(kind))
+        elif get_origin(kind) in (Union, UnionType):
+            made = list(chain.from_iterable(map(self._every, get_args(kind))))
+        elif kind == tuple[str | Code, ...]:
+            made = [tuple(part for each in self._every(str | Code) for part in (" ", each))[1:]]
+        else:
+            assert get_origin(kind) is tuple, f"{kind} is a type that tests of renderers do not know"
+            made = [tuple(self._every(get_args(kind)[0]))]
+        return made
 
     def _instances(self, kind: Any) -> Iterator[Any]:
         """Yields so many instances that each field has each of its alternatives."""

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-import pytest_agentbench.reports
+from pytest_agentbench import reports
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import markdown
 from pytest_agentbench.reports.document import Document, Level, Listing, plain
@@ -55,6 +56,10 @@ def on_terminal(document: Document, verbosity: int, width: int) -> list[str]:
     paper = Paper()
     write_run(paper, document, verbosity, width, ["a rollout"])
     return paper.lines
+
+
+def in_html(document: Document) -> str:
+    return run_html(document, lambda name, _titles: f"#{quote(name, errors='replace')}")
 
 
 def in_markdown(document: Document, level: Level, depth: int = 1) -> list[str]:
@@ -110,10 +115,10 @@ def test_markdown(text: str) -> None:
 def test_html(text: str) -> None:
     """Whatever is in a text, a page has the same elements, their links lead nowhere else, and the text can be read."""
     for hostile, harmless in pairs(text):
-        html = run_html(hostile)
+        html = in_html(hostile)
         assert not HIDDEN.search(html), hostile
         page = Page(html)
-        assert Page(run_html(harmless)).tags == page.tags, hostile
+        assert Page(in_html(harmless)).tags == page.tags, hostile
         assert [] == [each for each in page.links if not re.fullmatch(r"#.*|[^#:?]*", each, re.DOTALL)], hostile
 
 
@@ -212,7 +217,7 @@ def test_each_text_is_shown() -> None:
 WHOLE: Mapping[str, Callable[[Document], str]] = {
     "terminal": lambda document: "\n".join(on_terminal(document, 2, 80)),
     "markdown": lambda document: "\n".join(in_markdown(document, Level.VERBOSE)),
-    "html": run_html,
+    "html": in_html,
 }
 
 
@@ -227,3 +232,42 @@ def test_widths(text: str) -> None:
     for document in Documents(-1, "").all() + [each for place in range(places()) for each in with_text(place, text)]:
         for width in (1, 10):
             assert on_terminal(document, 0, width)
+
+
+SOURCES = {name: Path(reports.__file__).with_name(f"{name}.py") for name in ("terminal", "markdown", "html", "comment")}
+
+
+def sentences(source: str) -> list[str]:
+    """Returns the texts of a module that have two words beside each other: without docstrings, markup, and the values of f-strings."""
+    tree = ast.parse(source)
+    left_out = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    left_out |= {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values if isinstance(part, ast.Constant)
+    }
+    texts = [text_of(node) for node in ast.walk(tree) if id(node) not in left_out]
+    return [text for text in texts if re.search(r"[A-Za-z]+ [A-Za-z]+", re.sub(r"<[^>]*>", "", text))]
+
+
+def text_of(node: ast.AST) -> str:
+    """Returns a text; that of an f-string is what stands between its values."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) or "\0" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_renderer_holds_a_sentence(name: str) -> None:
+    """Two words beside each other are a sentence or a part of one, which stands in `phrases`. A word alone may be a label: `picture`."""
+    assert [] == sentences(SOURCES[name].read_text(encoding="utf-8"))
+
+
+def test_what_a_sentence_is() -> None:
+    """Words in a text, also between the values of an f-string and in its values; markup, values and docstrings are none."""
+    source = """
+def words(count: int) -> str:
+    \"\"\"Returns some words.\"\"\"
+    title = f'<p class="a b">{count} <b>title</b></p>'
+    return f"{count} rollouts ended {'at a limit'}" + "picture"
+"""
+
+    assert {"\0 rollouts ended \0", "at a limit"} == set(sentences(source))
