@@ -1,0 +1,117 @@
+"""Sections of plugins: one file reaches all readers, and one that fails spoils no report."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.reports import comment, markdown, page, phrases
+from pytest_agentbench.reports.document import Document, Level, Measure, Note
+from pytest_agentbench.reports.sections import ENTRY_POINTS
+from pytest_agentbench.reports.terminal import headline_lines, lines
+from pytest_agentbench.runs.contents import Run
+from tests.findings import measure, part, report, said, tables, values_of
+from tests.made_runs import run_directory, run_of
+from tests.reports.test_phrases_serving import GPU, SERVING
+from tests.tables.shop import ALL
+
+EXAMPLE = Path(__file__).with_name("gpu_power.py")
+MODULES = ("gpu_power", "broken_section")
+
+#: Sections that cannot be made -> what is wrong with them.
+BROKEN = {
+    "broken_section:fails": "ZeroDivisionError: division by zero",
+    "broken_section:lost": "AttributeError: module 'broken_section' has no attribute 'lost'",
+    "no_such_module_of_a_test:section": "ModuleNotFoundError: No module named 'no_such_module_of_a_test'",
+}
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a plugin whose entry points name sections."""
+
+    def installed(**entries: str) -> None:
+        site = tmp_path / "site"
+        (site / "power-1.dist-info").mkdir(parents=True)
+        (site / "power-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: power\nVersion: 1\n")
+        declared = "".join(f"{name} = {value}\n" for name, value in entries.items())
+        (site / "power-1.dist-info/entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{declared}")
+        shutil.copy(EXAMPLE, site / "gpu_power.py")
+        (site / "broken_section.py").write_text("def fails(view):\n    return 1 / 0\n")
+        monkeypatch.syspath_prepend(site)
+        for name in MODULES:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return installed
+
+
+def powered() -> Run:
+    """A run whose two GPUs took 712 W together."""
+    gpus = {name: replace(GPU, power_w_mean=watts) for name, watts in (("0", 512.4), ("1", 200.0))}
+    return run_of(*ALL, serving=replace(SERVING, gpus={**gpus, "2": GPU}))
+
+
+def shown(found: Document, level: Level) -> str:
+    return "\n".join(line.text for line in lines(found, level, 80))
+
+
+def test_a_section_of_a_plugin(install: Install) -> None:
+    """It stands behind the sections of the package, with its measure and its table; a run without GPUs has no such section."""
+    install(power="gpu_power:section")
+    run = powered()
+    found = report(run)
+
+    assert "GPU power" == found.sections[-1].title
+    assert Measure(712.4, "W", "mean", digits=0) == measure(found, "GPU power")
+    [table] = tables(found, "GPU")
+    assert [("0", 512.4), ("1", 200.0)] == values_of(table)
+    assert part(report(run_of(*ALL)), "GPU power") is None
+
+
+def test_it_reaches_all_readers(install: Install, tmp_path: Path) -> None:
+    """The first page and -v, report.md, the comment on a pull request and report.html have it, and -q, which has commands, has not."""
+    install(power="gpu_power:section")
+    run = powered()
+    directory = run_directory(tmp_path / "reports" / run.id, *ALL)
+
+    texts = {
+        "first page": shown(report(run), Level.FIRST_PAGE),
+        "-v": shown(report(run), Level.FULL),
+        "report.md": markdown.write(run, directory).read_text(encoding="utf-8"),
+        "comment.md": comment.write(run, directory).read_text(encoding="utf-8"),
+        "report.html": page.write(run, directory).read_text(encoding="utf-8"),
+    }
+
+    assert [] == [name for name, text in texts.items() if "GPU power" not in text or "712" not in text]
+    assert [] == [name for name in ("-v", "report.md", "report.html") if "mean W" not in texts[name] or "512" not in texts[name]]
+    assert not any("GPU power" in line for line in headline_lines(report(run)))
+
+
+@pytest.mark.parametrize("entry", BROKEN)
+def test_a_section_that_fails(install: Install, tmp_path: Path, entry: str) -> None:
+    """It becomes a note that names it and what is wrong, and the rest of the report is written: other plugins' sections too."""
+    run = powered()
+    without = report(run)
+    install(broken=entry, power="gpu_power:section")
+    directory = run_directory(tmp_path / "reports" / run.id, *ALL)
+    found = report(run)
+
+    section = part(found, "broken")
+    assert section is not None
+    [note] = section.blocks
+    assert isinstance(note, Note)
+    assert "bad" == note.tone
+    [(name, error)] = said(found, phrases.section_failure)
+    assert (entry, BROKEN[entry]) == (name, f"{type(error).__name__}: {error}")
+    failure = phrases.section_failure(name, error)
+    assert entry in failure
+    assert markdown.prose(failure) in markdown.write(run, directory).read_text(encoding="utf-8")
+    assert (without.headline, without.sections) == (found.headline, found.sections[:-2])
+    assert Measure(712.4, "W", "mean", digits=0) == measure(found, "GPU power")
