@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
+from itertools import groupby, repeat
 
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.chart import svg
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
     Cell,
+    Chart,
     Code,
     Column,
     Content,
@@ -25,11 +28,15 @@ from pytest_agentbench.reports.document import (
     Section,
     Table,
     Text,
+    Tone,
     plain,
     spans,
     words_of,
 )
 from pytest_agentbench.reports.numbers import number
+
+#: Blocks that make one element together if they follow each other -> where it begins and ends.
+LISTS: Mapping[type, tuple[str, str]] = {Fact: ('<dl class="facts">', "</dl>"), Chart: ('<div class="charts">', "</div>")}
 
 
 def run_html(document: Document) -> str:
@@ -70,7 +77,8 @@ def text(document: Document, level: Level = Level.VERBOSE, depth: int = 3) -> It
 
 
 def _section(section: Section, depth: int) -> Iterator[str]:
-    yield f"<section><h{min(depth, 6)}>{_text(section.title)}</h{min(depth, 6)}>"
+    title, heading = _text(section.title), f"h{min(depth, 6)}"
+    yield f"<details><summary>{title}</summary>" if section.folded else f"<section><{heading}>{title}</{heading}>" if title else "<section>"
     run: list[AnyBlock] = []
     for each in section.blocks:
         if isinstance(each, Section):
@@ -80,25 +88,18 @@ def _section(section: Section, depth: int) -> Iterator[str]:
         else:
             run.append(each)
     yield from _blocks(run)
-    yield "</section>"
+    yield "</details>" if section.folded else "</section>"
 
 
 def _blocks(blocks: Iterable[AnyBlock]) -> Iterator[str]:
-    """Facts that follow each other are one list of terms and descriptions."""
-    facts: list[Fact] = []
-    for each in blocks:
-        if isinstance(each, Fact):
-            facts.append(each)
-            continue
-        yield from _facts(facts)
-        facts = []
-        yield from _block(each)
-    yield from _facts(facts)
-
-
-def _facts(facts: list[Fact]) -> Iterator[str]:
-    if facts:
-        yield f'<dl class="facts">{"".join(map(_fact, facts))}</dl>'
+    """Facts that follow each other are one list of terms and descriptions, and charts stand in a grid."""
+    for kind, group in groupby(blocks, type):
+        parts = (line for each in group for line in _block(each))
+        if kind in LISTS:
+            opened, closed = LISTS[kind]
+            yield f"{opened}{''.join(parts)}{closed}"
+        else:
+            yield from parts
 
 
 def _fact(each: Fact) -> str:
@@ -108,10 +109,13 @@ def _fact(each: Fact) -> str:
 
 def _block(each: AnyBlock) -> Iterator[str]:
     match each:
+        case Fact():
+            yield _fact(each)
         case Table():
+            tones: Iterable[Tone] = each.tones or repeat("")
             yield '<div class="scroll"><table>'
             yield f"<thead><tr>{''.join(_head(column) for column in each.columns)}</tr></thead>"
-            yield f"<tbody>{''.join(_row(row, each.columns) for row in each.rows)}</tbody></table></div>"
+            yield f"<tbody>{''.join(map(_row, each.rows, repeat(each.columns), tones))}</tbody></table></div>"
         case Bullets():
             yield f"<ul>{''.join(f'<li>{_words(item)}</li>' for item in each.items)}</ul>"
         case Note():
@@ -120,6 +124,9 @@ def _block(each: AnyBlock) -> Iterator[str]:
             yield f"<pre>{escape(block(each.text))}</pre>"
         case Figure():
             yield f'<p><a href="{escape(each.path)}">{escape(one_line(each.title))}</a></p>'
+        case Chart():
+            caption = f'{escape(one_line(each.title))} <span class="soft">{_words(each.content)}</span>'
+            yield from (f'<figure class="chart"><figcaption>{caption}</figcaption>', *svg(each), "</figure>")
 
 
 def _card(label: str, measure: Measure) -> str:
@@ -135,10 +142,10 @@ def _head(column: Column) -> str:
     return f'<th scope="col"{_class("number" if column.has_numbers else "")}>{escape(one_line(column.title))}</th>'
 
 
-def _row(row: tuple[Cell, ...], columns: tuple[Column, ...]) -> str:
+def _row(row: tuple[Cell, ...], columns: tuple[Column, ...], tone: Tone) -> str:
     first, *others = zip(row, columns, strict=True)
     cells = "".join(f"<td{_class('number' if column.has_numbers else '')}>{_cell(cell, column)}</td>" for cell, column in others)
-    return f'<tr><th scope="row">{_cell(*first)}</th>{cells}</tr>'
+    return f'<tr><th scope="row"{_class(tone)}>{_cell(*first)}</th>{cells}</tr>'
 
 
 def _cell(cell: Cell, column: Column) -> str:

@@ -12,6 +12,7 @@ from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
     Cell,
+    Chart,
     Code,
     Column,
     Content,
@@ -61,7 +62,8 @@ def lines(report: Document, level: Level, depth: int = 1) -> Iterator[str]:
 
 
 def _section(section: Section, depth: int) -> Iterator[str]:
-    yield from ("", f"{'#' * depth} {_text(section.title)}")
+    if title := _text(section.title):
+        yield from ("", f"{'#' * depth} {title}")
     before: AnyBlock | Section | None = None
     for each in section.blocks:
         if isinstance(each, Section):
@@ -87,6 +89,8 @@ def _block(each: AnyBlock, *, continues: bool) -> Iterator[str]:
             yield fenced(each.text)
         case Figure():
             yield f"![{prose(each.title)}]({each.path})"
+        case Chart():
+            yield f"{prose(each.title)}: {_words(each.content)}"
 
 
 def _words(content: Content) -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat_profile import events_of
 from pytest_agentbench.exports.nat_throughput import add_events
+from pytest_agentbench.gate.ab import mean_of
 from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.gate.values import LOST
+from pytest_agentbench.gate.values import LOST, samples
 from pytest_agentbench.metrics.frame import Slice
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.metrics.other_tools.nat import Throughput
@@ -20,7 +21,9 @@ from pytest_agentbench.metrics.places import Origin
 from pytest_agentbench.records import Rollout, RolloutKey, Scale, arm_of
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.suites.arms import concurrencies
+from pytest_agentbench.sweep.knee import Operation
 from pytest_agentbench.tables import origins, places
 
 
@@ -42,6 +45,10 @@ class Level:
     def failed_calls(self) -> int:
         return len(self.part.calls) - len(self.part.successful_calls)
 
+    def latency(self, metric: str, q: int) -> float | None:
+        """Returns a percentile of the calls in milliseconds, however few they are."""
+        return percentile(self.part.successful_calls[f"{metric}_ms"], q)
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -58,6 +65,16 @@ class Sweep:
     def is_measured(self) -> bool:
         """Whether anything is known of any level."""
         return any(trial.status not in LOST for level in self.levels for trial in level.trials)
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Throughput and latency of the levels that have both."""
+        measured = [(each, each.latency("e2e", 50), each.part.value("output_tokens_per_s")) for each in self.levels]
+        return [Operation(level.concurrency, rate, latency) for level, latency, rate in measured if latency and rate]
+
+    def quality(self, level: Level) -> float | None:
+        """Returns the mean of the main score at a level."""
+        return mean_of(samples(level.trials, self.score, self.scale))
 
 
 def read_sweep(directory: Path) -> Sweep:
@@ -114,15 +131,12 @@ def _first_block(run: Run, arm: str) -> int:
     return sizes[0] if len(sizes) > 1 else 0
 
 
-def short_blocks(sweep: Sweep) -> Iterator[str]:
-    """A sentence for each level that most of the time had fewer rollouts in flight than it is called after."""
+def short_blocks(sweep: Sweep) -> Iterator[tuple[int, int]]:
+    """Yields concurrency and rollouts of a block of each level that most of the time had fewer rollouts in flight than it asked for."""
     for arm, concurrency in sorted(concurrencies(sweep.run.ab.arms if sweep.run.ab else ()).items(), key=itemgetter(1)):
         sizes = sorted(_block_sizes(sweep.run, arm))
         if sizes and sizes[len(sizes) // 2] < 2 * concurrency:
-            yield (
-                f"concurrency {concurrency} ran in blocks of {sizes[len(sizes) // 2]} rollouts, so for much of their time fewer "
-                "were in flight; a suite of more scenarios makes longer ones"
-            )
+            yield concurrency, sizes[len(sizes) // 2]
 
 
 def _block_sizes(run: Run, arm: str) -> list[int]:
