@@ -362,8 +362,8 @@ def commit_of(commit: str | None) -> str:
 
 
 def setup_of_run(each: SetupChange, commit: str | None) -> str:
-    """`n3 0123456789: agent, prompts`: what changed in the setup since the run before."""
-    return f"{each.run} {commit[:SHORT] if commit else ''}: {', '.join(each.parts)}"
+    """`n3, 0123456789: agent, prompts`: what changed in the setup since the run before."""
+    return f"{each.run}, {commit_of(commit)}: {', '.join(each.parts)}"
 
 
 def excluded(each: ExcludedRun) -> Text:

@@ -9,11 +9,11 @@ from pytest_agentbench.profile.concurrency import Concurrency, Latencies
 from pytest_agentbench.profile.prefixes import PromptReuse
 from pytest_agentbench.profile.tree import Branch, top
 from pytest_agentbench.reports import comparison_phrases, phrases
-from pytest_agentbench.reports.document import AnyBlock, Cell, Document, Note, Table, heads, say
+from pytest_agentbench.reports.document import AnyBlock, Cell, Document, Fact, Note, Table, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.sections.serving import CALL_COLUMNS, call_cells
 
-WIDTH = 100  # columns of a terminal
+WIDTH = 120  # columns of a terminal
 
 OF_CALLS = (("calls sent", 0), ("TTFT ms", 1), ("E2E ms", 1))
 
@@ -42,7 +42,7 @@ def _tree(tree: Sequence[Branch]) -> Iterator[AnyBlock]:
         (say(comparison_phrases.branch, each), each.count, each.total_s, each.self_s, say(phrases.share, each.share)) for each in tree
     )
     yield Table(heads("", ("count", 0), ("total s", 3), ("self s", 3), ("share", 1)), rows)
-    yield Note(say(comparison_phrases.most_time, top(tree)))
+    yield Fact("most time", say(comparison_phrases.most_time, top(tree)))
     yield Note(comparison_phrases.TOTALS if tree else comparison_phrases.NO_ROLLOUT)
 
 

@@ -27,7 +27,7 @@ def _conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) 
     operations = sweep.operations
     if bend := knee(operations):
         yield Fact("knee", say(comparison_phrases.knee, bend.concurrency, max(operations).concurrency))
-    yield Fact("good enough", say(comparison_phrases.greatest, greatest(verdicts(judged)), terms))
+    yield Fact("answer", say(comparison_phrases.greatest, greatest(verdicts(judged)), terms))
     for level in sweep.levels:
         yield Fact("lost", say(comparison_phrases.lost, level.concurrency, level.statuses), "open")
     yield Fact("not run", say(phrases.not_run, sweep.run), "open")

@@ -83,11 +83,11 @@ def _chart(trend: Trend, suite: SuiteTrend, series: TrendSeries) -> Chart:
     tones: dict[str, Tone] = {each.fixed_by: "good" for each in series.regressions if each.state == FIXED and each.fixed_by}
     tones |= {each.run: "bad" for each in series.regressions}
     changed = {each.run: each.parts for each in suite.setups}
-    several_days = len({runs[point.run].finished_at[:10] for point in series.points}) > 1
+    is_one_day = len({runs[point.run].finished_at[:10] for point in series.points}) == 1
     points = tuple(
         ChartPoint(
             *(point.value, point.low, point.high),
-            label=(at := runs[point.run].finished_at)[:10] if several_days else at[:16].replace("T", " "),
+            label=runs[point.run].finished_at[: 16 if is_one_day else 10].replace("T", " "),
             about=say(comparison_phrases.point, point, runs[point.run].commit, changed.get(point.run, ())),
             tone=tones.get(point.run, ""),
             begins=point.run in changed,
