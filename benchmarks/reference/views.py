@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from pytest_agentbench.cli.plain import PlainOutput
-from pytest_agentbench.reports import markdown, page, sweep
+from pytest_agentbench.cli.plain import PlainOutput, print_document
+from pytest_agentbench.reports import markdown, page
 from pytest_agentbench.reports.page.shell import SCRIPTS, asset
+from pytest_agentbench.reports.sections.sweep import document
 from pytest_agentbench.reports.terminal import rollout_lines, write_section
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE as JOURNAL
@@ -88,7 +89,7 @@ def _unpacked(block: str) -> str:
 
 def _sweep(directory: Path) -> str:
     measured, terms = read_sweep(directory), Criteria({})
-    return "\n".join(sweep.lines(measured, judgements(measured, terms), terms)) + "\n"
+    return _printed(lambda: print_document(document(measured, judgements(measured, terms), terms)))
 
 
 def rounded(text: str) -> str:

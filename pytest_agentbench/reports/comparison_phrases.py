@@ -293,10 +293,11 @@ def worker_speed(timing: WorkerSpeed | str) -> str:
     """How fast a simulated worker is."""
     if isinstance(timing, WorkerSpeed):
         reading, answering = _step(timing.prefill, "that no cache has"), _step(timing.decode, "in work")
-        return f"as measured: a prompt takes {reading}, a token of an answer {answering}"
+        return f"of a worker, as measured: a prompt takes {reading}, a token of an answer {answering}"
     if timing == MOCKER:
-        return "the simulator's own model, in which answers are faster where the cache is larger: what blocks are worth it cannot tell"
-    return f"as {timing} says"
+        model = "of a worker, by the simulator's own model"
+        return f"{model}, in which answers are faster where the cache is larger: what blocks are worth it cannot tell"
+    return f"of a worker, as {timing} says"
 
 
 def _step(line: StepLine, which: str) -> str:

@@ -14,6 +14,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.gate.run_pair import read, setup_changes
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports.comparison_phrases import same_scores
 from pytest_agentbench.runs.identity import PARTS
 from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity
 from pytest_agentbench.suites.models import ModelUse
@@ -106,7 +107,7 @@ def test_what_is_printed(shop: Project, capsys: Capture) -> None:
     said = capsys.readouterr().out.splitlines()
     wanted = [
         old.name,
-        "setup",
+        "Setup",
         "code        dirty: false -> true",
         "backend     spec.script: ",
         "options     concurrency: 8 -> 2",
@@ -115,13 +116,13 @@ def test_what_is_printed(shop: Project, capsys: Capture) -> None:
         "rollouts ",
         "tsq  ",
         f"  vs {old.name}",
-        "speed, ms",
+        "Speed, ms",
         "TTFT p50 ",
         "rollouts/h ",
         "shop: scenarios that differ (1), tsq and how many trials passed",
         "shop-1 ",
-        "how to read it",
-        "speeds of ",
+        "How to read it",
+        "- speeds of ",
     ]
     lines = iter(said)
     assert [] == [start for start in wanted if not any(line.startswith(start) for line in lines)], "\n".join(said)
@@ -138,7 +139,7 @@ def test_equal_runs_are_said_to_be_equal(shop: Project, capsys: Capture) -> None
 
     said = capsys.readouterr().out.splitlines()
     assert "the same    everything" in said
-    assert "every scenario of shop that is compared has the same tsq in all runs" in said
+    assert f"- {same_scores('shop', ['tsq'])}" in said
 
 
 def test_a_run_that_is_not_there(shop: Project, capsys: Capture) -> None:

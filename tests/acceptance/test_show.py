@@ -94,11 +94,9 @@ def test_show_profile(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["show", "--profile"])
 
     said = capsys.readouterr().out
-    sections = ("slowest LLM calls", "call tree", "concurrency spikes", "common prompt prefixes")
-    titles = [line.strip("- ") for line in said.splitlines() if line.startswith("---")]
-    assert [*sections] == titles
-    assert "shop[shop-2]" in said
-    assert "  failed: " in said
+    sections = ("Slowest LLM calls", "Call tree", "Concurrency spikes", "Common prompt prefixes")
+    assert [*sections] == [line for line in said.splitlines() if line in sections]
+    assert re.search(r"shop\[shop-2\] +failed: ", said)
     assert re.search(r"^shop +3 ", said, re.MULTILINE)
     assert re.search(r"^A perfect prefix cache would have [\d,]+ \(\d+\.\d %\) of [\d,]+ prompt tokens of 2 calls:$", said, re.MULTILINE)
     assert re.search(r"^The server had [\d,]+ \(\d+\.\d %\) of [\d,]+ in its cache, as it says\.$", said, re.MULTILINE)

@@ -41,9 +41,9 @@ def test_all_is_inside() -> None:
     """Points and ends of intervals lie in the picture, those of a single run and of equal values, too."""
     for points in ([point(0.0)], [point(5.0, 4.0, 9.0), point(1.0, -2.0, 2.0)], [point(1.0, 1.0, 1.0)] * 2):
         chart = Axes(points)
-        for place, point in enumerate(points):
+        for place, each in enumerate(points):
             assert 0 <= chart.x(place) <= WIDTH
-            assert all(0 <= chart.y(end) <= HEIGHT for end in (point.value, point.low, point.high) if end is not None)
+            assert all(0 <= chart.y(end) <= HEIGHT for end in (each.value, each.low, each.high) if end is not None)
 
 
 def test_marks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.profile import Profile, read_profile
@@ -37,10 +38,9 @@ def test_spikes() -> None:
     found = Concurrency(
         4, 9, 0.1, 2, (Spike(1.5, 0.25, 9, Latencies(3, 50.0, None)),), Latencies(3, 50.0, None), Latencies(7, 9.0, 10.0), (level,)
     )
-    spiky, even = (
-        document(Profile(10, 8, (), (), each, NO_PROMPTS))
-        for each in (found, Concurrency(4, 4, 0.0, 0, (), *[Latencies(0, None, None)] * 2, (level,)))
-    )
+    nothing = Latencies(0, None, None)
+    flat = replace(found, usual=9, share=0.0, count=0, spikes=(), inside=nothing, outside=nothing)
+    spiky, even = (document(Profile(10, 8, (), (), each, NO_PROMPTS)) for each in (found, flat))
 
     [spikes] = tables(spiky, "at s")
     assert ((1.5, 250.0, 9, 3, 50.0, None),) == spikes.rows

@@ -47,7 +47,7 @@ LABELS = ("anchor", "replayed", "speed", "TTFT p50", "duration")
 
 
 def test_ranking() -> None:
-    """Each number says whether settings have places in it. If the run's own setting is unknown nothing is ranked; a single one has no order."""
+    """Each number says whether settings have places in it. Without the run's own setting nothing is ranked; one alone has no order."""
     unknown = replace(ANSWER, own=None, off={}, lacking=("workers",))
     alone = replace(ANSWER, answers=[OWN])
 
