@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.profile.concurrency import Concurrency, Latencies
     from pytest_agentbench.profile.prefixes import Prefix, PromptReuse
     from pytest_agentbench.profile.tree import Branch
-    from pytest_agentbench.simulation.figures import Figures, Measure
+    from pytest_agentbench.simulation.figures import Figures, SettingMetric
     from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
     from pytest_agentbench.sweep.verdict import Criteria, SustainedRange
 
@@ -273,7 +273,7 @@ def anchor(what_if: WhatIf) -> Text:
     return f"{what_if.run} as it was ({what_if.own.setting.text}), simulated / measured: {', '.join(filter(None, parts))}"
 
 
-def _anchored(measure: Measure, simulation: Figures, run: Figures) -> str:
+def _anchored(measure: SettingMetric, simulation: Figures, run: Figures) -> str:
     """`TTFT p50 57.0 / 43.0 ms (+32 %)`."""
     one, other = simulation.value(measure), run.value(measure)
     if one is None or other is None:
@@ -315,7 +315,7 @@ def ranked(value: float | None, digits: int, rank: int | None) -> str:
     return number(value, digits) + (f" ({rank})" if rank else "")
 
 
-def ranking(what_if: WhatIf, measure: Measure) -> str:
+def ranking(what_if: WhatIf, measure: SettingMetric) -> str:
     """From which difference on settings have places in a number, or why they have none."""
     if measure.name not in what_if.off:
         return "not ranked, for it was not measured"

@@ -10,11 +10,11 @@ from pathlib import Path
 from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.nat_benchmark import Heading, write_benchmark
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.document import Level as Reader
+from pytest_agentbench.reports.document import Level
 from pytest_agentbench.reports.markdown import lines
 from pytest_agentbench.reports.sections.sweep import document
 from pytest_agentbench.sweep.knee import knee
-from pytest_agentbench.sweep.levels import Level, Sweep
+from pytest_agentbench.sweep.levels import Sweep, SweepLevel
 from pytest_agentbench.sweep.verdict import Criteria, LevelVerdict, greatest, judgements, verdicts
 
 LEVELS, PAGE, PICTURE = "levels.csv", "sweep.md", "sweep.png"
@@ -33,13 +33,13 @@ def write(sweep: Sweep, terms: Criteria, directory: Path) -> Iterator[Path]:
         from pytest_agentbench.plots.sweep import draw
 
         draw(sweep.operations, judged, terms, directory / picture)
-    page = "\n".join(lines(document(sweep, judged, terms, picture), Reader.VERBOSE)) + "\n"
+    page = "\n".join(lines(document(sweep, judged, terms, picture), Level.VERBOSE)) + "\n"
     (directory / PAGE).write_text(page, encoding="utf-8")
     (directory / "sweep.json").write_text(json.dumps(as_json(sweep, judged, terms, rows), indent=2) + "\n", encoding="utf-8")
     yield from sorted(directory.iterdir())
 
 
-def row(sweep: Sweep, level: Level, judged: LevelVerdict) -> Json:
+def row(sweep: Sweep, level: SweepLevel, judged: LevelVerdict) -> Json:
     """A level as levels.csv has it; milliseconds, tokens per second, shares."""
     share = judged.share
     return {

@@ -18,7 +18,7 @@ from pytest_agentbench.metrics.columns import Table
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.simulation.closed_loop import close_loop
-from pytest_agentbench.simulation.figures import MEASURES, Figures, Measure, measured, replayable, simulated, supported
+from pytest_agentbench.simulation.figures import MEASURES, Figures, SettingMetric, measured, replayable, simulated, supported
 from pytest_agentbench.simulation.question import MEASURED, MOCKER, Question
 from pytest_agentbench.simulation.ranks import distance, ranks
 from pytest_agentbench.simulation.replay import ENVIRONMENT, Simulator
@@ -55,7 +55,7 @@ class WhatIf:
     answers: Sequence[SettingEstimate]  # the run's own setting among them, where it is known
 
     @property
-    def measures(self) -> list[Measure]:
+    def measures(self) -> list[SettingMetric]:
         """The numbers that there are."""
         return [each for each in MEASURES if any(answer.figures.value(each) is not None for answer in self.answers)]
 

@@ -28,7 +28,7 @@ from pytest_agentbench.tables import origins, places
 
 
 @dataclass(frozen=True)
-class Level:
+class SweepLevel:
     """The rollouts of one concurrency, but for those of its first block."""
 
     concurrency: int  # rollouts in flight
@@ -58,7 +58,7 @@ class Sweep:
     suite: str
     score: str  # the suite's main one
     scale: Scale  # of that score
-    levels: tuple[Level, ...]  # by concurrency
+    levels: tuple[SweepLevel, ...]  # by concurrency
     warm_up: Mapping[int, int]  # concurrency -> rollouts that were left out, being of its first block
 
     @property
@@ -72,7 +72,7 @@ class Sweep:
         measured = [(each, each.latency("e2e", 50), each.part.value("output_tokens_per_s")) for each in self.levels]
         return [Operation(level.concurrency, rate, latency) for level, latency, rate in measured if latency and rate]
 
-    def quality(self, level: Level) -> float | None:
+    def quality(self, level: SweepLevel) -> float | None:
         """Returns the mean of the main score at a level."""
         return mean_of(samples(level.trials, self.score, self.scale))
 
@@ -95,7 +95,7 @@ def read_sweep(directory: Path) -> Sweep:
             add_events(throughputs[arm_of(key.variant)], len(known), sorted(events_of(place), key=lambda event: event.at))
             known.append(trial_of(place.rollout))
     part = reader.frame().scenarios()
-    levels = [Level(count, part.where(arm=arm), trials.get(arm, []), throughputs[arm]) for arm, count in own.items()]
+    levels = [SweepLevel(count, part.where(arm=arm), trials.get(arm, []), throughputs[arm]) for arm, count in own.items()]
     for level in levels:
         level.throughput.wall_s = level.part.seconds
     suites = {trial.suite for level in levels for trial in level.trials}

@@ -9,8 +9,7 @@ from pytest_agentbench.reports.document import Cell, Document, Fact, Figure, Lev
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.sweep.knee import knee
-from pytest_agentbench.sweep.levels import Level as SweepLevel
-from pytest_agentbench.sweep.levels import Sweep, short_blocks
+from pytest_agentbench.sweep.levels import Sweep, SweepLevel, short_blocks
 from pytest_agentbench.sweep.verdict import Criteria, LevelVerdict, greatest, verdicts
 
 
