@@ -18,7 +18,7 @@ def test_rows_of_parts() -> None:
     """A row is in each part in which it has a value, that of a repeated column too; a row without any value is in a whole table alone."""
     table = Table(heads("", ("base", 0), ("one", 0), ("two", 0)), (("tsq", 1, 2, 3), ("only", 9, None, None), ("last", None, None, 4)), 2)
 
-    cells = [line.split() for line in table_lines(table, 20)]
+    cells = [line.split() for line in table_lines(table, 19)]
 
     assert [["base", "one"], ["tsq", "1", "2"], ["only", "9", "-"], ["base", "two"]] == cells[:4]
     assert [["tsq", "1", "3"], ["only", "9", "-"], ["last", "-", "4"]] == cells[4:]

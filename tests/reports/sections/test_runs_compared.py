@@ -45,6 +45,7 @@ def test_scores_and_differences() -> None:
     table = titled(document(runs, details=False), "shop")
 
     assert ["", "a", "b", "c"] == [column.title for column in table.columns]
+    assert ["", "a"] == [column.title for column in table.columns[: table.repeated]]  # a part without the reference says nothing
     titles = [words(row[0]).strip() for row in table.rows]
     at = titles.index("tsq")
     assert ["tsq", "95 %", "vs a", ""] == titles[at : at + 4]
