@@ -157,6 +157,20 @@ class FreshReader(DialectReader):
         "tap/dialects/__init__.py:DIALECTS",
         '"/fresh": fresh.FreshReader,',
     ),
+    "a section of the report": Addition(
+        "reports/sections/fresh.py",
+        """
+from pytest_agentbench.reports.document import Fact, Level, say, section as of
+
+def lamps(count):
+    return f"{count} fresh lamps"
+
+def section(view):
+    return of("Fresh", [Fact("lamps", say(lamps, view.run.plan.rollouts), level=Level.FIRST_PAGE)])
+""",
+        "reports/sections/__init__.py:SECTIONS",
+        "fresh.section,",
+    ),
     "a report": Addition(
         "reports/fresh.py",
         """
@@ -254,6 +268,7 @@ class House(PackageCopy):
         for added in ADDED.values():
             self.add(added)
         self.replace("tap/dialects/__init__.py", "dialects import chat,", "dialects import fresh, chat,")
+        self.replace("reports/sections/__init__.py", "sections import arms,", "sections import fresh, arms,")
         self.replace("metrics/registry.py", "METRICS = (\n", f"METRICS = ({METRIC}")
         self.replace("rollouts/checks.py", "CHECKS: tuple[SuiteCheck, ...] = (\n", f"CHECKS: tuple[SuiteCheck, ...] = (\n{CHECK}")
         self.replace("runs/options.py", "    inline: bool", f"{OPTION}    inline: bool")
@@ -262,7 +277,7 @@ class House(PackageCopy):
         """The file, and the line as the first one of its registry."""
         (self.package / added.file).write_text(added.text)
         file, _, name = added.registry.partition(":")
-        (opening,) = re.findall(rf"^{name}\b[^=\n]*= {{", (self.package / file).read_text(), re.MULTILINE)
+        (opening,) = re.findall(rf"^{name}\b[^=\n]*= [{{(]", (self.package / file).read_text(), re.MULTILINE)
         self.replace(file, opening, f"{opening}{added.line}")
 
 
@@ -370,6 +385,15 @@ def test_a_metric(session: Path) -> None:
 def test_a_report(session: Path) -> None:
     """It is written beside report.md."""
     assert "a fresh report" == (session / "reports/latest/fresh.txt").read_text()
+
+
+def test_a_section_of_the_report(house: House, session: Path) -> None:
+    """It reaches the terminal, report.md and report.html."""
+    directory = session / "reports/latest"
+
+    assert "lamps       2 fresh lamps\n" in house.run(sys.executable, "-m", "pytest_agentbench.cli", "show", folder=session)
+    assert "- **lamps**: 2 fresh lamps\n" in (directory / "report.md").read_text()
+    assert "<dt>lamps</dt><dd>2 fresh lamps</dd>" in (directory / "report.html").read_text()
 
 
 def test_an_api_that_agents_speak(house: House) -> None:

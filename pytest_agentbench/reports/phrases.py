@@ -103,7 +103,7 @@ SLOW_CALLS: Text = (
     *("Times are milliseconds, then tokens. ", Code("agentbench show RUN --profile", "command")),
     " says why, and has the agents' call tree, concurrency spikes, and what prompts share.",
 )
-DIFFERENCES = "Scores: difference of means. Latencies (ms): ratio, above 1 is slower. An interval without 0, or without 1, is a difference."
+DIFFERENCES = "Paired by scenario. Scores: difference of means. Latencies (ms): ratio, above 1 is slower. An interval without 0, or without 1, is a difference."
 FAMILY_OF_ARMS = "Of each metric all comparisons together are wrong in 5 % of runs at most (Holm); their intervals are of 95 % or more."
 DERIVED = "every number here can be derived again from rollouts.jsonl beside this file"
 UNRECORDED = "what it ran on is not recorded"
@@ -371,9 +371,14 @@ def about_suite(name: str, finding: Finding) -> Text:
 
 
 def failed_of_all(performance: PerformanceSummary) -> str:
-    """`9 of 15 LLM calls failed`; empty if none did."""
+    """`9 of 15 LLM calls failed: 9 cut`; empty if none did."""
+    return _failures(performance, " failed")
+
+
+def _failures(performance: PerformanceSummary, verb: str) -> str:
     failed = sum(performance.failed_calls.values())
-    return f"{failed} of {performance.calls} LLM calls failed" if failed else ""
+    kinds = ", ".join(f"{amount} {kind}" for kind, amount in performance.failed_calls.items())
+    return f"{failed} of {performance.calls} LLM calls{verb}: {kinds}" if failed else ""
 
 
 def time_of(part: str, of_time: PartOfTime) -> str:
@@ -1067,9 +1072,7 @@ def calls(performance: PerformanceSummary) -> str:
 
 def failed_calls(performance: PerformanceSummary) -> str:
     """`9 of 15 LLM calls: 9 cut`; empty if none failed."""
-    failed = sum(performance.failed_calls.values())
-    kinds = ", ".join(f"{amount} {kind}" for kind, amount in performance.failed_calls.items())
-    return f"{failed} of {performance.calls} LLM calls: {kinds}" if failed else ""
+    return _failures(performance, "")
 
 
 def failed_kind(kind: str, amount: int) -> str:
@@ -1087,6 +1090,12 @@ def tokens_and_calls(performance: PerformanceSummary) -> str:
     return f"{performance.output_tokens:,} tokens of {performance.calls:,} calls in {performance.span_s:.1f} s"
 
 
+def in_flight(performance: PerformanceSummary) -> str:
+    """`in flight 8 peak, 7.8 mean`: rollouts."""
+    flight = performance.rollouts_in_flight or InFlight(0, 0.0)
+    return f"in flight {flight.peak} peak, {flight.mean:.1f} mean"
+
+
 #: Metrics of a session that have a place of their own in reports, or none, as LLM calls/min. `throughput` lists all others.
 NAMED_METRICS = (
     *("output_tokens_per_s", "rollouts_per_hour", "calls_per_minute", "speedup"),
@@ -1098,14 +1107,13 @@ def throughput(performance: PerformanceSummary) -> str:
     """How much was served."""
     rates = {name: performance.number(name) for name in registry.rates()}
     ratio, of_calls = rates["prefix_cache_hit_ratio"], rates["call_prefix_cache_hit_ratio"]
-    flight = performance.rollouts_in_flight or InFlight(0, 0.0)
     speedup = "" if rates["speedup"] is None else f" ({rates['speedup']:.2f} times the mean of a call)"
     others = [metric for name, metric in registry.rates().items() if name not in NAMED_METRICS and rates[name] is not None]
     return (
         f"{number(rates['output_tokens_per_s'])} output tok/s{speedup}, {number(rates['rollouts_per_hour'], 0)} rollouts/h, "
         f"{''.join(f'{number(rates[each.name], each.digits)} {each.title}, ' for each in others)}"
         f"prefix cache hit ratio {'unknown' if ratio is None else f'{ratio:.2f} ({of_calls:.2f} mean of calls)'}, "
-        f"in flight {flight.peak} peak, {flight.mean:.1f} mean"
+        f"{in_flight(performance)}"
     )
 
 

@@ -15,7 +15,7 @@ import orjson
 from pytest_agentbench.lib.characters import whole_characters
 from pytest_agentbench.lib.sizes import USUAL
 from pytest_agentbench.metrics.calendar import Calendar
-from pytest_agentbench.records import Json, Rollout, Scale
+from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.distributions import BINS, Distributions
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.reports.page.server import server_series
@@ -54,6 +54,12 @@ def packed_data(run: Run, directory: Path, packing: PackedRollouts) -> RunData:
     """Returns the data of a run whose rollouts have been read."""
     server = server_series(directory, packing.table.began)
     return RunData({"name": run.id, "mains": mains_of(run), **packing.index(), "server": server}, packing.blocks())
+
+
+def keys_of(data: RunData) -> list[RolloutKey]:
+    """Returns the keys of the rollouts that have a row."""
+    first = FIELDS.index("suite")
+    return [RolloutKey(*row[first : first + 4]) for row in data.index["rows"]]
 
 
 def bars_of(run: Run) -> dict[str, Bar | None]:

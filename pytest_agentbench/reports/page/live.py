@@ -14,6 +14,7 @@ from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.html import run_html
 from pytest_agentbench.reports.outcome import tone
+from pytest_agentbench.reports.page.addresses import Addresses
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
 from pytest_agentbench.reports.page.distributions import Distributions
 from pytest_agentbench.reports.page.intervals import intervals
@@ -141,8 +142,10 @@ class LiveRecords:
     def html(self, phase: RunPhase) -> str:
         """Returns what the page says of the run in words: its report, or while it has not ended what is known so far."""
         if self.run:
-            return run_html(document(RunView(self.run, self._directory)))
-        return run_html(document_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped"))
+            report = document(RunView(self.run, self._directory))
+        else:
+            report = document_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped")
+        return run_html(report, Addresses(self._numbers).of)
 
     def read_on(self) -> bool:
         """Takes the next records, AT_ONCE at most; True where more are there."""

@@ -59,7 +59,7 @@ def _lines(title: str, csp: str, style: str, first: str, data: Iterator[str], sc
     for name, heading in SECTIONS.items():
         yield f'<section id="{name}" aria-labelledby="{name}-title" hidden><h2 id="{name}-title">{heading}</h2></section>'
     yield "</main>"
-    yield "<noscript><p>Tables, transcripts and pictures need JavaScript, which is off; report.md has what text can say.</p></noscript>"
+    yield "<noscript><p>Scenarios, transcripts and pictures need JavaScript, which is off. The report above needs none.</p></noscript>"
     yield '<dialog id="rollout" aria-label="One rollout"></dialog>'
     yield from data
     yield f"<script>{script}</script>\n</body>\n</html>"

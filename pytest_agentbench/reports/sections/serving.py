@@ -19,7 +19,7 @@ from pytest_agentbench.stats.percentiles import INFINITE, LatencySpread, Percent
 COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 RATE_COLUMNS = ("mean", "max", "p50", "p10", "p5", "p1", "min")
 RATES = {"call_output_tokens_per_s": "output tok/s of a call", "rollout_calls_per_minute": "LLM calls/min of a rollout"}
-LATENCIES = {"ttft": Level.FIRST_PAGE, "itl": Level.SUMMARY, "e2e": Level.SUMMARY}  # latency -> the level from which on it is shown
+LATENCIES = {"ttft": True, "itl": False, "e2e": False}  # latency -> whether it is on the first page
 
 
 def section(view: RunView) -> Section | None:
@@ -31,30 +31,32 @@ def section(view: RunView) -> Section | None:
 
 
 def _measures(run: Run) -> Iterator[AnyBlock]:
-    """The numbers that everybody reads. Arms are compared instead: a number over all of them would be about nothing."""
+    """The numbers that everybody reads. The first page compares arms instead: a number over all of them is about none."""
     performance, summary = run.performance, Level.SUMMARY
-    if run.ab:
-        return
-    for name, level in LATENCIES.items():
+    first = summary if run.ab else Level.FIRST_PAGE
+    for name, is_first in LATENCIES.items():
         if spread := performance.latency(name):
             low, high = spread.intervals.get("p50") or (None, None)
             median = Measure(spread.p50, "ms", "median", low, high, digits=1)
-            yield Fact(registry.title_of(name), median, level=level, until=Level.FIRST_PAGE)
+            yield Fact(registry.title_of(name), median, level=first if is_first else summary, until=Level.FIRST_PAGE)
             with_p90 = replace(median, about=phrases.high_latency(spread.p90))
             yield Fact(registry.title_of(name), with_p90, level=summary, until=summary)
     if rate := performance.number("output_tokens_per_s"):
-        yield Fact("throughput", Measure(rate, "output tokens/s", digits=1), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+        yield Fact("throughput", Measure(rate, "output tokens/s", digits=1), level=first, until=Level.FIRST_PAGE)
         found = Measure(rate, "output tokens/s", digits=1, about=phrases.tokens_and_calls(performance))
         yield Fact("throughput", found, level=summary, until=summary)
+    if per_hour := performance.number("rollouts_per_hour"):
+        found = Measure(per_hour, digits=0, about=phrases.in_flight(performance))
+        yield Fact(registry.title_of("rollouts_per_hour"), found, level=summary, until=summary)
     if (hits := performance.number("prefix_cache_hit_ratio")) is not None:
         yield Fact("prefix cache", Measure(hits, "%", about=phrases.CACHED), level=summary, until=summary)
 
 
 def _trouble(run: Run) -> Iterator[AnyBlock]:
-    performance, first, summary = run.performance, Level.FIRST_PAGE, Level.SUMMARY
+    performance, first = run.performance, Level.FIRST_PAGE
     if performance.goodput:
         yield Fact("goodput", say(phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first)
-    yield Fact("failed", say(phrases.failed_calls, performance), "open", level=first, until=summary)
+    yield Fact("failed", say(phrases.failed_calls, performance), "open", level=first, until=first)
     if run.stopwatch.verdict not in (OK, None):
         yield Fact("timings", say(phrases.timing_trouble, run.stopwatch), _tone(run.stopwatch), level=first, until=first)
 
@@ -62,7 +64,8 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
 def _timing(run: Run) -> Iterator[AnyBlock]:
     stopwatch = run.stopwatch
     if run.performance.calls:
-        yield Fact("stopwatch", say(phrases.timing, stopwatch), _tone(stopwatch), level=Level.SUMMARY)
+        yield Fact("stopwatch", say(phrases.timing_verdict, stopwatch), _tone(stopwatch), level=Level.SUMMARY, until=Level.SUMMARY)
+        yield Fact("stopwatch", say(phrases.timing, stopwatch), _tone(stopwatch))
         yield from (Fact("", say(phrases.sentence, note)) for note in stopwatch.notes)
         yield Fact("evidence", say(phrases.timing_evidence, stopwatch), level=Level.VERBOSE)
 
@@ -77,7 +80,7 @@ def _totals(run: Run) -> Iterator[AnyBlock]:
     for kind, amount in performance.failed_calls.items():
         yield Fact("failed", say(phrases.failed_kind, kind, amount), "open")
     if performance.calls:
-        yield Fact("throughput", say(phrases.throughput, performance), level=Level.SUMMARY)
+        yield Fact("throughput", say(phrases.throughput, performance))
     if performance.window:
         yield Fact("window", say(phrases.chosen_window, performance.window))
     else:

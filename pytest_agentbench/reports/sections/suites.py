@@ -34,17 +34,16 @@ def section(view: RunView) -> Section | None:
 
 
 def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
-    """The numbers that everybody reads. Of arms they are compared instead."""
+    """The numbers that everybody reads. The first page compares arms instead."""
     first, summary, several = Level.FIRST_PAGE, Level.SUMMARY, len(run.suites) > 1
-    if run.ab:
-        return
-    yield Fact(name, say(phrases.rollouts, suite), level=first, until=summary)
-    for score in suite.scorers[: 1 if several else None]:
+    if not run.ab:
+        yield Fact(name, say(phrases.rollouts, suite), level=first, until=summary)
+    for place, score in enumerate(suite.scorers):
         mean, scale = suite.scores[score].mean, suite.scales[score]
         has_news = mean is None or not scale.falling or mean.value != scale.best
-        # A second score that counts mistakes is on the first page if there were any.
-        level = first if has_news or score == suite.main_score else summary
-        yield Fact(score, _measure(mean), level=level, until=first)
+        # A second score that counts mistakes is on the first page if there were any, and there are no other suites.
+        if not run.ab and (place == 0 or (has_news and not several)):
+            yield Fact(score, _measure(mean), level=first, until=first)
         yield Fact(f"{name} {score}" if several else score, _measure(mean, scale.text), level=summary, until=summary)
 
 
@@ -102,7 +101,7 @@ def _tasks(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
 def _mistakes(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     if (triage := suite.triage) and triage.faulty:
         if not run.ab:
-            yield Fact("mistakes", say(phrases.mistakes, triage), level=Level.FIRST_PAGE, until=Level.SUMMARY)
+            yield Fact("mistakes", say(phrases.mistakes, triage), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
         yield Fact("mistakes", say(phrases.faulty, triage))
         yield from (Fact("", say(phrases.confusion, each), until=Level.FULL) for each in triage.confused[:CONFUSED])
 
@@ -168,7 +167,7 @@ def _tables(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     yield of("How trials ended that did not solve their task", _task_failures(suite))
     if suite.triage and suite.triage.faulty:
         yield from _mistake_tables(suite.triage)
-    yield of(f"Worst {suite.main_score}", [_worst_table(suite)])
+    yield of(f"Worst {suite.main_score}", _worst_tables(suite))
     yield of("Every scenario", _scenarios(run, suite))
     rows = tuple((say(phrases.scenario, each.id), each.status, say(phrases.first_line, each.reason)) for each in suite.errors)
     yield of("Not measured", [Table(heads("scenario", "status", "reason"), rows, level=Level.VERBOSE)])
@@ -234,15 +233,16 @@ def _mistake_row(each: MistakeCount, rollouts: int) -> tuple[Cell, ...]:
     return each.kind, share, KINDS[each.kind], examples
 
 
-def _worst_table(suite: SuiteResult) -> Table:
-    """The worst scenarios. Of tasks nobody says which tools are right."""
+def _worst_tables(suite: SuiteResult) -> Blocks:
+    """The worst scenarios; a terminal has a line for each instead. Of tasks nobody says which tools are right."""
     rows: list[tuple[Cell, ...]] = []
     for each in suite.worst:
         tools = () if suite.tasks else (say(phrases.tools, each.expected_tools), say(phrases.tools, each.actual_tools))
         rows.append((say(phrases.scenario, each.id), each.score, *tools, say(phrases.quoted, each.question)))
     names = () if suite.tasks else ("expected tools", "actual tools")
     first, last = ("task", "what it says") if suite.tasks else ("scenario", "the customer asks")
-    return Table(heads(first, (suite.main_score, 3), *names, last), tuple(rows), level=Level.VERBOSE)
+    for level in (Level.SUMMARY, Level.VERBOSE):
+        yield Table(heads(first, (suite.main_score, 3), *names, last), tuple(rows), level=level, until=level)
 
 
 def _scenarios(run: Run, suite: SuiteResult) -> Blocks:

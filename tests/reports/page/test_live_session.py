@@ -19,6 +19,9 @@ pytestmark = pytest.mark.slow
 
 SCENARIOS = 12
 
+#: Links of the report: what stands there, and the scenario that it opens.
+LINKED = "[...document.querySelectorAll('.report a')].map(each => [each.textContent, rowAt(each.hash.slice(1))?.scenario])"
+
 
 def started(root: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(words, cwd=root, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -53,7 +56,9 @@ def test_a_session_is_watched(project: Project, chromium: Any) -> None:
     page.evaluate("dialog.scrollTop = 40; dialog.firstElementChild.dataset.same = 'yes'; scrollTo({ top: 200, behavior: 'instant' })")
     before = page.evaluate("page.rows.length")
     assert before < SCENARIOS
-    assert "The run goes on." in page.inner_text("#live")
+    assert ("verdict open", True) == (page.get_attribute("#first h1", "class"), "The run goes on." in page.inner_text("#live"))
+    assert {"tsq", "rollouts", "LLM calls"} <= {*page.locator("#first .figure h2").all_inner_texts()}
+    assert 0 == page.locator("details.report").count()
     poll(page, f"page.rows.length > {before}")
     state = "[dialog.open, dialog.scrollTop, dialog.firstElementChild.dataset.same, document.getElementById('filter-tool').value]"
     assert [True, 40, "yes", "find_item"] == page.evaluate(state)
@@ -63,6 +68,9 @@ def test_a_session_is_watched(project: Project, chromium: Any) -> None:
     poll(page, "document.getElementById('live').textContent.includes('The run has ended: PASS.')", tries=1200)
     assert f"{SCENARIOS} rollouts" in page.inner_text("#live")
     assert "PASS" in page.inner_text("h1.verdict")
+    linked = page.evaluate(LINKED)
+    assert len(linked) >= SCENARIOS
+    assert [] == [(name, scenario) for name, scenario in linked if name not in (scenario, f"shop[{scenario}]")]
     assert [True, 40, "yes", "find_item"] == page.evaluate(state)
     session.communicate(timeout=60)
     context.close()

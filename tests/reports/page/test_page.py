@@ -193,12 +193,52 @@ def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
     poll(page, "document.querySelectorAll('dialog .transcript').length === 2")
 
 
+#: Links of the report: what stands there, and the rollout that it opens.
+LINKED = """[...document.querySelectorAll('#first a')].map(each => {
+  const row = rowAt(each.hash.slice(1));
+  return [each.textContent, row ? `${page.runs[row.run].name}: ${row.suite}[${row.id}]` : 'nowhere', each.closest('.run').ariaLabel];
+})"""
+
+
+def test_links_of_the_report_lead_somewhere(tmp_path: Path, opened: Opened) -> None:
+    """Each name of a scenario opens a rollout of it, whatever letters it has, and a name of which there is no rollout is no link."""
+    names = ("a b/c", "100 %", '\u00e4<b>"', "speed")
+    page = opened(written(tmp_path / "run", *(rollout(name, 0.2) for name in names), rollout("half \ud83d", 0.2)))
+
+    poll(page, ROWS + ".length === 5")
+    linked = page.evaluate(LINKED)
+    assert {(name, f"run: shop[{name}]") for name in names} == {(name, target) for name, target, _ in linked if "[" not in name}
+    page.evaluate("document.querySelector('.report').open = true")
+    page.get_by_role("link", name="100 %", exact=True).first.click()
+    poll(page, "document.querySelector('dialog .transcript')?.textContent.includes('lamp, 100 %?')")
+
+
+def test_links_of_several_runs(tmp_path: Path, opened: Opened) -> None:
+    """Each run has its report; a link opens the rollout beside that of the other run, and one that a single run has alone."""
+    run_directory(tmp_path / "old", rollout("a", 0.2), rollout("b", 0.2))
+    run_directory(tmp_path / "new", rollout("a", 0.1), rollout("c", 0.1))
+    page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html", pytest.fail))
+
+    poll(page, ROWS + ".length === 3")
+    assert 2 == page.locator("details.report").count()
+    found = {(run, name): target for name, target, run in page.evaluate(LINKED) if "[" not in name}
+    assert found == {
+        ("Run old", "a"): "old: shop[a]",
+        ("Run old", "b"): "old: shop[b]",
+        ("Run new", "a"): "old: shop[a]",
+        ("Run new", "c"): "new: shop[c]",
+    }
+    page.evaluate("document.querySelectorAll('.report')[1].open = true")
+    page.click(":nth-match(.report, 2) a[href='#shop/a'] >> nth=0")
+    poll(page, "document.querySelectorAll('dialog .transcript').length === 2")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_people(tmp_path: Path, opened: Opened, scheme: str, width: int) -> None:
     """In both themes text stands out from its ground by 4.5 to 1, nothing is wider than the screen, and whatever is operated has a name.
 
-    That holds of an open rollout and of pictures, too.
+    That holds of an open rollout, of pictures and of the report, too.
     """
     failed = call(200, error_kind="timeout", error="it took too long")
     rollouts = [rollout("a"), rollout("b", 0.2, calls=(call(0), failed), reason="a late call", log="printed")]
@@ -206,6 +246,7 @@ def test_people(tmp_path: Path, opened: Opened, scheme: str, width: int) -> None
 
     poll(page, ROWS + ".length")
     page.evaluate("buildSpeed()")
+    page.evaluate("document.querySelector('.report').open = true")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert [] == page.evaluate(CONTRAST)
     assert 0 == page.evaluate(NAMELESS)
@@ -217,17 +258,20 @@ def test_people(tmp_path: Path, opened: Opened, scheme: str, width: int) -> None
 
 
 def test_without_javascript(tmp_path: Path, chromium: Any) -> None:
-    """Verdict and headline numbers are in the HTML itself."""
+    """Verdict and headline numbers are in the HTML itself, and so is the report."""
     file = written(tmp_path / "run", rollout("a"), rollout("b", 0.2))
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(file.as_uri())
     text = page.inner_text("body")
+    page.click(".report > summary")
+    scenarios = page.get_by_role("table", name="Every scenario").get_by_role("rowheader").all_inner_texts()
     context.close()
 
     assert "PASS" in text
     assert "0.600" in text
     assert "need JavaScript" in text
+    assert ["b", "a"] == scenarios
 
 
 def test_a_changed_script_does_not_run(tmp_path: Path, chromium: Any) -> None:

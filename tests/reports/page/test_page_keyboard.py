@@ -102,3 +102,37 @@ def test_what_a_screen_reader_is_told(tmp_path: Path, opened: Opened) -> None:
     levels = page.evaluate("[...document.querySelectorAll('main h1, main h2, main h3, main h4')].map(each => Number(each.tagName[1]))")
     assert 1 == levels[0]
     assert [] == [pair for pair in pairwise(levels) if pair[1] > pair[0] + 1]
+
+
+def test_the_report_as_a_screen_reader_is_told_of_it(tmp_path: Path, opened: Opened) -> None:
+    """It is reached and opened with the keyboard; its tables have names, and heads of rows and columns; no heading skips a level."""
+    page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)))
+
+    poll(page, ROWS + ".length")
+    page.focus(".report > summary")
+    page.keyboard.press("Enter")
+    table = page.get_by_role("table", name="Every scenario")
+    assert ["b", "a"] == table.get_by_role("rowheader").all_inner_texts()
+    assert ["scenario", "tsq"] == table.get_by_role("columnheader").all_inner_texts()[:2]
+    nameless = "[...document.querySelectorAll('.report table')].filter(each => !each.getAttribute('aria-label')).length"
+    assert 0 == page.evaluate(nameless)
+    headings = "[...document.querySelectorAll('main h1, main h2, main h3, main h4, main h5, main h6')].map(each => Number(each.tagName[1]))"
+    levels = page.evaluate(headings)
+    assert (1, 5) == (levels[0], max(levels))
+    assert [] == [pair for pair in pairwise(levels) if pair[1] > pair[0] + 1]
+
+
+def test_the_focus_comes_back_to_the_report(tmp_path: Path, opened: Opened) -> None:
+    """Where a link of the report opened a rollout, Escape comes back to that link."""
+    page = opened(written(tmp_path / "run", rollout("a"), rollout("b", 0.2)))
+
+    poll(page, ROWS + ".length")
+    page.evaluate("document.querySelector('.report').open = true")
+    page.focus(".report a[href='#shop/a']")
+    page.keyboard.press("Enter")
+    poll(page, "document.querySelector('dialog .transcript')")
+    page.keyboard.press("Escape")
+    poll(page, "!document.getElementById('rollout').open")
+    assert "#shop/a" == poll(page, "document.activeElement.getAttribute('href')")
+    page.keyboard.press("Enter")
+    poll(page, "document.getElementById('rollout').open")

@@ -15,8 +15,10 @@ from pytest_agentbench.backends.telemetry.engine_stats import SERVERS
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.records import Json, Score, Verification
 from pytest_agentbench.reports import page as report
+from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.page import write_several
 from pytest_agentbench.runs.run_file import read_run
+from tests.findings import measure, report_of
 from tests.made_runs import gate_result, rule_result, run_directory, run_of
 from tests.reports.page.conftest import BEGAN, call, poll, rollout
 from tests.reports.page.test_page import NAMES, ROWS, written
@@ -117,7 +119,7 @@ def test_arms_are_sides(tmp_path: Path, opened: Opened) -> None:
 
 
 def test_print(tmp_path: Path, opened: Opened) -> None:
-    """On paper all rows are there, each at its own place, and what is operated is not."""
+    """On paper all rows are there, each at its own place, and what is operated is not; the report is there if it is open."""
     page = opened(written(tmp_path / "run", *(rollout(f"s-{number:02}") for number in range(60))))
 
     poll(page, ROWS + ".length")
@@ -130,8 +132,10 @@ def test_print(tmp_path: Path, opened: Opened) -> None:
     assert [60, 60] == page.evaluate("window.printed")
     assert page.evaluate(ROWS + ".length") < 60
     page.emulate_media(media="print")
-    hidden = "['header', '.filters'].map(name => getComputedStyle(document.querySelector(name)).display)"
-    assert ["none", "none"] == page.evaluate(hidden)
+    hidden = "['header', '.filters', '.report'].map(name => getComputedStyle(document.querySelector(name)).display)"
+    assert ["none", "none", "none"] == page.evaluate(hidden)
+    page.evaluate("document.querySelector('.report').open = true")
+    assert ["none", "none", "block"] == page.evaluate(hidden)
 
 
 @pytest.mark.parametrize("name", ["<img src=x onerror='window.ran=1'>", '"><script>window.ran=2<', "\u202egnp.exe\x1b[31m", "&lt;b&gt;"])
@@ -180,8 +184,13 @@ def test_answers_and_a_verified_task(tmp_path: Path, opened: Opened) -> None:
     page = opened(written(tmp_path / "run", *rollouts), "#a")
 
     poll(page, "document.querySelector('dialog .transcript')")
-    assert "accuracy\n\n1.000\n\n95 % interval by Wilson" in page.inner_text("#first")
-    assert "calibration error\n\n0.250" in page.inner_text("#first")
+    cards = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('#first .figure')].map(each => [each.firstChild.textContent, each.innerText]))"
+    )
+    accuracy, calibration = (measure(report_of(tmp_path / "run"), label) for label in ("accuracy", "calibration"))
+    assert (1.0, 0.25) == (accuracy.value, calibration.value)
+    assert "1.000" in cards["accuracy"].split() and phrases.interval(accuracy) in cards["accuracy"]
+    assert ["0.250", "RMS", "error"] == cards["calibration"].split()[1:4]
     assert "The verifier's output (reward 0.5, the first check that failed: test_port)" in page.inner_text("dialog")
     assert "verifier" in page.evaluate("document.querySelector('.timeline').textContent")
     assert "of 350 ms" in page.evaluate("document.querySelector('.timeline svg').getAttribute('aria-label')")

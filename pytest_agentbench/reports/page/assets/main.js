@@ -49,7 +49,7 @@ function begin() {
   whenSeen("speed", buildSpeed);
   dialog.addEventListener("close", () => {
     if (rowAt(location.hash.slice(1))) history.replaceState(null, "", "#scenarios");
-    focusRow(table.shown.findIndex(each => each.rows.includes(open.row)));
+    if (!document.activeElement.closest("#first")) focusRow(table.shown.findIndex(each => each.rows.includes(open.row)));
   });
   document.addEventListener("keydown", dialogKeys);
   window.addEventListener("hashchange", follow);
