@@ -52,7 +52,7 @@ OF_SCORES, OF_SPEEDS = {PASS: BETTER, FAIL: WORSE}, {PASS: FASTER, FAIL: SLOWER}
 OF_LEVELS: Mapping[str, str] = {PASS: "good enough", FAIL: "not good enough", INCONCLUSIVE: "cannot tell"}
 
 NOT_RANKED = "not ranked: it is unknown how far this simulation is from the machine"
-NO_REGRESSION = "None."
+NO_REGRESSION = "No regression was found."
 NOTHING_COMPARED = "Nothing can be compared: no two runs have scenarios of equal content that were measured."
 NOTHING_MEASURED = "Nothing was measured: no run has a rollout that counts."
 CHARTS = (
