@@ -16,6 +16,7 @@ from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.plots import FOLDER
 from pytest_agentbench.reports import comment, markdown, page
 from pytest_agentbench.reports.page.intervals import intervals
+from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import FILE, read_run
 from tests.project import PLACE, ROOT
 from tests.report_page import data_of
@@ -46,7 +47,7 @@ def write_pages(directory: Path) -> None:
     for report in (markdown, comment):
         report.write(run, directory)
     data, _ = data_of((directory / page.PAGE).read_text(encoding="utf-8"))  # the rollouts are in the page alone
-    page.write_page([run], data, intervals(run), directory / page.PAGE)
+    page.write_page([RunView(run, directory)], data, intervals(run), directory / page.PAGE)
 
 
 def _do(project: Path, *words: str) -> None:

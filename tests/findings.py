@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.reports.document import AnyBlock, Bullets, Document, Fact, Finding, Level, Measure, Note, Table, plain
+from pytest_agentbench.reports.document import AnyBlock, Bullets, Cell, Document, Fact, Finding, Level, Measure, Note, Section, Table, plain
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.run_file import read_run
 
 
@@ -16,6 +17,12 @@ def report_of(directory: Path, level: Level | None = None) -> Document:
     """Returns the report of a run directory; with a level as a reader of that level sees it."""
     report = document(RunView(read_run(directory), directory))
     return report if level is None else report.at(level)
+
+
+def report(run: Run, level: Level | None = None) -> Document:
+    """Returns the report of a run that has no directory; with a level as a reader of that level sees it."""
+    whole = document(RunView(run, Path("nowhere")))
+    return whole if level is None else whole.at(level)
 
 
 def said(report: Document, phrase: Callable[..., Any]) -> list[tuple[Any, ...]]:
@@ -43,6 +50,24 @@ def measure(report: Document, label: str) -> Measure:
 def tables(report: Document, first: str) -> list[Table]:
     """Returns the tables whose first column has a title."""
     return [each for each in report.blocks() if isinstance(each, Table) and each.columns[0].title == first]
+
+
+def values_of(table: Table) -> list[tuple[Any, ...]]:
+    """Returns the rows of a table: of each cell its value, or the values of its finding if it has several."""
+    return [tuple(_value(cell) for cell in row) for row in table.rows]
+
+
+def part(report: Document | Section, *titles: str) -> Section | None:
+    """Returns the section under a title, in which may be another one; None if there is none."""
+    inside: Iterable[AnyBlock | Section] = report.sections if isinstance(report, Document) else report.blocks
+    found = next((each for each in inside if isinstance(each, Section) and each.title == titles[0]), None)
+    return found if found is None or len(titles) == 1 else part(found, *titles[1:])
+
+
+def _value(cell: Cell) -> Any:
+    if not isinstance(cell, Finding):
+        return cell
+    return cell.values[0] if len(cell.values) == 1 else cell.values
 
 
 def _contents(block: AnyBlock) -> tuple[Any, ...]:

@@ -14,8 +14,15 @@ from pathlib import Path
 from pytest_agentbench.cli.plain import PlainOutput, print_document
 from pytest_agentbench.reports import markdown, page
 from pytest_agentbench.reports.page.shell import SCRIPTS, asset
+<<<<<<< HEAD
 from pytest_agentbench.reports.sections.sweep import document
 from pytest_agentbench.reports.terminal import rollout_lines, write_section
+=======
+from pytest_agentbench.reports.sections import document
+from pytest_agentbench.reports.terminal import rollout_lines
+from pytest_agentbench.reports.terminal import write_run as print_run
+from pytest_agentbench.reports.view import RunView
+>>>>>>> h-unit
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
@@ -48,11 +55,12 @@ def views(run: Run, directory: Path) -> dict[str, bytes]:
 
 
 def _terminal(run: Run, directory: Path) -> Iterator[str]:
-    """The section of a session with -q, without an option, and with -vv, or -v if there are too many rollouts."""
+    """The report of a session with -q, without an option, and with -vv, or -v if there are too many rollouts."""
+    report = document(RunView(run, directory, f"reports/{run.id}"))
     for verbosity in (-1, 0, 2 if run.plan.rollouts <= MANY else 1):
 
         def write(verbosity: int = verbosity) -> None:
-            write_section(PlainOutput(), run, f"reports/{run.id}", verbosity, WIDTH, _rollouts(directory, with_tools=verbosity > 1))
+            print_run(PlainOutput(), report, verbosity, WIDTH, _rollouts(directory, with_tools=verbosity > 1))
 
         yield _printed(write)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from itertools import accumulate
 
 DOTS = "..."  # for what is left out
 
@@ -17,9 +18,8 @@ def cut(text: str, width: int) -> str:
     """The text in at most so many columns."""
     if columns(text) <= width:
         return text
-    end = len(text)
-    while end and columns(text[:end]) > width - len(DOTS):
-        end -= 1
+    room, taken = width - len(DOTS), accumulate(map(columns, text))
+    end = next(place for place, so_far in enumerate(taken) if so_far > room)
     return text[:end].rstrip() + DOTS[: max(width, 0)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_agentbench.reports import markdown
 from pytest_agentbench.reports.document import Level
-from pytest_agentbench.reports.excerpts import cut
+from pytest_agentbench.reports.excerpts import cut, whole_report
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
@@ -21,7 +21,7 @@ def write(run: Run, directory: Path) -> Path:
     """Writes comment.md."""
     path = directory / "comment.md"
     view = RunView(run, directory)
-    text = cut("\n".join([marker(run), *lines(view)]) + "\n", LIMIT, f"`report.md` of run {run.id}")
+    text = cut("\n".join([marker(run), *lines(view)]) + "\n", LIMIT, whole_report(run.id))
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 

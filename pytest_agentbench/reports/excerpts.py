@@ -25,5 +25,10 @@ def cut(text: str, limit: int, where: str) -> str:
     return f"{''.join(lines[:kept])}{fence}\n{note}\n"
 
 
+def whole_report(run_id: str) -> str:
+    """Returns which file has all of a text that is cut."""
+    return f"`report.md` of run {run_id}"
+
+
 def size(text: str) -> int:
     return len(text.encode(errors="backslashreplace"))

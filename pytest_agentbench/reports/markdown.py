@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import phrases
@@ -38,10 +39,14 @@ from pytest_agentbench.runs.contents import Run
 WIDTH = 300  # characters of what a test, a tool or a model said
 WHOLE = 1 << 16  # characters of a command or of settings, which are there to be copied
 
-_MARKUP = re.compile(r"[\\`*]|(?<!\w)_|_(?!\w)|~(?=~)|\](?=[(\[:])|!(?=\[)")  # a backslash in front takes its meaning
+_MARKUP = re.compile(r"[\\`*]|(?<![^\W_])_|_(?![^\W_])|~(?=\S)|(?<=\S)~|\](?=[(\[:])|!(?=\[)")  # a backslash in front takes its meaning
 _TAG, _ENTITY = re.compile(r"<(?=[A-Za-z/!?])"), re.compile(r"&(?=#?\w+;)")
 _MENTION, _ADDRESS = re.compile(r"@(?=\w)"), re.compile(r"\b(https?|ftp|mailto|www)(?=:|\.)", re.IGNORECASE)
 _BAR = re.compile(r"(?<!\\)((?:\\\\)*)\|")  # that no backslash, or a backslash which is itself escaped, stands before
+_OPENING = re.compile(
+    r"\s*(?:(\d{1,9})(?=[.)](?:\s|$))|(?=#{1,6}(?:\s|$)|[-+](?:[-+\s]|$)|>|\[[ xX]\]\s))"
+)  # of a list, a heading, a quote
+_ROUND = str.maketrans("[]", "()")  # for the text of a picture, in which brackets would be those of links
 _NOTHING = "<!-- -->"  # what GitHub and GitLab show nothing of, and what is no mention and no address with it inside
 
 
@@ -77,25 +82,30 @@ def _section(section: Section, depth: int) -> Iterator[str]:
 def _block(each: AnyBlock, *, continues: bool) -> Iterator[str]:
     match each:
         case Fact():
-            label = f"**{prose(each.label)}**: " if each.label else ""
-            yield f"{'' if label or not continues else '  '}- {label}{_words(each.content)}"
+            said = f"**{prose(each.label)}**: {_words(each.content)}" if each.label else _beginning(_words(each.content))
+            yield f"{'' if each.label or not continues else '  '}- {said}"
         case Table():
             yield from table([prose(column.title) for column in each.columns], [[*map(_cell, row, each.columns)] for row in each.rows])
         case Bullets():
-            yield from (f"- {_words(item)}" for item in each.items)
+            yield from (f"- {_beginning(_words(item))}" for item in each.items)
         case Note():
-            yield _words(each.content)
+            yield _beginning(_words(each.content))
         case Listing():
             yield fenced(each.text)
         case Figure():
-            yield f"![{prose(each.title)}]({each.path})"
+            yield f"![{prose(each.title.translate(_ROUND))}]({quote(each.path, errors='replace')})"
         case Chart():
-            yield f"{prose(each.title)}: {_words(each.content)}"
+            yield f"{_beginning(prose(each.title))}: {_words(each.content)}"
 
 
 def _words(content: Content) -> str:
     found = words_of(content)
     return prose(phrases.measure(found)) if isinstance(found, Measure) else _text(found)
+
+
+def _beginning(words: str) -> str:
+    """Returns words that are the first of a line, where a few marks would begin a list, a heading, a quote or a block of code."""
+    return _OPENING.sub(lambda mark: f"{mark[1] or ''}\\", words.lstrip(), count=1) if _OPENING.match(words) else words.lstrip()
 
 
 def _text(text: Text) -> str:

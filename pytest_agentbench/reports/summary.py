@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_agentbench.reports import comment, markdown
 from pytest_agentbench.reports.document import Level
-from pytest_agentbench.reports.excerpts import cut, size
+from pytest_agentbench.reports.excerpts import cut, size, whole_report
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
@@ -24,7 +24,7 @@ def write(run: Run, directory: Path) -> Path:
     there = path.stat().st_size if path.exists() else 0
     view = RunView(run, directory)
     lines = ["", *comment.lines(view), "", *markdown.lines(document(view), Level.VERBOSE), ""]
-    text = cut("\n".join(lines), LIMIT - SPARE - there, f"`report.md` of run {run.id}")
+    text = cut("\n".join(lines), LIMIT - SPARE - there, whole_report(run.id))
     assert size(text) + there <= LIMIT or not text
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)

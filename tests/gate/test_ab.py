@@ -16,7 +16,6 @@ from pytest_agentbench.gate.evidence import trial_of
 from pytest_agentbench.gate.values import latencies
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import UNDECLARED, Chunk, Json, LLMCall, Rollout, Scale, Score
-from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared
 from pytest_agentbench.stats.latency import latency_limit
 from pytest_agentbench.suites.arm_list import parse_arms
@@ -144,25 +143,6 @@ def test_another_state_of_the_cache_is_a_warning() -> None:
     assert "the prompts of new were salted where caches of other arms were reset" in unequal
     (order,) = compared(*both(), facts=ArmFacts(in_sequence=True)).warnings
     assert order.startswith("old ran before new")
-
-
-def test_what_people_read() -> None:
-    """Both values, the difference with its interval and n, and the finding are told; a session without arms says nothing."""
-    ab = compared(*both(-0.3, 2.0), facts=ArmFacts(load_s={"old": 12.34}))
-    texts = {each.metric: comparison_text(ab, each) for each in ab.comparisons}
-    lines = [*comparison_lines(run_of(ab=ab))]
-    page = "\n".join(markdown(run_of(ab=ab)))
-
-    assert texts["tsq"].endswith(", n 60): new is worse")
-    assert texts["ttft.p50"].endswith(", n 60): new is slower")
-    assert "inconclusive, p90 needs 100 rollouts of each arm, and there are 60" in texts["ttft.p90"]
-    assert ("A/B", "new (y) against old (x), interleaved", "") == lines[0]
-    assert "loaded in 12.3 s" in lines[1][1]
-    assert ["red"] == [colour for _, line, colour in lines if line.startswith("tsq")]
-    assert not any("p90" in line for _, line, _ in lines)
-    assert all(text.split(",")[0] in page for text in texts.values())
-    assert [] == [*comparison_lines(run_of())]
-    assert [] == [*markdown(run_of())]
 
 
 def test_reports_comparisons_and_gates_have_one_percentile() -> None:

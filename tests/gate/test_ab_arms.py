@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +15,11 @@ from pytest_agentbench.metrics.goodput import objectives_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
-from pytest_agentbench.reports.annotations import commands
-from pytest_agentbench.reports.comment import write as comment_file
-from pytest_agentbench.reports.comparison import comparison_lines, comparison_text, markdown
 from pytest_agentbench.rollouts.pool.turn_order import order
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared, MetricCompared
 from pytest_agentbench.suites.arm_list import parse_arms
 from tests.frames import scenarios_of
 from tests.gate.test_ab import suites_in
-from tests.made_runs import run_of
 
 ARMS = parse_arms("a=x,b=y,c=z")
 NAMES = [arm.name for arm in ARMS]
@@ -105,7 +100,6 @@ def test_the_goodput_of_each_arm() -> None:
     assert (60, 1.0) == (first.good_calls, first.attainment)
     assert last.good_calls < 10
     assert first.goodput_per_s == 60 / ab.arms[0].busy_s
-    assert " calls/s (100.0 %)" in next(line for about, line, _ in comparison_lines(run_of(ab=ab)) if about == "a")
     assert [None] * 3 == [arm.goodput for arm in compared({}, {}).arms]
 
 
@@ -117,11 +111,6 @@ def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
 
     assert ("slower", 0.95) == (ttft[alive].finding, ttft[alive].confidence)
     assert ("inconclusive", f"arm {dead}: it is gone") == (ttft[dead].finding, ttft[dead].reason)
-    lines = [line for _, line, _ in comparison_lines(run_of(ab=ab))]
-    assert f"not in these comparisons: arm {dead}: it is gone" in lines
-    page = [*markdown(run_of(ab=ab))]
-    assert not any(f"-> {dead}" in line for line in (*lines, *page))
-    assert any(f"-> {alive}" in line for line in page)
 
 
 def test_without_the_first_arm_nothing_is_compared() -> None:
@@ -129,37 +118,6 @@ def test_without_the_first_arm_nothing_is_compared() -> None:
     ab = compared({}, {}, ArmFacts(failures={"a": "arm a: it is gone"}))
 
     assert {"inconclusive"} == {each.finding for each in ab.comparisons}
-    assert "nothing is compared: arm a: it is gone" in [line for _, line, _ in comparison_lines(run_of(ab=ab))]
-    page = [*markdown(run_of(ab=ab))]
-    assert "\nNothing is compared: arm a: it is gone." in page
-    assert not any("inconclusive" in line or line.startswith("|") for line in page)
-
-
-def test_what_people_read() -> None:
-    """Each value has the name of its arm, the finding names the one that differs, and the page says how they share their risk."""
-    ab = compared({"c": 2.0}, {})
-    texts = {arm: comparison_text(ab, each) for arm, each in of_metric(ab, "ttft.p50").items()}
-    page = "\n".join(markdown(run_of(ab=ab)))
-
-    assert texts["c"].startswith("ttft.p50     a ") and " -> c " in texts["c"] and texts["c"].endswith(": c is slower")
-    assert texts["b"].endswith(": no difference shown")
-    assert "## A/B: b (y), c (z) against a (x), interleaved" in page
-    assert "are wrong in 5 % of runs at most (Holm)" in page
-
-
-def test_what_a_merge_request_shows(tmp_path: Path) -> None:
-    """comment.md has what differs and the first score, of each arm; an annotation warns of what is slower or worse, by both names."""
-    run = run_of(ab=compared({"c": 2.0}, {"b": 0.3}))
-
-    comment = comment_file(run, tmp_path).read_text()
-    warnings = [line for line in commands(run, tmp_path) if line.startswith("::warning title=shop")]
-
-    assert "### A/B: b (y), c (z) against a (x), interleaved" in comment
-    assert (1, 0) == (comment.count(": b is worse"), comment.count(": c is worse"))
-    assert 1 == comment.count("-> c 0.6")  # the first score, of which no difference is shown
-    assert any("shop%3A b is worse than a" in line for line in warnings)
-    assert any("shop%3A c is slower than a" in line for line in warnings)
-    assert len(warnings) == comment.count(" is slower") + 1
 
 
 def test_what_was_not_equal_names_all_arms() -> None:

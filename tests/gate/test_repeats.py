@@ -12,7 +12,6 @@ import pytest
 from pytest_agentbench.gate.promotion import luck
 from pytest_agentbench.gate.repeats import PARTS, beside, earlier_tries, setup_of
 from pytest_agentbench.lib.codec import plain
-from pytest_agentbench.reports.outcome import tries_text
 from pytest_agentbench.runs.contents import Rescored, Run
 from pytest_agentbench.runs.results import Means
 from pytest_agentbench.runs.run_file import write_run
@@ -92,23 +91,6 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
 
     assert ["20260101-120000"] == [each.id for each in beside(run(3), tmp_path)]
     assert [] == beside(run(3), tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("runs", "failed", "text"),
-    [
-        (0, 0, ""),
-        (2, 0, ""),
-        (1, 1, "the 2nd run of this setup, 1 before it was not PASS"),
-        (2, 2, "the 3rd run of this setup, 2 before it were not PASS"),
-        (10, 3, "the 11th run of this setup, 3 before it were not PASS"),
-        (21, 1, "the 22nd run of this setup, 1 before it was not PASS"),
-        (111, 1, "the 112th run of this setup, 1 before it was not PASS"),
-    ],
-)
-def test_words(runs: int, failed: int, text: str) -> None:
-    """Only where something was not PASS there is something to tell."""
-    assert text == tries_text(EarlierRuns(runs, ("x",) * failed))
 
 
 def test_the_best_of_several() -> None:

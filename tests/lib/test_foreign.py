@@ -1,4 +1,4 @@
-"""Text of others shows what it is, on terminals, in logs and in Markdown, and does nothing else."""
+"""Text of others shows what it is, on terminals and in logs, and does nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.lib.foreign import ForeignOutput, block, one_line
-from pytest_agentbench.reports.markup import code, fenced, prose, table
 
 HIDDEN = [*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xD800]
 TEXT = st.text(st.characters() | st.sampled_from([*map(chr, HIDDEN), *":#[]m\\;"]), max_size=40) | st.from_regex(
@@ -79,46 +78,6 @@ def test_a_stream() -> None:
 
     assert "\\::error::a\nb\\x1b\n:\r\x1b[2K" == stream.getvalue()
     assert not output.isatty()
-
-
-HOSTILE = [
-    "[click](https://evil.example)",
-    "![image](https://evil.example/x.png)",
-    "[click][1] [1]: https://evil.example",
-    "<img src=x onerror=1> <script>",
-    "`<b>` ``<i>``",
-    "@everybody and a@b.example",
-    "https://evil.example www.evil.example",
-    "a | b \\| <img> | c \\\\| d",
-    "\\<b> &lt;b&gt; &#60;b&#62;",
-    "**bold** _it_ ~~gone~~",
-    "\n# title\n::error::x\x1b[2J",
-]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_markdown_is_inert(text: str) -> None:
-    """A name in a code span and a sentence in prose have no markup, link, image, HTML or mention, and stay one cell of a table."""
-    for cell in (code(text), prose(text)):
-        assert "\n" not in cell
-        outside = re.sub(r"^`[^`]*`$", "", cell)
-        outside = outside.replace("<!-- -->", "\0")
-        assert not re.search(r"(?<!\\)(\\\\)*[`*]", outside)
-        assert not re.search(r"<[A-Za-z/!?]|&#?\w+;(?<!&lt;)(?<!&amp;)|@\w|(?<!\\)(\\\\)*\][(\[:]|https?:|www\.", outside)
-        (row,) = [*table(["a"], [[cell]])][2:]
-        assert 2 == len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)), row
-
-
-def test_a_fence_is_longer_than_any_in_it() -> None:
-    """What a service printed cannot end the block that shows it."""
-    assert "````text\na\n```\n<b>\\x1b\n````" == fenced("a\n```\n<b>\x1b")
-
-
-def test_prose_stays_readable() -> None:
-    """What reports say themselves is not cluttered: intervals, comparisons, names with underscores."""
-    text = "shop tsq.mean 0.612 [0.571, 0.653] >= 0.4: 3 infra_error, p < 0.05 & more; x_1 ~ 2"
-
-    assert text == prose(text)
 
 
 def test_nobody_else_prints() -> None:

@@ -1,4 +1,4 @@
-"""Accuracy and calibration of a score: counted from literal records, and said in words."""
+"""Accuracy and calibration of a score: counted from literal records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.metrics.answers import AnswerCounts
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.reports.answers import lines
 from pytest_agentbench.runs.results import SuiteResult
 from tests.made_runs import run_of
 
@@ -39,22 +38,18 @@ def test_counts() -> None:
     assert (None, None, 1) == (found.calibration_low, found.calibration_high, found.bins)
 
 
-def test_words() -> None:
-    """A line on how often answers are right and who says so, and one on whether they know it; none where no score is about answers."""
+def test_a_summary_is_read_as_it_was_written() -> None:
+    """What run.json has of answers is what was counted; a score that is not about answers has none."""
     suite = run_of(*[rollout(f"b-{number}", float(number < 8), 0.75, judged=number > 9) for number in range(12)]).suites["shop"]
 
-    accuracy, calibration = lines(suite)
-
-    assert "0.667 [0.391, 0.862], 95 % interval by Wilson; 12 questions, 2 of 12 answers by the judge" == accuracy[1]
-    assert calibration[1].startswith("RMS error 0.083 [0.000, ")
-    assert calibration[1].endswith(" of 12 answers that are 0.750 sure in the mean, 1 bin")
+    assert ["judged_answer"] == [*suite.answers]
     assert suite == read(SuiteResult, json.loads(json.dumps(plain(suite))))
-    assert [] == [*lines(run_of(Rollout("shop", "b-0", "default", 1, "ok", scores={"tsq": Score(1.0)})).suites["shop"])]
+    assert {} == run_of(Rollout("shop", "b-0", "default", 1, "ok", scores={"tsq": Score(1.0)})).suites["shop"].answers
 
 
 def test_answers_without_confidence() -> None:
-    """It is said that nothing is known."""
-    accuracy, calibration = lines(run_of(rollout("b-0", 1.0, None)).suites["shop"])
+    """They have an accuracy and no calibration."""
+    found = run_of(rollout("b-0", 1.0, None)).suites["shop"].answers["judged_answer"]
 
-    assert accuracy[1].startswith("1.000 [0.207, 1.000]")
-    assert "unknown: no answer says how sure it is" == calibration[1]
+    assert [1.0, pytest.approx(0.207, abs=0.001), 1.0] == [found.accuracy, found.accuracy_low, found.accuracy_high]
+    assert (0, None, None) == (found.confident, found.confidence, found.calibration_error)

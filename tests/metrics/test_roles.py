@@ -1,4 +1,4 @@
-"""What roles took: counted from literal records, and said in words."""
+"""What roles took: counted from literal records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from pytest_agentbench.metrics.cost import TokenPrices
 from pytest_agentbench.metrics.roles import uses
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout
-from pytest_agentbench.reports import roles as report
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.runs.suite_result import prices_by_endpoint
 from tests.frames import scenarios_of
@@ -71,10 +70,8 @@ def test_what_is_measured_is_decided_by_the_endpoint() -> None:
 
 
 def test_a_run_without_roles() -> None:
-    """Where the agent asks nobody but its own model there is nothing to say."""
-    found = suite(rollout(call()))
-
-    assert ({}, [], []) == (found.roles, [*report.lines(found.roles)], [*report.markdown(found.roles)])
+    """If the agent asks nobody but its own model, nothing is counted by role."""
+    assert {} == suite(rollout(call())).roles
 
 
 def test_what_roles_cost() -> None:
@@ -94,20 +91,25 @@ def test_what_roles_cost() -> None:
     assert (None, None) == (foreign["both"].cost, foreign["both"].currency)
     more = rollout(call("search", endpoint=EXPERT, prompt_tokens=None))
     unknown = uses(scenarios_of(made, more), {EXPERT: DEAR})["search"]
-    assert ("USD", None, "unknown, in USD") == (unknown.currency, unknown.cost, report.cost_text(unknown))
+    assert ("USD", None) == (unknown.currency, unknown.cost)
 
 
-def test_the_lines_of_a_report() -> None:
-    """The terminal has a line for each role but the agent, with what of it is in the timings; report.md has a table with the agent."""
+def test_what_of_a_role_is_measured() -> None:
+    """All calls of a role that the backend answers, some of them, or none; failed ones are counted, and take time and tokens."""
     cut = call("search", endpoint=EXPERT, error_kind="cut")
     found = suite(rollout(call(), call("reasoner"), call("judge", took=2500), call("search"), cut)).roles
-    lines, page = dict(report.lines(found)), [*report.markdown(found)]
 
-    assert "1 calls, 1,000 + 100 tokens, 0.2 s, all of it in the timings of calls" == lines["reasoner"]
-    assert "1 calls, 1,000 + 100 tokens, 2.5 s, none of it in the timings of calls" == lines["judge"]
-    assert "2 calls (1 failed), 2,000 + 200 tokens, 0.4 s, 1 calls in the timings of calls" == lines["search"]
-    assert "| search | `m` | the backend, `http://expert/v1` | 2 | 1 cut | 2,000 (1,000 cached) + 200 | 100.0, - | 200.0, - | - |" in page
-    assert any(line.startswith("| agent | `m` | the backend | 1 | 0 |") for line in page)
+    assert {"agent": (1, 1, 0), "reasoner": (1, 1, 0), "judge": (1, 0, 0), "search": (2, 1, 1)} == {
+        name: (role.calls, role.measured, sum(role.failed_calls.values())) for name, role in found.items()
+    }
+    assert {"agent": 1000, "reasoner": 1000, "judge": 1000, "search": 2000} == {name: role.prompt_tokens for name, role in found.items()}
+    assert (0.2, 2.5, 0.4) == tuple(found[name].seconds for name in ("reasoner", "judge", "search"))
+    assert (1000, 200, (EXPERT,), ("m",)) == (
+        *(found["search"].cached_tokens, found["search"].output_tokens, found["search"].endpoints, found["search"].models),
+    )
+    assert {"cut": 1} == found["search"].failed_calls
+    latencies = found["search"].ttft_ms, found["search"].e2e_ms
+    assert [(100.0, None), (200.0, None)] == [(spread.p50, spread.p95) for spread in latencies if spread]
 
 
 def test_prices_of_a_suite_are_its_roles() -> None:

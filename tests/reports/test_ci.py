@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from pytest_agentbench.gate.exit_status import VERDICTS
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.records import Scale
-from pytest_agentbench.reports import comment, openmetrics
+from pytest_agentbench.reports import openmetrics, phrases
 from pytest_agentbench.reports.annotations import MOST, command, commands
 from pytest_agentbench.reports.ci import system
 from pytest_agentbench.reports.excerpts import cut, size
 from pytest_agentbench.runs.contents import Failure, OutcomeCounts, Plan, Run
 from pytest_agentbench.runs.results import Means
 from pytest_agentbench.stats.multiple import Suspect
+from tests.amounts import amounts
 from tests.made_runs import gate_result, mean, rule_result, run_of
 from tests.openmetrics import parsed
 
@@ -91,18 +92,20 @@ def test_the_most_important_first() -> None:
 
     found = commands(run, Path("/repository"))
 
-    suite, lost = "file=scenarios/shop/suite.yaml,line=1", "20 tests could not be measured"
+    suite, lost, last = "file=scenarios/shop/suite.yaml,line=1", phrases.unmeasured_tests(20), len(tests) - 20 - 3
+    more = f"title={phrases.more(last)}::{phrases.annotations_left(last, run)}"
     assert MOST == len(found)
     assert [
-        "::error title=agentbench%3A FAIL::FAIL, exit status 1: a test or the gate failed; shop tsq 0.500 [0.250, 0.750]",
+        f"::error title=agentbench%3A FAIL::{phrases.headline(run)}",
         f"::error {suite},title=shop%3A tsq.mean >= -0.03 vs baseline::FAIL: -0.1 [-0.15, -0.05]",
         f"::warning {suite},title=shop%3A ttft.p95 <= 500ms::INCONCLUSIVE: nothing measured; the timings are of a saturated client",
-        "::warning title=shop tsq%3A shop-2::1.000 in the baseline, now 0.200",
-        "::warning title=shop tsq%3A shop-1::1.000 in the baseline, now 0.000",
-        f"::error title=infra_error%3A {lost}::{lost}; the first one, t::test[40]: infra_error: gone",
+        f"::warning title=shop tsq%3A shop-2::{phrases.fall(FELL[1])}",
+        f"::warning title=shop tsq%3A shop-1::{phrases.fall(FELL[0])}",
+        f"::error title=infra_error%3A {lost}::{lost}; {phrases.first_of_tests(tests[30])}",
         *(f"::error file=scenarios/shop/test_shop.py,line=7,title=test[{number}]::assert 0.1 >= 0.5" for number in (1, 2, 3)),
-        "::error title=27 more::27 more annotations of run 20260101-000000: its report names them",
+        f"::error {more}",
     ] == found
+    assert (["27"], ["20"]) == (amounts(phrases.more(last)), amounts(lost))
 
 
 @given(st.lists(TEXT.map(lambda text: " ".join(text.split())), max_size=40), st.integers(1, 60), st.integers(0, 3000))
@@ -131,39 +134,6 @@ def test_a_cut_closes_what_is_open() -> None:
         r"line\n```\n\n\*\*Cut here: \d+ of 1007 lines are left out, among them Two; Three\. `report\.md` of run 7 has them\.\*\*\n\Z",
         found,
     )
-
-
-@given(st.lists(TEXT, min_size=1, max_size=300))
-def test_a_comment_is_short_and_harmless(messages: list[str]) -> None:
-    """However much failed, a comment is short enough; what tests and models said stays within code, whatever it is."""
-    tests = [failure(number, message=f"@everyone {message} <img src=x> ![](http://x) " * 5) for number, message in enumerate(messages)]
-    text = "\n".join(comment.lines(run_with(tests=outcomes_of(*tests))))
-
-    assert size(cut(text, comment.LIMIT, "")) <= comment.LIMIT
-    for line in re.sub(r"`[^`\n]*`", "", text).splitlines():
-        assert "@everyone" not in line
-        assert "<img" not in line
-
-
-def test_a_comment_can_be_found_again() -> None:
-    """The first line is the same for the same suites and backend, is no end of an HTML comment, and shows nothing."""
-    first = next(comment.lines(run_with()))
-
-    assert "<!-- agentbench: shop on embedded -->" == first
-    odd = run_with(backend=replace(run_of().backend, name="http://127.0.0.1:8000/v1 --> $(rm)"))
-    assert "<!-- agentbench: shop on http-127.0.0.1-8000-v1 - -rm -->" == next(comment.lines(odd))
-
-
-def test_a_gate_in_the_comment() -> None:
-    """Rules stand with their verdicts, the failed ones first; scenarios that may have got worse stand below them."""
-    text = "\n".join(comment.lines(run_with(verdict="FAIL", gate=GATE)))
-
-    assert [
-        "| FAIL | shop | `tsq.mean >= -0.03 vs baseline` | -0.1 [-0.15, -0.05] |",
-        "| INCONCLUSIVE | shop | `ttft.p95 <= 500ms` | nothing measured; the timings are of a saturated client |",
-        "| PASS | shop | `infra_error.rate <= 2%` | 0 |",
-    ] == [line for line in text.splitlines() if re.match(r"\| (FAIL|INCONCLUSIVE|PASS) ", line)]
-    assert "| shop tsq | `shop-2` | 1.000 | 0.200 | 0.01 |" in text
 
 
 @given(TEXT, TEXT, TEXT)

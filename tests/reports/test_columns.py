@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.reports.columns import columns, cut, fold
-from pytest_agentbench.reports.firstpage import PageRow
-from pytest_agentbench.reports.terminal import write_rows
-from tests.paper import Paper
 
 
 @pytest.mark.parametrize(("text", "width"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("", 0)], ids=["plain", "wide", "accent", "nothing"])
@@ -30,27 +27,3 @@ def test_folding() -> None:
     """Lines break where spaces are; a longer word, which may be there to be copied, stays whole."""
     assert ["a lamp and", "a-very-long-word", "or two"] == [*fold("a lamp and a-very-long-word or two", 10)]
     assert [""] == [*fold("", 10)]
-
-
-def test_rows() -> None:
-    """Labels stand in a column as wide as the longest, texts beside it, folded, cut or whole; others' text begins no line of its own."""
-    page = [
-        PageRow("verdict", "FAIL because of that"),
-        PageRow("a_long_score", "0.5"),
-        PageRow("lowest", "a question that is cut", shape="cut"),
-        PageRow("go on with", "pytest --agentbench-resume=x", shape="whole"),
-        PageRow("model", "said\n::error::and more ::error::"),
-    ]
-    paper = Paper()
-
-    write_rows(paper, page, 30)
-
-    assert [
-        "verdict    FAIL because of",
-        "           that",
-        "a_long_score 0.5",
-        "lowest     a question that...",
-        "go on with pytest --agentbench-resume=x",
-        "model      said\\n::error::and",
-        "           more \\::error::",
-    ] == paper.lines

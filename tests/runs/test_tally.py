@@ -14,7 +14,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.records import UNDECLARED, Attempt, Json, Rollout, Scale, Score, ToolCall
-from pytest_agentbench.reports.words import score_text
+from pytest_agentbench.reports import phrases
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.environment import environment
 from pytest_agentbench.runs.results import Mean, PlannedSuite, SuiteResult
@@ -23,6 +23,7 @@ from pytest_agentbench.runs.suite_result import build_suite, plan_suite
 from pytest_agentbench.runs.tally import SuiteTally
 from pytest_agentbench.stats.paired import ScenarioSample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
+from tests.amounts import amounts
 from tests.frames import scenarios_of
 from tests.made_runs import SCALES, run_of
 
@@ -148,9 +149,8 @@ def test_intervals_know_of_clusters() -> None:
     assert ("adjusted t", 36) == (alone["method"], alone["clusters"])
     assert part["scores"]["tsq"]["mean"]["low"] < alone["low"] - 0.1
     assert ("suite", 37) == tuple(summary(*rollouts, again)["scores"]["tsq"]["mean"][name] for name in ("of", "clusters"))
-    assert score_text(read(Mean, part["scores"]["tsq"]["mean"])).endswith(
-        "mean, 95 % interval of the population over 37 scenarios in 12 clusters"
-    )
+    assert ("population", 37, 12) == tuple(part["scores"]["tsq"]["mean"][name] for name in ("of", "scenarios", "clusters"))
+    assert ["95 %", "37", "12"] == amounts(phrases.mean_of(read(Mean, part["scores"]["tsq"]["mean"])))
 
 
 def test_a_part_of_run_json_is_one_variant() -> None:

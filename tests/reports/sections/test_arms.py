@@ -1,0 +1,154 @@
+"""The arms of an A/B session: what is known to differ, each arm, and all comparisons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.annotations import commands
+from pytest_agentbench.reports.document import Document, Finding, Level, Note
+from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared, MetricCompared
+from tests.amounts import amounts
+from tests.findings import facts, part, report, said, values_of
+from tests.findings import tables as tables_of
+from tests.gate.test_ab import both
+from tests.gate.test_ab import compared as two_arms
+from tests.gate.test_ab_arms import compared as three_arms
+from tests.gate.test_ab_arms import of_metric
+from tests.made_runs import run_of
+
+
+def arms(ab: ArmsCompared, level: Level = Level.VERBOSE) -> Document:
+    return report(run_of(ab=ab), level)
+
+
+def compared_in(found: Document) -> list[MetricCompared]:
+    """Returns the comparisons that a report has."""
+    return [each for _, each in said(found, phrases.comparison)]
+
+
+def notes(found: Document) -> list[object]:
+    return [each.content for each in found.blocks() if isinstance(each, Note)]
+
+
+def test_two_arms() -> None:
+    """Both values, the difference with its interval and n, and the finding are told."""
+    ab = two_arms(*both(-0.3, 2.0), facts=ArmFacts(load_s={"old": 12.34}))
+    texts = {each.metric: phrases.comparison(ab, each) for each in ab.comparisons}
+    metrics = {each.metric: each for each in ab.comparisons}
+
+    for name, finding in (("tsq", "new is worse"), ("ttft.p50", "new is slower")):
+        assert texts[name].endswith(f": {finding}")
+        assert "60" == amounts(texts[name])[-1]
+        assert 6 == len(amounts(texts[name].removeprefix(name).replace("x", "")))  # both values, the estimate, its interval, n
+    assert f": inconclusive, {metrics['ttft.p90'].reason}" in texts["ttft.p90"]
+    assert "p90 needs 100 rollouts of each arm, and there are 60" == metrics["ttft.p90"].reason
+    assert [(ab,)] == said(arms(ab), phrases.arms)
+    assert "new (y) against old (x), interleaved" == phrases.arms(ab)
+    assert "12.3 s" == amounts(phrases.arm(ab.arms[0]))[-1]
+
+
+def test_comparisons_by_level() -> None:
+    """The first page has what is known to differ, the terminal all of which something can be said, and files all of them."""
+    ab = two_arms(*both(-0.3, 2.0))
+    first, full, verbose = (compared_in(arms(ab, level)) for level in (Level.FIRST_PAGE, Level.FULL, Level.VERBOSE))
+
+    assert {"worse", "slower"} == {each.finding for each in first}
+    assert "tsq" == first[0].metric
+    assert "tpot.p50" in [each.metric for each in full]
+    assert not any(each.metric.endswith(".p90") for each in full)
+    assert list(ab.comparisons) == verbose
+    assert [(len(verbose) - len(first),)] == said(arms(ab, Level.FIRST_PAGE), phrases.no_difference)
+    assert ["bad"] == [fact.tone for fact in facts(arms(ab, Level.FULL), "shop") if is_about(fact.content, "tsq")]
+    assert ["good"] == [fact.tone for fact in facts(arms(two_arms(*both(0.3, 0.5)), Level.FULL), "shop") if is_about(fact.content, "tsq")]
+
+
+def is_about(content: object, metric: str) -> bool:
+    return isinstance(content, Finding) and content.phrase == phrases.comparison and content.values[1].metric == metric
+
+
+def test_a_session_without_arms() -> None:
+    """It has no such section."""
+    assert part(report(run_of()), "A/B") is None
+    assert part(report(run_of(ab=two_arms(*both()))), "A/B") is not None
+
+
+def test_the_goodput_of_each_arm() -> None:
+    """With objectives an arm has its good calls a second, and their share."""
+    with_objectives, without = three_arms({"c": 2.0}, {}, slo={"ttft": 20.0}).arms[0], three_arms({}, {}).arms[0]
+
+    assert "100.0 %" in amounts(phrases.arm(with_objectives))
+    assert "100.0 %" not in amounts(phrases.arm(without))
+
+
+@pytest.mark.parametrize(("dead", "alive"), [("b", "c"), ("c", "b")])
+def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
+    """It is told why it is gone, and none of its comparisons is shown."""
+    ab = three_arms({alive: 2.0}, {}, ArmFacts(failures={dead: f"arm {dead}: it is gone"}))
+
+    for level in (Level.FIRST_PAGE, Level.FULL, Level.VERBOSE):
+        assert {alive} == {each.new_arm for each in compared_in(arms(ab, level))}
+        assert [(ab,)] == said(arms(ab, level), phrases.lost_arms)
+    assert phrases.lost_arms(ab).endswith(f": arm {dead}: it is gone")
+    assert [dead] == [arm.name for (arm,) in said(arms(ab), phrases.arm_failure)]
+    assert ["open"] == [fact.tone for fact in facts(arms(ab), "") if fact.content == Finding(phrases.lost_arms, (ab,))]
+
+
+def test_without_the_first_arm_nothing_is_compared() -> None:
+    """No comparison is shown, and that is told with the reason; otherwise it is told that the others are compared."""
+    nothing = three_arms({}, {}, ArmFacts(failures={"a": "arm a: it is gone"}))
+    some = three_arms({}, {}, ArmFacts(failures={"b": "arm a: it is gone"}))
+
+    assert [[], []] == [compared_in(arms(nothing, level)) for level in (Level.FULL, Level.VERBOSE)]
+    assert phrases.lost_arms(nothing) != phrases.lost_arms(some)
+    assert (True, "") == (phrases.lost_arms(nothing).endswith(": arm a: it is gone"), phrases.lost_arms(three_arms({}, {})))
+    assert (False, True) == tuple(phrases.DIFFERENCES in notes(arms(each)) for each in (nothing, some))
+
+
+def test_three_arms() -> None:
+    """Each value has the name of its arm, the finding names the one that differs, and files say how they share their risk."""
+    ab = three_arms({"c": 2.0}, {})
+    texts = {arm: phrases.comparison(ab, each) for arm, each in of_metric(ab, "ttft.p50").items()}
+
+    assert texts["c"].startswith("ttft.p50     a ")
+    assert " -> c " in texts["c"]
+    assert texts["c"].endswith(": c is slower")
+    assert texts["b"].endswith(": no difference shown")
+    assert "b (y), c (z) against a (x), interleaved" == phrases.arms(ab)
+    assert (True, False) == (phrases.FAMILY_OF_ARMS in notes(arms(ab)), phrases.FAMILY_OF_ARMS in notes(arms(two_arms(*both()))))
+
+
+def test_what_a_merge_request_shows() -> None:
+    """A comment has what differs and the first score, of each arm; an annotation warns of what is slower or worse, by both names."""
+    ab = three_arms({"c": 2.0}, {"b": 0.3})
+    shown = compared_in(arms(ab, Level.SUMMARY))
+    warnings = [line for line in commands(run_of(ab=ab), Path()) if line.startswith("::warning title=shop")]
+
+    assert [(ab,)] == said(arms(ab, Level.SUMMARY), phrases.arms)
+    assert [("b", "worse"), ("c", "no difference shown")] == [(each.new_arm, each.finding) for each in shown if each.metric == "tsq"]
+    assert {("c", "slower")} == {(each.new_arm, each.finding) for each in shown if each.metric != "tsq"}
+    assert len(warnings) == sum(each.finding in ("worse", "slower") for each in shown)
+    assert any("shop%3A b is worse than a" in line for line in warnings)
+    assert any("shop%3A c is slower than a" in line for line in warnings)
+
+
+def test_rates() -> None:
+    """Files have the calls of each arm, and its rates over the time of its turns."""
+    ab = two_arms(*both(0.0, 2.0))
+    [table] = tables_of(arms(ab), "arm")
+
+    assert [(arm.name, arm.calls, arm.failed_calls, arm.busy_s) for arm in ab.arms] == [row[:4] for row in values_of(table)]
+    assert [60, 60] == [row[1] for row in values_of(table)]
+    assert [(arm.metrics["output_tokens_per_s"], arm.metrics["rollouts_per_hour"]) for arm in ab.arms] == [
+        row[4:] for row in values_of(table)
+    ]
+
+
+def test_what_was_not_equal() -> None:
+    """Each warning is a fact that leaves a question open."""
+    ab = two_arms(*both(), facts=ArmFacts(in_sequence=True))
+
+    [warning] = facts(arms(ab, Level.FIRST_PAGE), "not equal")
+    assert ("open", Finding(phrases.sentence, (ab.warnings[0],))) == (warning.tone, warning.content)

@@ -1,0 +1,113 @@
+"""What to look at first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_agentbench.metrics.performance import PartOfTime
+from pytest_agentbench.records import Rollout, Verification
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Bullets, Finding, Level
+from pytest_agentbench.reports.sections.first_look import GREAT, MOST
+from pytest_agentbench.runs.contents import Run
+from tests.findings import part, report
+from tests.made_runs import gate_result, rule_result, run_of
+from tests.reports.sections.shop import rollout
+
+
+def first_look(run: Run) -> list[Finding]:
+    """Returns the findings of the section."""
+    section = part(report(run, Level.SUMMARY), "What to look at first")
+    if section is None:
+        return []
+    [bullets] = section.blocks
+    assert isinstance(bullets, Bullets)
+    assert all(isinstance(each, Finding) for each in bullets.items)
+    return [each for each in bullets.items if isinstance(each, Finding)]
+
+
+def quiet(*rollouts: Rollout) -> Run:
+    """A run whose timings have nothing to say."""
+    run = run_of(*rollouts)
+    return replace(run, stopwatch=replace(run.stopwatch, verdict="ok"))
+
+
+def test_what_decides_comes_first() -> None:
+    """Then come mistakes, trials that do not agree, and the timings."""
+    rule = rule_result("tsq.mean >= 0.8", "FAIL", 0.5, threshold=0.8)
+    trials = [rollout("b", "find", tsq=1.0), rollout("b", "order", trial=2)]
+    run = run_of(rollout("a", status="agent_error", reason="KeyError"), *trials, gate=gate_result("FAIL", rule))
+    suite = run.suites["shop"]
+
+    assert [
+        (phrases.result, (rule,)),
+        (phrases.ended_badly, (suite,)),
+        (phrases.faulty, (suite.triage,)),
+        (phrases.most_confused, (suite.triage,)),
+        (phrases.worst_tool, (suite.triage,)),
+        (phrases.flips, (suite.passes,)),
+        (phrases.timing_of_run, (run.stopwatch,)),
+    ] == [(each.phrase, each.values) for each in first_look(run)]
+    assert suite.triage is not None
+    assert (3, 2, {"agent error": 1, "wrong tool": 1}) == (
+        *(suite.triage.rollouts, suite.triage.faulty),
+        {each.kind: each.rollouts for each in suite.triage.kinds},
+    )
+
+
+def test_ten_at_most() -> None:
+    """However much went wrong, what decides is among them."""
+    rules = [rule_result(f"tsq.mean >= 0.{digit}", "FAIL", 0.0) for digit in range(1, 10)]
+    found = first_look(run_of(rollout("a", "order"), gate=gate_result("FAIL", *rules, *rules)))
+
+    assert [phrases.result] * MOST == [each.phrase for each in found]
+
+
+def test_rules_that_hold_are_no_news() -> None:
+    """Nor is a run in which all went well."""
+    run = replace(quiet(rollout("a", "find", tsq=1.0)), gate=gate_result("PASS", rule_result("tsq.mean >= 0.8", "PASS", 1.0)))
+
+    assert [] == first_look(run)
+
+
+def test_tasks() -> None:
+    """Of tasks that are not solved it is told how many, and how most of them ended."""
+    failed = [Verification(0.0, first_failure=check) for check in ("test_port", "test_log", "test_port")]
+    solved = rollout("d", "bash", tsq=1.0, verification=Verification(1.0))
+    run = run_of(*(rollout(id, "bash", verification=found) for id, found in zip("abc", failed, strict=True)), solved)
+    tasks = run.suites["shop"].tasks
+
+    of_tasks = [each for each in first_look(run) if each.phrase in (phrases.tasks, phrases.commonest_failure)]
+    assert [(phrases.tasks, (tasks,)), (phrases.commonest_failure, (tasks,))] == [(each.phrase, each.values) for each in of_tasks]
+    assert tasks is not None
+    assert ("test_port", 2, ("a", "c")) == (tasks.failures[0].check, tasks.failures[0].rollouts, tasks.failures[0].examples)
+    assert phrases.tasks not in [each.phrase for each in first_look(run_of(solved))]
+
+
+def test_what_took_most_of_the_time() -> None:
+    """A part of the rollouts' time is worth a line if it is great."""
+    run = quiet(rollout("a", "find", tsq=1.0))
+    split = {"decoding": PartOfTime(GREAT, 1.0, None), "tools": PartOfTime(GREAT - 0.01, 1.0, None)}
+    great = replace(run, performance=replace(run.performance, split=split))
+
+    assert [(phrases.time_of, ("decoding", split["decoding"]))] == [(each.phrase, each.values) for each in first_look(great)]
+
+
+def test_failed_calls() -> None:
+    """Calls that failed are worth a line."""
+    run = quiet(rollout("a", "find", tsq=1.0))
+    failed = replace(run, performance=replace(run.performance, calls=3, failed_calls={"cut": 1}))
+
+    assert [(phrases.failed_of_all, (failed.performance,))] == [(each.phrase, each.values) for each in first_look(failed)]
+
+
+def test_of_several_suites() -> None:
+    """A finding names its suite if there are several."""
+    run = quiet(rollout("a", "order"))
+    several = replace(run, suites=dict.fromkeys(("shop", "bank"), run.suites["shop"]))
+    triage = run.suites["shop"].triage
+
+    assert phrases.faulty in [each.phrase for each in first_look(run)]
+    found = [each.values for each in first_look(several) if each.phrase == phrases.about_suite]
+    assert ["shop", "bank"] == [name for name, each in found if (each.phrase, each.values) == (phrases.faulty, (triage,))]
+    assert len(found) == len(first_look(several))

@@ -1,0 +1,128 @@
+"""Rules and scenarios that got worse, in the order of their news."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Document, Fact, Finding, Level
+from pytest_agentbench.reports.sections.gate import RULES, SHOWN, WORST, document_of
+from pytest_agentbench.runs.verdicts import InterimLook, RoundsResult, RuleResult
+from pytest_agentbench.stats.multiple import Suspect
+from tests.findings import facts, report, said
+from tests.made_runs import gate_result, rule_result, run_of
+from tests.reports.test_phrases_gate import rule, run
+
+ORDER = ("PASS", "INCONCLUSIVE", "FAIL")
+
+
+def gate_of(*rules: RuleResult, level: Level = Level.FULL) -> Document:
+    return report(run_of(gate=gate_result("FAIL", *rules)), level)
+
+
+def under(found: Document, label: str) -> list[tuple[Callable[..., Any], Any]]:
+    """Returns the phrase and the first value of each finding under a label."""
+    return [(fact.content.phrase, fact.content.values[0]) for fact in facts(found, label) if isinstance(fact.content, Finding)]
+
+
+def suspects(amount: int, *, claimed: bool = True) -> tuple[Suspect, ...]:
+    """Scenarios of which each is less sure than the one before."""
+    return tuple(Suspect(f"s-{number:02}", 1.0, 0.0, number / 1000, claimed=claimed) for number in range(amount))
+
+
+def test_no_gate() -> None:
+    """A run without a gate has no such section."""
+    assert [] == [fact for label in ("gate", "rule") for fact in facts(report(run_of()), label)]
+
+
+def test_the_worst_rule_first() -> None:
+    """Rules stand in the order of their news, each with its colour, its reason and its notes."""
+    rules = [rule_result(f"tsq.mean >= {verdict}", verdict, notes=("a note",) * (verdict == "FAIL")) for verdict in ORDER]
+    found = gate_of(*rules)
+
+    assert [("FAIL", "bad"), ("INCONCLUSIVE", "open"), ("PASS", "good")] == [
+        (values[0].verdict, fact.tone) for fact, values in zip(facts(found, "rule"), said(found, phrases.rule), strict=True)
+    ]
+    assert [rules[1]] == [each for (each,) in said(found, phrases.reason)]
+    assert [("a note",)] == [values for values in said(found, phrases.sentence) if values == ("a note",)]
+
+
+def test_levels() -> None:
+    """With -q there are rules that do not hold, the first page has the worst ones, and a summary all, in short; then come their grounds."""
+    rules = [rule_result("x", "PASS"), *(rule_result(f"y{number}", "FAIL") for number in range(RULES + 1))]
+
+    headline, first, summary, full = (gate_of(*rules, level=level) for level in list(Level)[:4])
+
+    assert [(phrases.rule, each) for each in rules[1:]] == under(headline, "rule")
+    assert [(phrases.result, each) for each in rules[1 : RULES + 1]] == under(first, "rule")
+    assert [(phrases.result, each) for each in (*rules[1:], rules[0])] == under(summary, "rule")
+    assert [(phrases.rule, each) for each in (*rules[1:], rules[0])] == under(full, "rule")
+    assert ([(2,)], []) == (said(first, phrases.more), said(summary, phrases.more))
+    verdicts = [[phrase for phrase, _ in under(each, "gate")] for each in (headline, first, summary, full)]
+    assert [[phrases.gate_verdict], [phrases.gate], [phrases.gate], [phrases.gate]] == verdicts
+
+
+def test_which_scenarios_got_worse() -> None:
+    """From five trials on the surest are claimed, each with a p-value; with fewer there is a ranking, which claims nothing."""
+    many = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=12, trials=6), run(n=30, trials=6))
+    few = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=3), run(n=30))
+    claims, ranking = gate_of(many), gate_of(few)
+
+    found = [suspect for _, suspect in said(claims, phrases.claim)]
+    assert ([(0.9, 0.0)], [0.0011]) == (
+        [(each.base, each.new) for each in found if each.scenario == "4"],
+        sorted({round(each.p, 4) for each in found}),
+    )
+    assert (12, 0) == (len(said(claims, phrases.claim)), len(said(claims, phrases.change)))
+    assert [] == said(ranking, phrases.claim)
+    assert ["2", "1", "0"] == [suspect.scenario for _, suspect in said(ranking, phrases.change)]
+    assert [(pytest.approx(base), 0.0) for base in (0.7, 0.6, 0.5)] == [
+        (suspect.base, suspect.new) for _, suspect in said(ranking, phrases.change)
+    ]
+    assert [True] == [fact.content == phrases.NO_CLAIM for fact in facts(ranking, "")[-1:]]
+
+
+def test_many_scenarios_that_got_worse() -> None:
+    """The surest are shown, of all rules together, and it is said how many more there are."""
+    rules = [rule_result(name, "FAIL", suspects=suspects(SHOWN)) for name in ("a.mean >= 0", "b.mean >= 0")]
+    first, full = (gate_of(*rules, level=level) for level in (Level.FIRST_PAGE, Level.FULL))
+
+    assert [(WORST, [(2 * SHOWN - WORST,)]), (SHOWN, [(SHOWN, phrases.IN_RUN_JSON)])] == [
+        (len(said(each, phrases.claim)), said(each, phrases.more)) for each in (first, full)
+    ]
+    assert ["s-00", "s-00", "s-01"] == [suspect.scenario for _, suspect in said(first, phrases.claim)]
+
+
+def test_a_ranking_on_the_first_page() -> None:
+    """It is there if a rule failed; of rules that hold it is told below."""
+    failed, held = (
+        gate_of(rule_result("x", verdict, suspects=suspects(5, claimed=False)), level=Level.FIRST_PAGE) for verdict in ("FAIL", "PASS")
+    )
+
+    assert (WORST, 0) == (len(said(failed, phrases.change)), len(said(held, phrases.change)))
+    assert (True, False) == tuple(any(fact.content == phrases.NO_CLAIM for fact in facts(each, "")) for each in (failed, held))
+
+
+def test_looks() -> None:
+    """Each look at trials that were added has its rules, in a section of its own; without looks there is none."""
+    seen = rule_result("x", "PASS", confidence=0.9939)
+    rounds = RoundsResult(most=5, ran=2, stands=True, saved=9, looks=(InterimLook(2, "PASS", stands=True, rules=(seen,)),))
+    asked = gate_result("PASS", seen)
+    found, without = report(run_of(gate=asked, rounds=rounds)), report(run_of(gate=asked))
+
+    assert [(rounds, rounds.looks[0], seen)] == said(found, phrases.look)
+    assert [(asked, rounds)] == said(found, phrases.gate)
+    assert ([], [(asked, None)]) == (said(without, phrases.look), said(without, phrases.gate))
+
+
+def test_a_gate_alone() -> None:
+    """It is a report without a headline and without a title of its section."""
+    asked = gate_result("FAIL", rule_result("x", "FAIL"))
+    alone = document_of(asked, None)
+
+    assert (None, [""]) == (alone.headline, [each.title for each in alone.sections])
+    assert [(asked, None)] == said(alone, phrases.gate)
+    assert all(isinstance(each, Fact) for each in alone.blocks())

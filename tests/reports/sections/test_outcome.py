@@ -1,0 +1,90 @@
+"""What kept a run from being one undisturbed session, and the tests that did not pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level, Listing, Section, Table
+from pytest_agentbench.reports.sections.outcome import SHOWN
+from pytest_agentbench.runs.contents import Failure, OutcomeCounts, Run
+from tests.findings import facts, part, report, said, values_of
+from tests.made_runs import run_of
+
+QUIET = run_of()
+
+
+def failure(number: int, outcome: str = "failed", message: str = "assert 0.1 >= 0.5", **properties: object) -> Failure:
+    return Failure(f"t::test[{number:02}]", "/repository/scenarios/shop/test_shop.py", 7, outcome, message, properties)
+
+
+def run_with(*tests: Failure) -> Run:
+    counts = {name: sum(each.outcome == outcome for each in tests) for name, outcome in (("failed", "failed"), ("errors", "error"))}
+    return run_of(tests=OutcomeCounts(failures=tests, **counts))
+
+
+def test_what_was_planned() -> None:
+    """Plan and exit status are told on the terminal; how many rollouts were not run, on the first page."""
+    full = report(QUIET, Level.FULL)
+
+    assert ([(QUIET,)], [(QUIET,)]) == (said(full, phrases.progress), said(full, phrases.exit_status))
+    assert (3, 2, 1, 0) == (QUIET.plan.rollouts, QUIET.plan.finished, QUIET.plan.not_run, QUIET.exit_status)
+    assert [(QUIET,)] == said(report(QUIET, Level.FIRST_PAGE), phrases.not_run)
+
+
+def test_a_backend_that_failed() -> None:
+    """Its first line is a fact and its log a listing: on the first page, unless a test shows it. A backend that did not has neither."""
+    failed = run_of(backend=replace(QUIET.backend, failure="the engine died\nlog 1\nlog 2"))
+    shown = replace(failed, tests=OutcomeCounts(errors=1))
+
+    [fact] = facts(report(failed, Level.FIRST_PAGE), "backend")
+    assert "bad" == fact.tone
+    assert [(failed,)] == said(report(failed), phrases.backend_failure)
+    assert ["log 1\nlog 2"] == listings(failed, Level.FIRST_PAGE)
+    assert ([], ["log 1\nlog 2"]) == (listings(shown, Level.FULL), listings(shown, Level.VERBOSE))
+    assert ([], []) == (said(report(QUIET), phrases.backend_failure), listings(QUIET, Level.VERBOSE))
+
+
+def listings(run: Run, level: Level) -> list[str]:
+    return [each.text for each in report(run, level).blocks() if isinstance(each, Listing)]
+
+
+def table(section: Section | None) -> list[tuple[Any, ...]]:
+    assert section is not None
+    [found] = [each for each in section.blocks if isinstance(each, Table)]
+    return values_of(found)
+
+
+def test_failed_tests() -> None:
+    """Those without a score come first, then the lowest scores; twenty at most, and how many more there are."""
+    tests = [failure(number, tsq=number / 100) for number in range(SHOWN + 1, 0, -1)]
+    run = run_with(*tests, failure(99))
+    found = report(run, Level.SUMMARY)
+
+    rows = table(part(found, "Outcome", "Failed tests, the lowest scores first"))
+    assert [99, *range(1, SHOWN)] == [int(test.id[-3:-1]) for test, _ in rows]
+    assert [(2,)] == said(found, phrases.more)
+    assert [(run,)] == said(report(run, Level.FIRST_PAGE), phrases.tests)
+    assert part(report(QUIET), "Outcome", "Failed tests, the lowest scores first") is None
+
+
+def test_tests_that_could_not_be_measured() -> None:
+    """They have a table for each status of their rollouts."""
+    run = run_with(failure(1, "error", status="infra_error"), failure(2, "error", status="ok"), failure(3, "error", status="infra_error"))
+    lost, other = (part(report(run, Level.SUMMARY), "Outcome", f"Not measured: {status}") for status in ("infra_error", "error"))
+
+    assert ([1, 3], [2]) == tuple([int(test.id[-3:-1]) for test, _ in table(each)] for each in (lost, other))
+
+
+def test_what_did_not_happen_is_not_told() -> None:
+    """A run that was not disturbed has no fact about it; one that was has."""
+    quiet = run_of(Rollout("shop", "s", "default", 1, "ok"))
+    disturbed = run_of(losses=("a file is gone",), damaged=("line 3",), backend=replace(QUIET.backend, restarts={"engine": 1}))
+
+    for label, tone in (("lost", "bad"), ("damaged", "open"), ("restarted", "open")):
+        assert ([], [tone]) == tuple([fact.tone for fact in facts(report(each), label)] for each in (quiet, disturbed))
+    for label in ("resumed", "interrupted", "not known", "window", "tests"):
+        assert [] == facts(report(quiet), label)
+    assert [(QUIET,)] == said(report(QUIET), phrases.unknown_suites)

@@ -1,0 +1,52 @@
+"""What servers say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Document, Finding, Level
+from tests.findings import facts, report, said
+from tests.made_runs import run_of
+from tests.reports.test_phrases_serving import GPU, SERVING
+
+
+def full(**changes: object) -> Document:
+    return report(run_of(serving=replace(SERVING, **changes)), Level.FULL)  # type: ignore[arg-type]  # its fields, of several types
+
+
+def test_what_servers_say() -> None:
+    """Cache and load are told always, GPUs if there are any, each by its name."""
+    found = full(gpus={"0": GPU})
+
+    assert ([(replace(SERVING, gpus={"0": GPU}),)],) * 2 == (said(found, phrases.server_cache), said(found, phrases.server_load))
+    assert [(GPU, SERVING.every_s)] == [fact.content.values for fact in facts(found, "GPU 0") if isinstance(fact.content, Finding)]
+    assert 2 == len(facts(found, "server"))
+    assert [] == facts(report(run_of()), "server")
+
+
+def test_what_disturbed_them() -> None:
+    """Counters that fell and a long gap without a look are told if there were any."""
+    late, restarted = full(longest_gap_s=3.9), full(resets=2)
+
+    assert (1, 0) == (len(said(late, phrases.sampling_gap)), len(said(late, phrases.counter_resets)))
+    assert (0, 1) == (len(said(restarted, phrases.sampling_gap)), len(said(restarted, phrases.counter_resets)))
+    assert [] == said(full(longest_gap_s=2.5), phrases.sampling_gap)
+
+
+def test_doubts() -> None:
+    """What does not agree, and what could not be seen, have their own labels and leave a question open."""
+    found = full(disagreements=("a",), notes=("b",))
+
+    assert [("differs", ("a",), "open"), ("sampling", ("b",), "open")] == [
+        (label, fact.content.values, fact.tone)
+        for label in ("differs", "sampling")
+        for fact in facts(found, label)
+        if isinstance(fact.content, Finding)
+    ]
+
+
+def test_samples() -> None:
+    """Files say how many looks the numbers are from."""
+    assert [(SERVING,)] == said(report(run_of(serving=SERVING), Level.VERBOSE), phrases.samples)
+    assert [] == said(full(), phrases.samples)

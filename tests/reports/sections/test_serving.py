@@ -1,0 +1,143 @@
+"""How fast the backend served the calls, and how far the timings can be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.metrics.goodput import GoodputSummary
+from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
+from pytest_agentbench.records import Chunk, LLMCall, Rollout
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level, Note
+from pytest_agentbench.reports.sections.serving import LATENCIES, call_cells
+from pytest_agentbench.runs.contents import Run
+from tests.findings import facts, measure, part, report, said, tables, values_of
+from tests.made_runs import run_of
+from tests.tables.shop import ALL, LOST
+
+GOOD = LLMCall(0, 0, 40_000_000, (Chunk(10_000_000, "content"), Chunk(30_000_000, "content")), called_ns=0, completion_tokens=2)
+CUT = LLMCall(0, 0, 40_000_000, error_kind="cut")
+TIMED = run_of(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(*[GOOD] * 9, CUT)))
+
+
+def rows(run: Run, first: str) -> dict[str, tuple[Any, ...]]:
+    """Returns the rows of the only table with such a first column in files, by their titles."""
+    [table] = tables(report(run, Level.VERBOSE), first)
+    return {row[0]: row[1:] for row in values_of(table)}
+
+
+def test_latencies() -> None:
+    """Intervals stand beside percentiles, dashes where values are too few; failed calls are infinite in a row of their own."""
+    latencies = rows(TIMED, "milliseconds")
+
+    median, none = (10.0, (10.0, 10.0)), (None, None, None)
+    assert (9, (10.0, None), (10.0, None), median, *none, (10.0, None)) == latencies["TTFT"]
+    assert (10, None, None, 10.0, phrases.NEVER, None, None, phrases.NEVER) == latencies[phrases.ADJUSTED]
+    assert (9, (50.0, None), (50.0, None), (50.0, (50.0, 50.0)), *none, (50.0, None)) == rows(TIMED, "rates")["output tok/s of a call"]
+    assert [(TIMED.performance,)] == said(report(TIMED, Level.VERBOSE), phrases.few_values)
+
+
+def test_latencies_of_a_terminal() -> None:
+    """Its table has one interval, that of the median; files have the other table instead."""
+    [table] = tables(report(TIMED, Level.FULL), "ms")
+
+    [ttft] = [row for row in values_of(table) if row[0] == "TTFT"]
+    assert ("TTFT", 10.0, 10.0, 10.0, None, None, None, 10.0, (10.0, 10.0)) == ttft
+    assert ([], []) == (
+        tables(report(TIMED, Level.FULL), "milliseconds"),
+        [each for each in tables(report(TIMED, Level.VERBOSE), "ms") if each.columns == table.columns],
+    )
+
+
+def test_measures_by_level() -> None:
+    """The first page has the first latency, a summary all; a summary says more of each."""
+    first, summary = report(TIMED, Level.FIRST_PAGE), report(TIMED, Level.SUMMARY)
+    titles = {name: {"ttft": "TTFT", "itl": "ITL", "e2e": "E2E"}[name] for name in LATENCIES}
+
+    assert {"TTFT"} == {title for title in titles.values() if facts(first, title)}
+    assert {"TTFT", "ITL", "E2E"} == {title for title in titles.values() if facts(summary, title)}
+    spread = TIMED.performance.latency("ttft")
+    assert spread is not None
+    found = measure(summary, "TTFT")
+    assert (10.0, "ms", "median", 10.0, 10.0, phrases.high_latency(spread.p90)) == (
+        *(found.value, found.unit, found.statistic, found.low, found.high, found.about),
+    )
+    assert measure(first, "throughput").value == TIMED.performance.number("output_tokens_per_s")
+    assert ("", phrases.tokens_and_calls(TIMED.performance)) == (measure(first, "throughput").about, measure(summary, "throughput").about)
+
+
+def test_who_had_the_time() -> None:
+    """Each part has its share, its mean and its median."""
+    assert [*rows(TIMED, "part")["decoding"]] == pytest.approx([0.6, 30.0, 30.0])
+    assert [(TIMED.performance.split,)] == said(report(TIMED, Level.FULL), phrases.split)
+
+
+def test_failed_calls() -> None:
+    """The first page counts them; the terminal and files have a fact for each kind. Without any there is none."""
+    performance = TIMED.performance
+    whole = run_of(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(GOOD,)))
+
+    assert [(performance,)] == said(report(TIMED, Level.FIRST_PAGE), phrases.failed_calls)
+    assert [("cut", 1)] == said(report(TIMED, Level.VERBOSE), phrases.failed_kind)
+    assert [] == facts(report(whole, Level.FIRST_PAGE), "failed") + facts(report(whole, Level.FULL), "failed")
+
+
+def test_a_run_without_calls() -> None:
+    """It says that nothing was measured where others have a table of latencies."""
+    quiet = report(run_of(Rollout("shop", "s", "default", 1, "ok")), Level.VERBOSE)
+
+    assert phrases.NO_LATENCIES in [each.content for each in quiet.blocks() if isinstance(each, Note)]
+    assert ([], []) == (tables(quiet, "milliseconds"), tables(quiet, "rates"))
+    assert phrases.NO_LATENCIES not in [each.content for each in report(TIMED, Level.VERBOSE).blocks() if isinstance(each, Note)]
+
+
+@pytest.mark.parametrize(("verdict", "tone", "first"), [("ok", "", 0), ("warn", "open", 1), (SATURATED, "bad", 1), (None, "open", 0)])
+def test_timings(verdict: str | None, tone: str, first: int) -> None:
+    """The stopwatch's verdict has its colour, its evidence in files, and a place on the first page if it is trouble."""
+    watch = Stopwatch(verdict=verdict, clean_share=1.0, notes=("a note",))
+    run = replace(TIMED, stopwatch=watch)
+
+    [fact] = facts(report(run, Level.FULL), "stopwatch")
+    assert tone == fact.tone
+    assert [(watch,)] == said(report(run, Level.FULL), phrases.timing)
+    assert [(watch,)] * first == said(report(run, Level.FIRST_PAGE), phrases.timing_trouble)
+    assert ([], [(watch,)]) == tuple(said(report(run, level), phrases.timing_evidence) for level in (Level.FULL, Level.VERBOSE))
+    assert ("a note",) in said(report(run, Level.FULL), phrases.sentence)
+
+
+def test_goodput() -> None:
+    """With objectives it is on the first page."""
+    found = GoodputSummary({"ttft": 500.0}, 9, 1, 0, {"ttft": 0}, 0.9, 1.5)
+    run = replace(TIMED, performance=replace(TIMED.performance, goodput=found))
+
+    assert [(found,)] == said(report(run, Level.FIRST_PAGE), phrases.goodput)
+    assert [] == said(report(TIMED), phrases.goodput)
+
+
+def test_slow_calls() -> None:
+    """Files have a table of them: times, place in the attempt, tokens, how a call failed; and it is told where to read why."""
+    run = run_of(*ALL)
+    section = part(report(run, Level.VERBOSE), "Serving", "Slowest LLM calls")
+    [table] = tables(report(run, Level.VERBOSE), "ms")
+
+    assert section is not None and table in section.blocks
+    assert [
+        (700.0, "shop[shop-1]", 0.0, 400.0, 300.0, 100, 60, 2, ""),
+        (300.0, "shop[shop-0]", 0.0, 200.0, 100.0, 100, 60, 1, ""),
+        (200.0, "shop[shop-0]", 0.0, 100.0, 100.0, 100, 60, 3, ""),
+        (100.0, "shop[shop-1]", 0.0, None, None, 100, 60, 0, "server_error"),
+    ] == [(*row[:2], *row[3:]) for row in values_of(table)]
+    assert [(1, 1, 2), (2, 2, 1), (1, 2, 1), (1, 1, 1)] == [(row[2].number, row[2].of, row[2].attempt) for row in values_of(table)]
+    assert [call_cells(each) for each in run.performance.slowest_calls] == [row[:-1] for row in table.rows]
+    assert [phrases.SLOW_CALLS] == [each.content for each in section.blocks if isinstance(each, Note)]
+    assert part(report(run_of(LOST)), "Serving", "Slowest LLM calls") is None
+
+
+def test_the_place_of_a_call() -> None:
+    """It is told in which attempt a call was if that is not the first."""
+    slow = run_of(*ALL).performance.slowest_calls
+
+    assert ["1 of 1, attempt 2", "2 of 2", "1 of 2", "1 of 1"] == [phrases.call_place(each) for each in slow]

@@ -1,0 +1,64 @@
+"""What ran, and on what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Code, Level, Note, plain, spans
+from pytest_agentbench.runs.contents import Imported
+from tests.amounts import amounts
+from tests.findings import facts, report, said
+from tests.made_runs import run_of
+
+RUN = run_of()
+
+
+def test_what_a_report_stands_on() -> None:
+    """Files have backend, command, settings of each suite, machine and packages; a summary has backend and time."""
+    summary, files = report(RUN, Level.SUMMARY), report(RUN, Level.VERBOSE)
+
+    for phrase in (phrases.backend, phrases.finished):
+        assert [(RUN,)] == said(summary, phrase) == said(files, phrase)
+    assert [(("pytest", "-q"),)] == said(files, phrases.command)
+    assert [(RUN.suites["shop"],)] == said(files, phrases.suite_setup)
+    assert ([(RUN.environment,)], [(RUN.environment,)]) == (said(files, phrases.machine), said(files, phrases.packages))
+    assert [] == said(summary, phrases.command)
+
+
+def test_what_stands_in_them() -> None:
+    """Backend, model, concurrency, versions and packages are told by name; what is unknown is said to be."""
+    unknown = run_of(settings=replace(RUN.settings, concurrency=None), backend=replace(RUN.backend, served_model=None))
+    assert ["embedded", "m"] == [each.text for each in spans(phrases.backend(RUN)) if isinstance(each, Code)]
+    assert ["8"] == amounts(phrases.backend(RUN))
+    assert ["embedded"] == [each.text for each in spans(phrases.backend(unknown)) if isinstance(each, Code)]
+    assert ([], 2) == (amounts(phrases.backend(unknown)), plain(phrases.backend(unknown)).count("unknown"))
+    assert all(each in phrases.machine(RUN.environment) for each in ("Python 3.11", "x", "2 CPUs", phrases.commit(None)))
+    assert "pytest 9" == phrases.packages(RUN.environment)
+    assert "unknown" == phrases.packages(replace(RUN.environment, packages={}))
+
+
+def test_what_was_changed_for_a_run() -> None:
+    """Settings that the command line changed are told; that there were none is told too."""
+    changed = run_of(settings=replace(RUN.settings, changes={"agent.seed": 1}))
+
+    assert [({"agent.seed": 1},)] == said(report(changed, Level.VERBOSE), phrases.settings)
+    assert [({},)] == said(report(RUN, Level.VERBOSE), phrases.settings)
+
+
+def test_what_a_backend_says() -> None:
+    """Its note and its warnings are facts, if it has any."""
+    noted = run_of(backend=replace(RUN.backend, note="a baseline", warnings=("another model",)))
+
+    assert ("a baseline",) in said(report(noted, Level.FULL), phrases.sentence)
+    [warning] = facts(report(noted, Level.FIRST_PAGE), "model")
+    assert "open" == warning.tone
+    assert ([], []) == (said(report(RUN, Level.FULL), phrases.sentence), facts(report(RUN), "model"))
+
+
+def test_an_imported_run() -> None:
+    """What it ran on is not recorded, and that is said instead."""
+    imported = report(run_of(imported=Imported("Harbor", "jobs/1", "2026-01-01", "", (), {}, ())), Level.VERBOSE)
+
+    assert phrases.UNRECORDED in [each.content for each in imported.blocks() if isinstance(each, Note)]
+    assert ([], []) == (said(imported, phrases.machine), said(imported, phrases.packages))

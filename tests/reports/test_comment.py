@@ -1,0 +1,84 @@
+"""A run in a few lines, for a pull or merge request."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.reports import comment, markdown, phrases
+from pytest_agentbench.reports.document import Finding, Level
+from pytest_agentbench.reports.excerpts import cut, size
+from pytest_agentbench.reports.sections import document
+from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.runs.contents import Run
+from tests.findings import facts, report, said
+from tests.made_runs import run_of
+from tests.reports.test_ci import GATE, TEXT, failure, outcomes_of, run_with
+
+
+def lines(run: Run) -> list[str]:
+    return [*comment.lines(RunView(run, Path("nowhere")))]
+
+
+@given(st.lists(TEXT, min_size=1, max_size=300))
+def test_it_is_short_and_harmless(messages: list[str]) -> None:
+    """However much failed, a comment is short enough; what tests and models said stays within code, whatever it is."""
+    tests = [failure(number, message=f"@everyone {message} <img src=x> ![](http://x) " * 5) for number, message in enumerate(messages)]
+    text = "\n".join(lines(run_with(tests=outcomes_of(*tests))))
+
+    assert size(cut(text, comment.LIMIT, "")) <= comment.LIMIT
+    for line in re.sub(r"`[^`\n]*`", "", text).splitlines():
+        assert "@everyone" not in line
+        assert "<img" not in line
+
+
+def test_it_is_a_summary() -> None:
+    """It is what a reader of a summary sees, below a heading of the second depth that names no run."""
+    run = run_with(verdict="FAIL", gate=GATE)
+    summary = replace(document(RunView(run, Path("nowhere"))), title="agentbench")
+
+    assert [*markdown.lines(summary, Level.SUMMARY, depth=2)] == lines(run)
+    assert lines(run)[0].startswith("## agentbench: FAIL")
+
+
+def test_it_can_be_found_again(tmp_path: Path) -> None:
+    """The first line is the same for the same suites and backend, is no end of an HTML comment, and shows nothing."""
+    run = run_with()
+    odd = run_with(backend=replace(run_of().backend, name="http://127.0.0.1:8000/v1 --> $(rm)"))
+
+    assert "<!-- agentbench: shop on embedded -->" == comment.marker(run)
+    assert "<!-- agentbench: shop on http-127.0.0.1-8000-v1 - -rm -->" == comment.marker(odd)
+    assert [comment.marker(run), *lines(run), ""] == comment.write(run, tmp_path).read_text(encoding="utf-8").split("\n")
+
+
+def test_it_is_cut(tmp_path: Path) -> None:
+    """A comment with more than a request takes is cut at the end of a line, and says which file has the rest."""
+    many = {f"suite {number}": run_with().suites["shop"] for number in range(1000)}
+
+    text = comment.write(replace(run_with(), suites=many), tmp_path).read_text(encoding="utf-8")
+
+    assert size(text) <= comment.LIMIT
+    assert "`report.md` of run 20260101-000000" in text.splitlines()[-1]
+
+
+def test_a_gate() -> None:
+    """Rules stand with their verdicts, the failed ones first; scenarios that may have got worse stand below them."""
+    shown = report(run_with(verdict="FAIL", gate=GATE), Level.SUMMARY)
+
+    assert [("FAIL", -0.1, -0.15, -0.05), ("INCONCLUSIVE", None, None, None), ("PASS", 0.0, None, None)] == [
+        (rule.verdict, rule.estimate, rule.low, rule.high) for (rule,) in rules(run_with(verdict="FAIL", gate=GATE))
+    ]
+    assert "the timings are of a saturated client" in [phrases.reason(rule) for (rule,) in said(shown, phrases.reason)]
+    assert [("shop-2", 1.0, 0.2, 0.01), ("shop-1", 1.0, 0.0, 0.04)] == [
+        (suspect.scenario, suspect.base, suspect.new, suspect.p) for _, suspect in said(shown, phrases.claim)
+    ]
+
+
+def rules(run: Run) -> list[tuple[Any, ...]]:
+    """Returns the values of the findings under `rule`."""
+    return [each.content.values for each in facts(report(run, Level.SUMMARY), "rule") if isinstance(each.content, Finding)]

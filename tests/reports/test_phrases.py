@@ -1,0 +1,73 @@
+"""Numbers of any section in words, and texts that each of them may have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Code, Measure
+from pytest_agentbench.stats.percentiles import latency_spread
+from tests.amounts import amounts
+from tests.made_runs import mean
+
+
+def test_means() -> None:
+    """A mean has its interval, or says that there is none, or that nothing was measured."""
+    assert "0.612 [0.571, 0.653]" == phrases.mean(mean(0.6123, 0.5712, 0.6528))
+    assert "0.500 (no interval)" == phrases.mean(mean(0.5, None, None))
+    assert "0.000 [0.000, 0.000]" == phrases.mean(mean(0.0, 0.0, 0.0))
+    assert "not measured" == phrases.mean(None)
+
+
+@pytest.mark.parametrize(
+    ("measure", "figure", "numbers"),
+    [
+        (Measure(None, "ms"), "not measured", []),
+        (Measure(0.0), "0.000", ["0.000"]),
+        (Measure(11.26, "ms", digits=1), "11.3", ["11.3 ms"]),
+        (Measure(0.959, "%"), "95.9 %", ["95.9 %"]),
+        (Measure(11.26, "ms", "median", 9.64, 10.91, 1, "p90 12.0 ms"), "11.3", ["11.3 ms", "95 %", "9.6", "10.9", "12.0 ms"]),
+        (Measure(0.5, low=0.25), "0.500", ["0.500"]),
+    ],
+    ids=["nothing", "zero", "unit", "share", "all", "half an interval"],
+)
+def test_measures(measure: Measure, figure: str, numbers: list[str]) -> None:
+    """A measure is its number with unit, interval and what else is to be known of it; the number can be had alone."""
+    assert figure == phrases.figure(measure)
+    assert numbers == amounts(phrases.measure(measure))
+
+
+def test_a_measure_in_words() -> None:
+    """The statistic stands behind the unit, the interval behind both, and what else is to be known last."""
+    measure = Measure(11.26, "ms", "median", 9.64, 10.91, 1, "of 9 calls")
+
+    assert "11.3 ms, median (95 % interval 9.6 to 10.9); of 9 calls" == phrases.measure(measure)
+    assert ("ms", "") == (phrases.unit_of(measure), phrases.unit_of(replace(measure, unit="%")))
+    assert "not measured" == phrases.measure(Measure(None, "ms"))
+
+
+def test_cells_with_intervals() -> None:
+    """A number of a table has its interval beside it, if there is one; two numbers of a spread stand in one cell."""
+    spread = latency_spread([1.0] * 20)
+    assert spread is not None
+
+    assert ("12.0 [11.0, 13.5]", "12.0") == (phrases.with_interval(12.0, (11.0, 13.5)), phrases.with_interval(12.0, None))
+    assert ("[11.0, 13.5]", "") == (phrases.brackets((11.0, 13.5)), phrases.brackets(None))
+    assert ["0.111", "0.889"] == amounts(phrases.ends(0.1111, 0.8888))
+    assert ("1.0, 1.0", "1.0, -", "-") == tuple(map(phrases.median_and_p95, (spread, replace(spread, p95=None), None)))
+
+
+def test_what_is_left_out() -> None:
+    """It is counted if there is any."""
+    assert (["4"], "", "") == (amounts(phrases.more(4)), phrases.more(0), phrases.more(-1))
+
+
+def test_what_others_say_is_marked() -> None:
+    """Commands, names of scenarios, and what a person or a program said are no words of ours."""
+    assert Code("a b", "scenario") == phrases.scenario("a b")
+    assert Code("pytest 'a b'", "command") == phrases.command(["pytest", "a b"])
+    assert Code("first") == phrases.first_line("first\nsecond")
+    assert (Code('{"seed": "ü"}', "command"), "none") == (phrases.settings({"seed": "ü"}), phrases.settings({}))
+    assert (Code("find, order, find"), Code("none")) == (phrases.tools(["find", "order", "find"]), phrases.tools([]))

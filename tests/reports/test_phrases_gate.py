@@ -1,0 +1,196 @@
+"""What a gate found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.gate.evidence import Evidence, Trial
+from pytest_agentbench.gate.verdict import judge_rules
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Code, plain, spans
+from pytest_agentbench.runs.verdicts import BaselineRun, RoundsResult, RuleResult
+from pytest_agentbench.session.gate import rule_result
+from pytest_agentbench.stats.multiple import Suspect
+from tests.amounts import amounts
+from tests.gate.evidences import asked, evidence, trial
+from tests.made_runs import gate_result
+from tests.made_runs import rule_result as made_rule
+
+
+def run(n: int = 100, ttft: float = 100.0, wrong: int = 0, trials: int = 3, **facts: Any) -> Evidence:
+    def one(scenario: int, number: int) -> Trial:
+        score = 0.0 if scenario < wrong else 0.5 + scenario % 5 / 10
+        return trial(scenario, score, number=number, ttft=ttft + Random(scenario).randrange(10))
+
+    return evidence((one(scenario, number) for number in range(trials) for scenario in range(n)), **facts)
+
+
+def rule(text: str, new: Evidence, base: Evidence | None = None) -> RuleResult:
+    return rule_result(judge_rules([asked(text)], new, {"shop": base} if base else {})[0])
+
+
+BOTH = ["100", "300", "300", "95 %"]
+ONE = ["100", "300", "95 %"]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "numbers", "basis"),
+    [
+        ("tsq.mean >= -0.1 vs baseline", "PASS of suite", ["+0.000", "-0.011", "+0.011", "-0.100", *BOTH], "trials, 95 % paired t"),
+        (
+            "tsq.mean >= -0.1 vs baseline of population",
+            "PASS of population",
+            ["+0.000", "-0.034", "+0.034", "-0.100", *BOTH],
+            "trials, 95 % adjusted t",
+        ),
+        (
+            "tsq.mean >= 0.5 of population",
+            "PASS of population",
+            ["0.700", "0.661", "0.727", "0.500", *ONE],
+            "trials, 95 % adjusted t",
+        ),
+        ("tsq.mean >= 0.5", "PASS of suite", ["0.700", "0.669", "0.728", "0.500", *ONE], "trials, 95 % between-scenario t"),
+        ("ttft.p50 <= 0.2s", "PASS", ["104.5 ms", "102.9 ms", "106.1 ms", "200.0 ms", *ONE, "19"], "calls, 95 % moving blocks of 19"),
+        (
+            "e2e.p50 <= +9% vs baseline",
+            "PASS",
+            ["+0.0 %", "-0.0 %", "+0.0 %", "+9.0 %", *BOTH, "14"],
+            f"calls, 95 % moving blocks of 14; {phrases.LOAD}",
+        ),
+        ("rollouts_per_hour >= -5% vs baseline", "FAIL", ["-10.0 %", "-5.0 %", "300"], "rollouts"),
+        ("rollouts_per_hour >= 1", "PASS", ["900.0", "1.000", "300"], "rollouts"),
+        ("infra_error.rate <= 2%", "PASS", ["0.00 %", "2.00 %", "300"], "rollouts"),
+        ("output_tokens_per_s >= 1", "INCONCLUSIVE", [], "INCONCLUSIVE"),
+    ],
+)
+def test_rules(text: str, verdict: str, numbers: list[str], basis: str) -> None:
+    """A rule has its verdict, estimate, interval and threshold in the metric's unit, and what they rest on."""
+    said = phrases.rule(rule(text, run(rates={"rollouts_per_hour": 900.0}), run()))
+    of_rule, _, found = said.partition(f"shop {text}: ")
+
+    assert "" == of_rule
+    assert found.startswith(verdict)
+    assert found.endswith(basis)
+    assert numbers == amounts(found)
+
+
+def test_rules_in_short() -> None:
+    """Without what it rests on, a rule is its text, its verdict, and the estimate with its interval."""
+    result = rule("tsq.mean >= -0.1 vs baseline", run(), run())
+
+    assert "shop tsq.mean >= -0.1 vs baseline: PASS of suite, +0.000 [-0.011, +0.011]" == phrases.result(result)
+    assert phrases.rule(result).startswith(phrases.result(result))
+
+
+def said(phrase: Callable[[RuleResult], str], *rules: RuleResult) -> list[bool]:
+    """Returns of which rules a phrase has something to say."""
+    return [bool(phrase(each)) for each in rules]
+
+
+def test_details() -> None:
+    """What could have been found, why nothing was decided, and what was left out."""
+    wide = rule("tsq.mean >= -0.01 vs baseline", run(), run())
+    small = rule("tsq.mean >= -0.01 vs baseline of population", run(n=2), run(n=2, wrong=1))
+    of_population = rule("tsq.mean >= -0.02 vs baseline of population", run(wrong=1), run())
+    nothing = rule("output_tokens_per_s >= 1", run())
+    part = rule("tsq.mean >= -0.05 vs baseline", run(n=90), run())
+    missed = rule("ttft.p50 <= 9s", run())
+
+    assert (["300", "0.011", "0.01", "4"], []) == (amounts(phrases.reason(wide)), [*wide.notes])
+    assert ["0.022", "4", "5", "0.011"] == amounts(phrases.power(wide))
+    assert ["", "", ""] == [each(wide) for each in (phrases.least_margin, phrases.p_worse, phrases.left_out_scenarios)]
+    assert (["1.000"], ["0.034"]) == (amounts(phrases.least_margin(small)), amounts(phrases.least_margin(of_population)))
+    assert "the run has no such number" == phrases.reason(nothing)
+    others = (phrases.power, phrases.least_margin, phrases.p_worse, phrases.left_out_scenarios)
+    assert [""] * 4 == [each(nothing) for each in others]
+    assert (["10"], True) == (amounts(phrases.left_out_scenarios(part)), "only in the baseline" in phrases.left_out_scenarios(part))
+    distance, *reliability = amounts(phrases.power(missed))
+    assert (True, ["4", "5"]) == (distance.endswith(" ms"), reliability)
+
+
+def test_a_rule_that_was_decided_has_no_reason() -> None:
+    """Of one whose interval holds the threshold, it is said of what there have to be more; that depends on its question."""
+    decided, suite, population = (
+        made_rule("tsq.mean >= 0.5", verdict, 0.5, of=of)
+        for verdict, of in (("PASS", "suite"), ("INCONCLUSIVE", "suite"), ("INCONCLUSIVE", "population"))
+    )
+
+    assert [False, True, True] == said(phrases.reason, decided, suite, population)
+    assert ("trials", "scenarios") == tuple(phrases.reason(each).split("more ")[1].split()[0] for each in (suite, population))
+
+
+def test_p_worse() -> None:
+    """The p-value is told if it was computed, and zero is one."""
+    known, zero, unknown = (made_rule("tsq.mean >= 0.5", "PASS", p_worse=p) for p in (0.04321, 0.0, None))
+
+    assert ["0.0432"] == amounts(phrases.p_worse(known))
+    assert [True, False] == said(phrases.p_worse, zero, unknown)
+
+
+def test_deterministic() -> None:
+    """The word of the suite stands in the verdict's line, with what it hides if it is wrong."""
+    asked_so = replace(asked("tsq.mean >= -0.001 vs baseline"), deterministic=True)
+    judged = rule_result(judge_rules([asked_so], run(), {"shop": run()})[0])
+    differing = judge_rules(
+        [asked_so], evidence([*(trial(i, 0.5 + i % 2 / 2 * (k % 2), number=k) for i in range(9) for k in (1, 2))]), {"shop": run()}
+    )
+
+    found = phrases.rule(judged).partition(": ")[2]
+    assert ["+0.000", "-0.001", "100", "300", "300", "1.2 %"] == amounts(found)
+    assert found.startswith("PASS of suite")
+    assert "300 trials, deterministic; " in found
+    assert ["+0.000", "1.2 %"] == amounts(phrases.result(judged).partition(": ")[2])
+    assert "the suite says that it is deterministic, but trials of 4 scenarios differ (1): judged as any other" in differing[0].notes
+
+
+def test_the_whole() -> None:
+    """The verdict comes first, then what it was compared with and what it overrules."""
+    gate = gate_result("FAIL", tests_below=1, baselines=dict.fromkeys(("shop", "bank"), BaselineRun("a", None, "")))
+    verdict, compared, overruled = phrases.gate(gate).split("; ")
+
+    assert ("FAIL", "compared with a") == (verdict, compared)
+    assert ["1"] == amounts(overruled)
+    assert ["PASS", "shown only: the tests decide"] == phrases.gate(gate_result("PASS", decides=False)).split("; ")
+    assert "PASS" == phrases.gate(gate_result("PASS"))
+    assert "FAIL" in phrases.gate_verdict(gate)
+
+
+def test_scenarios_that_got_worse() -> None:
+    """A claim has the score before and now, and its p-value; a ranking has no p-value."""
+    result, suspect = made_rule("tsq.mean >= -0.05 vs baseline", "FAIL"), Suspect("b-17", 0.9, 0.0, 0.001084, claimed=True)
+
+    name, change = phrases.change(result, suspect)
+    *same, p = spans(phrases.claim(result, suspect))
+    assert [name, change] == same
+    assert Code("b-17", "scenario") == name
+    assert (["0.900", "0.000"], ["0.00108"]) == (amounts(change), amounts(p))
+    assert plain(change).startswith(" tsq ")
+    assert ["1.000", "0.000"] == amounts(phrases.fall(replace(suspect, base=1.0)))
+
+
+def test_what_became_of_a_rule() -> None:
+    """Beside its text a rule has its verdict, the estimate with its interval, and why nothing was decided."""
+    failed = made_rule("x", "FAIL", -0.1, low=-0.15, high=-0.05)
+    open_one = made_rule("x", "INCONCLUSIVE", reason="the timings are of a saturated client")
+
+    assert "FAIL: -0.1 [-0.15, -0.05]" == phrases.found(failed)
+    assert "INCONCLUSIVE: nothing measured; the timings are of a saturated client" == phrases.found(open_one)
+    assert "PASS: 0" == phrases.found(made_rule("x", "PASS", 0.0))
+
+
+@pytest.mark.parametrize(
+    ("ran", "stands", "numbers"),
+    [(2, True, ["2", "5", "300"]), (5, False, ["5"]), (0, False, ["5"]), (3, False, ["3", "5"])],
+    ids=["stands", "all", "not one", "broken off"],
+)
+def test_rounds(ran: int, stands: bool, numbers: list[str]) -> None:
+    """It is said after how many of the rounds the verdict stands, and what that saved, or where they were broken off."""
+    rounds = RoundsResult(ran=ran, most=5, stands=stands, saved=300 if stands else 0, looks=())
+
+    assert numbers == amounts(phrases.rounds_of_trials(rounds))
+    assert ["PASS", phrases.rounds_of_trials(rounds)] == phrases.gate(gate_result("PASS"), rounds).split("; ")

@@ -1,0 +1,89 @@
+"""The answer of a run, and what disturbed it, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_agentbench.gate.exit_status import EXITS
+from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.runs.contents import Plan
+from pytest_agentbench.runs.verdicts import EarlierRuns
+from tests.amounts import amounts
+from tests.made_runs import gate_result, rule_result, run_of
+
+RULE = gate_result("PASS", rule_result("tsq.mean >= 0.8 of run", "PASS", 1.0))
+
+
+def test_a_headline() -> None:
+    """It has the verdict and its reason first, then the gate if that says something else, then scores and shares of rollouts."""
+    lost = [Rollout("shop", f"s{number}", "default", 1, "agent_error") for number in range(2)]
+    run = run_of(Rollout("shop", "s", "default", 1, "ok", scores={"tsq": Score(1.0)}), *lost, gate=RULE, verdict="FAIL", exit_status=1)
+
+    answer, gate, score, errors, left = phrases.headline(run).split("; ")
+
+    assert answer.startswith("FAIL, exit status 1: ")
+    assert answer.endswith(EXITS[1].text)
+    assert "gate PASS" == gate
+    assert score.startswith("shop tsq 0.333 [")
+    assert (["2", "3", "66.7 %"], True) == (amounts(errors), errors.endswith(phrases.ENDINGS["agent_error"]))
+    assert ["1", "3", "33.3 %"] == amounts(left)
+
+
+def test_a_suite_without_a_rule_is_named() -> None:
+    """A PASS names the suites that no rule and no threshold was about."""
+    run = run_of(Rollout("shop", "s", "default", 1, "ok", scores={"tsq": Score(1.0)}), gate=RULE)
+    silent = replace(run.suites["shop"], thresholds={"tsq.mean": 0.5})
+    both = replace(run, suites={**run.suites, "hle": silent})
+
+    verdict, *means, left = phrases.headline(run).split("; ")
+    assert ("PASS", ["1", "3", "33.3 %"]) == (verdict, amounts(left))
+    verdict, named, *means, _ = phrases.headline(both).split("; ")
+    assert ("PASS", True) == (verdict, named.endswith(" hle"))
+    assert ["shop tsq 1.000", "hle tsq 1.000"] == [text.partition(" [")[0].removesuffix(" (no interval)") for text in means]
+    failed = phrases.headline(replace(both, verdict="FAIL"))
+    assert " hle;" not in failed
+
+
+def test_many_suites() -> None:
+    """A headline names three suites, and counts the others; of silent ones too."""
+    run = run_of()
+    silent_suite = replace(run.suites["shop"], thresholds={})
+    many = replace(run, suites={f"s{number}": silent_suite for number in range(5)}, gate=RULE)
+
+    _, silent, *means, _ = phrases.headline(many).split("; ")
+
+    assert (True, ["2"]) == ("s0, s1, s2 " in silent, amounts(silent))
+    assert ["s0", "s1", "s2"] == [each.split()[0] for each in means[:3]]
+    assert ["2"] == amounts(means[3])
+
+
+def test_a_plan_of_which_all_ran() -> None:
+    """That all of it ran is no news."""
+    assert "PASS; shop tsq not measured" == phrases.headline(run_of(plan=Plan(3, 3, 0), gate=gate_result("PASS", rule_result("x", "PASS"))))
+
+
+@pytest.mark.parametrize(
+    ("runs", "failed", "place"),
+    [
+        (0, 0, ""),
+        (2, 0, ""),
+        (1, 1, "2nd"),
+        (2, 2, "3rd"),
+        (10, 3, "11th"),
+        (11, 3, "12th"),
+        (12, 3, "13th"),
+        (21, 1, "22nd"),
+        (111, 1, "112th"),
+    ],
+)
+def test_earlier_runs(runs: int, failed: int, place: str) -> None:
+    """If an earlier run was not PASS, it is told which run this is, and how many there were."""
+    text = phrases.earlier_runs(EarlierRuns(runs, ("x",) * failed))
+
+    assert ([place[:-2], str(failed)] if place else []) == amounts(text)
+    assert (f" {place} run " in text) == bool(place) == bool(text)
+    assert "" == phrases.earlier_runs(None)
+    assert not text or text in phrases.headline(run_of(earlier=EarlierRuns(runs, ("x",) * failed)))

@@ -1,0 +1,232 @@
+"""How backends served the calls, and what their servers say, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, Gauge, GpuUse, ServerCounts, ServingSummary
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.chosen_window import WindowSummary
+from pytest_agentbench.metrics.goodput import GoodputSummary
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRates, SteadyRollouts
+from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
+from pytest_agentbench.metrics.windows import InFlight
+from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread
+from tests.amounts import amounts
+from tests.made_runs import run_of
+
+NOTHING = run_of().performance
+READING = Stopwatch(verdict="ok", clean_share=1.0, read_lag_ms=0.02, client_queue_ms=1.25, tap_cpu=0.2)
+
+
+def nothing_but(**metrics: LatencySpread | float | None) -> PerformanceSummary:
+    """Nothing but some metrics."""
+    return replace(NOTHING, metrics={**NOTHING.metrics, **metrics})
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        ({}, ["ok"]),
+        ({"verdict": "warn", "reasons": ("a queue",)}, ["warn", "a queue"]),
+        ({"verdict": SATURATED, "reasons": ("a", "b")}, [f"{SATURATED}, timing gates are INCONCLUSIVE", "a; b"]),
+        ({"verdict": None}, ["no verdict", "no call was measured"]),
+    ],
+)
+def test_timings(keys: Json, parts: list[str]) -> None:
+    """The verdict comes first, then why it is not better, without figures; timings of a saturated client decide nothing."""
+    stopwatch = replace(READING, **keys)
+
+    assert parts == phrases.timing(stopwatch).split(": ")
+    assert phrases.timing(stopwatch) in phrases.timing_of_run(stopwatch)
+
+
+def test_trouble_with_timings() -> None:
+    """The first page has the verdict, and tells a client that could not keep up from timings of which some are of no use."""
+    warn, saturated = (phrases.timing_trouble(replace(READING, verdict=verdict)) for verdict in ("warn", SATURATED))
+
+    assert (True, True) == (warn.startswith("warn: "), saturated.startswith(f"{SATURATED}: "))
+    assert warn.removeprefix("warn") != saturated.removeprefix(SATURATED)
+
+
+@pytest.mark.parametrize(
+    ("keys", "parts"),
+    [
+        ({}, [["100.0 %"], ["0.02 ms"], ["1.2 ms"], ["20.0 %"]]),
+        ({"read_lag_ms": None, "client_queue_ms": None, "tap_cpu": None}, [["100.0 %"]]),
+        ({"tap_cpu": 0.0, "pool_cpu": 0.5}, [["100.0 %"], ["0.02 ms"], ["1.2 ms"], ["0.0 %"], ["50.0 %"]]),
+        (
+            {"clean_share": 0.9, "late_share": 0.05, "late_calls_share": 0.5, "client_queue_ms": None, "tap_cpu": None},
+            [["90.0 %"], ["5.0 %"], ["50.0 %"], ["0.02 ms"]],
+        ),
+        ({"clean_share": None}, [[]]),
+    ],
+)
+def test_evidence_of_timings(keys: Json, parts: list[list[str]]) -> None:
+    """What the verdict stands on, as far as it is known."""
+    text = phrases.timing_evidence(replace(READING, **keys))
+
+    assert parts == [amounts(part) for part in text.split(", ")]
+    assert bool(text) == bool(parts[0])
+
+
+def test_failed_calls() -> None:
+    """Failed calls are counted by kind, with what the kind means; one of a newer version is unknown."""
+    assert ("2 rate_limited: HTTP 429", "1 odd: unknown") == (phrases.failed_kind("rate_limited", 2), phrases.failed_kind("odd", 1))
+    failed = replace(NOTHING, calls=15, failed_calls={"cut": 8, "connect": 1})
+    assert ["9", "15", "8", "1"] == amounts(phrases.failed_calls(failed))
+    assert ["9", "15"] == amounts(phrases.failed_of_all(failed))
+    assert ("", "") == (phrases.failed_calls(NOTHING), phrases.failed_of_all(NOTHING))
+
+
+def test_goodput() -> None:
+    """Good calls of those that could be judged, what was missed, and what could not be judged."""
+    found = GoodputSummary({"ttft": 500.0, "e2e": 30_000.0}, 9, 1, 0, {"ttft": 0}, 0.9, 1.5)
+    all_good, missed, unknown = ["9", "10", "90.0 %", "1.50", "500 ms", "30000 ms"], replace(found, missed={"ttft": 1}), 2
+
+    assert all_good == amounts(phrases.goodput(found))
+    assert [*all_good, "1"] == amounts(phrases.goodput(missed))
+    assert [*all_good, "1", "2"] == amounts(phrases.goodput(replace(missed, unknown_calls=unknown)))
+
+
+def test_split() -> None:
+    """Every part has its share, and parts that are not there none."""
+    parts = ("decoding", "first_token", "tools", "client_queue", "agent")
+    split = {name: PartOfTime(share, 0.0, None) for share, name in enumerate(parts)}
+
+    texts = phrases.split(split).split(", ")
+
+    assert [f"{phrases.PARTS[name]} {share}00.0 %".replace(" 000.0", " 0.0") for share, name in enumerate(parts)] == texts
+    assert ["64.9 %"] == amounts(phrases.time_of("tools", PartOfTime(0.649, 0.0, None)))
+
+
+def test_dashes_are_explained() -> None:
+    """A percentile that is missing has a reason; if none is missing, there is nothing to explain."""
+    full = latency_spread([1.0] * 100)
+    assert full is not None
+
+    assert "" == phrases.few_values(nothing_but(ttft_ms=full))
+    assert ["10", "20", "100"] == amounts(phrases.few_values(nothing_but(ttft_ms=replace(full, p99=None))))
+    assert ("", ["12.0 ms"]) == (phrases.high_latency(None), amounts(phrases.high_latency(12.0)))
+
+
+def test_throughput() -> None:
+    """It says how much was served; what is not known is said to be unknown, which zero is not."""
+    rates: Json = {"output_tokens_per_s": 840.04, "rollouts_per_hour": 1234.5, "speedup": 12.345, "call_prefix_cache_hit_ratio": 0.5}
+    known, cold = (
+        replace(nothing_but(**rates, prefix_cache_hit_ratio=each), rollouts_in_flight=InFlight(48, 40.26)) for each in (0.754, 0.0)
+    )
+
+    assert ["840.0", "12.35", "1,234", "0.75", "0.50", "48", "40.3"] == amounts(phrases.throughput(known))
+    assert (["0", "0.0"], True) == (amounts(phrases.throughput(NOTHING)), "hit ratio unknown" in phrases.throughput(NOTHING))
+    assert "0.00" in amounts(phrases.throughput(cold))
+
+
+def test_a_rate_without_a_place_of_its_own() -> None:
+    """Each rate that is known stands in the throughput, unless it has a place of its own."""
+    named, others = (
+        {name: value for value, name in enumerate(registry.rates(), 1001) if (name in phrases.NAMED_METRICS) is is_named}
+        for is_named in (True, False)
+    )
+    text = phrases.throughput(nothing_but(**{name: float(value) for name, value in {**named, **others}.items()}))
+
+    assert all(f"{value:,}" in text for value in others.values())
+    assert f"{named['goodput_per_s']:,}" not in text
+    assert f"{named['calls_per_minute']:,}" not in text
+
+
+def test_calls() -> None:
+    """The calls behind the numbers have a time and the sources of their counts, failed ones their kinds."""
+    calls = replace(NOTHING, calls=350, span_s=12.34, token_sources={"usage": 350}, stamps={"user": 350})
+    failed = replace(calls, failed_calls={"cut": 2, "connect": 1}, token_sources={"usage": 1, "chunks": 1}, stamps={})
+
+    assert ["350", "12.3 s"] == amounts(phrases.calls(calls))
+    assert phrases.calls(calls).endswith("from usage, stamps: user")
+    assert ["350", "2", "1", "12.3 s"] == amounts(phrases.calls(failed))
+    assert "(2 cut, 1 connect)" in phrases.calls(failed)
+    assert phrases.calls(failed).endswith("from usage, chunks, stamps: none")
+    assert ["0", "350", "12.3 s"] == amounts(phrases.tokens_and_calls(calls))
+
+
+def test_steady() -> None:
+    """Rates have the time for which they held, or it is said that it never was so."""
+    window = (3.56, 0.684, 1074.5)
+    steady = SteadyRates(8, 0, SteadyRollouts(*window, rollouts_per_hour=2100.0), None)
+
+    of_rollouts, of_calls = phrases.steady(replace(NOTHING, steady=steady)).split("; ")
+    assert ["1,074.5", "2,100", "3.6 s", "68.4 %", "90 %", "8"] == amounts(of_rollouts)
+    assert (["90 %", "8"], True) == (amounts(of_calls), of_calls.startswith("never "))
+    _, of_calls = phrases.steady(replace(NOTHING, steady=replace(steady, calls=SteadyCalls(*window)))).split("; ")
+    assert ["1,074.5", "3.6 s", "68.4 %", "90 %", "8"] == amounts(of_calls)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls", "numbers"),
+    [(0.0, 0, ["5 s", "6 s", "4.0 s"]), (0.9, 0, ["5 s", "6 s", "0.9 s"]), (0.02, 2, ["2", "20.0 ms", "5 s", "6 s"])],
+)
+def test_a_window_with_little_in_it(seconds: float, calls: int, numbers: list[str]) -> None:
+    """That nothing was sent in it is said, with its ends and how long the run was; a short one is not of 0.0 s."""
+    unknown = dict.fromkeys(registry.rates())
+    text = phrases.chosen_window(WindowSummary(5.0, 6.0, seconds, 4.0, calls, 0, unknown, {}))
+
+    assert numbers == amounts(text)
+    assert text.startswith("- " if calls else "no")
+
+
+SERVING = ServingSummary(
+    looks=12,
+    every_s=1.0,
+    cpu_s=0.1,
+    longest_gap_s=1.2,
+    rounds=9,
+    resets=0,
+    prefix_cache=CacheHits(0.625, 5.0, 8.0, "vllm:prefix_cache_hits_total"),
+    kv_usage=Gauge(0.25, 0.5),
+    running=Gauge(3.25, 8.0),
+    waiting=Gauge(None, None),
+    preemptions=3.0,
+    server=ServerCounts(),
+    gpus={},
+    disagreements=(),
+    notes=(),
+)
+GPU = GpuUse(looks=9, used_mib_max=70_000, total_mib=81_559, sm_percent_mean=87.5, power_w_mean=None)
+
+
+def test_the_prefix_cache_of_a_server() -> None:
+    """Its hit ratio has the counter that it is from; preemptions are told if they are known."""
+    unknown = replace(SERVING, prefix_cache=CacheHits(None, None, None), preemptions=None)
+
+    assert (["0.62", "3"], True) == (
+        amounts(phrases.server_cache(SERVING)),
+        "(vllm:prefix_cache_hits_total)" in phrases.server_cache(SERVING),
+    )
+    assert ([], True) == (amounts(phrases.server_cache(unknown)), phrases.server_cache(unknown).endswith(" unknown"))
+    assert ["0.62", "0"] == amounts(phrases.server_cache(replace(SERVING, preemptions=0.0)))
+
+
+def test_the_load_of_a_server() -> None:
+    """Load is told as far as it is known, and not of too few looks."""
+    assert ["25.0 %", "50.0 %", "3.2", "8"] == amounts(phrases.server_load(SERVING))
+    assert phrases.server_load(SERVING).endswith("waiting unknown")
+    none, two = (phrases.server_load(replace(SERVING, rounds=rounds, kv_usage=Gauge(0.0, 0.0))) for rounds in (0, 2))
+    assert (["1 s"], ["2", "1 s"]) == (amounts(none), amounts(two))
+    assert phrases.server_load(replace(SERVING, rounds=3)) == phrases.server_load(SERVING)
+
+
+def test_what_disturbed_a_server() -> None:
+    """Counters that fell are counted if any did; a gap in the sampling has its length and the time between two looks."""
+    assert ("", ["2"]) == (phrases.counter_resets(SERVING), amounts(phrases.counter_resets(replace(SERVING, resets=2))))
+    assert ["3.9 s", "1 s"] == amounts(phrases.sampling_gap(replace(SERVING, longest_gap_s=3.9)))
+
+
+def test_gpus() -> None:
+    """Memory, use and power of a GPU are told as far as they are known, and not of too few looks."""
+    assert (["70,000", "81,559 MiB", "87.5 %"], True) == (amounts(phrases.gpu(GPU, 1.0)), "power unknown" in phrases.gpu(GPU, 1.0))
+    assert ["70,000", "81,559 MiB", "0.0 %", "512 W"] == amounts(phrases.gpu(replace(GPU, sm_percent_mean=0.0, power_w_mean=511.6), 1.0))
+    assert ["1", "1 s"] == amounts(phrases.gpu(replace(GPU, looks=1), 1.0))
+    assert ["70,000", "81,559 MiB"] == amounts(phrases.gpu(replace(GPU, sm_percent_mean=None), 1.0))

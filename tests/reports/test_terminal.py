@@ -1,0 +1,247 @@
+"""Documents on a terminal: in columns, folded to its width, a line each, or in one line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.records import Rollout, Score, ToolCall
+from pytest_agentbench.reports.columns import columns
+from pytest_agentbench.reports.document import (
+    AnyBlock,
+    Bullets,
+    Code,
+    Document,
+    Fact,
+    Figure,
+    Level,
+    Listing,
+    Measure,
+    Note,
+    Section,
+    Table,
+    heads,
+)
+from pytest_agentbench.reports.terminal import INDENT, headline_lines, lines, parts, rollout_lines, table_lines, write_run
+from tests.paper import Paper
+
+FIRST = Level.FIRST_PAGE
+
+
+class Coloured(Paper):
+    """A terminal that also has how each line is marked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[dict[str, bool]] = []
+
+    def write_line(self, line: str, **markup: bool) -> None:
+        super().write_line(line, **markup)
+        self.marks.append(markup)
+
+
+def document(*blocks: AnyBlock | Section, headline: Fact | None = None) -> Document:
+    return Document("A run", headline, (Section("A section", blocks),))
+
+
+def fact(label: str, content: Any, level: Level = FIRST, **how: Any) -> Fact:
+    return Fact(label, content, level=level, **how)
+
+
+def page(*blocks: AnyBlock | Section, width: int = 30, level: Level = FIRST) -> list[str]:
+    """Returns the lines of a report in so many columns."""
+    return [line.text for line in lines(document(*blocks), level, width)]
+
+
+def test_labels_and_texts() -> None:
+    """Labels stand in a column as wide as the longest, texts beside it: folded, cut or whole."""
+    assert [
+        "verdict    FAIL because of",
+        "           that",
+        "a_long_score 0.5",
+        "lowest     a question that...",
+        "go on with pytest --agentbench-resume=x --and=so on",
+    ] == page(
+        fact("verdict", "FAIL because of that"),
+        fact("a_long_score", "0.5"),
+        fact("lowest", "a question that is cut", one_line=True),
+        fact("go on with", Code("pytest --agentbench-resume=x --and=so on", "command")),
+    )
+
+
+def test_the_column_of_labels() -> None:
+    """It is as wide as the longest label, but no wider than a third of the terminal."""
+    wide = page(fact("a_very_long_score", "0.5"), fact("b", "1"), width=90)
+    narrow = page(fact("a_very_long_score", "0.5"), fact("b", "1"), width=36)
+
+    assert ["a_very_long_score 0.5", "b                 1"] == wide
+    assert ["a_very_long_score 0.5", "b            1"] == narrow
+
+
+def test_a_fact_without_a_label() -> None:
+    """It stands below the one before it."""
+    assert ["rule       FAIL", "           a reason"] == page(fact("rule", "FAIL"), fact("", "a reason"))
+
+
+def test_wide_characters() -> None:
+    """They take two columns each: in labels, in what is folded, in what is cut, and in tables."""
+    assert ["温度       1"] == page(fact("温度", "1"))
+    folded = page(fact("a", "日本 " * 12))
+    assert 12 == sum(line.count("日本") for line in folded)
+    assert all(columns(line) <= 30 for line in folded)
+    [short] = page(fact("a", "日本" * 12, one_line=True))
+    assert (True, True) == (short.endswith("..."), columns(short) <= 30)
+    assert ["a     n", "日本  1", "b     2"] == [*table_lines(Table(heads("a", ("n", 0)), (("日本", 1), ("b", 2))))]
+
+
+def test_what_is_no_first_page() -> None:
+    """With -v everything is one line, however long, below the title of its section."""
+    text = "so many words " * 20
+
+    assert ["A section", f"a           {text}".rstrip()] == page(fact("a", text), width=sys.maxsize, level=Level.FULL)
+    assert ["a          so many"] == page(fact("a", "so many"), width=30)
+
+
+def test_other_blocks() -> None:
+    """Lists have dashes, notes no label, listings a margin, pictures their path, and sections in sections their titles."""
+    blocks = (
+        Bullets(("one", ("two ", Code("b")))),
+        Note("a note"),
+        Listing("line 1\nline 2"),
+        Figure("A picture", "plots/a b.svg"),
+        Section("Inner", (Fact("a", Measure(1.5, "ms", digits=1)),)),
+    )
+
+    assert [
+        "A section",
+        "- one",
+        "- two b",
+        "a note",
+        f"{'':11} {INDENT}line 1",
+        f"{'':11} {INDENT}line 2",
+        "picture     A picture: plots/a b.svg",
+        "Inner",
+        "a           1.5 ms",
+    ] == page(*blocks, width=sys.maxsize, level=Level.FULL)
+
+
+TABLE = Table(
+    heads("metric", "better", ("run a", 1), ("run b", 1), "found"), (("ttft", "low", 1.25, None, "slower"), ("tsq", "high", 10, 2, ""))
+)
+
+
+def test_tables() -> None:
+    """Columns are as wide as they have to be, numbers stand on the right, and a dash is nothing."""
+    assert [
+        "metric  better  run a  run b  found",
+        "ttft    low       1.2      -  slower",
+        "tsq     high     10.0    2.0",
+    ] == [*table_lines(TABLE)]
+
+
+def test_tables_that_are_too_wide() -> None:
+    """They are written in parts, each of which begins with the columns that are repeated; rows without a value are left out of a part."""
+    table = Table(TABLE.columns, TABLE.rows, repeated=2)
+
+    assert [
+        "metric  better  run a",
+        "ttft    low       1.2",
+        "tsq     high     10.0",
+        "metric  better  run b",
+        "tsq     high      2.0",
+        "metric  better  found",
+        "ttft    low     slower",
+    ] == [*table_lines(table, 22)]
+
+
+@pytest.mark.parametrize(
+    ("width", "found"),
+    [(100, [[0, 1, 2, 3]]), (25, [[0, 1, 2], [0, 3]]), (1, [[0, 1], [0, 2], [0, 3]])],
+)
+def test_parts(width: int, found: list[list[int]]) -> None:
+    """In each part are as many columns as fit, and one beside the repeated ones at least."""
+    assert found == [*parts([5, 6, 7, 8], 1, width)]
+    assert [[0, 1]] == [*parts([5, 6], 2, 1)]
+
+
+def test_colours() -> None:
+    """A tone is a colour; the headline and titles are bold; what has no tone has no colour."""
+    paper = Coloured()
+    blocks = (Fact("a", "1", "bad"), Fact("b", "2", "open"), Fact("c", "3"), Note("d", "good"))
+
+    write_run(paper, document(*blocks, headline=Fact("verdict", "FAIL", "bad", level=Level.HEADLINE)), 1)
+
+    bold = {"bold": True}
+    assert [{**bold, "red": True}, bold, {"red": True}, {"yellow": True}, {}, {"green": True}] == paper.marks
+
+
+def verbosities(*blocks: AnyBlock) -> list[list[str]]:
+    """Returns the lines with -q, without an option, with -v and with -vv."""
+    written = []
+    for verbosity in (-1, 0, 1, 2):
+        paper = Paper()
+        write_run(paper, document(*blocks, headline=Fact("verdict", "PASS", level=Level.HEADLINE)), verbosity)
+        written.append(paper.lines)
+    return written
+
+
+def test_verbosities() -> None:
+    """Each option has more: -q the headline, no option the first page, -v all that is a line, and -vv tables too."""
+    quiet, first, full, verbose = verbosities(*(Fact(level.name, "x", level=level) for level in Level))
+
+    assert ["agentbench: PASS; x"] == quiet
+    assert ["= agentbench", "verdict     PASS", "HEADLINE    x", "FIRST_PAGE  x"] == first
+    assert (4, 5) == tuple(sum(line.endswith(" x") for line in each) for each in (full, verbose))
+    assert "A section" in full
+    assert verbosities(Fact("a", "b"))[3] == verbosities(Fact("a", "b"))[2]
+
+
+def test_one_line() -> None:
+    """With -q the headline and all that belongs to it is one line, and each command has a line of its own with its label."""
+    command, level = Code("pytest --agentbench-resume=x", "command"), Level.HEADLINE
+    report = document(
+        *(fact("rule", "rule FAIL", level), fact("go on with", command, level), fact("report", Code("a.md", "command"), level)),
+        *(Note("no fact", level=level), fact("more", "elsewhere")),
+        headline=fact("verdict", "FAIL\n::error::x", level),
+    )
+
+    assert [
+        "agentbench: FAIL\\n::error::x; rule FAIL",
+        "agentbench: go on with pytest --agentbench-resume=x",
+        "agentbench: report a.md",
+    ] == [*headline_lines(report)]
+    assert ["agentbench: a"] == [*headline_lines(document(fact("b", "a", level)))]
+
+
+def test_others_begin_no_line() -> None:
+    """Text of others begins no line of its own and no command, in facts and in what comes behind the report."""
+    paper = Paper()
+
+    write_run(paper, document(fact("model", "said\n::error::and more ::error::")), 0, 30, ["a\n::error::b\x1b[2J"])
+
+    assert [
+        "= agentbench",
+        "model      said\\n::error::and",
+        "           more \\::error::",
+        "a\\n::error::b\\x1b[2J",
+    ] == paper.lines
+
+
+def test_rollouts() -> None:
+    """With -v each rollout has its status, its scores or its reason, and its time; with -vv its tools."""
+    made = Rollout(
+        *("shop", "a", "default", 1, "ok"),
+        ended_ns=1_500_000_000,
+        scores={"tsq": Score(0.5)},
+        tool_calls=(ToolCall("find", {}, 1),),
+        expected=({"tool": "find"}, {"tool": "order"}),
+    )
+    lost = Rollout("shop", "b", "default", 1, "infra_error", reason="no GPU")
+
+    [line] = rollout_lines(made, with_tools=False)
+    assert ["shop[a]", "ok", "tsq", "0.500", "1.50", "s"] == line.split()
+    assert line == next(rollout_lines(made, with_tools=True))
+    assert ["expected", "find,", "order;", "actual", "find"] == [*rollout_lines(made, with_tools=True)][1].split()
+    assert ["shop[b]", "infra_error", "no", "GPU", "0.00", "s"] == next(rollout_lines(lost, with_tools=False)).split()
