@@ -34,6 +34,11 @@ def facts(report: Document, label: str) -> list[Fact]:
     return [each for each in report.blocks() if isinstance(each, Fact) and each.label == label]
 
 
+def under(report: Document, label: str) -> list[tuple[Any, ...]]:
+    """Returns the values of each finding under a label, from top to bottom."""
+    return [fact.content.values for fact in facts(report, label) if isinstance(fact.content, Finding)]
+
+
 def measure(report: Document, label: str) -> Measure:
     """Returns the only measure under a label."""
     [found] = {each.content for each in facts(report, label) if isinstance(each.content, Measure)}
