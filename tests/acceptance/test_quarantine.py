@@ -9,7 +9,7 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases, terminal
-from pytest_agentbench.reports.document import Level, say
+from pytest_agentbench.reports.document import Level, Note, say
 from pytest_agentbench.reports.sections.gate import document_of
 from pytest_agentbench.runs.run_file import read_run
 from tests.findings import gate_of, measure, reasons, report_of, rules, said, tables, under
@@ -53,6 +53,7 @@ def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
     [entry] = read_run(held.directory).suites["shop"].quarantined
     row = (say(phrases.scenario, "shop-1"), "ada", "2999-12-31", "the label is disputed", say(phrases.quarantine_tests, entry))
     assert [(row,)] == [table.rows for table in tables(report, "scenario") if table.columns[1].title == "owner"]
+    assert phrases.MEANS_WITH_QUARANTINED in [block.content for block in report.blocks() if isinstance(block, Note)]
     (skipped,) = [each for case in ET.parse(held.root / "junit.xml").getroot().iter("testcase") for each in case.iter("skipped")]
     assert ("pytest.xfail", f"{HELD}assert 0.000 >= 0.5") == (skipped.get("type"), skipped.get("message"))
 

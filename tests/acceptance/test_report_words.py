@@ -74,7 +74,7 @@ def test_the_richest_report(project: Project) -> None:
     report = report_of(project.directory)
     told = (phrases.sessions, phrases.gate, phrases.quarantined, phrases.scorer_failure, phrases.goodput, phrases.settings)
     assert [] == [phrase.__name__ for phrase in told if not said(report, phrase)]
-    assert ["agent"] == [*said(report, phrases.settings)[0][0]]
+    assert ["agent.max_turns"] == [*said(report, phrases.settings)[0][0]]
     assert any(row[1] == "infra_error" for table in tables(report, "scenario") for row in table.rows)
     assert any(row[0] == phrases.ADJUSTED for table in tables(report, "milliseconds") for row in table.rows)
     assert [] == python_in(project), result.ret

@@ -358,6 +358,7 @@ def test_other_tools_know_no_pause(project: Project, capsys: pytest.CaptureFixtu
     project.run("scenarios/shop", "-k", "shop-0")
     project.run("--agentbench-resume", "scenarios/shop")
 
+    capsys.readouterr()
     assert [0, 4] == [main(["show"]), main(["show", "--as", "aiperf"])]
     out, err = capsys.readouterr()
     assert 1 == len([line for line in out.splitlines() if line.startswith("resumed ")])
