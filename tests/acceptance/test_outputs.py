@@ -188,9 +188,10 @@ def fussy(scenario, rollout):
     result.assert_outcomes(passed=3, failed=2, errors=4)
     lines = result.stdout.str()
     assert "ScorerFailed: shop[shop-1]: no fussy, the scorer failed: KeyError: 'colour' (scorer.py:" in lines
-    assert re.search(
-        r"^no score    1 rollout: scorer fussy failed: KeyError: 'colour' \(scorer\.py:\d+\),\s+first in shop-1$", lines, re.MULTILINE
-    )
+    [(failure,)] = said(report_of(project.directory, Level.FIRST_PAGE), phrases.scorer_failure)
+    assert ("fussy", 1, "shop-1") == (failure.score, failure.rollouts, failure.first)
+    assert re.search(r"KeyError: 'colour' \(scorer\.py:\d+\)$", failure.error)
+    assert any(line.startswith("no score ") for line in page(result))
     assert 'errors="4" failures="2"' in (project.root / "junit.xml").read_text()
     assert "shop[shop-2]: infra_error: " in lines
     assert "out of memory" in lines
