@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -38,7 +39,7 @@ def gate_lines(text: str) -> list[str]:
     """From the verdict to the last line about a rule or a scenario that fell."""
     lines = [line.rstrip() for line in text.splitlines()]
     first = next(number for number, line in enumerate(lines) if line.startswith("gate  "))
-    return [line for line in lines[first:] if line.startswith(("gate  ", "rule  ", "worse  ", "fell  ", " " * 12))]
+    return [*itertools.takewhile(lambda line: line.startswith(("gate  ", "rule  ", "worse  ", "fell  ", " " * 12)), lines[first:])]
 
 
 HALF, CLOSE, LENIENT = "tsq.mean >= -0.5 vs baseline", "tsq.mean >= -0.05 vs baseline", "infra_error.rate <= 10%"
