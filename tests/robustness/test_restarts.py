@@ -59,7 +59,8 @@ def test_one_death(project: Project, start: Start, part: str, way: tuple[str, ..
     run = json.loads((background.directory / "run.json").read_text())
     assert {part: 1} == run["interruptions"]["deaths"]
     assert run["interruptions"]["attempts"] == sum(len(each.earlier_attempts) for each in background.rollouts)
-    assert f"interrupted {part} 1; " in background.output
+    told = said(report_of(background.directory, Level.FIRST_PAGE), phrases.interruptions)
+    assert [{part: 1}] == [each.interruptions.deaths for (each,) in told]
     assert not [pid for pid in background.seen if lives(pid)]
 
 
@@ -134,12 +135,6 @@ def test_fifteen_deaths(project: Project, start: Start, seed: int) -> None:
         assert [dict.fromkeys(PARTS, 5)] == [each.interruptions.deaths for (each,) in told]
     assert {"rollouts": 300, "finished": 300, "not_run": 0} == run["plan"]
     assert not [pid for pid in background.seen if lives(pid)]
-
-
-def line_of(output: str, beginning: str) -> str:
-    """The rest of the only line that begins so."""
-    (line,) = [line for line in output.splitlines() if line.startswith(beginning)]
-    return line.removeprefix(beginning)
 
 
 @WAYS
@@ -248,7 +243,7 @@ def test_a_session_that_is_broken_off(project: Project, start: Start, way: tuple
 
     assert 2 == background.ended(60), background.output
     assert not [pid for pid in background.seen if lives(pid)]
-    assert "go on with  pytest --agentbench-resume=" in background.output
+    assert " pytest --agentbench-resume=" in background.output
 
 
 DEADLY = """

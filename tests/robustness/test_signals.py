@@ -107,7 +107,7 @@ def test_ctrl_c_twice(project: Project, start: Start, way: tuple[str, ...]) -> N
     assert 2 == background.ended()
     assert [] == leftovers(background)
     assert "Traceback" not in background.output
-    assert "go on with  pytest --agentbench-resume=" in background.output
+    assert " pytest --agentbench-resume=" in background.output
     assert "no tests ran" not in background.output
     run = json.loads((background.directory / "run.json").read_text())
     assert (2, "INTERRUPTED", {"rollouts": 3, "finished": 1, "not_run": 2}) == (run["exit_status"], run["verdict"], run["plan"])
