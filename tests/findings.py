@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import AnyBlock, Bullets, Cell, Document, Fact, Finding, Level, Measure, Note, Section, Table, plain
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.runs.verdicts import GateResult
 
 
 def report_of(directory: Path, level: Level | None = None) -> Document:
@@ -39,6 +41,28 @@ def findings(report: Document) -> Iterator[Finding]:
 def facts(report: Document, label: str) -> list[Fact]:
     """Returns the facts under a label."""
     return [each for each in report.blocks() if isinstance(each, Fact) and each.label == label]
+
+
+def under(report: Document, label: str) -> list[tuple[Any, ...]]:
+    """Returns the values of each finding under a label, from top to bottom."""
+    return [fact.content.values for fact in facts(report, label) if isinstance(fact.content, Finding)]
+
+
+def gate_of(report: Document) -> GateResult:
+    """Returns the gate of which a report says the verdict."""
+    [(found, *_)] = said(report, phrases.gate)
+    assert isinstance(found, GateResult)
+    return found
+
+
+def rules(report: Document) -> list[tuple[str, str, str, float | None]]:
+    """Returns the suite, the text, the verdict and the estimate of each rule that a report is about."""
+    return [(rule.suite, rule.rule, rule.verdict, rule.estimate and round(rule.estimate, 3)) for (rule,) in under(report, "rule")]
+
+
+def reasons(report: Document) -> list[str]:
+    """Returns why rules could not be decided, as a report says it."""
+    return [phrases.reason(rule) for (rule,) in said(report, phrases.reason)]
 
 
 def measure(report: Document, label: str) -> Measure:

@@ -82,6 +82,12 @@ def without_waits(backend: Path) -> None:
     backend.write_text(re.sub(r"(ttft_ms|itl_ms): \d+", r"\1: 0", backend.read_text(encoding="utf-8")), encoding="utf-8")
 
 
+def page(result: pytest.RunResult) -> list[str]:
+    """Returns the lines of our section at the end of a session."""
+    first = next(number for number, line in enumerate(result.outlines) if line.strip("=") == " agentbench ")
+    return [*result.outlines[first + 1 : next(n for n in range(first + 1, len(result.outlines)) if result.outlines[n].startswith("=="))]]
+
+
 #: Where a project is, in the files of a run that several projects share.
 PLACE = "/place/of/the/project"
 

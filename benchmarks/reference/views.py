@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import hashlib
 import io
@@ -11,11 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from pytest_agentbench.cli.plain import PlainOutput
-from pytest_agentbench.reports import markdown, page, sweep
+from pytest_agentbench.cli.plain import PlainOutput, print_document
+from pytest_agentbench.reports import comment, markdown, page
+from pytest_agentbench.reports.annotations import commands
+from pytest_agentbench.reports.document import Document
 from pytest_agentbench.reports.page.shell import SCRIPTS, asset
-from pytest_agentbench.reports.sections import document
-from pytest_agentbench.reports.terminal import rollout_lines
+from pytest_agentbench.reports.sections import document, sweep
+from pytest_agentbench.reports.terminal import TerminalReporter, rollout_lines
 from pytest_agentbench.reports.terminal import write_run as print_run
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
@@ -25,7 +28,7 @@ from pytest_agentbench.runs.run_file import write_run
 from pytest_agentbench.sweep.levels import read_sweep
 from pytest_agentbench.sweep.verdict import Criteria, judgements
 
-WIDTH = 80  # columns of the terminal
+WIDTHS = (40, 80, 200)  # columns of the terminal
 MANY = 1000  # rollouts, from which on they are not all in the texts
 DIGITS = 10  # of a number: Python 3.12 adds floats otherwise than 3.11, and NumPy not alike everywhere
 
@@ -39,6 +42,8 @@ def views(run: Run, directory: Path) -> dict[str, bytes]:
     texts = {
         "run.json": (directory / "run.json").read_text(encoding="utf-8"),
         "report.md": markdown.write(run, directory).read_text(encoding="utf-8"),
+        "comment.md": comment.write(run, directory).read_text(encoding="utf-8"),
+        "annotations.txt": "\n".join(commands(run, directory)) + "\n",
         "terminal.txt": "\n".join(_terminal(run, directory)),
         "report.html": _page(page.write(run, directory).read_text(encoding="utf-8"), whole=run.plan.rollouts <= MANY),
     }
@@ -49,15 +54,32 @@ def views(run: Run, directory: Path) -> dict[str, bytes]:
     return {name: rounded(text).encode() for name, text in texts.items()}
 
 
+class MarkedOutput(PlainOutput):
+    """A terminal that writes the names of a line's colour and weight in front of it."""
+
+    def write_line(self, line: str, **markup: bool) -> None:
+        """Writes a line behind its marks."""
+        super().write_line(f"[{' '.join(markup)}] {line}" if markup else line)
+
+
 def _terminal(run: Run, directory: Path) -> Iterator[str]:
-    """The report of a session with -q, without an option, and with -vv, or -v if there are too many rollouts."""
+    """The report of a session with -q, in three widths without an option, in colours, and with -v and -vv if there is room for it."""
     report = document(RunView(run, directory, f"reports/{run.id}"))
-    for verbosity in (-1, 0, 2 if run.plan.rollouts <= MANY else 1):
+    outputs: list[tuple[str, TerminalReporter, int, int]] = [
+        ("-q", PlainOutput(), -1, WIDTHS[0]),
+        *((f"{width} columns", PlainOutput(), 0, width) for width in WIDTHS),
+        ("colours", MarkedOutput(), 0, WIDTHS[1]),
+        ("-v", PlainOutput(), 1, WIDTHS[1]),
+        *([("-vv", PlainOutput(), 2, WIDTHS[1])] if run.plan.rollouts <= MANY else []),
+    ]
+    for name, output, verbosity, width in outputs:
+        rollouts = [*_rollouts(directory, with_tools=verbosity > 1)] if verbosity > 0 else []
+        yield _printed(functools.partial(_print_run, name, output, report, verbosity, width, rollouts))
 
-        def write(verbosity: int = verbosity) -> None:
-            print_run(PlainOutput(), report, verbosity, WIDTH, _rollouts(directory, with_tools=verbosity > 1))
 
-        yield _printed(write)
+def _print_run(name: str, output: TerminalReporter, report: Document, verbosity: int, width: int, rollouts: list[str]) -> None:
+    print(f"$ {name}")
+    print_run(output, report, verbosity, width, rollouts)
 
 
 def _rollouts(directory: Path, *, with_tools: bool) -> Iterator[str]:
@@ -92,7 +114,7 @@ def _unpacked(block: str) -> str:
 
 def _sweep(directory: Path) -> str:
     measured, terms = read_sweep(directory), Criteria({})
-    return "\n".join(sweep.lines(measured, judgements(measured, terms), terms)) + "\n"
+    return _printed(lambda: print_document(sweep.document(measured, judgements(measured, terms), terms)))
 
 
 def rounded(text: str) -> str:

@@ -8,11 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_agentbench.gate.calibration import ScoreNoise
     from pytest_agentbench.gate.evidence import Evidence
     from pytest_agentbench.records import Scale
-
-SHOWN = 5  # scenarios
 
 
 def add(commands: Any) -> None:
@@ -28,11 +25,12 @@ def run_calibrate(options: argparse.Namespace) -> None:
     """YAML for suite.yaml; what speaks for it stands above, as comments."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.calibration import calibrate
+    from pytest_agentbench.reports import comparison_phrases
 
     group, runs = options.suite, [*_runs(options)]
     scores = [*dict.fromkeys(name for run in runs for trial in run.groups[group] for name in trial.scores)]
-    lines = [f"# {group}: suggested by {len(runs)} runs, {', '.join(run.facts.run for run in runs)}"]
-    lines += [f"# these runs do not have the same {part}, so that is in the numbers" for part in _differ(runs, group, "agent", "backend")]
+    remarks = [comparison_phrases.suggested_by(group, [run.facts.run for run in runs])]
+    remarks += map(comparison_phrases.not_the_same, _differ(runs, group, "agent", "backend"))
     if differing := [score for score in scores if len({frozenset(run.scored_by(group, score)) for run in runs}) > 1]:
         names = ", ".join(differing)
         raise ConfigError(f"{names} of these runs of {group} came about in different ways; `agentbench rescore` scores them again")
@@ -42,17 +40,18 @@ def run_calibrate(options: argparse.Namespace) -> None:
         if any(not scale.is_comparable(run.scale(group, score)) for run in runs):
             raise ConfigError(f"{score} of these runs of {group} is on different scales; `agentbench rescore` scores them again")
         if scale.limits is None:
-            lines.append(f"# {score} does not have both a least and a greatest value: nothing is suggested for it")
+            remarks.append(comparison_phrases.unlimited(score))
             continue
         try:
             noise = calibrate(runs, group, score)
         except ValueError as error:
             raise ConfigError(f"{group}: {error}") from error
-        lines += _noise_lines(score, noise, scale)
+        remarks += comparison_phrases.noise(score, noise, holds=_holds(noise.margin, scale))
         floor, sign = _in_hundredths(noise.floor, scale), "" if scale.falling else "-"
         thresholds += [f"  {score}: {floor:g}"] if _decides(floor, scale) else []
         thresholds += [f"  {score}.mean: {noise.limit:g}"] if noise.limit is not None and _decides(noise.limit, scale) else []
         rules += [f"  - {score}.mean {scale.sign} {sign}{noise.margin:g} vs baseline"] if _holds(noise.margin, scale) else []
+    lines = [f"# {remark}" for remark in remarks]
     for key, entries in (("thresholds", thresholds), ("gate", rules)):
         lines += [f"{key}:", *entries] if entries else []
     for line in lines:
@@ -80,26 +79,6 @@ def _runs(options: argparse.Namespace) -> Iterator[Evidence]:
 
 def _differ(runs: list[Evidence], group: str, *parts: str) -> list[str]:
     return [part for part in parts if len({frozenset(run.hashes(group, part)) for run in runs}) > 1]
-
-
-def _noise_lines(score: str, noise: ScoreNoise, scale: Scale) -> Iterator[str]:
-    means = ", ".join(f"{mean:.3f}" for mean in noise.means)
-    yield f"# {score}: means {means}, {max(noise.means) - min(noise.means):.3f} apart"
-    most = ", ".join(f"{each.scenario} {each.low:.2f} to {each.high:.2f}" for each in noise.flaky[:SHOWN])
-    yield f"# {len(noise.flaky)} of {noise.scenarios} scenarios were not always scored alike{f': {most}' if most else ''}" + (
-        ", ..." if len(noise.flaky) > SHOWN else ""
-    )
-    for margin, verdicts in noise.verdicts.items():
-        share = verdicts["FAIL"] / noise.pairs
-        yield (
-            f"# margin {margin:g}: of {noise.pairs} pairs of these runs {verdicts['PASS']} PASS, {verdicts['INCONCLUSIVE']} INCONCLUSIVE, "
-            f"{verdicts['FAIL']} FAIL: false alarms {share * 100:.1f} %"
-        )
-    if not _holds(noise.margin, scale):
-        yield "# no margin holds: more scenarios or trials make one"
-    if noise.fewest < 2:
-        yield "# one trial of a scenario does not show how trials vary; two or more on both sides do, and find smaller drops"
-    yield f"# promote a baseline of {3 * noise.fewest} trials or more, three times a run's: every later run shares what chance did to it"
 
 
 def _in_hundredths(score: float, scale: Scale) -> float:

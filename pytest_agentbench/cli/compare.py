@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.cli.plain import PlainOutput
+from pytest_agentbench.cli.plain import print_document, print_markdown
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,15 +28,14 @@ def add(commands: Any) -> None:
 
 def run_compare(options: argparse.Namespace) -> None:
     """The tables on standard output."""
-    from pytest_agentbench.reports.run_comparison import markdown, write_several
+    from pytest_agentbench.reports.sections.runs_compared import MOST, WIDTH, document, with_short_names
 
     runs = _read(options)
     details = options.details or len(runs.runs) == 2
     if options.format == "text":
-        write_several(PlainOutput(), runs, details=details)
-        return
-    for line in markdown(runs, details=details):
-        print(line)
+        print_document(document(with_short_names(runs), details=details, most=MOST), WIDTH)
+    else:
+        print_markdown(document(runs, details=details))
 
 
 def _read(options: argparse.Namespace) -> RunComparison:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.foreign import ForeignOutput, one_line
+
+if TYPE_CHECKING:
+    from pytest_agentbench.reports.document import Document
 
 
 class PlainOutput:
@@ -15,6 +19,23 @@ class PlainOutput:
 
     def write_line(self, line: str, **_markup: bool) -> None:
         print(one_line(line))
+
+
+def print_document(document: Document, width: int = sys.maxsize) -> None:
+    """Prints a report as a terminal shows it, in so many columns."""
+    from pytest_agentbench.reports.document import Level
+    from pytest_agentbench.reports.terminal import lines, write
+
+    write(PlainOutput(), lines(document, Level.FULL, width))
+
+
+def print_markdown(document: Document) -> None:
+    """Prints a report as Markdown."""
+    from pytest_agentbench.reports.document import Level
+    from pytest_agentbench.reports.markdown import lines
+
+    for line in lines(document, Level.VERBOSE):
+        print(line)
 
 
 def mean_text(value: float | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.cli.plain import PlainOutput
+from pytest_agentbench.cli.plain import PlainOutput, print_document
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.metrics.other_tools import PEERS
 
@@ -50,7 +50,8 @@ def run_show(options: argparse.Namespace) -> None:
 def _show_as(tool: str, directory: Path, run: Run) -> None:
     """Prints another tool's table of a run, or of each arm of a run with arms."""
     from pytest_agentbench.metrics.other_tools import load_peer
-    from pytest_agentbench.reports.peers import lines
+    from pytest_agentbench.reports.comparison_phrases import OF_RUN, of_arm
+    from pytest_agentbench.reports.sections.peers import document
     from pytest_agentbench.runs.journal import check_journal, read_index, read_journal
 
     check_journal(directory)
@@ -60,11 +61,10 @@ def _show_as(tool: str, directory: Path, run: Run) -> None:
     if (count := len({entry.session for entry in read_index(directory).entries.values()})) > 1:
         raise ConfigError(f"{directory} is of {count} sessions with pauses between them, which {tool} could not have measured")
     if run.ab:
-        for arm, calls in _calls_of_arms(directory, run):
-            print(*lines(peer(calls), f"of the arm {arm}, without the time of the others' turns"), sep="\n", end="\n\n")
+        print_document(document(tool, ((of_arm(arm), peer(calls)) for arm, calls in _calls_of_arms(directory, run))))
         return
     rollouts = (rollout for rollout in read_journal(directory) if rollout.kind == "scenario")
-    print(*lines(peer(call for rollout in rollouts for call in rollout.all_calls), "of this run"), sep="\n")
+    print_document(document(tool, [(OF_RUN, peer(call for rollout in rollouts for call in rollout.all_calls))]))
 
 
 def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LLMCall]]]:
@@ -89,6 +89,6 @@ def _moved(call: LLMCall, calendar: Calendar, session: int, started_ns: int) -> 
 
 def _show_profile(directory: Path) -> None:
     from pytest_agentbench.profile import read_profile
-    from pytest_agentbench.reports.profile import write_profile
+    from pytest_agentbench.reports.sections.profile import WIDTH, document
 
-    write_profile(PlainOutput(), read_profile(directory))
+    print_document(document(read_profile(directory)), WIDTH)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.cli.parser import option
+from pytest_agentbench.cli.plain import print_document
 from pytest_agentbench.cli.sessions import QUIET, run_session
 from pytest_agentbench.cli.what_if import counts
 from pytest_agentbench.errors import AgentbenchError, ConfigError
@@ -94,17 +95,18 @@ def run_sweep(options: argparse.Namespace) -> None:
 
 
 def _find(options: argparse.Namespace, terms: Criteria) -> None:
-    from pytest_agentbench.reports.sweep import greatest_text
+    from pytest_agentbench.reports.comparison_phrases import search_result
     from pytest_agentbench.sweep.search import search
 
     low, high = options.concurrency[0], options.concurrency[-1]
     found = search(lambda level: _measure(options, (low, level), terms), low, high)
-    print(f"search from {low} to {high}: {greatest_text(found, terms)}")
+    print(search_result(low, high, found, terms))
 
 
 def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: Criteria) -> Mapping[int, str]:
     """Runs one session and says what it measured; level -> verdict."""
-    from pytest_agentbench.reports.sweep import lines, write
+    from pytest_agentbench.reports.sections.sweep import document
+    from pytest_agentbench.reports.sweep import write
     from pytest_agentbench.sweep.levels import read_sweep
     from pytest_agentbench.sweep.verdict import judgements, verdicts
 
@@ -113,8 +115,7 @@ def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: C
     if not sweep.is_measured:
         raise SessionFailed(status)
     judged = judgements(sweep, terms)
-    for line in lines(sweep, judged, terms):
-        print(line)
+    print_document(document(sweep, judged, terms))
     output = options.output or directory / FOLDER
     print(f"wrote {', '.join(file.name for file in write(sweep, terms, output))} to {output}")
     return verdicts(judged)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.cli.plain import print_document
 from pytest_agentbench.errors import ConfigError
 
 
@@ -22,13 +23,11 @@ def add(commands: Any) -> None:
 def run_trend(options: argparse.Namespace) -> None:
     """A line for each regression and for what was left out, and the files that were written."""
     from pytest_agentbench.gate.trend import read_past, trend_of
-    from pytest_agentbench.reports.trend import change_text, write
+    from pytest_agentbench.reports.sections.trend import document
+    from pytest_agentbench.reports.trend import write
 
     trend = trend_of(read_past(options.directory))
-    for group, series, each in trend.regressions():
-        print(f"{each.kind}, {each.state}: {group} {series.metric} {change_text(series, each)} in {each.run}, against {each.reference}")
-    for one in trend.left_out:
-        print(f"left out: {one.source}: {one.why}")
+    print_document(document(trend))
     target = options.output or options.directory
     try:
         target.mkdir(parents=True, exist_ok=True)

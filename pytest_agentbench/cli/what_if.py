@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_agentbench.cli.parser import option
+from pytest_agentbench.cli.plain import print_document, print_markdown
 from pytest_agentbench.cli.termination import tidy_termination
 from pytest_agentbench.runs.option_values import names, number, objective, some_time
 from pytest_agentbench.simulation.question import MEASURED, MOCKER, ROUTERS, Question
 
-FORMATS = ("text", "markdown", "json")  # a writer for each is in `reports/what_if`
+FORMATS = ("text", "markdown", "json")
 
 _count = number(1)
 
@@ -84,7 +86,7 @@ def facts(text: str) -> Mapping[str, int | str]:
 
 def run_what_if(options: argparse.Namespace) -> None:
     """How far the simulation is from the run, a row for each setting, and which of them it tells apart."""
-    from pytest_agentbench.reports.what_if import WRITERS
+    from pytest_agentbench.reports.sections.what_if import document
     from pytest_agentbench.runs.run_file import find_run, read_run
     from pytest_agentbench.simulation.what_if import ask
 
@@ -100,5 +102,9 @@ def run_what_if(options: argparse.Namespace) -> None:
     )
     with tidy_termination():
         found = ask(directory, read_run(directory), question, say=lambda setting: print(f"replaying {setting}", file=sys.stderr))
-    for line in WRITERS[options.format](found):
-        print(line)
+    if options.format == "json":
+        print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+    elif options.format == "markdown":
+        print_markdown(document(found))
+    else:
+        print_document(document(found))

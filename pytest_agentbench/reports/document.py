@@ -115,6 +115,7 @@ class Table(Block):
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     repeated: int = 1  # columns that a terminal repeats if the others do not fit beside each other
+    tones: tuple[Tone, ...] = ()  # of each row, whose first cell a page colours; empty: no row has one
 
 
 @dataclass(frozen=True)
@@ -147,15 +148,38 @@ class Figure(Block):
     path: str  # relative to the report
 
 
-AnyBlock = Fact | Table | Bullets | Note | Listing | Figure
+@dataclass(frozen=True)
+class ChartPoint:
+    """A value with its interval, at a place of a chart."""
+
+    value: float
+    low: float | None
+    high: float | None
+    label: str  # a short text, which stands below the first point and the last one
+    about: Finding  # all that is known of the point
+    tone: Tone = ""
+    begins: bool = False  # a line stands at this point, because what follows was made in another way
+
+
+@dataclass(frozen=True)
+class Chart(Block):
+    """Values in their order, which a page draws. A terminal and Markdown have the content alone."""
+
+    title: str
+    content: Finding
+    points: tuple[ChartPoint, ...]
+
+
+AnyBlock = Fact | Table | Bullets | Note | Listing | Figure | Chart
 
 
 @dataclass(frozen=True)
 class Section:
-    """A subject of a report: a title and blocks, which may be sections themselves."""
+    """A subject of a report: a title, which may be empty, and blocks, which may be sections themselves."""
 
     title: Text
     blocks: tuple[AnyBlock | Section, ...]
+    folded: bool = False  # a page shows the title alone until the reader opens the section
 
     def at(self, level: Level) -> Section | None:
         """Returns what a reader of a level sees of the section; None if that is nothing."""

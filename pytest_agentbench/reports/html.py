@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from html import escape
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import NamedTuple
 
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.chart import svg
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
     Cell,
+    Chart,
     Code,
     Column,
     Content,
@@ -114,7 +116,8 @@ def _card(each: AnyBlock) -> str:
 def _section(section: Section, around: _Layout, depth: int) -> Iterator[str]:
     """Yields a section; its title is a heading of a depth, and the name of the tables in it."""
     layout, heading = around.inside(section), f"h{min(depth, 6)}"
-    yield f"<section><{heading}>{layout.text(section.title)}</{heading}>" if plain(section.title) else "<section>"
+    title = f"<{heading}>{layout.text(section.title)}</{heading}>" if plain(section.title) else ""
+    yield f"<details><summary>{title}</summary>" if section.folded else f"<section>{title}"
     run: list[_Placed] = []
     for each in section.blocks:
         if isinstance(each, Section):
@@ -124,14 +127,19 @@ def _section(section: Section, around: _Layout, depth: int) -> Iterator[str]:
         else:
             run.append((layout, each))
     yield from _blocks(run)
-    yield "</section>"
+    yield "</details>" if section.folded else "</section>"
+
+
+#: Blocks that make one element together if they follow each other -> where it begins and ends.
+LISTS: Mapping[type, tuple[str, str]] = {Fact: ('<dl class="facts">', "</dl>"), Chart: ('<div class="charts">', "</div>")}
 
 
 def _blocks(placed: Iterable[_Placed]) -> Iterator[str]:
-    """Yields blocks; facts that follow each other are one list of terms and descriptions."""
-    for is_fact, run in groupby(placed, key=lambda each: isinstance(each[1], Fact)):
+    """Yields blocks; facts that follow each other are one list of terms and descriptions, and charts stand in a grid."""
+    for kind, run in groupby(placed, key=lambda each: type(each[1])):
         parts = [layout.block(each) for layout, each in run]
-        yield from [f'<dl class="facts">{"".join(parts)}</dl>'] if is_fact else parts
+        opened, closed = LISTS.get(kind, ("", ""))
+        yield from [f"{opened}{''.join(parts)}{closed}"] if opened else parts
 
 
 class _Layout(NamedTuple):
@@ -148,20 +156,24 @@ class _Layout(NamedTuple):
         match each:
             case Fact():
                 term = f"<dt>{escape(one_line(each.label))}</dt>" if each.label else ""
-                return f"{term}<dd{_class(each.tone)}>{self.words(each.content)}</dd>"
+                shown = f"{term}<dd{_class(each.tone)}>{self.words(each.content)}</dd>"
             case Table():
                 head = "".join(f'<th scope="col"{_class_of(column)}>{escape(one_line(column.title))}</th>' for column in each.columns)
-                rows = "".join(self._row(row, each.columns) for row in each.rows)
+                rows = "".join(map(self._row, each.rows, repeat(each.columns), each.tones or repeat("")))
                 table = f'<table aria-label="{escape(self.titles[-1])}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-                return f'<div class="scroll">{table}</div>'
+                shown = f'<div class="scroll">{table}</div>'
             case Bullets():
-                return f"<ul>{''.join(f'<li>{self.words(item)}</li>' for item in each.items)}</ul>"
+                shown = f"<ul>{''.join(f'<li>{self.words(item)}</li>' for item in each.items)}</ul>"
             case Note():
-                return f'<p class="{each.tone or "soft"}">{self.words(each.content)}</p>'
+                shown = f'<p class="{each.tone or "soft"}">{self.words(each.content)}</p>'
             case Listing():
-                return f"<pre>{escape(block(each.text))}</pre>"
+                shown = f"<pre>{escape(block(each.text))}</pre>"
             case Figure():
-                return f"<p>{escape(one_line(each.title))}: <code>{escape(one_line(each.path))}</code></p>"  # the page may lie elsewhere
+                shown = f"<p>{escape(one_line(each.title))}: <code>{escape(one_line(each.path))}</code></p>"  # the page may lie elsewhere
+            case Chart():
+                caption = f'{escape(one_line(each.title))} <span class="soft">{self.words(each.content)}</span>'
+                shown = f'<figure class="chart"><figcaption>{caption}</figcaption>{"".join(svg(each))}</figure>'
+        return shown
 
     def words(self, content: Content) -> str:
         found = words_of(content)
@@ -170,10 +182,10 @@ class _Layout(NamedTuple):
     def text(self, found: Text) -> str:
         return "".join(self._code(part) if isinstance(part, Code) else escape(one_line(part)) for part in spans(found))
 
-    def _row(self, row: tuple[Cell, ...], columns: tuple[Column, ...]) -> str:
+    def _row(self, row: tuple[Cell, ...], columns: tuple[Column, ...], tone: str) -> str:
         first, *others = zip(row, columns, strict=True)
         cells = "".join(f"<td{_class_of(column)}>{self._cell(cell, column)}</td>" for cell, column in others)
-        return f'<tr><th scope="row"{_class_of(columns[0])}>{self._cell(*first)}</th>{cells}</tr>'
+        return f'<tr><th scope="row"{_class_of(columns[0], tone)}>{self._cell(*first)}</th>{cells}</tr>'
 
     def _cell(self, cell: Cell, column: Column) -> str:
         if cell is None:
@@ -191,8 +203,8 @@ class _Layout(NamedTuple):
 _Placed = tuple[_Layout, AnyBlock]
 
 
-def _class_of(column: Column) -> str:
-    return _class("number" if column.has_numbers else "")
+def _class_of(column: Column, tone: str = "") -> str:
+    return _class(f"{'number' if column.has_numbers else ''} {tone}".strip())
 
 
 def _class(name: str) -> str:

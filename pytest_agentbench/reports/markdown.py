@@ -13,6 +13,7 @@ from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
     Cell,
+    Chart,
     Code,
     Column,
     Content,
@@ -66,7 +67,8 @@ def lines(report: Document, level: Level, depth: int = 1) -> Iterator[str]:
 
 
 def _section(section: Section, depth: int) -> Iterator[str]:
-    yield from ("", f"{'#' * depth} {_text(section.title)}")
+    if title := _text(section.title):
+        yield from ("", f"{'#' * depth} {title}")
     before: AnyBlock | Section | None = None
     for each in section.blocks:
         if isinstance(each, Section):
@@ -92,6 +94,8 @@ def _block(each: AnyBlock, *, continues: bool) -> Iterator[str]:
             yield fenced(each.text)
         case Figure():
             yield f"![{prose(each.title.translate(_ROUND))}]({quote(each.path, errors='replace')})"
+        case Chart():
+            yield f"{_beginning(prose(each.title))}: {_words(each.content)}"
 
 
 def _words(content: Content) -> str:

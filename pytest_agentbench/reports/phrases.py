@@ -88,6 +88,7 @@ NO_CLAIM = f"a ranking, no claim: one takes {FEWEST} trials of a scenario on bot
 BY_CHANCE = "By Benjamini and Hochberg: one in ten of such a list is there by chance. They decide nothing."
 LEVEL_OF_LOOKS = "Each look has a level of its own, so that all of them together are as wrong as one at 95 %."
 SESSION_RATES = "Rates are over the time of all sessions, without the pauses between them."
+MEANS_WITH_QUARANTINED = "Means are with the scenarios in quarantine."
 MEANS_OF_TRIALS = "Commands, tokens and seconds are means of the agent's trials."
 SERVING_CALLS = "Serving metrics are of calls that reached the backend under test. Those to other endpoints, and judges', are here alone."
 DEFINITIONS: Text = (

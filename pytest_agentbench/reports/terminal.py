@@ -14,6 +14,7 @@ from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
     Cell,
+    Chart,
     Code,
     Column,
     Content,
@@ -136,6 +137,8 @@ class _Layout(NamedTuple):
                 yield from (Line(f"{'':<{self.column}} {INDENT}{one_line(text)}") for text in block.text.split("\n"))
             case Figure():
                 yield from self._labelled("picture", self.column, (f"{block.title}: ", Code(block.path, "command")))
+            case Chart():
+                yield from self._labelled(block.title, self.column, block.content)
 
     def fact(self, fact: Fact) -> Iterator[Line]:
         yield from (line._replace(tone=fact.tone) for line in self._labelled(fact.label, self.column, fact.content, cut_it=fact.one_line))
@@ -150,15 +153,20 @@ class _Layout(NamedTuple):
 
 
 def table_lines(table: Table, width: int = sys.maxsize) -> Iterator[str]:
-    """Yields a table; if its columns do not fit beside each other, in several parts, each of which begins with the same columns."""
+    """Yields a table; if its columns do not fit beside each other, in several parts, each of which begins with the same columns.
+
+    Rows without a value are left out of a part. The first column is cut if not even one other column fits beside it.
+    """
     header = [one_line(column.title) for column in table.columns]
     rows = [[one_line(cell_text(cell, column)) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
     widths = [max(map(columns, texts)) for texts in zip(header, *rows, strict=True)]
+    others = sum(widths[1 : table.repeated]) + max(widths[table.repeated :], default=0) + len(GAP) * table.repeated
+    widths[0] = min(widths[0], max(width - others, width // 3))
     for places in parts(widths, table.repeated, width):
         for row in (header, *rows):
             cells = [row[place] for place in places]
-            if row is header or any(cell not in ("", "-") for cell in cells[table.repeated :]) or len(places) == len(widths):
-                yield GAP.join(_padded(row[place], widths[place], table.columns[place]) for place in places).rstrip()
+            if row is header or any(cell not in ("", "-") for cell in cells[1:]) or len(places) == len(widths):
+                yield GAP.join(_padded(cut(row[place], widths[place]), widths[place], table.columns[place]) for place in places).rstrip()
 
 
 def parts(widths: Sequence[int], repeated: int, width: int) -> Iterator[list[int]]:

@@ -17,7 +17,7 @@ from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread, n
 
 
 @dataclass(frozen=True)
-class Measure:
+class SettingMetric:
     """A number of a setting."""
 
     name: str  # of a field of Figures
@@ -30,14 +30,14 @@ class Measure:
 
 #: In the order of the table.
 MEASURES = (
-    Measure("goodput_per_s", "goodput", "calls/s", 2, rising=True),
-    Measure("ttft_p50_ms", "TTFT p50", "ms", 1),
-    Measure("ttft_p99_ms", "TTFT p99", "ms", 1),
-    Measure("tpot_p50_ms", "TPOT p50", "ms", 2),
-    Measure("e2e_p50_ms", "E2E p50", "ms", 1),
-    Measure("e2e_p99_ms", "E2E p99", "ms", 1),
-    Measure("hit_ratio", "hit ratio", "", 3, rising=True, share=True),
-    Measure("duration_s", "duration", "s", 1),
+    SettingMetric("goodput_per_s", "goodput", "calls/s", 2, rising=True),
+    SettingMetric("ttft_p50_ms", "TTFT p50", "ms", 1),
+    SettingMetric("ttft_p99_ms", "TTFT p99", "ms", 1),
+    SettingMetric("tpot_p50_ms", "TPOT p50", "ms", 2),
+    SettingMetric("e2e_p50_ms", "E2E p50", "ms", 1),
+    SettingMetric("e2e_p99_ms", "E2E p99", "ms", 1),
+    SettingMetric("hit_ratio", "hit ratio", "", 3, rising=True, share=True),
+    SettingMetric("duration_s", "duration", "s", 1),
 )
 
 #: Objective of a call -> the simulator's option for it. Its `itl` is the mean of a call, which is TPOT here.
@@ -58,7 +58,7 @@ class Figures:
     duration_s: float  # seconds from the first request to the last answer
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # number -> its 95 % interval, as far as it has one
 
-    def value(self, measure: Measure) -> float | None:
+    def value(self, measure: SettingMetric) -> float | None:
         """The number of that name."""
         value: float | None = getattr(self, measure.name)
         return value

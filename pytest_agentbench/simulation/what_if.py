@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,10 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import mooncake
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.simulation.closed_loop import close_loop
-from pytest_agentbench.simulation.figures import MEASURES, Figures, Measure, measured, replayable, simulated, supported
+from pytest_agentbench.simulation.figures import MEASURES, Figures, SettingMetric, measured, replayable, simulated, supported
 from pytest_agentbench.simulation.question import MEASURED, MOCKER, Question
 from pytest_agentbench.simulation.ranks import distance, ranks
 from pytest_agentbench.simulation.replay import ENVIRONMENT, Simulator
@@ -54,9 +55,15 @@ class WhatIf:
     answers: Sequence[SettingEstimate]  # the run's own setting among them, where it is known
 
     @property
-    def measures(self) -> list[Measure]:
+    def measures(self) -> list[SettingMetric]:
         """The numbers that there are."""
         return [each for each in MEASURES if any(answer.figures.value(each) is not None for answer in self.answers)]
+
+    def as_json(self) -> Json:
+        """Returns the answer for programs. How far the simulation is off is a share of the number (0.17: 17 %), of shares a difference."""
+        shares = {each.name for each in self.measures if each.share}
+        off = {name: size if name in shares else math.expm1(size) for name, size in self.off.items()}
+        return {**asdict(self), "off": {name: size if math.isfinite(size) else None for name, size in off.items()}}
 
 
 def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None] = lambda _: None) -> WhatIf:

@@ -11,8 +11,9 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat_profile import events_of
 from pytest_agentbench.exports.nat_throughput import add_events
+from pytest_agentbench.gate.ab import mean_of
 from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.gate.values import LOST
+from pytest_agentbench.gate.values import LOST, samples
 from pytest_agentbench.metrics.frame import Slice
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.metrics.other_tools.nat import Throughput
@@ -20,12 +21,14 @@ from pytest_agentbench.metrics.places import Origin
 from pytest_agentbench.records import Rollout, RolloutKey, Scale, arm_of
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.stats.percentiles import percentile
 from pytest_agentbench.suites.arms import concurrencies
+from pytest_agentbench.sweep.knee import Operation
 from pytest_agentbench.tables import origins, places
 
 
 @dataclass(frozen=True)
-class Level:
+class SweepLevel:
     """The rollouts of one concurrency, but for those of its first block."""
 
     concurrency: int  # rollouts in flight
@@ -42,6 +45,10 @@ class Level:
     def failed_calls(self) -> int:
         return len(self.part.calls) - len(self.part.successful_calls)
 
+    def latency(self, metric: str, q: int) -> float | None:
+        """Returns a percentile of the calls in milliseconds, however few they are."""
+        return percentile(self.part.successful_calls[f"{metric}_ms"], q)
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -51,13 +58,23 @@ class Sweep:
     suite: str
     score: str  # the suite's main one
     scale: Scale  # of that score
-    levels: tuple[Level, ...]  # by concurrency
+    levels: tuple[SweepLevel, ...]  # by concurrency
     warm_up: Mapping[int, int]  # concurrency -> rollouts that were left out, being of its first block
 
     @property
     def is_measured(self) -> bool:
         """Whether anything is known of any level."""
         return any(trial.status not in LOST for level in self.levels for trial in level.trials)
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Throughput and latency of the levels that have both."""
+        measured = [(each, each.latency("e2e", 50), each.part.value("output_tokens_per_s")) for each in self.levels]
+        return [Operation(level.concurrency, rate, latency) for level, latency, rate in measured if latency and rate]
+
+    def quality(self, level: SweepLevel) -> float | None:
+        """Returns the mean of the main score at a level."""
+        return mean_of(samples(level.trials, self.score, self.scale))
 
 
 def read_sweep(directory: Path) -> Sweep:
@@ -78,7 +95,7 @@ def read_sweep(directory: Path) -> Sweep:
             add_events(throughputs[arm_of(key.variant)], len(known), sorted(events_of(place), key=lambda event: event.at))
             known.append(trial_of(place.rollout))
     part = reader.frame().scenarios()
-    levels = [Level(count, part.where(arm=arm), trials.get(arm, []), throughputs[arm]) for arm, count in own.items()]
+    levels = [SweepLevel(count, part.where(arm=arm), trials.get(arm, []), throughputs[arm]) for arm, count in own.items()]
     for level in levels:
         level.throughput.wall_s = level.part.seconds
     suites = {trial.suite for level in levels for trial in level.trials}
@@ -114,15 +131,12 @@ def _first_block(run: Run, arm: str) -> int:
     return sizes[0] if len(sizes) > 1 else 0
 
 
-def short_blocks(sweep: Sweep) -> Iterator[str]:
-    """A sentence for each level that most of the time had fewer rollouts in flight than it is called after."""
+def short_blocks(sweep: Sweep) -> Iterator[tuple[int, int]]:
+    """Yields concurrency and rollouts of a block of each level that most of the time had fewer rollouts in flight than it asked for."""
     for arm, concurrency in sorted(concurrencies(sweep.run.ab.arms if sweep.run.ab else ()).items(), key=itemgetter(1)):
         sizes = sorted(_block_sizes(sweep.run, arm))
         if sizes and sizes[len(sizes) // 2] < 2 * concurrency:
-            yield (
-                f"concurrency {concurrency} ran in blocks of {sizes[len(sizes) // 2]} rollouts, so for much of their time fewer "
-                "were in flight; a suite of more scenarios makes longer ones"
-            )
+            yield concurrency, sizes[len(sizes) // 2]
 
 
 def _block_sizes(run: Run, arm: str) -> list[int]:

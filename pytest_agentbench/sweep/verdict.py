@@ -10,7 +10,7 @@ from pytest_agentbench.gate.values import LOST, good_shares, samples, score_limi
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, judge
 from pytest_agentbench.stats.means import Interval, scenarios_interval
 from pytest_agentbench.stats.paired import compare
-from pytest_agentbench.sweep.levels import Level, Sweep
+from pytest_agentbench.sweep.levels import Sweep, SweepLevel
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def judgements(sweep: Sweep, terms: Criteria) -> list[LevelVerdict]:
     return [_judged(sweep, level, None if level is first else first, terms) for level in sweep.levels]
 
 
-def _judged(sweep: Sweep, level: Level, first: Level | None, terms: Criteria) -> LevelVerdict:
+def _judged(sweep: Sweep, level: SweepLevel, first: SweepLevel | None, terms: Criteria) -> LevelVerdict:
     share, speed = None, PASS
     if terms.slo:
         measured = good_shares(level.trials, terms.slo)
@@ -56,7 +56,7 @@ def _judged(sweep: Sweep, level: Level, first: Level | None, terms: Criteria) ->
     return LevelVerdict(level.concurrency, share, speed, quality, _lost(sweep, level))
 
 
-def _quality(sweep: Sweep, level: Level, first: Level, margin: float) -> Decision:
+def _quality(sweep: Sweep, level: SweepLevel, first: SweepLevel, margin: float) -> Decision:
     scale = sweep.scale
     new, base = (samples(each.trials, sweep.score, scale) for each in (level, first))
     decision = compare(new, base, margin, limits=score_limits(scale, new, base), higher_is_better=not scale.falling)
@@ -64,7 +64,7 @@ def _quality(sweep: Sweep, level: Level, first: Level, margin: float) -> Decisio
     return replace(decision, verdict=INCONCLUSIVE, reason=why) if why and decision.verdict == PASS else decision
 
 
-def _lost(sweep: Sweep, level: Level) -> int:
+def _lost(sweep: Sweep, level: SweepLevel) -> int:
     """Rollouts without the score; of a suite without scores, those that failed."""
     if not sweep.score:
         return sum(trial.status in LOST for trial in level.trials)
@@ -97,5 +97,5 @@ def _between(verdicts: Mapping[int, str], low: int | None, high: int | None) -> 
 
 
 def verdicts(judged: Sequence[LevelVerdict]) -> dict[int, str]:
-    """Level -> verdict."""
+    """SweepLevel -> verdict."""
     return {each.concurrency: each.verdict for each in judged}

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Document, Level, say
 from tests.engines import engine
+from tests.findings import facts, report_of, said
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 
@@ -32,6 +35,17 @@ def comparison(project: Project, metric: str) -> Json:
     return found[0]
 
 
+def compared_arms(report: Document) -> list[tuple[list[tuple[str, str]], str]]:
+    """Returns which arms a report says it compares: their names and values, the base first, and how they took turns."""
+    return [([(arm.name, arm.value) for arm in ab.arms], ab.order) for (ab,) in said(report, phrases.arms)]
+
+
+def shown(project: Project, metric: str, level: Level) -> list[tuple[str, float, float, str]]:
+    """Returns what a reader of a level is told of a metric: the arm, the value of its base, its own, and the finding."""
+    found = [each for _, each in said(report_of(project.directory, level), phrases.comparison) if each.metric == metric]
+    return [(each.new_arm, each.base, each.new, each.finding) for each in found]
+
+
 def arms(project: Project) -> list[str]:
     """Whose blocks there were, in their order."""
     return [block["arm"] for block in project.run_json["cache"]["blocks"]]
@@ -48,9 +62,8 @@ def test_a_slower_backend_is_found(project: Project) -> None:
     project.backend(name="quick")
     project.backend(name="slow", ttft_ms=150)
 
-    result = project.run("-v", "--agentbench-ab=a=quick,b=slow", "--agentbench-concurrency=6")
+    project.run("--agentbench-ab=a=quick,b=slow", "--agentbench-concurrency=6").assert_outcomes(passed=48)
 
-    result.assert_outcomes(passed=48)
     run = project.run_json
     assert [*AB_BA, "b", "a", "a", "b"] == arms(project)
     assert not any(one[0] < other[1] and other[0] < one[1] for one in spans(project, "a") for other in spans(project, "b"))
@@ -62,8 +75,9 @@ def test_a_slower_backend_is_found(project: Project) -> None:
     assert ("inconclusive" if doubtful else "slower") == ttft["finding"]
     assert ("no difference shown", 24, 1.0, 1.0) == (tsq["finding"], tsq["n"], tsq["base"], tsq["new"])
     assert all(arm["load_s"] > 0 and arm["prefix_cache"]["queried_tokens"] > 0 for arm in run["ab"]["arms"])
-    result.stdout.fnmatch_lines(["A/B * b (slow) against a (quick), interleaved", "a * 24 of 24 rollouts evaluable in 4 blocks, *"])
-    assert "## A/B: b (slow) against a (quick), interleaved" in (project.directory / "report.md").read_text()
+    report = report_of(project.directory, Level.FULL)
+    assert [([("a", "quick"), ("b", "slow")], "interleaved")] == compared_arms(report)
+    assert [("a", 24, 4), ("b", 24, 4)] == [(arm.name, arm.rollouts["ok"], arm.blocks) for (arm,) in said(report, phrases.arm)]
 
 
 def test_worse_answers_are_found(project: Project) -> None:
@@ -76,12 +90,11 @@ def test_worse_answers_are_found(project: Project) -> None:
     ]
     project.backend(wrong, name="bad")
 
-    result = project.run("-v", "--agentbench-ab=good,bad")
+    project.run("--agentbench-ab=good,bad").assert_outcomes(passed=12, failed=12)
 
-    result.assert_outcomes(passed=12, failed=12)
     tsq = comparison(project, "tsq")
     assert ("worse", 1.0, 0.0) == (tsq["finding"], tsq["base"], tsq["new"])
-    result.stdout.fnmatch_lines(["shop * tsq * 1.000 -> 0.000, *: bad is worse"])
+    assert [("bad", 1.0, 0.0, "worse")] == shown(project, "tsq", Level.FULL)
     project.run("--agentbench-ab=good,bad", "-k", "good").assert_outcomes(passed=12)
     assert "inconclusive" == comparison(project, "tsq")["finding"]
 
@@ -132,13 +145,14 @@ def test_stacks_that_do_not_fit_together(project: Project, monkeypatch: pytest.M
         stack(project, name=name, service={"gpus": 1})
     monkeypatch.setenv("AGENTBENCH_GPUS", "0")
     with own_folder(monkeypatch):
-        result = project.run("--agentbench-ab=one,two", "--agentbench-trials=2")
+        project.run("--agentbench-ab=one,two", "--agentbench-trials=2").assert_outcomes(passed=16)
 
-    result.assert_outcomes(passed=16)
     assert ["one", "one", "two", "two"] == arms(project)
     ab = project.run_json["ab"]
     assert ("in sequence", True) == (ab["order"], all(arm["load_s"] > 0 for arm in ab["arms"]))
-    result.stdout.fnmatch_lines(["not equal * one ran before two, *"])
+    assert ab["warnings"][0].startswith("one ran before two, ")
+    told = [fact.content for fact in facts(report_of(project.directory, Level.FIRST_PAGE), "not equal")]
+    assert [say(phrases.sentence, warning) for warning in ab["warnings"]] == told
 
 
 @WAYS
@@ -159,7 +173,9 @@ def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead:
     assert run["ab"]["arms"][dead]["failure"].startswith("arm gone: the backend 'url' is not there: ")
     assert {"inconclusive"} == {each["finding"] for each in run["ab"]["comparisons"]}
     assert all("arm gone: the backend 'url' is not there" in each["reason"] for each in run["ab"]["comparisons"])
-    result.stdout.fnmatch_lines(["            nothing is compared: *arm gone: *"])
+    report = report_of(project.directory, Level.FULL)
+    assert [["gone"]] == [[arm.name for arm in ab.arms if arm.failure] for (ab,) in said(report, phrases.lost_arms)]
+    assert [] == said(report, phrases.comparison)
     result.stdout.fnmatch_lines(["shop[[]shop-?-gone[]]: infra_error: arm gone: the backend 'url' is not there: *"])
 
 
@@ -210,9 +226,8 @@ def test_three_backends(project: Project) -> None:
     for name, waits_ms in (("first", 0), ("alike", 0), ("slow", 200)):
         project.backend(name=name, ttft_ms=waits_ms)
 
-    result = project.run("-v", "--agentbench-ab=first,alike,slow", "--agentbench-concurrency=4")
+    project.run("--agentbench-ab=first,alike,slow", "--agentbench-concurrency=4").assert_outcomes(passed=72)
 
-    result.assert_outcomes(passed=72)
     run = project.run_json
     names = {"first": "a", "alike": "b", "slow": "c"}
     assert "abc cba bca acb cab bac".replace(" ", "") == "".join(names[arm] for arm in arms(project))
@@ -222,9 +237,8 @@ def test_three_backends(project: Project) -> None:
     doubtful = run["stopwatch"]["verdict"] == SATURATED or "ttft.p50" in run["stopwatch"]["unusable"]
     assert ("inconclusive" if doubtful else "slower") == ttft["slow"]["finding"]
     assert [24, 24, 24] == [arm["rollouts"]["ok"] for arm in run["ab"]["arms"]]
-    sentence = "alike (alike), slow (slow) against first (first), interleaved"
-    result.stdout.fnmatch_lines([f"A/B * {sentence}", "shop * tsq * first 1.000 -> alike 1.000, *", "* tsq * first 1.000 -> slow 1.000, *"])
-    assert f"## A/B: {sentence}" in (project.directory / "report.md").read_text()
+    assert [([(name, name) for name in names], "interleaved")] == compared_arms(report_of(project.directory, Level.FULL))
+    assert [(arm, 1.0, 1.0, "no difference shown") for arm in ("alike", "slow")] == shown(project, "tsq", Level.FULL)
 
 
 @WAYS
@@ -242,8 +256,8 @@ def test_one_of_three_does_not_boot(project: Project, way: tuple[str, ...]) -> N
     assert tsq["gone"]["reason"].startswith("arm gone: the backend 'url' is not there: ")
     assert 0.95 == tsq["b"]["confidence"]
     assert "NOT MEASURED" == run["verdict"]
-    result.stdout.fnmatch_lines(["*not in these comparisons: arm gone: *", "shop * tsq * a 1.000 -> b 1.000, *"])
-    assert "-> gone" not in result.stdout.str()
+    assert 1 == len(said(report_of(project.directory, Level.FIRST_PAGE), phrases.lost_arms))
+    assert [("b", 1.0, 1.0, "no difference shown")] == shown(project, "tsq", Level.FIRST_PAGE) == shown(project, "tsq", Level.VERBOSE)
 
 
 def test_one_of_three_dies(project: Project) -> None:
@@ -436,17 +450,16 @@ def test_cold(project: Project) -> None:
 
     project.run(*options).assert_outcomes(passed=2)
     first, second = sorted(cached(project).values())  # with two workers either trial may be the first
-    result = project.run(*options, "-v", "--agentbench-cache=cold")
+    project.run(*options, "--agentbench-cache=cold").assert_outcomes(passed=2)
     cold = cached(project)
 
-    result.assert_outcomes(passed=2)
     assert 0 == first[0] < second[0]
     assert first == cold["shop-0"] == cold["shop-0-t2"]
     cache = project.run_json["cache"]
     assert ("cold", {}) == (cache["policy"], cache["salted"])
     assert 1 == len({block["prefix_cache"]["hit_ratio"] for block in cache["blocks"]})
     assert all(block["reset"][0].endswith("/reset_prefix_cache") for block in cache["blocks"])
-    result.stdout.fnmatch_lines(["cache       cold: 2 of 2 blocks began with a reset"])
+    assert 1 == len(said(report_of(project.directory, Level.FULL), phrases.cache))
 
 
 def test_salted(project: Project) -> None:
@@ -455,9 +468,8 @@ def test_salted(project: Project) -> None:
     project.backend(request_log="requests.jsonl")
     project.write("conftest.py", NO_RESET)
 
-    result = project.run("-v", "--agentbench-cache=cold", "--agentbench-concurrency=1")
+    project.run("--agentbench-cache=cold", "--agentbench-concurrency=1").assert_outcomes(passed=2)
 
-    result.assert_outcomes(passed=2)
     cache = project.run_json["cache"]
     salts = [block["salt"] for block in cache["blocks"]]
     systems = [json.loads(line)["messages"][0] for line in (project.root / "requests.jsonl").read_text().splitlines()]
@@ -465,7 +477,9 @@ def test_salted(project: Project) -> None:
     assert [("system", salt) for salt in salts for _ in range(2)] == [
         (each["role"], each["content"].partition("\n")[0]) for each in systems
     ]
-    result.stdout.fnmatch_lines(["cache       cold: 0 of 2 blocks began with a reset; prompts were salted, because * answers neither *"])
+    assert ("cold", [[], []]) == (cache["policy"], [block["reset"] for block in cache["blocks"]])
+    assert " answers neither " in cache["salted"][""]
+    assert 1 == len(said(report_of(project.directory, Level.FULL), phrases.cache))
 
 
 #: As if the engine had no such path, which most servers have not.
@@ -480,14 +494,14 @@ def test_primed(project: Project) -> None:
     """The first call of every scenario is made before measuring; it is in the journal, and in no score, count or timing."""
     project.suite(scenarios=4)
 
-    result = project.run("-v", "--agentbench-cache=primed", "--agentbench-concurrency=1")
+    project.run("--agentbench-cache=primed", "--agentbench-concurrency=1").assert_outcomes(passed=4)
 
-    result.assert_outcomes(passed=4)
     run, primers = project.run_json, [each for each in project.rollouts if each.kind == "primer"]
     assert [("ok", 1)] * 4 == [(each.status, len([call for call in each.calls if not call.error_kind])) for each in primers]
     assert (4, 4, 8) == (run["plan"]["finished"], run["suites"]["shop"]["rollouts"]["ok"], run["performance"]["calls"])
     assert all(calls[0] > 0 for calls in cached(project).values())
-    result.stdout.fnmatch_lines(["cache       primed: 4 of 4 first calls were made before measuring"])
+    assert [(4, 4)] == [(block["primed"], block["rollouts"]) for block in run["cache"]["blocks"]]
+    assert 1 == len(said(report_of(project.directory, Level.FULL), phrases.cache))
 
 
 #: Asks for models before its first call, as some SDKs do, and is content with one answer.
@@ -504,10 +518,10 @@ def test_an_agent_that_looks_at_models_first(project: Project) -> None:
     project.suite(scenarios=2, agent={"kind": "./agent.py:run"}, test="def test_tools(rollout): pass\n")
     project.write("scenarios/shop/agent.py", LOOKING_FIRST)
 
-    result = project.run("-v", "--agentbench-cache=primed")
+    project.run("--agentbench-cache=primed").assert_outcomes(passed=2)
 
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["cache       primed: 2 of 2 first calls were made before measuring"])
+    cache = project.run_json["cache"]
+    assert ("primed", [(2, 2)]) == (cache["policy"], [(block["primed"], block["rollouts"]) for block in cache["blocks"]])
 
 
 def test_a_policy_is_part_of_the_setup(project: Project) -> None:

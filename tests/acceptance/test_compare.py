@@ -14,9 +14,12 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.gate.run_pair import read, setup_changes
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.comparison_phrases import same_scores
 from pytest_agentbench.runs.identity import PARTS
 from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity
 from pytest_agentbench.suites.models import ModelUse
+from tests.findings import report_of, said
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.small_stacks import PASSES, own_folder, stack
 from tests.web import QuietHandler, serving
@@ -103,10 +106,10 @@ def test_what_is_printed(shop: Project, capsys: Capture) -> None:
 
     assert 0 == main(["compare", old.name, "latest"])
 
-    said = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     wanted = [
         old.name,
-        "setup",
+        "Setup",
         "code        dirty: false -> true",
         "backend     spec.script: ",
         "options     concurrency: 8 -> 2",
@@ -115,18 +118,18 @@ def test_what_is_printed(shop: Project, capsys: Capture) -> None:
         "rollouts ",
         "tsq  ",
         f"  vs {old.name}",
-        "speed, ms",
+        "Speed, ms",
         "TTFT p50 ",
         "rollouts/h ",
         "shop: scenarios that differ (1), tsq and how many trials passed",
         "shop-1 ",
-        "how to read it",
-        "speeds of ",
+        "How to read it",
+        "- speeds of ",
     ]
-    lines = iter(said)
-    assert [] == [start for start in wanted if not any(line.startswith(start) for line in lines)], "\n".join(said)
-    assert "another number of rollouts in flight: 8 and 2" in " ".join(said)
-    cells = {line.split()[0]: line.split()[1:] for line in said if line.startswith(("shop-1 ", "tsq "))}
+    lines = iter(printed)
+    assert [] == [start for start in wanted if not any(line.startswith(start) for line in lines)], "\n".join(printed)
+    assert "another number of rollouts in flight: 8 and 2" in " ".join(" ".join(printed).split())
+    cells = {line.split()[0]: line.split()[1:] for line in printed if line.startswith(("shop-1 ", "tsq "))}
     assert {"tsq": ["1.000", "0.889"], "shop-1": ["1.000", "1/1", "0.667", "1/1"]} == cells
 
 
@@ -136,9 +139,9 @@ def test_equal_runs_are_said_to_be_equal(shop: Project, capsys: Capture) -> None
 
     assert 0 == main(["compare", str(old), str(new)])
 
-    said = capsys.readouterr().out.splitlines()
-    assert "the same    everything" in said
-    assert "every scenario of shop that is compared has the same tsq in all runs" in said
+    printed = capsys.readouterr().out.splitlines()
+    assert "the same    everything" in printed
+    assert f"- {same_scores('shop', ['tsq'])}" in printed
 
 
 def test_a_run_that_is_not_there(shop: Project, capsys: Capture) -> None:
@@ -214,7 +217,7 @@ def test_the_model_that_was_asked_for(shop: Project, obliging: str, capsys: Capt
     assert ((), (sentence,)) == (old.facts.backend.warnings, new.facts.backend.warnings)
     assert (ModelUse("big", "small", 3), ModelUse("small", "small", 3)) == new.facts.backend.models
     assert f"model `{asked}`" in report
-    assert f"> {sentence}" in report
+    assert (sentence,) in said(report_of(shop.directory), phrases.sentence)
     assert 0 == main(["compare", str(first), str(shop.directory)])
     told = capsys.readouterr().out.splitlines()
     assert f"model       name: small -> {asked} ({shop.directory.resolve().name})" in " ".join(told)

@@ -7,6 +7,11 @@ import shutil
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from pytest_agentbench.reports.numbers import significant
+from tests.findings import report_of, said
 from tests.project import Project
 
 PRICES = {"currency": "USD", "input": 2.0, "cached_input": 1.0, "output": 10.0}
@@ -24,7 +29,7 @@ def test_costs(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     project.backend(prices=PRICES)
     project.suite(scenarios=3)
 
-    result = project.run("-v", *RULES, "scenarios/shop")
+    project.run(*RULES, "scenarios/shop")
 
     run, calls = project.run_json, [call for rollout in project.rollouts for call in rollout.calls]
     prompt, output, cached = (
@@ -38,11 +43,13 @@ def test_costs(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert {"USD": efficiency["cost"]} == run["costs"]
     assert pytest.approx(1000 / efficiency["tokens_per_rollout"]) == efficiency["score_per_1k_tokens"]
     assert ["PASS"] * 3 == [rule["verdict"] for rule in run["gate"]["rules"] if rule["kind"] == "rate"]
-    told = "efficiency  tokens/rollout *, s/rollout *, score/1k tok *, score/s *, cost * USD, cost/rollout * USD, cost/pass * USD"
-    result.stdout.fnmatch_lines([told])
-    report = (project.directory / "report.md").read_text()
-    assert "\nEfficiency: tokens/rollout " in report
-    assert "\nTokens cost 0.0" in report
+    report = report_of(project.directory, Level.FULL)
+    [(told,)] = said(report, phrases.efficiency)
+    words = phrases.efficiency(told)
+    assert [] == [
+        metric for metric in registry.efficiency().values() if f"{metric.title} {significant(efficiency[metric.name])}" not in words
+    ]
+    assert [({"USD": efficiency["cost"]},)] == said(report, phrases.costs_of_all)
     assert 'agentbench_cost_per_pass{suite="shop"}' in (project.directory / "metrics.txt").read_text()
     shutil.copytree(project.directory.resolve(), project.root / "reports" / "again")
     assert 0 == main(["compare", "latest", "again"])
@@ -56,7 +63,7 @@ def test_prices_change_no_rollout(project: Project) -> None:
     project.suite(scenarios=2)
     project.run("scenarios/shop")
     assert ({}, None) == (project.run_json["costs"], project.run_json["suites"]["shop"]["efficiency"]["cost"])
-    assert "Tokens cost" not in (project.directory / "report.md").read_text()
+    assert [] == said(report_of(project.directory), phrases.costs_of_all)
 
     project.backend(prices=PRICES)
     result = project.run("--agentbench-resume", "scenarios/shop")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.reports.document import Level
+from tests.findings import gate_of, report_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,4 +43,6 @@ def test_the_gate_of_the_readme(banking: Path) -> None:
     assert (0, 0, 0) == (run.returncode, promote.returncode, gate.returncode), run.stdout + promote.stderr + gate.stdout
     assert "wrote reports/baselines/banking.jsonl" in promote.stdout
     assert "whole runs will be INCONCLUSIVE" not in promote.stdout
-    assert re.search(r"^gate +PASS; compared with ", gate.stdout, re.MULTILINE)
+    told = gate_of(report_of((banking / "reports" / "latest").resolve(), Level.FIRST_PAGE))
+    assert ("PASS", ["banking"]) == (told.verdict, [*told.baselines])
+    assert re.search(r"^gate +PASS\b", gate.stdout, re.MULTILINE)

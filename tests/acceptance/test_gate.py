@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.gate.baselines import default_baseline, read_evidence, write_baseline
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Document, Level, say
+from tests.findings import facts, gate_of, reasons, report_of, rules, said, tables, under
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 pytestmark = pytest.mark.slow
@@ -40,6 +44,11 @@ def gate(project: Project) -> Json:
     return found
 
 
+def first_page(project: Project) -> Document:
+    """Returns what the terminal says of the last run."""
+    return report_of(project.directory, Level.FIRST_PAGE)
+
+
 @WAYS
 def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
     """Two of twenty scenarios fell below their threshold: they have a letter of their own, and the session passes with its margin."""
@@ -48,19 +57,18 @@ def test_the_gate_decides(gated: Project, way: tuple[str, ...]) -> None:
     result = gated.run(*way, "scenarios/shop", "--agentbench-baseline=before", "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
 
     assert 0 == result.ret
-    result.stdout.fnmatch_lines(
-        [
-            "gate * PASS; compared with 2*; 2 tests below a threshold,*",
-            "rule * shop tsq.mean >= -0.5 vs baseline: PASS of suite, -0.100*",
-            "*== 18 passed, 2 below in *",
-        ]
-    )
+    result.stdout.fnmatch_lines(["*== 18 passed, 2 below in *"])
     if not way:
         result.stdout.fnmatch_lines(["scenarios/shop/test_shop.py .bb.*"])
     found = gate(gated)
     assert ("PASS", 2, ["shop"], True) == (found["verdict"], found["tests_below"], found["compared"], found["decides"])
     assert ("PASS", 0) == (gated.run_json["verdict"], gated.run_json["exit_status"])
-    assert "## Gate: PASS; compared with 2" in (gated.directory / "report.md").read_text()
+    before = json.loads((gated.root / "reports" / "before" / "run.json").read_text())["id"]
+    for level in (Level.FIRST_PAGE, Level.VERBOSE):
+        report = report_of(gated.directory, level)
+        told = gate_of(report)
+        assert ("PASS", 2, [before]) == (told.verdict, told.tests_below, [base.run for base in told.baselines.values()])
+        assert [("shop", "tsq.mean >= -0.5 vs baseline", "PASS", -0.1)] == rules(report)
 
 
 def test_a_regression(gated: Project) -> None:
@@ -70,16 +78,14 @@ def test_a_regression(gated: Project) -> None:
     result = gated.run("scenarios/shop", "--agentbench-baseline=before")
 
     assert 1 == result.ret
-    result.stdout.fnmatch_lines(
-        [
-            "gate * FAIL; *20 tests below*",
-            "rule * shop tsq.mean >= -0.05 vs baseline: FAIL of suite, -1.000 *",
-            "fell        shop-0 tsq 1.000 -> 0.000",
-            "            a ranking, no claim: one takes 5 trials of a scenario on both sides",
-            "*== 20 below in *",
-        ]
-    )
-    assert "### Fell: a ranking, no claim" in (gated.directory / "report.md").read_text()
+    result.stdout.fnmatch_lines(["*== 20 below in *"])
+    for level in (Level.FIRST_PAGE, Level.VERBOSE):
+        report = report_of(gated.directory, level)
+        assert ("FAIL", 20) == (gate_of(report).verdict, gate_of(report).tests_below)
+        assert [("shop", "tsq.mean >= -0.05 vs baseline", "FAIL", -1.0)] == rules(report)
+        assert ("shop-0", 1.0, 0.0) == next((each.scenario, each.base, each.new) for _, each in said(report, phrases.change))
+        assert [] == said(report, phrases.claim)
+        assert phrases.NO_CLAIM in [fact.content for fact in facts(report, "")]
     assert "FAIL" == gated.run_json["verdict"]
 
 
@@ -92,10 +98,11 @@ def test_inconclusive(gated: Project, option: tuple[str, ...], status: int) -> N
     result.stdout.fnmatch_lines(
         [
             "agentbench: shop: `tsq.mean >= -0.05 vs baseline` is a margin too small for 20 scenarios with 1 trial: *=4 can",
-            "gate * INCONCLUSIVE*",
-            "            no score differs in 20 rollouts, which rules out a drop of 0.161;",
         ]
     )
+    assert "INCONCLUSIVE" == gate_of(first_page(gated)).verdict
+    [reason] = reasons(first_page(gated))
+    assert reason.startswith("no score differs in 20 rollouts, which rules out a drop of 0.161;")
 
 
 def test_infra_errors(gated: Project) -> None:
@@ -106,7 +113,8 @@ def test_infra_errors(gated: Project) -> None:
 
     result.assert_outcomes(passed=19, errors=1)
     assert CANNOT_MEASURE == result.ret
-    result.stdout.fnmatch_lines(["gate * INCONCLUSIVE*", "*1 of 20 rollouts ended as infra_error, more than 2 %"])
+    assert "INCONCLUSIVE" == gate_of(first_page(gated)).verdict
+    assert "1 of 20 rollouts ended as infra_error, more than 2 %" in reasons(first_page(gated))
     allowed = gated.run("scenarios/shop", "--agentbench-baseline=before", MARGIN, "--agentbench-gate=infra_error.rate <= 10%")
     assert CANNOT_MEASURE == allowed.ret
     assert "PASS" == gate(gated)["verdict"]
@@ -121,7 +129,8 @@ def test_lost_rollouts(gated: Project) -> None:
     )
 
     assert CANNOT_MEASURE == result.ret
-    result.stdout.fnmatch_lines(["gate * INCONCLUSIVE*", "* of 20 planned rollouts were not run*"])
+    assert "INCONCLUSIVE" == gate_of(first_page(gated)).verdict
+    assert any(" of 20 planned rollouts were not run" in reason for reason in reasons(first_page(gated)))
 
 
 def test_a_dead_backend(gated: Project) -> None:
@@ -139,11 +148,11 @@ def test_tests_decide(gated: Project) -> None:
     gated.backend(TWO_WRONG)
     options = ("scenarios/shop", "--agentbench-baseline=before", "--agentbench-verdict=tests")
 
-    result = gated.run("-v", *options, "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
+    result = gated.run(*options, "--agentbench-gate=tsq.mean >= -0.5 vs baseline")
 
     result.assert_outcomes(passed=18, failed=2)
     assert 1 == result.ret
-    result.stdout.fnmatch_lines(["gate * PASS*shown only: the tests decide"])
+    assert ("PASS", False) == (gate_of(first_page(gated)).verdict, gate_of(first_page(gated)).decides)
     both = [{"name": name, "arguments": {"item": "lamp"}} for name in ("find_item", "order_item")]
     gated.backend([{"match": {"turn": 0}, "tool_calls": both}, {"text": "Done."}])  # TSQ 0.67: no test is below its threshold
     assert 0 == gated.run(*options, "--agentbench-gate=tsq.mean >= 0.95").ret
@@ -205,11 +214,13 @@ def test_a_gate_in_the_suite(gated: Project) -> None:
     without = gated.run("scenarios/shop")
 
     without.assert_outcomes(passed=18, failed=2)
-    without.stdout.fnmatch_lines(["gate * INCONCLUSIVE", "*there is no baseline; --agentbench-baseline names one"])
+    assert ("INCONCLUSIVE", {}) == (gate_of(first_page(gated)).verdict, gate_of(first_page(gated)).baselines)
+    assert any("there is no baseline; --agentbench-baseline names one" in reason for reason in reasons(first_page(gated)))
     write_baseline(read_evidence(gated.root / "reports" / "before"), "shop", default_baseline("shop", gated.root / "reports"))
     result = gated.run("scenarios/shop")
     assert 0 == result.ret
-    result.stdout.fnmatch_lines(["gate * PASS*", "*== 18 passed, 2 below in *"])
+    assert "PASS" == gate_of(first_page(gated)).verdict
+    result.stdout.fnmatch_lines(["*== 18 passed, 2 below in *"])
 
 
 @pytest.mark.parametrize(
@@ -254,12 +265,15 @@ def test_variants(project: Project) -> None:
 
 
 def test_quiet(gated: Project) -> None:
-    """-q says the verdict and what did not pass in its one line."""
+    """-q says the verdict of the run, that of the gate, and what did not pass, in one line before that of the report."""
     result = gated.run("-q", "scenarios/shop", "--agentbench-baseline=before")
 
-    result.stdout.fnmatch_lines(
-        ["agentbench: INCONCLUSIVE; shop tsq 1.000 [[]*[]]; gate INCONCLUSIVE; shop tsq.mean >= -0.05 vs baseline: INCONCLUSIVE*"]
-    )
+    report = report_of(gated.directory, Level.HEADLINE)
+    assert [("shop", "tsq.mean >= -0.05 vs baseline", "INCONCLUSIVE", 0.0)] == rules(report)
+    assert ["INCONCLUSIVE"] == [told.verdict for (told,) in said(report, phrases.gate_verdict)]
+    line = next(line for line in result.outlines if line.startswith("agentbench: "))
+    assert ["INCONCLUSIVE"] * 3 == re.findall("INCONCLUSIVE", line)
+    assert ["agentbench: report"] == [line[:18] for line in result.outlines if line.startswith("agentbench: ")][1:]
 
 
 BANKING = Path(__file__).parents[2] / "scenarios" / "banking"
@@ -303,14 +317,16 @@ def test_reports_and_gate_have_one_interval(project: Project) -> None:
     project.backend([*wrong, *FIND_THEN_ANSWER])
 
     result = project.run("-v", "scenarios/shop", "--agentbench-ci=gitlab")
+    assert result.ret == project.run_json["exit_status"]
     (rule,), mean = gate(project)["rules"], project.run_json["suites"]["shop"]["scores"]["tsq"]["mean"]
     interval = f"{mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
 
     assert ("clustered adjusted t", 12) == (mean["method"], mean["clusters"])
     assert tuple(rule[name] for name in ("low", "high", "method")) == pytest.approx(tuple(mean[name] for name in ("low", "high", "method")))
-    assert f"{interval} mean, 95 % interval of the population over 24 scenarios in 12 clusters" in result.stdout.str()
-    for report in ("report.md", "comment.md"):
-        assert interval in (project.directory / report).read_text()
+    [(told,)] = said(report_of(project.directory, Level.FULL), phrases.score)
+    assert ("population", 24, 12, mean["low"], mean["high"]) == (told.of, told.scenarios, told.clusters, told.low, told.high)
+    for text in (result.stdout.str(), *((project.directory / report).read_text() for report in ("report.md", "comment.md"))):
+        assert interval in text
     assert f"{mean['low']}" in (project.directory / "metrics.txt").read_text()
 
 
@@ -319,21 +335,24 @@ def test_pass_rates(gated: Project, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     gated.backend(TWO_WRONG)
 
     rule = "pass^2 >= 0.95"
-    result = gated.run("scenarios/shop", "--agentbench-trials=2", "-v", f"--agentbench-gate={rule}", "--agentbench-gate=pass@2 >= 0.4")
+    gated.run("scenarios/shop", "--agentbench-trials=2", f"--agentbench-gate={rule}", "--agentbench-gate=pass@2 >= 0.4")
 
-    result.stdout.fnmatch_lines(
-        [
-            "passed      0.900 [[]*[]] of the trials, those with tsq >= 0.5; pass@2 0.900 [[]*[]], pass^2 0.900 [[]*[]]; 95 % intervals",
-            f"rule        shop {rule}: INCONCLUSIVE of suite, 0.900 [[]*[]] against 0.950; 20 scenarios, 40 trials, *",
-            "rule        shop pass@2 >= 0.4: PASS of suite, 0.900 [[]*[]] against 0.400; *",
-        ]
-    )
-    report = (gated.directory / "report.md").read_text()
-    assert "| `shop-1` | 0 of 2 | 0.000 to 0.842 |\n| `shop-2` | 0 of 2 | 0.000 to 0.842 |\n\n18 scenarios passed in all" in report
+    report = report_of(gated.directory, Level.VERBOSE)
+    [(passes, scale)] = said(report, phrases.passes)
+    assert ("tsq", ">=", 0.5) == (passes.score, scale.sign, passes.floor)
+    assert [0.9] * 3 == [each.value for each in (passes.pass_all[0], passes.pass_at[-1], passes.pass_all[-1])]
+    assert [2, 2] == [passes.pass_at[-1].k, passes.pass_all[-1].k]
+    assert [("shop", rule, "INCONCLUSIVE", 0.9), ("shop", "pass@2 >= 0.4", "PASS", 0.9)] == rules(report)
+    assert [(0.95, 20, (40, 0)), (0.4, 20, (40, 0))] == [(each.threshold, each.n, each.trials) for (each,) in under(report, "rule")]
+    found = [(each.scenario, each.passed, each.trials, f"{each.low:.3f}", f"{each.high:.3f}") for each in passes.scenarios]
+    assert [(name, 0, 2, "0.000", "0.842") for name in ("shop-1", "shop-2")] == found
+    cells = [values for row in tables(report, "scenario")[0].rows for values in (row[1], row[2])]
+    assert cells == [cell for each in passes.scenarios for cell in (say(phrases.solved, 0, 2), say(phrases.ends, each.low, each.high))]
+    assert [(18, True)] == [(each.always, left <= 0) for each, left in said(report, phrases.always_passed)]
     assert [("passes", "suite")] * 2 == [(each["kind"], each["of"]) for each in gate(gated)["rules"]]
     monkeypatch.chdir(gated.root)
     assert 0 == main(["gate", "latest", "--gate", rule])
-    assert f"rule        shop {rule}: INCONCLUSIVE of suite, 0.900 [" in capsys.readouterr().out
+    assert re.search(rf"^rule  .*{re.escape(rule)}.* INCONCLUSIVE .* 0\.900 \[", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_pass_rate_without_a_floor(project: Project) -> None:
@@ -359,8 +378,11 @@ def test_which_scenarios_got_worse(project: Project) -> None:
     before = project.directory.name
     project.backend(TWO_WRONG)
 
-    result = project.run("scenarios/shop", "--agentbench-trials=5", f"--agentbench-baseline={before}")
+    project.run("scenarios/shop", "--agentbench-trials=5", f"--agentbench-baseline={before}")
 
-    result.stdout.fnmatch_lines(["worse       shop-1 tsq 1.000 -> 0.000", "worse       shop-2 tsq 1.000 -> 0.000", "shop * 40 rollouts*"])
-    result.stdout.no_fnmatch_line("fell *")
-    assert "### Got worse\n\n- shop-1 tsq 1.000 -> 0.000 (p 0.00397)\n- shop-2 tsq" in (project.directory / "report.md").read_text()
+    for level in (Level.FIRST_PAGE, Level.VERBOSE):
+        report = report_of(project.directory, level)
+        claims = [(each.scenario, each.base, each.new, f"{each.p:.3g}") for _, each in said(report, phrases.claim)]
+        assert [(name, 1.0, 0.0, "0.00397") for name in ("shop-1", "shop-2")] == claims
+        assert not facts(report, "fell")
+    assert 40 == sum(project.run_json["suites"]["shop"]["rollouts"].values())

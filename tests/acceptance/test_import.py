@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import yaml  # noqa: F401 - here, once: pytester forgets what a test imports, and libyaml's part of it does not load twice
 
 from pytest_agentbench.cli import main
+from pytest_agentbench.reports import markdown
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.run_file import read_run
 from tests.exports.nat_job import call, item, tool, write_job
@@ -48,8 +50,9 @@ def test_an_import_is_a_run(job: Path, capsys: Capture) -> None:
     assert 0 == main(["show", "nat-job_1"])
     shown = capsys.readouterr().out
     report = Path("reports/nat-job_1/report.md").read_text()
-    assert all(f"imported    {note}" in shown and f"- {note}" in report for note in notes)
-    assert "stopwatch   warn: the toolkit stamped events in the agent's own process" in shown
+    assert notes and all(note in shown and markdown.prose(note) in report for note in notes)
+    assert re.search(r"^stopwatch .*the toolkit stamped events in the agent's own process", shown, re.MULTILINE)
+    assert "warn" == read_run(Path("reports/nat-job_1")).stopwatch.verdict
     assert 0 == main(["show", "nat-job_1", "--as", "nat"])
     assert "Total LLM Calls" in capsys.readouterr().out
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
 from tests.engines import engine
+from tests.findings import facts, report_of, said
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.router import Router, routing
 
@@ -22,7 +25,7 @@ def test_banking(project: Project) -> None:
     """The shipped suite runs with the agent that is judged, on the embedded engine; drafts and judge are told apart from the work."""
     project.shipped("banking")
 
-    result = project.run("-v", "scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=10")
+    result = project.run("scenarios/banking", "--agentbench-agent=self_evaluating", "--agentbench-limit=10")
     suite, rollouts = project.run_json["suites"]["banking"], project.rollouts
 
     result.assert_outcomes(passed=10)
@@ -36,10 +39,12 @@ def test_banking(project: Project) -> None:
     assert sum(len(rollout.calls) for rollout in rollouts) == project.run_json["performance"]["calls"]
     assert project.run_json["performance"]["split"]["judge"]["share"] > 0
     assert [] == [each for each in project.run_json["serving"]["disagreements"] if "counts" in each]
-    result.stdout.fnmatch_lines(
-        ["drafts * of 10 rollouts (* each), * with an accepted one", "drafts * tsq 0.* of the first drafts*", "judge * calls,*"]
-    )
-    assert "- drafts: tsq 0." in (project.directory / "report.md").read_text()
+    report = report_of(project.directory, Level.FULL)
+    assert [(10, suite["drafts"]["drafts"])] == [(each.rollouts, each.drafts) for (each,) in said(report, phrases.drafts)]
+    assert [*suite["drafts"]["scores"]] == [name for _, name in said(report, phrases.draft_score)]
+    assert "tsq" in suite["drafts"]["scores"]
+    assert [suite["roles"]["judge"]["calls"]] == [use.calls for (use,) in said(report, phrases.role)]
+    assert 1 == len(facts(report, "judge"))
 
 
 @pytest.mark.slow

@@ -7,62 +7,72 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.project import FIND_THEN_ANSWER, WAYS, Project
+from pytest_agentbench.reports import phrases, terminal
+from pytest_agentbench.reports.document import Document, Level
+from pytest_agentbench.reports.sections import document
+from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.runs.run_file import read_run
+from tests.findings import measure, report_of, said, tables
+from tests.project import FIND_THEN_ANSWER, WAYS, Project, page
 
 #: How pytest's tracebacks name a place in this package.
 OUR_FRAME = re.compile(r"pytest_agentbench/\S+\.py:\d+")
 
 
+def shown(project: Project) -> Document:
+    """Returns the report of the last run, whose directory is named as from the project's root."""
+    return document(RunView(read_run(project.directory), project.directory, f"reports/{project.directory.name}"))
+
+
+def rollouts(project: Project, *, with_tools: bool) -> list[str]:
+    """Returns what the terminal shows of the last run's rollouts, in the order of letters."""
+    return sorted(line for each in project.rollouts for line in terminal.rollout_lines(each, with_tools=with_tools))
+
+
 @WAYS
 def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
-    """-q says it in one line, without it there is a page, -v has everything and each rollout, -vv each rollout's tools."""
+    """-q says it in one line and names the report, without it there is a page, -v has everything and each rollout, -vv each one's tools."""
     project.suite(scenarios=2, expected=("find_item", "order_item"))
-    rollout, tools = "  shop[[]shop-?[]]  ok  tsq 0.667  * s", "      expected find_item, order_item; actual find_item"
 
-    quiet = project.run(*way, "-q", "scenarios/shop").stdout
-    quiet.fnmatch_lines(["agentbench: PASS; shop tsq 0.667 * (reports/*/report.md)"])
-    assert 1 == quiet.str().count("agentbench")
+    quiet = project.run(*way, "-q", "scenarios/shop")
+    assert [*terminal.headline_lines(shown(project))] == [line for line in quiet.outlines if "agentbench" in line]
+    assert 2 == quiet.stdout.str().count("agentbench:")
+    assert f"reports/{project.directory.name}/report.md" in quiet.stdout.str()
 
-    normal = project.run(*way, "scenarios/shop").stdout
-    normal.fnmatch_lines(
+    normal = project.run(*way, "scenarios/shop")
+    normal.stdout.fnmatch_lines(
         [
             "agentbench: backend embedded",
             "agentbench: suites shop (2 scenarios)",
             f"agentbench: {2 if way else 8} rollouts in flight, run directory reports/*",
-            "=* agentbench =*",
-            "verdict     PASS; shop tsq 0.667 *",
-            "shop        2 rollouts, all ok",
-            "tsq         0.667 (95 % interval *)",
-            "report      reports/*/report.md",
         ]
     )
-    normal.no_fnmatch_line(rollout)
+    assert [line.text for line in terminal.lines(shown(project), Level.FIRST_PAGE, terminal.WIDTH)] == page(normal)
+    first = report_of(project.directory, Level.FIRST_PAGE)
+    assert [2] == [suite.rollouts["ok"] for (suite,) in said(first, phrases.rollouts)]
+    mean = measure(first, "tsq")
+    assert mean.value is not None and mean.low is not None and mean.high is not None
+    assert pytest.approx(2 / 3) == mean.value
 
-    detailed = project.run(*way, "-v", "scenarios/shop").stdout
-    detailed.fnmatch_lines(
-        [
-            "=* agentbench =*",
-            "verdict     PASS; shop tsq 0.667 *",
-            "shop",
-            "data set    data: 2 scenarios, labels: hand, sha256 ????????????",
-            "rollouts    2 ok",
-            "tsq         0.667 * mean, 95 % interval of the suite over 2 scenarios",
-            "worst       shop-0 0.667: expected find_item, order_item",
-            "                          actual   find_item",
-            "                          asks     Customer shop-0: is there a lamp?",
-            "worst       shop-1 0.667: *",
-            rollout,
-            rollout,
-            "serving",
-            "calls       4 LLM calls *",
-            "throughput  * output tok/s *, * rollouts/h, *",
-            "TTFT *",
-            "report      reports/*/report.md (and run.json, rollouts.jsonl)",
-        ]
-    )
-    detailed.no_fnmatch_line(tools)
+    detailed = project.run(*way, "-v", "scenarios/shop")
+    lines = [line.text for line in terminal.lines(shown(project), Level.FULL)]
+    assert lines == page(detailed)[: len(lines)]
+    assert rollouts(project, with_tools=False) == sorted(page(detailed)[len(lines) :])
+    full = report_of(project.directory, Level.FULL)
+    [(suite,)] = said(full, phrases.dataset)
+    assert ("data", 2, "hand") == (suite.dataset.name, suite.dataset.size, suite.dataset.label_source)
+    assert suite.dataset.sha256[:12] in "\n".join(lines)
+    worst = [(each.id, f"{each.score:.3f}", each.question) for (each,) in said(full, phrases.worst)]
+    assert [(f"shop-{number}", "0.667", f"Customer shop-{number}: is there a lamp?") for number in range(2)] == worst
+    tools = [(each.expected_tools, each.actual_tools) for (each,) in said(full, phrases.worst_tools)]
+    assert [(("find_item", "order_item"), ("find_item",))] * 2 == tools
+    assert [4] == [performance.calls for (performance,) in said(full, phrases.calls)]
+    assert said(full, phrases.throughput) and tables(full, "ms")
 
-    project.run(*way, "-vv", "scenarios/shop").stdout.fnmatch_lines([rollout, tools, rollout, tools])
+    most = project.run(*way, "-vv", "scenarios/shop")
+    lines = [line.text for line in terminal.lines(shown(project), Level.VERBOSE)]
+    assert lines == page(most)[: len(lines)]
+    assert rollouts(project, with_tools=True) == sorted(page(most)[len(lines) :])
 
 
 @pytest.mark.slow
@@ -178,9 +188,10 @@ def fussy(scenario, rollout):
     result.assert_outcomes(passed=3, failed=2, errors=4)
     lines = result.stdout.str()
     assert "ScorerFailed: shop[shop-1]: no fussy, the scorer failed: KeyError: 'colour' (scorer.py:" in lines
-    assert re.search(
-        r"^no score    1 rollout: scorer fussy failed: KeyError: 'colour' \(scorer\.py:\d+\),\s+first in shop-1$", lines, re.MULTILINE
-    )
+    [(failure,)] = said(report_of(project.directory, Level.FIRST_PAGE), phrases.scorer_failure)
+    assert ("fussy", 1, "shop-1") == (failure.score, failure.rollouts, failure.first)
+    assert re.search(r"KeyError: 'colour' \(scorer\.py:\d+\)$", failure.error)
+    assert any(line.startswith("no score ") for line in page(result))
     assert 'errors="4" failures="2"' in (project.root / "junit.xml").read_text()
     assert "shop[shop-2]: infra_error: " in lines
     assert "out of memory" in lines

@@ -8,6 +8,11 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases, terminal
+from pytest_agentbench.reports.document import Level, Note, say
+from pytest_agentbench.reports.sections.gate import document_of
+from pytest_agentbench.runs.run_file import read_run
+from tests.findings import gate_of, measure, reasons, report_of, rules, said, tables, under
 from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, WAYS, Project
 
 WRONG: Json = {"match": {"turn": 0, "contains": "shop-1:"}, "tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}
@@ -36,14 +41,19 @@ def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
     result = held.run(*way, "scenarios/shop", "-x", "--junitxml=junit.xml")
 
     assert 0 == result.ret
-    result.stdout.fnmatch_lines(["tsq * 0.950*", "quarantined 1 of 20 scenarios, in no gate", "*== 19 passed, 1 quarantined in *"])
+    result.stdout.fnmatch_lines(["*== 19 passed, 1 quarantined in *"])
+    first = report_of(held.directory, Level.FIRST_PAGE)
+    assert pytest.approx(0.95) == measure(first, "tsq").value
+    assert [(1, 20)] == [(len(suite.quarantined), suite.dataset.size) for (suite,) in said(first, phrases.quarantined_count)]
     if not way:
         result.stdout.fnmatch_lines(["scenarios/shop/test_shop.py .q.*"])
     assert 20 == len(held.rollouts)
     assert [{**ENTRY, "tests": 1, "passed": 0}] == held.run_json["suites"]["shop"]["quarantined"]
-    report = (held.directory / "report.md").read_text()
-    assert "\nIn quarantine: 1 of 20 scenarios, in no gate; means are with them.\n" in report
-    assert "| `shop-1` | ada | 2999-12-31 | the label is disputed | 0 of 1 test passed |" in report
+    report = report_of(held.directory)
+    [entry] = read_run(held.directory).suites["shop"].quarantined
+    row = (say(phrases.scenario, "shop-1"), "ada", "2999-12-31", "the label is disputed", say(phrases.quarantine_tests, entry))
+    assert [(row,)] == [table.rows for table in tables(report, "scenario") if table.columns[1].title == "owner"]
+    assert phrases.MEANS_WITH_QUARANTINED in [block.content for block in report.blocks() if isinstance(block, Note)]
     (skipped,) = [each for case in ET.parse(held.root / "junit.xml").getroot().iter("testcase") for each in case.iter("skipped")]
     assert ("pytest.xfail", f"{HELD}assert 0.000 >= 0.5") == (skipped.get("type"), skipped.get("message"))
 
@@ -55,22 +65,26 @@ def test_the_gate_leaves_it_out(
     """On both sides; the offline gate says the same from what the run recorded, whatever suite.yaml says by then."""
     held.backend(ONE_WRONG)
 
-    result = held.run(*way, "-v", "scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}")
+    result = held.run(*way, "scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}")
 
     assert 0 == result.ret
-    lines = [
-        "gate        PASS; compared with 2*",
-        f"rule        shop {HALF}: PASS of suite, +0.000 [[]*[]] against -0.500; 19 scenarios, 19 and 19 trials, *",
-        "            left out, in quarantine: shop-1",
-    ]
-    result.stdout.fnmatch_lines(lines)
+    report = report_of(held.directory, Level.FULL)
+    assert ["shop"] == [*gate_of(report).baselines]
+    [(rule,)] = under(report, "rule")
+    assert ("shop", HALF, "PASS", 0.0, -0.5, 19, (19, 19)) == (
+        *(rule.suite, rule.rule, rule.verdict, rule.estimate, rule.threshold),
+        *(rule.n, rule.trials),
+    )
+    assert ("left out, in quarantine: shop-1",) in said(report, phrases.sentence)
     found = held.run_json["gate"]
     assert (0, []) == (found["tests_below"], found["rules"][0]["suspects"])
 
     held.suite(scenarios=20)
     monkeypatch.chdir(held.root)
     assert 0 == main(["gate", "latest", "--baseline", "before", "--gate", HALF])
-    pytest.LineMatcher(capsys.readouterr().out.splitlines()).fnmatch_lines(lines)
+    told = read_run(held.directory).gate
+    assert told is not None
+    assert [line.text for line in terminal.lines(document_of(told, None), Level.FULL)] == capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.slow
@@ -79,10 +93,12 @@ def test_a_pass_is_a_pass(project: Project, way: tuple[str, ...]) -> None:
     """A quarantined scenario that passes is counted as such, by variant and over all trials, so that somebody can end its quarantine."""
     project.suite(scenarios=2, quarantine=[ENTRY])
 
-    result = project.run(*way, "-v", "scenarios/shop", "--agentbench-trials=2")
+    project.run(*way, "scenarios/shop", "--agentbench-trials=2").assert_outcomes(passed=4)
 
-    result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines(["quarantined 1 of 2 scenarios, in no gate: shop-1 (ada, until 2999-12-31; 2 of 2 tests passed)"])
+    [(suite,)] = said(report_of(project.directory, Level.FULL), phrases.quarantined)
+    assert [("shop-1", "ada", "2999-12-31", 2, 2)] == [
+        (each.scenario, each.owner, each.expires, each.tests, each.passed) for each in suite.quarantined
+    ]
 
 
 @pytest.mark.slow
@@ -90,10 +106,13 @@ def test_infra_errors_count(held: Project) -> None:
     """An error of the infrastructure is no property of a scenario: it is an ERROR, and nothing passes."""
     held.backend(ONE_FAILS)
 
-    result = held.run("-v", "scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}", "--agentbench-retries=0")
+    result = held.run("scenarios/shop", "--agentbench-baseline=before", f"--agentbench-gate={HALF}", "--agentbench-retries=0")
 
     result.assert_outcomes(passed=19, errors=1)
-    result.stdout.fnmatch_lines(["quarantined *0 of 1 test passed)", "gate * INCONCLUSIVE*", "*1 of 20 rollouts ended as infra_error*"])
+    report = report_of(held.directory, Level.FULL)
+    assert [(0, 1)] == [(each.passed, each.tests) for (suite,) in said(report, phrases.quarantined) for each in suite.quarantined]
+    assert "INCONCLUSIVE" == gate_of(report).verdict
+    assert any("1 of 20 rollouts ended as infra_error" in reason for reason in reasons(report))
 
 
 @pytest.mark.slow
@@ -106,7 +125,7 @@ def test_other_assertions_and_means_count_it(project: Project) -> None:
 
     result.assert_outcomes(passed=1, failed=1)
     assert 1 == result.ret
-    result.stdout.fnmatch_lines(["rule *tsq.mean >= 0.6 of run: FAIL, 0.500"])
+    assert [("shop", "tsq.mean >= 0.6 of run", "FAIL", 0.5)] == rules(report_of(project.directory, Level.FIRST_PAGE))
 
 
 @pytest.mark.slow

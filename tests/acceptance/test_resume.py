@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from tests.findings import report_of, said, under
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.small_stacks import PASSES, own_folder, stack
 
@@ -50,9 +54,12 @@ def test_only_what_is_missing_runs(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "agentbench: session 3 of this run: 3 rollouts are kept, 0 failed and run again when a test wants them",
-            "resumed     3 sessions: 2 from session 1 (*), 1 from session 2 (*), 3 from this one; NOT at one concurrency: 2, 8 *",
         ]
     )
+    for level in (Level.FIRST_PAGE, Level.VERBOSE):
+        [(told,)] = said(report_of(project.directory, level), phrases.sessions)
+        assert [(1, 2), (2, 1), (3, 3)] == [(each.session, each.rollouts) for each in told.sessions]
+        assert {2, 8} == {each.concurrency for each in told.sessions}
     resumed = without_times(project.run_json)
     assert sorted(f"shop-{number}" for number in range(6)) == sorted(rollout.scenario for rollout in project.rollouts)
     assert project.run_json["resume"] is None
@@ -81,12 +88,11 @@ def test_what_failed_runs_again(project: Project, way: tuple[str, ...]) -> None:
     flag = project.write("broken", "")
     first = project.run("--agentbench-retries=1", "scenarios/shop")
     first.assert_outcomes(passed=2, errors=1)
-    first.stdout.fnmatch_lines([f"go on with  pytest --agentbench-resume={project.directory.name} * --agentbench-retries=1 scenarios/shop"])
+    first.stdout.fnmatch_lines([f"*pytest --agentbench-resume={project.directory.name} * --agentbench-retries=1 scenarios/shop"])
     flag.unlink()
 
-    result = project.run("-v", *way, "--agentbench-resume", "scenarios/shop")
+    project.run(*way, "--agentbench-resume", "scenarios/shop").assert_outcomes(passed=3)
 
-    result.assert_outcomes(passed=3)
     (again,) = [rollout for rollout in project.rollouts if rollout.scenario == "shop-1"]
     assert ("ok", 3, 2, ["infra_error"] * 2) == (
         again.status,
@@ -96,12 +102,11 @@ def test_what_failed_runs_again(project: Project, way: tuple[str, ...]) -> None:
     )
     assert 4 == (project.directory / "rollouts.jsonl").read_bytes().count(b"\n")
     assert (1, [2, 1]) == (project.run_json["repeated"], sessions(project))
-    result.stdout.fnmatch_lines(
-        [
-            "resumed     2 sessions: *; 1 of them had failed before and ran again*",
-            "retried     1 tried more than once: tsq 1.000 * against 1.000 *",
-        ]
-    )
+    report = report_of(project.directory, Level.FULL)
+    assert [1] == [run.repeated for (run,) in said(report, phrases.sessions)]
+    [(suite,)] = said(report, phrases.retried)
+    means = suite.retried_scores["tsq"]
+    assert (1, 1.0, 1.0) == (suite.retried, means.retried.value, means.others.value)
 
 
 FLAKY = """
@@ -140,8 +145,8 @@ def test_the_time_limit_leaves_a_run_to_go_on_with(project: Project) -> None:
     project.backend([{"ttft_ms": 300, **rule} for rule in FIND_THEN_ANSWER])
     limited = project.run("--agentbench-time-limit=100ms", "--agentbench-concurrency=1", "scenarios/shop", "-q")
     limited.assert_outcomes(passed=1, errors=1)
-    (line,) = [line for line in limited.stdout.lines if line.startswith("agentbench: go on with ")]
-    words = shlex.split(line.removeprefix("agentbench: go on with pytest "))
+    (line,) = [line for line in limited.stdout.lines if line.startswith("agentbench: ") and " pytest --" in line]
+    words = shlex.split(line.partition(" pytest ")[2])
     assert [f"--agentbench-resume={project.directory.name}"] == [word for word in words if "resume" in word]
 
     project.run(*(word for word in words if "time-limit" not in word)).assert_outcomes(passed=4)
@@ -265,18 +270,19 @@ def test_damage_is_reported(project: Project) -> None:
     first, second, third = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(first + b"\0" * 100 + b"\n" + third + second[:500])
 
-    result = project.run("-v", "--agentbench-resume", "scenarios/shop")
+    result = project.run("--agentbench-resume", "scenarios/shop")
 
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(
         [
             "agentbench: session 2 of this run: 2 rollouts are kept, 0 failed *; a record of 500 bytes was torn by a kill, and is cut off",
             "agentbench: line 2 of */rollouts.jsonl is damaged: there is no record in it, and it is left out: *",
-            "damaged     line 2 of */rollouts.jsonl is damaged: there is no record in it, and it is left out: *",
         ]
     )
+    [damage] = project.run_json["damaged"]
+    assert re.match("line 2 of .*/rollouts.jsonl is damaged: there is no record in it, and it is left out: ", damage)
+    assert [(damage,)] == under(report_of(project.directory, Level.FIRST_PAGE), "damaged")
     assert [2, 1] == sessions(project)
-    assert 1 == len(project.run_json["damaged"])
 
 
 def flip(project: Project, key: bytes) -> str:
@@ -352,7 +358,8 @@ def test_other_tools_know_no_pause(project: Project, capsys: pytest.CaptureFixtu
     project.run("scenarios/shop", "-k", "shop-0")
     project.run("--agentbench-resume", "scenarios/shop")
 
+    capsys.readouterr()
     assert [0, 4] == [main(["show"]), main(["show", "--as", "aiperf"])]
     out, err = capsys.readouterr()
-    assert "resumed     2 sessions: 1 from session 1 (" in out
+    assert 1 == len([line for line in out.splitlines() if line.startswith("resumed ")])
     assert err.endswith(" is of 2 sessions with pauses between them, which aiperf could not have measured\n")

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level, say
+from pytest_agentbench.runs.run_file import read_run
 from tests.engines import engine
+from tests.findings import facts, report_of, tables
 from tests.project import FIND_THEN_ANSWER, TWO_WORKERS, Project
 from tests.small_stacks import PASSES, SERVICE, own_folder
 
@@ -68,8 +72,13 @@ def test_roles(project: Project, expert: str, monkeypatch: pytest.MonkeyPatch, w
     assert roles["search"]["cost"] >= 3 * 1.0  # at a currency unit for each token of output
     assert run["performance"]["split"]["roles"]["share"] > 0
     assert [] == [each for each in run["serving"]["disagreements"] if "counts" in each]
-    result.stdout.fnmatch_lines(["reasoner * 3 calls, * all of it in the timings of calls", "search * 3 calls, * USD, none of it in the *"])
-    assert "| search | `small` |" in (project.directory / "report.md").read_text()
+    report = report_of(project.directory, Level.FULL)
+    assert [[fact.content for fact in facts(report, name)] for name in ("reasoner", "search")] == [
+        [say(phrases.role, read_run(project.directory).suites["shop"].roles[name])] for name in ("reasoner", "search")
+    ]
+    [table] = tables(report_of(project.directory), "role")
+    assert {"agent": 3, "search": 3, "reasoner": 3} == {row[0]: row[3] for row in table.rows}
+    assert [say(phrases.quoted, "small")] == [row[1] for row in table.rows if row[0] == "search"]
     assert [] == [path for path in project.directory.rglob("*") if path.is_file() and b"very-secret-key" in path.read_bytes()]
 
 

@@ -8,6 +8,11 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases, terminal
+from pytest_agentbench.reports.document import Document, Level
+from pytest_agentbench.reports.sections import gate
+from pytest_agentbench.runs.run_file import read_run
+from tests.findings import reasons, report_of, rules, said, under
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 pytestmark = pytest.mark.slow
@@ -30,6 +35,12 @@ def gated(project: Project) -> Project:
     return project
 
 
+def told(report: Document) -> tuple[str, tuple[int, int, bool, int]]:
+    """Returns what a report says of a gate: its verdict, the most rounds, those that were run, whether it stands, and what was saved."""
+    [(found, rounds)] = said(report, phrases.gate)
+    return found.verdict, (rounds.most, rounds.ran, rounds.stands, rounds.saved)
+
+
 def trials_of(project: Project) -> Counter[int]:
     """Trial -> its rollouts."""
     return Counter(rollout.trial for rollout in project.rollouts)
@@ -38,7 +49,7 @@ def trials_of(project: Project) -> Counter[int]:
 @WAYS
 def test_a_verdict_that_stands_early(gated: Project, way: tuple[str, ...]) -> None:
     """Tests read the first round of trials; the second one decides, and three rounds are saved. The interval is one of its look's level."""
-    result = gated.run(*way, "scenarios/shop", BASELINE, rule(0.25), "--agentbench-trials=auto", "-v")
+    result = gated.run(*way, "scenarios/shop", BASELINE, rule(0.25), "--agentbench-trials=auto")
 
     assert 0 == result.ret
     result.assert_outcomes(passed=20)
@@ -46,13 +57,15 @@ def test_a_verdict_that_stands_early(gated: Project, way: tuple[str, ...]) -> No
     result.stdout.fnmatch_lines(
         [
             "agentbench: round 2 of 5: PASS, the verdict stands",
-            "gate * PASS; the verdict stands after 2 of 5 rounds of trials, 60 rollouts saved; compared with *",
-            "rule * shop tsq.mean >= -0.25 vs baseline: PASS of suite, +0.000 *; 20 scenarios, 40 and 100 trials, 99.39 % *",
-            "round * 2 of 5: shop tsq.mean >= -0.25 vs baseline: PASS of suite, +0.000 * at 99.39 %",
         ]
     )
-    assert "## Gate: PASS; the verdict stands after 2 of 5 rounds" in (gated.directory / "report.md").read_text()
-    assert "### Rounds of trials" in (gated.directory / "report.md").read_text()
+    report = report_of(gated.directory, Level.FULL)
+    assert ("PASS", (5, 2, True, 60)) == told(report)
+    assert [("shop", "tsq.mean >= -0.25 vs baseline", "PASS", 0.0)] == rules(report)
+    [(judged,)] = under(report, "rule")
+    assert (20, (40, 100), "99.39") == (judged.n, judged.trials, f"{judged.confidence * 100:.4g}")
+    [(_, look, looked_at)] = said(report, phrases.look)
+    assert (2, "PASS", 0.0, "99.39") == (look.round, looked_at.verdict, looked_at.estimate, f"{looked_at.confidence * 100:.4g}")
     rounds = gated.run_json["rounds"]
     assert (5, 2, True, 60, [2]) == (
         *(rounds[name] for name in ("most", "ran", "stands", "saved")),
@@ -71,9 +84,9 @@ def test_a_verdict_that_takes_longer(gated: Project) -> None:
         [
             "agentbench: round 2 of 5: INCONCLUSIVE, another round",
             "agentbench: round 3 of 5: PASS, the verdict stands",
-            "gate * PASS; the verdict stands after 3 of 5 rounds of trials, 40 rollouts*",
         ]
     )
+    assert ("PASS", (5, 3, True, 40)) == told(report_of(gated.directory, Level.FIRST_PAGE))
     assert ["INCONCLUSIVE", "PASS"] == [look["verdict"] for look in gated.run_json["rounds"]["looks"]]
 
 
@@ -87,9 +100,9 @@ def test_a_verdict_that_never_stands(gated: Project) -> None:
         [
             "agentbench: shop: `tsq.mean >= -0.05 vs baseline` is a margin too small for 20 scenarios with 3 trials: *",
             "agentbench: round 3 of 3: INCONCLUSIVE, the last one",
-            "gate * INCONCLUSIVE; after all 3 rounds of trials; *",
         ]
     )
+    assert ("INCONCLUSIVE", (3, 3, False, 0)) == told(report_of(gated.directory, Level.FIRST_PAGE))
 
 
 def test_a_failure(gated: Project) -> None:
@@ -100,7 +113,7 @@ def test_a_failure(gated: Project) -> None:
 
     assert 1 == result.ret
     assert {1: 20, 2: 20} == trials_of(gated)
-    result.stdout.fnmatch_lines(["gate * FAIL; the verdict stands after 2 of 5 rounds of trials, 60 rollouts*"])
+    assert ("FAIL", (5, 2, True, 60)) == told(report_of(gated.directory, Level.FIRST_PAGE))
 
 
 def test_other_rules_are_judged_once(gated: Project) -> None:
@@ -129,7 +142,9 @@ def test_a_rule_that_no_trial_can_decide(gated: Project) -> None:
 
     assert 0 == result.ret
     assert {1: 20, 2: 20} == trials_of(gated)
-    result.stdout.fnmatch_lines(["gate * INCONCLUSIVE; the verdict stands after 2 of 5 rounds of trials*", "* there is no baseline; *"])
+    report = report_of(gated.directory, Level.FIRST_PAGE)
+    assert ("INCONCLUSIVE", (5, 2, True, 60)) == told(report)
+    assert any("there is no baseline; " in reason for reason in reasons(report))
 
 
 def test_rounds_in_blocks(gated: Project) -> None:
@@ -192,9 +207,12 @@ def test_a_run_that_is_over_is_judged_as_it_was(
 
     assert 0 == main(["gate", "latest", "--baseline=before", "--gate=tsq.mean >= -0.25 vs baseline"])
 
-    said = capsys.readouterr().out
-    assert "PASS; the verdict stands after 2 of 5 rounds of trials, 60 rollouts saved; compared with " in said
-    assert "40 and 100 trials, 99.39 % within-scenario t" in said or "40 and 100 trials, 99.39 % paired t" in said
+    run = read_run(gated.directory)
+    assert run.gate is not None and run.rounds is not None
+    assert [
+        line.text for line in terminal.lines(gate.document_of(run.gate, run.rounds), Level.FULL)
+    ] == capsys.readouterr().out.splitlines()
+    assert ("99.39", True) == (f"{run.gate.rules[0].confidence * 100:.4g}", run.rounds.stands)
 
 
 def test_the_first_failed_test_ends_the_rounds(gated: Project) -> None:
@@ -205,7 +223,7 @@ def test_the_first_failed_test_ends_the_rounds(gated: Project) -> None:
 
     assert 1 == result.ret
     assert 0 == gated.run_json["rounds"]["ran"]
-    result.stdout.fnmatch_lines(["gate * INCONCLUSIVE; broken off before the second of 5 rounds of trials was"])
+    assert ("INCONCLUSIVE", (5, 0, False, 0)) == told(report_of(gated.directory, Level.FIRST_PAGE))
 
 
 def test_a_time_limit(gated: Project) -> None:

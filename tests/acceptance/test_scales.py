@@ -12,8 +12,11 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import say
 from pytest_agentbench.reports.openmetrics import text
 from pytest_agentbench.runs.run_file import read_run
+from tests.findings import report_of, tables
 from tests.project import Project
 
 Capture = pytest.CaptureFixture[str]
@@ -64,8 +67,14 @@ def test_a_scorer_that_counts_mistakes(project: Project) -> None:
     assert ["shop-1", "shop-2", "shop-0"] == [each["scenario"] for each in suite["scenarios"]]
     assert [3] == [rate["scenarios"] for rate in suite["passes"]["pass_at"]]
     assert 1.0 == suite["passes"]["pass_at"][0]["value"]
-    assert "| mistakes | lower is better, 0 or more, mistakes | 1.333" in (project.directory / "report.md").read_text()
-    assert "### Worst mistakes" in (project.directory / "report.md").read_text()
+    report = report_of(project.directory)
+    found = read_run(project.directory).suites["shop"]
+    assert (say(phrases.scale, found.scales["mistakes"]), say(phrases.score, found.scores["mistakes"].mean)) == next(
+        (row[1], row[2]) for row in tables(report, "score")[0].rows if row[0] == "mistakes"
+    )
+    assert pytest.approx(4 / 3) == suite["scores"]["mistakes"]["mean"]["value"]
+    worst = next(table for table in tables(report, "scenario") if table.columns[-1].title not in ("mistakes", "tsq"))
+    assert [3.0, 1.0] == [row[[column.title for column in worst.columns].index("mistakes")] for row in worst.rows]
     properties = [
         {each.get("name"): each.get("value") for each in case.iter("property")} for case in ET.parse("junit.xml").iter("testcase")
     ]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from tests.findings import report_of, said
 from tests.project import Project
 
 SCORERS = """
@@ -21,7 +24,7 @@ def parsed(scenario):
 
 @pytest.mark.parametrize("isolation", ["none", pytest.param("process", marks=pytest.mark.slow)])
 def test_one_line_for_each_cause(project: Project, isolation: str) -> None:
-    """Three rollouts and one cause are one line, in the terminal and in report.md; the tests, which read another score, pass."""
+    """Three rollouts and one cause are one line for every reader; the tests, which read another score, pass."""
     project.suite(scorers=["tsq", "./scorers.py:mistakes"], isolation=isolation)
     project.write("scenarios/shop/scorers.py", SCORERS)
 
@@ -31,7 +34,7 @@ def test_one_line_for_each_cause(project: Project, isolation: str) -> None:
     (failure,) = project.run_json["suites"]["shop"]["scorer_failures"]
     assert ("mistakes", 3, "shop-0") == (failure["score"], failure["rollouts"], failure["first"])
     assert failure["error"].endswith("JSONDecodeError: Expecting value: line 1 column 1 (char 0) (scorers.py:10)")
-    line = f"3 rollouts: scorer mistakes failed: {failure['error']}, first in shop-0"
-    assert f"no score {line}" in " ".join(result.stdout.str().split())
-    report = (project.directory / "report.md").read_text()
-    assert f"### Scorers that failed\n\n- {line}\n" in report
+    for level in (Level.FIRST_PAGE, Level.SUMMARY, Level.FULL, Level.VERBOSE):
+        told = [each for (each,) in said(report_of(project.directory, level), phrases.scorer_failure)]
+        assert [("mistakes", 3, failure["error"], "shop-0")] == [(each.score, each.rollouts, each.error, each.first) for each in told]
+    assert "(scorers.py:10)" in " ".join(result.stdout.str().split())

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level, say
 from tests.engines import engine
+from tests.findings import facts, report_of, said
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 pytestmark = pytest.mark.timeout(120)
@@ -31,7 +34,7 @@ def test_the_server_counts_what_the_tap_does(project: Project) -> None:
     by_hand = "async def test_by_hand(llm): await llm.chat([{'role': 'user', 'content': 'Hello'}])\n"
     project.suite(scenarios=4, test=f"def test_tools(rollout): pass\n\n{by_hand}")
 
-    result = project.run("-v", "scenarios/shop", "-o", "asyncio_mode=auto")
+    result = project.run("scenarios/shop", "-o", "asyncio_mode=auto")
 
     result.assert_outcomes(passed=5)
     serving = project.run_json["serving"]
@@ -44,8 +47,9 @@ def test_the_server_counts_what_the_tap_does(project: Project) -> None:
     ) == tuple(serving["server"][name] for name in ("kind", "prompt_tokens", "output_tokens", "first_tokens"))
     assert ([], []) == (of_tokens(serving), serving["notes"])
     assert serving["looks"] >= 2
-    result.stdout.fnmatch_lines(["server      prefix cache hit ratio 0.?? (vllm:prefix_cache_hits_total)"])
-    assert "## What the server says of itself" in (project.directory / "report.md").read_text()
+    [(told,)] = said(report_of(project.directory, Level.FULL), phrases.server_cache)
+    assert "vllm:prefix_cache_hits_total" == told.prefix_cache.source
+    assert 0 <= told.prefix_cache.hit_ratio <= 1
     assert (project.directory / "samples.jsonl").is_file()
 
 
@@ -56,9 +60,11 @@ def test_load(project: Project) -> None:
     project.backend(rules, max_concurrency=2)
     project.suite(scenarios=4)
 
-    result = project.run("-v", "scenarios/shop")
+    project.run("scenarios/shop")
 
-    result.stdout.fnmatch_lines(["server      KV cache * peak; requests: running * mean 2 peak, waiting * mean 2 peak"])
+    [(told,)] = said(report_of(project.directory, Level.FULL), phrases.server_load)
+    assert (2, 2) == (told.running.max, told.waiting.max)
+    assert None not in (told.kv_usage.max, told.running.mean, told.waiting.mean)
     assert 3 <= project.run_json["serving"]["rounds"] < project.run_json["serving"]["looks"]
 
 
@@ -92,15 +98,14 @@ def test_tools(rollout):
     metrics = [f"{server}/metrics", "http://127.0.0.1:9/metrics"]
     project.write("backends/mine.yaml", json.dumps({"kind": "url", "url": f"{server}/v1", "metrics": metrics}))
 
-    result = project.run("-v", "scenarios/shop", "--agentbench-backend=mine")
+    project.run("scenarios/shop", "--agentbench-backend=mine").assert_outcomes(passed=3)
 
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(
-        [
-            "differs     vllm counts * prompt tokens, usage *: somebody else used the server, too",
-            "sampling    server[[]1[]]: * looks at http://127.0.0.1:9/metrics failed, the last one too: [[]Errno 111[]] Connection refused",
-        ]
-    )
+    report, serving = report_of(project.directory, Level.FULL), project.run_json["serving"]
+    assert any("prompt tokens" in each and each.endswith(": somebody else used the server, too") for each in serving["disagreements"])
+    assert [say(phrases.sentence, each) for each in serving["disagreements"]] == [fact.content for fact in facts(report, "differs")]
+    [note] = serving["notes"]
+    assert note.startswith("server[1]: ") and note.endswith(" failed, the last one too: [Errno 111] Connection refused")
+    assert [say(phrases.sentence, note)] == [fact.content for fact in facts(report, "sampling")]
 
 
 @pytest.mark.slow
@@ -117,7 +122,7 @@ def test_a_session_that_is_broken_off(project: Project, way: tuple[str, ...]) ->
     assert 1 == result.parseoutcomes()["failed"]
     assert ["shop-0"] == [rollout.scenario for rollout in project.rollouts]
     assert [] == of_tokens(project.run_json["serving"])
-    result.stdout.no_fnmatch_line("*somebody else used the server*")
+    assert [] == [each for (each,) in said(report_of(project.directory), phrases.sentence) if "somebody else" in each]
 
 
 @pytest.mark.slow
@@ -126,7 +131,8 @@ def test_a_full_disk(project: Project) -> None:
     project.suite()
     project.write("conftest.py", "from pytest_agentbench.session import processes\n\nprocesses.SAMPLES = '/dev/full'\n")
 
-    result = project.run("-v", "scenarios/shop")
+    project.run("scenarios/shop").assert_outcomes(passed=3)
 
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["sampling    full: * lines are lost: No space left on device"])
+    [note] = project.run_json["serving"]["notes"]
+    assert note.startswith("full: ") and note.endswith(" lines are lost: No space left on device")
+    assert [say(phrases.sentence, note)] == [fact.content for fact in facts(report_of(project.directory, Level.FULL), "sampling")]

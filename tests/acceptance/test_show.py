@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.reports.words import percent
+from pytest_agentbench.reports import phrases, terminal
+from pytest_agentbench.reports.document import Fact, Level
+from pytest_agentbench.runs.run_file import find_run
+from tests.findings import report_of, said
 from tests.project import Project
 
 
@@ -23,21 +27,17 @@ def run(project: Project) -> Project:
 
 def test_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """A run is shown by its name, its path, and without either the last one; what is shown is what the session printed."""
-    for name in ([], ["latest"], [run.directory.name], [str(run.directory)], [str(run.directory / "run.json")]):
-        assert 0 == main(["show", *name])
+    for name in ("", "latest", run.directory.name, str(run.directory), str(run.directory / "run.json")):
+        assert 0 == main(["show", *filter(None, [name])])
 
-        said = capsys.readouterr().out
-        lines = said.splitlines()
-        serving = lines[lines.index("serving") + 1]
-        assert "shop" in lines
-        assert serving.startswith("stopwatch   ")
-        assert (
-            "failed      1 server_error: any other HTTP 5xx" in lines
-            or "failed      1 http_status: any other HTTP status than 200" in lines
-        )
-        assert any(line.startswith("goodput     2 of 3 calls good (66.7 %), ") for line in lines)
-        assert any(line.startswith("time        decoding ") for line in lines)
-        assert "a dash is too few values: p90 needs 10, p95 needs 20, p99 needs 100" in lines
+        shown = report_of(find_run(name or "latest", Path("reports")))
+        assert [line.text for line in terminal.lines(shown, Level.FULL)] == capsys.readouterr().out.splitlines()[1:]
+    report = report_of(run.directory, Level.FULL)
+    serving = next(each for each in report.sections if each.title == "Serving")
+    assert ["stopwatch"] == [block.label for block in serving.blocks[:1] if isinstance(block, Fact)]
+    assert [("server_error", 1)] == said(report, phrases.failed_kind)
+    assert {(2, 1, 0)} == {(each.good_calls, each.bad_calls, each.unknown_calls) for (each,) in said(report, phrases.goodput)}
+    assert 1 == len(said(report, phrases.split)) == len(said(report, phrases.few_values))
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,11 @@ def test_the_stopwatch_of_a_run(run: Project) -> None:
     assert stopwatch["verdict"] in ("ok", "warn", "client-saturated")
     assert 0 <= stopwatch["clean_share"] <= 1
     assert 0 <= stopwatch["client_queue_ms"]
-    report = (run.directory / "report.md").read_text().partition("## Serving performance\n\n")[2]
-    assert report.startswith(f"Stopwatch: **{stopwatch['verdict']}")
-    assert f"It stands on: {percent(stopwatch['clean_share'])} of the stamps clean" in report
+    report = report_of(run.directory)
+    assert {(stopwatch["verdict"], stopwatch["clean_share"])} == {
+        (each.verdict, each.clean_share) for (each,) in said(report, phrases.timing)
+    }
+    assert 1 == len(said(report, phrases.timing_evidence))
     assert bool(stopwatch["unusable"]) == any(reason.startswith("chunks arrive faster") for reason in stopwatch["reasons"])
 
 
@@ -94,11 +96,9 @@ def test_show_profile(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["show", "--profile"])
 
     said = capsys.readouterr().out
-    sections = ("slowest LLM calls", "call tree", "concurrency spikes", "common prompt prefixes")
-    titles = [line.strip("- ") for line in said.splitlines() if line.startswith("---")]
-    assert [*sections] == titles
-    assert "shop[shop-2]" in said
-    assert "  failed: " in said
+    sections = ("Slowest LLM calls", "Call tree", "Concurrency spikes", "Common prompt prefixes")
+    assert [*sections] == [line for line in said.splitlines() if line in sections]
+    assert re.search(r"shop\[shop-2\] +failed: ", said)
     assert re.search(r"^shop +3 ", said, re.MULTILINE)
     assert re.search(r"^A perfect prefix cache would have [\d,]+ \(\d+\.\d %\) of [\d,]+ prompt tokens of 2 calls:$", said, re.MULTILINE)
     assert re.search(r"^The server had [\d,]+ \(\d+\.\d %\) of [\d,]+ in its cache, as it says\.$", said, re.MULTILINE)

@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level, say
+from tests.findings import report_of, said, tables
 from tests.project import Project
 from tests.tasks import write_task
 
@@ -42,10 +45,11 @@ def test_a_task_that_asks_for_too_much_is_skipped(project: Project, monkeypatch:
     result.stdout.fnmatch_lines(["*broken/task.toml: agent.timeout_sec: input should be a valid number*"])
     result.stdout.fnmatch_lines(["*test_task?hello?*ERROR*" if not way else "*ERROR*test_task?hello?*"])
     result.stdout.fnmatch_lines(["SKIPPED*the task train asks for GPUs (environment.gpus): not supported"])
-    result.stdout.fnmatch_lines(["unsupported 1 of 3 tasks*"])
+    told = said(report_of(project.directory, Level.FULL), phrases.unsupported)
+    assert [(1, 3)] == [(len(suite.unsupported), suite.dataset.size) for (suite,) in told]
     assert ["train"] == [*project.run_json["suites"]["shop"]["unsupported"]]
-    report = (project.directory / "report.md").read_text()
-    assert "| `train` | the task train asks for GPUs (environment.gpus): not supported |" in report
+    row = (say(phrases.scenario, "train"), "the task train asks for GPUs (environment.gpus): not supported")
+    assert [(row,)] == [table.rows for table in tables(report_of(project.directory), "task")]
 
 
 @pytest.mark.slow

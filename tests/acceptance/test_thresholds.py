@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from tests.findings import reasons, report_of, rules, said
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 SHOWS_THRESHOLDS = """
@@ -28,12 +33,19 @@ def test_a_failing_mean_fails_the_session_alone(project: Project, way: tuple[str
 
     result.assert_outcomes(passed=3)
     assert pytest.ExitCode.TESTS_FAILED == result.ret
-    result.stdout.fnmatch_lines(["rule *shop tsq.mean >= 0.9 of run: FAIL, 0.667"])
     assert "agentbench: FAIL, exit status 1: gate FAIL, though no test failed" == result.outlines[-1]
     run = project.run_json
     assert ("FAIL", 1) == (run["verdict"], run["exit_status"])
     assert [("tsq.mean >= 0.9 of run", "FAIL", "run")] == [(rule["rule"], rule["verdict"], rule["of"]) for rule in run["gate"]["rules"]]
-    assert "shop tsq.mean >= 0.9 of run: FAIL, 0.667" in (project.directory / "report.md").read_text()
+    for level in (Level.FIRST_PAGE, Level.VERBOSE):
+        assert [("shop", "tsq.mean >= 0.9 of run", "FAIL", 0.667)] == rules(report_of(project.directory, level))
+    for text in (result.stdout.str(), (project.directory / "report.md").read_text()):
+        assert re.search(r"tsq\.mean >= 0\.9 of run.* FAIL.* 0\.667", text)
+
+
+def unknown(project: Project) -> list[tuple[str, ...]]:
+    """Returns the suites of whose thresholds the first page says that nothing is known."""
+    return [run.unknown_suites for (run,) in said(report_of(project.directory, Level.FIRST_PAGE), phrases.unknown_suites)]
 
 
 @pytest.mark.slow
@@ -48,9 +60,8 @@ def test_the_command_line_wins(project: Project, way: tuple[str, ...]) -> None:
     )
 
     result.assert_outcomes(passed=1, failed=2, deselected=0 if way else 1)
-    result.stdout.fnmatch_lines_random(
-        ["in force: [[]('tsq', 0.8), ('tsq.mean', 0.7)[]]", "rule *shop tsq.mean >= 0.7 of run: FAIL, 0.667"]
-    )
+    result.stdout.fnmatch_lines(["in force: [[]('tsq', 0.8), ('tsq.mean', 0.7)[]]"])
+    assert [("shop", "tsq.mean >= 0.7 of run", "FAIL", 0.667)] == rules(report_of(project.directory, Level.FIRST_PAGE))
     assert {"tsq": 0.8, "tsq.mean": 0.7} == project.run_json["settings"]["thresholds"]
 
 
@@ -63,7 +74,8 @@ def test_the_backends_thresholds_win_over_the_suites(project: Project) -> None:
     result = project.run("-rP", "scenarios/shop")
 
     result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines(["in force: [[]('tsq', 0.3), ('tsq.mean', 0.6)[]]", "rule *shop tsq.mean >= 0.6 of run: PASS, 0.667"])
+    result.stdout.fnmatch_lines(["in force: [[]('tsq', 0.3), ('tsq.mean', 0.6)[]]"])
+    assert [("shop", "tsq.mean >= 0.6 of run", "PASS", 0.667)] == rules(report_of(project.directory, Level.FIRST_PAGE))
 
 
 @pytest.mark.slow
@@ -99,7 +111,7 @@ def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...])
 
     skipped.assert_outcomes(skipped=3)
     assert CANNOT_MEASURE == skipped.ret
-    skipped.stdout.fnmatch_lines(["not known *shop: no rollout was measured, so no threshold is known to hold"])
+    assert [("shop",)] == unknown(project)
 
     project.suite(test="def test_tools(rollout, thresholds):\n    pass\n")
     project.backend([{"status": 500, "message": "out of memory"}])
@@ -107,12 +119,8 @@ def test_nothing_measured_is_never_green(project: Project, way: tuple[str, ...])
 
     broken.assert_outcomes(errors=3)
     assert CANNOT_MEASURE == broken.ret
-    broken.stdout.fnmatch_lines(
-        [
-            "*shop[[]shop-0[]]: infra_error: *500*out of memory*",
-            "not known *shop: no rollout was measured, so no threshold is known to hold",
-        ]
-    )
+    broken.stdout.fnmatch_lines(["*shop[[]shop-0[]]: infra_error: *500*out of memory*"])
+    assert [("shop",)] == unknown(project)
 
 
 @pytest.mark.slow
@@ -126,7 +134,9 @@ def test_a_mean_with_missing_scores_is_not_known(project: Project, way: tuple[st
 
     result.assert_outcomes(passed=3)
     assert CANNOT_MEASURE == result.ret
-    result.stdout.fnmatch_lines(["rule *shop fussy.mean >= 0.5 of run: INCONCLUSIVE", "*1 of its scores is missing: the scorer failed"])
+    report = report_of(project.directory, Level.FIRST_PAGE)
+    assert [("shop", "fussy.mean >= 0.5 of run", "INCONCLUSIVE", None)] == rules(report)
+    assert [True] == [reason.endswith("1 of its scores is missing: the scorer failed") for reason in reasons(report)]
 
 
 @pytest.mark.slow

@@ -35,8 +35,8 @@ def test_where_labels_come_from_is_told(project: Project) -> None:
 
     result = project.run("scenarios/shop")
 
-    result.stdout.fnmatch_lines(["shop        1 rollout, all ok; labels: heuristic-v1"])
     assert "heuristic-v1" == project.run_json["suites"]["shop"]["dataset"]["label_source"]
+    assert "heuristic-v1" in result.stdout.str()
     assert "heuristic-v1" in (project.directory / "report.md").read_text(encoding="utf-8")
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from tests.findings import facts, report_of, said, tables
 from tests.project import Project
 
 
 def test_a_window_with_everything_in_it(project: Project) -> None:
-    """It has all calls and their latencies, and stands in run.json, in report.md and with -v in place of the steady window."""
+    """It has all calls and their latencies, and stands in run.json, and in reports in place of the steady window."""
     project.suite(scenarios=3)
 
-    result = project.run("--agentbench-window=:1h", "-v", "scenarios/shop")
+    project.run("--agentbench-window=:1h", "scenarios/shop")
 
     performance = project.run_json["performance"]
     window = performance["window"]
@@ -19,24 +22,26 @@ def test_a_window_with_everything_in_it(project: Project) -> None:
     assert window["seconds"] == window["run_s"] > 0
     assert performance["ttft_ms"] == window["latencies"]["ttft_ms"]
     assert [0.0, 3600.0] == project.run_json["settings"]["window"]
-    result.stdout.fnmatch_lines(
-        ["window * LLM calls in the * from 0 s to 3600 s after the first call", "of the calls that were sent in the window"]
-    )
-    result.stdout.no_fnmatch_line("steady *")
-    report = (project.directory / "report.md").read_text()
-    assert "\nWindow: " in report
-    assert "### The window: calls that were sent in it" in report
+    for level, title in ((Level.FULL, "ms"), (Level.VERBOSE, "milliseconds")):
+        report = report_of(project.directory, level)
+        assert [(0.0, 3600.0, performance["calls"])] == [
+            (each.start_s, each.end_s, each.calls) for (each,) in said(report, phrases.chosen_window)
+        ]
+        assert [] == facts(report, "steady")
+        of_all, of_window = tables(report, title)
+        assert "TTFT" in [row[0] for row in of_window.rows]
+        assert [] == [row for row in of_window.rows if row not in of_all.rows]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verbosity", ["-v", "--verbosity=0"])
-def test_a_window_with_nothing_in_it(project: Project, verbosity: str) -> None:
+@pytest.mark.parametrize("level", [Level.FIRST_PAGE, Level.FULL])
+def test_a_window_with_nothing_in_it(project: Project, level: Level) -> None:
     """Is said in one sentence; the run is as good as any other."""
     project.suite(scenarios=1)
 
-    result = project.run("--agentbench-window=1h:2h", verbosity, "scenarios/shop")
+    result = project.run("--agentbench-window=1h:2h", "scenarios/shop")
 
     assert 0 == result.ret
-    told = " ".join(result.stdout.str().split())
-    assert "nothing was measured from 3600 s to 7200 s after the first call: the run was over " in told
     assert 0.0 == project.run_json["performance"]["window"]["seconds"]
+    told = said(report_of(project.directory, level), phrases.chosen_window)
+    assert {(3600.0, 7200.0, 0.0)} == {(each.start_s, each.end_s, each.seconds) for (each,) in told}

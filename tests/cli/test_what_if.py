@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.cli.what_if import FORMATS
-from pytest_agentbench.reports.what_if import WRITERS
+from pytest_agentbench.reports.comparison_phrases import NOT_RANKED, worker_speed
 from pytest_agentbench.runs.contents import BackendUse
+from pytest_agentbench.simulation.question import MOCKER
 from tests.made_runs import run_directory
 from tests.simulation import stand_in
 from tests.tables.shop import ALL, LOST, call, rollout
@@ -49,8 +49,14 @@ def printed(capsys: Capture, *words: str) -> list[str]:
 
 def table(lines: list[str]) -> dict[str, list[str]]:
     """Setting -> its cells, of the table of a terminal."""
-    cut = [re.split(r" {2,}", line) for line in lines[lines.index("") + 1 : -lines[::-1].index("") - 1]]
+    cut = [re.split(r" {2,}", line) for line in lines[lines.index("Settings") + 1 : lines.index("Ranking")]]
     return {name: cells for name, *cells in cut}
+
+
+def beside(lines: list[str], label: str) -> str:
+    """What stands beside a label, of which there is one."""
+    [text] = [line.removeprefix(label).strip() for line in lines if line.startswith(f"{label} ")]
+    return text
 
 
 def test_first_line_is_how_far_the_simulation_is_off(place: Path, capsys: Capture) -> None:
@@ -58,8 +64,10 @@ def test_first_line_is_how_far_the_simulation_is_off(place: Path, capsys: Captur
     lines = printed(capsys, "one", "--workers", "1,2", "--kv-blocks", "480,500", "--router", "kv")
     rows = [*table(lines)]
 
-    assert lines[0].startswith("one as it was (1 worker, 500 blocks), simulated / measured: TTFT p50 200.0 / 200.0 ms (+0 %), ")
-    assert "duration 1.3 / 1.3 s (+0 %)" in lines[0]
+    assert lines[0].endswith(anchor := beside(lines, "anchor"))
+    assert anchor.startswith("one as it was (1 worker, 500 blocks)")
+    assert "TTFT p50 200.0 / 200.0 ms (+0 %)" in anchor
+    assert "duration 1.3 / 1.3 s (+0 %)" in anchor
     assert ["setting", "measured", "1 worker, 480 blocks", "1 worker, 500 blocks (own)"] == rows[:4]
     assert ["2 workers, 480 blocks, kv", "2 workers, 500 blocks, kv"] == rows[4:]
     assert [] == [*(place / "temporary").iterdir()]
@@ -70,8 +78,10 @@ def test_settings_that_are_told_apart_are_ranked(place: Path, capsys: Capture) -
     lines = printed(capsys, "one", "--workers", "1,2", "--kv-blocks", "480,500", "--router", "kv")
 
     assert ["TTFT p50 ms", "200.0", "208.3 (3)", "200.0 (3)", "104.2 (1)", "100.0 (1)"] == [cells[0] for cells in table(lines).values()]
-    assert "TTFT p50: ranked where settings differ by more than 5 %, which the simulation may be off" in lines
-    assert "duration: not ranked: the simulation may be 5 % off, and these settings differ by 0 % at most" in lines
+    ranking = lines[lines.index("Ranking") + 1 :]
+    assert ["5 %"] == re.findall(r"\d+ %", beside(ranking, "TTFT p50"))
+    assert ["5 %", "0 %"] == re.findall(r"\d+ %", beside(ranking, "duration"))
+    assert [False, True] == [beside(ranking, label).startswith("not ranked") for label in ("TTFT p50", "duration")]
 
 
 def test_what_the_simulator_gets(place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +103,11 @@ def test_without_its_own_setting_nothing_is_ranked(place: Path, capsys: Capture)
     lines = printed(capsys, "url", "--workers", "1,2", "--kv-blocks", "500", "--router", "kv")
     told = printed(capsys, "url", "--workers", "1,2", "--router", "kv", "--own", "workers=1,kv-blocks=500")
 
-    assert "nothing anchors this table: the run does not say its workers and kv-blocks and router, which --own" in lines[0]
-    assert "not ranked: nobody knows how far this simulation is from the machine" == lines[-1]
-    assert "a worker's speed: the simulator's own model" in lines[2]
-    assert told[0].startswith("url as it was (1 worker, 500 blocks), simulated / measured: TTFT p50 200.0 / 200.0 ms")
+    assert beside(lines, "anchor").endswith("--own workers=N,kv-blocks=N,router=kv would")
+    assert NOT_RANKED == lines[-1]
+    assert worker_speed(MOCKER) == beside(lines, "speed")
+    assert beside(told, "anchor").startswith("url as it was (1 worker, 500 blocks)")
+    assert "TTFT p50 200.0 / 200.0 ms" in beside(told, "anchor")
 
 
 def test_json(place: Path, capsys: Capture) -> None:
@@ -117,13 +128,8 @@ def test_markdown(place: Path, capsys: Capture) -> None:
     lines = printed(capsys, "one", "--workers", "1,2", "--router", "kv", "--format", "markdown")
 
     assert "# What if: one" == lines[0]
-    assert lines[2].startswith("- one as it was")
+    assert "one as it was (1 worker, 500 blocks)" in lines[2]
     assert 5 == sum(line.startswith("| ") for line in lines)
-
-
-def test_every_format_has_a_writer() -> None:
-    """What the command offers is what can be written."""
-    assert [*FORMATS] == [*WRITERS]
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import inert, write_rows
 from pytest_agentbench.records import Score
-from pytest_agentbench.reports import markdown
-from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Code, heads, say, spans
 from pytest_agentbench.tables import COLUMNS
+from tests.findings import report_of, said, tables
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, LOST, call, rollout
 
@@ -69,13 +70,18 @@ def test_the_report_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mon
     """Below the scenarios of report.md is the command that writes scores.csv, which has a row for each of them."""
     monkeypatch.chdir(tmp_path)
     directory = run_directory(tmp_path / "reports" / "run", *ALL)
-    report = markdown.write(read_run(directory), directory).read_text(encoding="utf-8")
-    [(scenarios, command)] = re.findall(r"### Every scenario\n(.*?)`(agentbench [^`]*)` writes scores.csv", report, re.DOTALL)
+    report = report_of(directory)
+    [(run,)] = said(report, phrases.spreadsheet)
+    [command] = [span.text for span in spans(phrases.spreadsheet(run)) if isinstance(span, Code)]
+    scores = [column.title for column in heads("scenario", *run.suites["shop"].scorers)]
+    [scenarios] = [table for table in tables(report, "scenario") if scores == [column.title for column in table.columns]]
 
     assert 0 == main(shlex.split(command)[1:])
 
     rows = csv.DictReader((directory / "csv" / "scores.csv").read_text(encoding="utf-8").splitlines())
-    assert {row["scenario"] for row in rows} == {*re.findall(r"^\| `(.+?)` \|", scenarios, re.MULTILINE)} - {LOST.scenario}
+    measured = {row["scenario"] for row in rows}
+    named = {name for name, *_ in scenarios.rows}
+    assert {say(phrases.scenario, name) for name in measured} == named - {say(phrases.scenario, LOST.scenario)}
 
 
 def with_csv(file: Path) -> list[list[str]]:

@@ -22,9 +22,10 @@ from pytest_agentbench.exports import EXPORTS, load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import openmetrics
+from pytest_agentbench.reports import openmetrics, phrases
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.run_file import read_run
+from tests.findings import report_of, said
 from tests.openmetrics import parsed
 from tests.project import FIND_THEN_ANSWER, Project
 
@@ -68,19 +69,22 @@ def _told(run: Json, arm: Json, suite: Json) -> Json:
 
 
 def of_report(directory: Path) -> Figures:
-    """report.md has rounded rates."""
-    line = r"- \*\*(\w+)\*\*: (\d+) of (\d+) rollouts evaluable in \d+ blocks, ([\d,.]+) rollouts/h, ([\d,.]+) output tokens/s"
-    found = re.findall(line, (directory / "report.md").read_text(encoding="utf-8"))
+    """What the facts on arms are about."""
     return {
-        name: {"ok": int(ok), "rollouts": int(all), "rollouts_per_hour": _number(rate), "output_tokens_per_s": _number(tokens)}
-        for name, ok, all, rate, tokens in found
+        arm.name: {
+            "ok": arm.rollouts["ok"],
+            "rollouts": sum(arm.rollouts.values()),
+            "rollouts_per_hour": arm.metrics["rollouts_per_hour"],
+            "output_tokens_per_s": arm.metrics["output_tokens_per_s"],
+        }
+        for (arm,) in said(report_of(directory), phrases.arm)
     }
 
 
 def of_serving(directory: Path) -> Figures:
-    """The table of arms in the section on serving performance."""
-    section = (directory / "report.md").read_text(encoding="utf-8").partition("\n## Serving performance\n")[2]
-    rows = re.findall(r"\| (\w+) \| (\d+) \| (\d+) \| [\d,.]+ \| ([\d,.]+) \| ([\d,.]+) \|", section)
+    """The table of arms in report.md, which has rounded rates."""
+    report = (directory / "report.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| [\d,.]+ \| ([\d,.]+) \| ([\d,.]+) \|$", report, re.MULTILINE)
     return {
         arm: {
             "calls": int(calls),

@@ -13,7 +13,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.harbor import read
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.reports import phrases
 from pytest_agentbench.runs.journal import read_journal
+from tests.findings import report_of, said
 
 PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")
 
@@ -149,8 +151,10 @@ def test_the_mean_of_harbor_stands_beside_ours(tmp_path: Path) -> None:
     (mean,) = run["imported"]["means"]
 
     assert ("tb_dev", "harbor_reward", 0.5, 1.0) == (mean["suite"], mean["score"], mean["theirs"], mean["ours"])
-    said = "tb_dev harbor_reward: 0.500 is the tool's own mean, 1.000 this run's: Harbor counts every trial without a reward as 0"
-    assert said in (tmp_path / "reports" / "harbor-job" / "report.md").read_text()
+    assert "Harbor counts every trial without a reward as 0" == mean["why"]
+    [(told,)] = said(report_of(tmp_path / "reports" / "harbor-job"), phrases.own_mean)
+    assert ("tb_dev", "harbor_reward", 0.5, 1.0) == (told.suite, told.score, told.theirs, told.ours)
+    assert mean["why"] in (tmp_path / "reports" / "harbor-job" / "report.md").read_text()
 
 
 def test_means_of_several_rewards(tmp_path: Path) -> None:

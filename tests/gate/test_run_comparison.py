@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -22,14 +21,11 @@ from pytest_agentbench.gate.run_comparison import (
 )
 from pytest_agentbench.gate.run_pair import ComparedRun
 from pytest_agentbench.records import Scale
-from pytest_agentbench.reports.columns import columns
-from pytest_agentbench.reports.run_comparison import WIDTH, detail_sentences, flip_sections, markdown, parts, setup_lines, write_several
 from pytest_agentbench.runs.results import Means, Passes, PassMean
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE
 from tests.gate.evidences import HASHES, evidence, trial
 from tests.gate.test_run_pair import run
 from tests.made_runs import mean
-from tests.paper import Paper
 
 
 def several(*runs: ComparedRun) -> RunComparison:
@@ -147,22 +143,21 @@ def test_more_trials_are_no_flip() -> None:
     assert ["lower"] == [each.scenario for each in flips(runs, "shop", "tsq")]
 
 
-def test_details() -> None:
-    """Of every score the scenarios that differ are listed; what is the same, left out or was tried again is told in sentences."""
+def test_left_out() -> None:
+    """Scenarios that are not compared are counted by why."""
     changed = {**HASHES, "scenario": "other"}
     base = evidence([trial("lower"), trial("changed"), trial("unmeasured"), trial("gone")])
     new = evidence([trial("lower", 0.2), trial("changed", content=changed), trial("unmeasured", None, status="infra_error"), trial("new")])
     runs = several(passing(base), passing(new))
-    again = replace(runs.runs[1].facts.suites["shop"], retried=2)
-    runs = several(runs.runs[0], replace(runs.runs[1], facts=replace(runs.runs[1].facts, suites={"shop": again})))
 
     assert {"only_new": 1, "only_base": 1, "changed": 1, "unmeasured": 1} == left_out(runs, runs.runs[1], "shop")
-    without, tried = detail_sentences(runs)
-    assert without.endswith("comparison of b with a: 1 only in b, 1 only in a, 1 with another content, 1 without a measurement")
-    assert "shop of b: 2 tried more than once" == tried
-    same = several(runs.runs[0], runs.runs[0])
-    assert ["every scenario of shop that is compared has the same tsq in all runs"] == [*detail_sentences(same)]
-    assert ["shop: scenarios that differ (1), tsq and how many trials passed"] == [each.title for each in flip_sections(runs, details=True)]
+
+
+def test_a_suite_of_the_reference_alone() -> None:
+    """It is named, as one of another run is."""
+    apart = several(run(suites=("store",)), run())
+
+    assert "store tsq of b is not compared with a: only one of the runs has the suite" in doubt_sentences(apart)
 
 
 def test_goodput_under_other_objectives() -> None:
@@ -173,68 +168,12 @@ def test_goodput_under_other_objectives() -> None:
     assert ["goodput of b is of calls that met other objectives than those of a"] == [*doubt_sentences(several(old, new))]
 
 
-def test_suites_that_one_run_has() -> None:
-    """A suite of one run is named, and so is a run that says nothing of its setup."""
-    unknown = ComparedRun(replace(run().facts, identity=None), run().evidence)
-
-    apart = several(run(suites=("store",)), run())
-    assert "store tsq of b is not compared with a: only one of the runs has the suite" in doubt_sentences(apart)
-    assert [("unknown", "another tool made b, and says nothing of a setup")] == [*setup_lines(several(run(), unknown))]
-
-
 def test_nothing_measured() -> None:
     """A run whose backend failed shares its scenarios all the same: none of them was measured."""
     dead = run(evidence(trial(name, None, status="infra_error") for name in range(3)))
     (found,) = score_against(several(run(), dead), "shop", "tsq")
 
     assert (None, "no scenario was measured in both") == (found.decision, found.why)
-
-
-def test_runs_without_a_common_suite() -> None:
-    """Data, prompts, tools, agents and scoring of other suites are not the same, nor everything."""
-    runs = several(run(suites=("store",)), run(), run())
-
-    assert [("the same", "code, packages, backend, model, hardware, host, options, more")] == [*setup_lines(runs)]
-
-
-@pytest.mark.parametrize("count", [2, 6, 12])
-def test_hundred_columns(count: int) -> None:
-    """No line is longer than 100 columns, however many runs there are, and each of them has its column."""
-    terminal = Paper()
-    names = tuple(f"20260304-050607-a-long-name-{number}" for number in range(count))
-    write_several(terminal, RunComparison(distinct(names), tuple(passing(noisy(seed=seed)) for seed in range(count))), details=True)
-
-    assert WIDTH >= max(map(columns, terminal.lines))
-    heads = {word for line in terminal.lines for word in re.findall(r"20260304-050607-a-l\.\.\.(?: \(\d+\))?", line) if line[0] == " "}
-    assert count == len(heads)
-
-
-def test_parts_begin_with_the_reference() -> None:
-    """Columns that do not fit beside each other stand in parts, each with the first one; one wide column is never left out."""
-    assert [[0, 1, 2]] == [*parts([5, 5, 5], 30)]
-    assert [[0, 1], [0, 2], [0, 3]] == [*parts([5, 5, 5, 90], 18)]
-
-
-def test_setups_name_their_runs() -> None:
-    """A difference from the reference that two runs share is one line, which names both."""
-    runs = several(run(), run(concurrency=4), run(concurrency=4), run())
-
-    first, *_, same = setup_lines(runs)
-
-    assert ("options", "concurrency: 8 -> 4 (b, c)") == first
-    assert "options" not in same[1]
-    assert [("the same", "everything")] == [*setup_lines(several(run(), run(), run()))]
-
-
-def test_markdown_escapes_names() -> None:
-    """What scenarios are called makes no markup."""
-    hostile = "<b>|@you"
-    runs = several(passing(evidence([trial(hostile)])), passing(evidence([trial(hostile, 0.0)])))
-
-    text = "\n".join(markdown(runs, details=True))
-
-    assert "<b>" not in text
-    assert "&lt;b>\\|@<!-- -->you" in text
 
 
 def test_distinct_names() -> None:

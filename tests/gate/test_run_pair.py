@@ -15,7 +15,6 @@ from pytest_agentbench.gate.run_pair import ComparedRun, doubts, setup_changes
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.run_comparison import changed_text
 from pytest_agentbench.runs.identity import SuiteSetup, run_identity
 from pytest_agentbench.runs.provenance import SuiteOptions
 from pytest_agentbench.runs.results import Means
@@ -80,22 +79,6 @@ def test_a_run_without_an_identity() -> None:
     old, new = ComparedRun(replace(run().facts, identity=None), run().evidence), run()
 
     assert ([], []) == ([*setup_changes(old, new)], [*doubts(old, new)])
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"prompt": "q"}, ["shop.system_prompt: another text (hash p -> q)"]),
-        ({"backend": {"run": ["vllm", "--len", "8", "-v"]}}, ["spec.run: 4 -> 8"]),
-        ({"gpus": ["NVIDIA H200"]}, ["gpus: nothing -> NVIDIA H200"]),
-        ({"agent": {"kind": "tool_calling", "note": "long " * 50}}, [f"shop.note: unset -> {('long ' * 50)[:57]}..."]),
-    ],
-)
-def test_words(change: Json, said: list[str]) -> None:
-    """Prompts differ by hash, lists by the words that do, and nothing takes more than a line."""
-    old = run(backend={"run": ["vllm", "--len", "4", "-v"]} if "backend" in change else {})
-
-    assert said == [changed_text(each) for each in setup_changes(old, run(**change))]
 
 
 @pytest.mark.parametrize(

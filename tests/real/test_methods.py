@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,9 @@ import yaml
 from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from tests.findings import report_of, said
 from tests.project import ALONE, FIND_THEN_ANSWER, Project
 from tests.real.booted_stack import ROOT
 from tests.robustness.processes import Background
@@ -110,22 +112,22 @@ def test_five_methods(project: Project, monkeypatch: pytest.MonkeyPatch) -> None
     with own_folder(monkeypatch):
         background = Background(project, "scenarios/shop", "-v", f"--agentbench-ab={','.join(METHODS)}", "--agentbench-concurrency=4")
         status = background.ended(400)
-    said = json.loads((background.directory / "run.json").read_text(encoding="utf-8"))
-    report = (background.directory / "report.md").read_text(encoding="utf-8")
+    run = json.loads((background.directory / "run.json").read_text(encoding="utf-8"))
+    told = [each for _, each in said(report_of(background.directory, Level.VERBOSE), phrases.comparison) if each.metric == "ttft.p50"]
     logs = {arm: (background.directory / "backend" / arm / "router.log").read_text() for arm in (*MODES, "dynamo_thunderagent")}
     modes = {arm: (mode, "Acting token decay: enabled" in logs[arm]) for arm, (mode, _) in MODES.items() if mode in logs[arm]}
     jobs = {line["job_id"] for line in map(json.loads, (project.root / "vllm-continuum.jsonl").read_text().splitlines())}
-    compared = {(each["base_arm"], each["new_arm"]) for each in said["ab"]["comparisons"] if each["metric"] == "ttft.p50"}
+    compared = {(each["base_arm"], each["new_arm"]) for each in run["ab"]["comparisons"] if each["metric"] == "ttft.p50"}
 
     assert 0 == status, background.output
-    assert "verdict     NO GATE" in background.output
-    assert {"labelled": 120, "announced": 120, "released": 120, "failed": 0, "bypassed": 0, "left": 0} == said["labels"]
-    assert [("", 24)] * 5 == [(arm["failure"], arm["rollouts"]["ok"] + arm["rollouts"]["limit"]) for arm in said["ab"]["arms"]]
+    assert "NO GATE" == run["verdict"]
+    assert {"labelled": 120, "announced": 120, "released": 120, "failed": 0, "bypassed": 0, "left": 0} == run["labels"]
+    assert [("", 24)] * 5 == [(arm["failure"], arm["rollouts"]["ok"] + arm["rollouts"]["limit"]) for arm in run["ab"]["arms"]]
     assert modes == MODES
     assert 24 == logs["dynamo_thunderagent"].count(f"Released program {background.directory.name}")
     assert 24 == sum(job.startswith(background.directory.name) for job in jobs)
     assert {("vllm_default_router", arm) for arm in logs if arm != "vllm_default_router"} == compared
-    assert 4 == len(re.findall(r"\| ttft\.p50 +vllm_default_router [\d.]+ -> \w+ [\d.]+(?:, x[\d.]+ \(|: inconclusive)", report))
+    assert [("vllm_default_router", True)] * 4 == [(each.base_arm, None not in (each.base, each.new)) for each in told]
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="NOT TESTED: bubblewrap is not installed")

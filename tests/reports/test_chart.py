@@ -5,8 +5,13 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_agentbench.gate.trend import Point
-from pytest_agentbench.reports.chart import HEIGHT, WIDTH, Chart, ticks
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.chart import HEIGHT, WIDTH, Axes, svg, ticks
+from pytest_agentbench.reports.document import Chart, ChartPoint, Tone, say
+
+
+def point(value: float, low: float | None = None, high: float | None = None, tone: Tone = "", *, begins: bool = False) -> ChartPoint:
+    return ChartPoint(value, low, high, f"at {value:g}", say(phrases.sentence, f"about {value:g} <b>"), tone, begins)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
@@ -27,15 +32,32 @@ def test_ticks_are_round() -> None:
 
 def test_no_axis_below_zero() -> None:
     """A count or a latency is never negative, and its picture says nothing of such values; a difference may be."""
-    assert 0.0 == Chart([Point("a", 0.0, None, None)]).low == Chart([Point("a", 0.5, 0.01, 1.0)]).low
-    assert Chart([Point("a", 40.0, None, None), Point("b", 42.0, None, None)]).low > 39
-    assert Chart([Point("a", 0.0, -1.0, 1.0)]).low < -1
+    assert 0.0 == Axes([point(0.0)]).low == Axes([point(0.5, 0.01, 1.0)]).low
+    assert Axes([point(40.0), point(42.0)]).low > 39
+    assert Axes([point(0.0, -1.0, 1.0)]).low < -1
 
 
 def test_all_is_inside() -> None:
     """Points and ends of intervals lie in the picture, those of a single run and of equal values, too."""
-    for points in ([Point("a", 0.0, None, None)], [Point("a", 5.0, 4.0, 9.0), Point("b", 1.0, -2.0, 2.0)], [Point("a", 1.0, 1.0, 1.0)] * 2):
-        chart = Chart(points)
-        for place, point in enumerate(points):
+    for points in ([point(0.0)], [point(5.0, 4.0, 9.0), point(1.0, -2.0, 2.0)], [point(1.0, 1.0, 1.0)] * 2):
+        chart = Axes(points)
+        for place, each in enumerate(points):
             assert 0 <= chart.x(place) <= WIDTH
-            assert all(0 <= chart.y(end) <= HEIGHT for end in (point.value, point.low, point.high) if end is not None)
+            assert all(0 <= chart.y(end) <= HEIGHT for end in (each.value, each.low, each.high) if end is not None)
+
+
+def test_marks() -> None:
+    """A point has its tone, a line where another way begins, and all that is known of it; the first and the last have their labels."""
+    points = (point(1.0, 0.5, 1.5), point(2.0, tone="bad", begins=True), point(3.0, tone="good"))
+    picture = [*svg(Chart("score", say(phrases.sentence, "3 at last"), points))]
+
+    circles = [line for line in picture if line.startswith("<circle")]
+    assert ["point", "bad", "good"] == [line.split('"')[1] for line in circles]
+    assert ["about 1 &lt;b&gt;", "about 2 &lt;b&gt;", "about 3 &lt;b&gt;"] == [
+        line.split("<title>")[1].split("</title>")[0] for line in circles
+    ]
+    x = circles[1].split('cx="')[1].split('"')[0]
+    assert [f'x1="{x}"'] == [line.split()[2] for line in picture if line.startswith('<line class="begins"')]
+    assert 1 == sum(line.startswith('<line class="interval"') for line in picture)
+    assert [">at 1<", ">at 3<"] == [label for label in (">at 1<", ">at 2<", ">at 3<") if any(label in line for line in picture)]
+    assert "score" in picture[0] and "3 at last" in picture[0]

@@ -14,8 +14,8 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.gate.baselines import write_baseline
 from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.reports.comparison_phrases import regression, regression_state
 from pytest_agentbench.reports.trend import html
-from tests.gate.evidences import HASHES
 from tests.gate.test_trend import history, night
 
 HOSTILE = '<script src="https://evil/x.js"></script>&"\u202e'
@@ -50,7 +50,7 @@ def nights(name: str = "n") -> list[Evidence]:
 
 def test_hostile_names_are_text() -> None:
     """Names and commits of others open no element, load nothing, and are still to be read."""
-    page = "\n".join(html(history(*nights(HOSTILE))))
+    page = "\n".join(html(history(*nights(HOSTILE), night(3, cache="cold"))))
     tags = Tags()
     tags.feed(page)
 
@@ -62,42 +62,13 @@ def test_hostile_names_are_text() -> None:
     assert "default-src 'none'" in page
 
 
-def test_nothing_to_compare() -> None:
-    """`None.` is said of runs that were compared; of one run, and of runs with other scenarios and another cache, that nothing can be."""
-    several = "\n".join(html(history(night(0), night(1))))
-    one = "\n".join(html(history(night(0))))
-    apart = "\n".join(html(history(night(0), night(1, cache="cold", content={**HASHES, "scenario": "another"}))))
+def test_tables_have_heads() -> None:
+    """A screen reader is told which row and which column a cell of the table of regressions is in; its state has the colour."""
+    page = "\n".join(html(history(*nights())))
 
-    assert "<p>None.</p>" in several
-    assert "2 runs, " in several
-    assert "One run, " in one
-    assert ["Nothing can be compared" in each for each in (several, one, apart)] == [False, True, True]
-
-
-def test_nothing_was_measured() -> None:
-    """A suite whose rollouts all came to nothing has a sentence under its heading."""
-    page = "\n".join(html(history(Evidence(night(0).facts, {"shop": []}))))
-
-    assert "<h2>shop</h2>\n<p>Nothing was measured: no run has a rollout that counts.</p>" in page
-
-
-def test_the_page_says_what_happened() -> None:
-    """A regression is in the table with both commits, its points are marked, and other setups have a line."""
-    cached = [*nights(), night(3, cache="cold")]
-    page = "\n".join(html(history(*cached)))
-
-    row = next(line for line in page.splitlines() if 'class="fixed"' in line)
-    words = dict.fromkeys(re.split("<[^>]*>", row))
-    assert ["new, fixed", "shop tsq.mean", "n1", "n0", "n2"] == [word for word in words if re.fullmatch(r"new.*|shop.*|n\d", word)]
-    assert {"fell", "rose", "setup"} <= {*re.findall(r'class="(\w+)" [cx]', page)}
-
-
-def test_runs_of_one_day() -> None:
-    """Below a picture are the days of the first and the last run, or, where that is one day, the times."""
-    hours = [night(hour, 0.9, run=f"n{hour}", finished_at=f"2026-03-01T0{hour}:30:00+00:00") for hour in (5, 7)]
-    axes = [re.findall(r'"axis"[^>]*>(2026[^<]*)<', "\n".join(html(history(*each)))) for each in (hours, nights())]
-
-    assert [["2026-03-01 05:30", "2026-03-01 07:30"], ["2026-03-01", "2026-03-03"]] == [each[:2] for each in axes]
+    assert 6 == page.count('<th scope="col">')
+    assert 1 == page.count('<th scope="row" class="good">')
+    assert {"circle.good", "circle.bad", "th.good", "th.bad"} <= {*re.findall(r"[\w.]+(?= {)", page)}
 
 
 @pytest.fixture
@@ -113,8 +84,10 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["trend", str(folder), "--output", str(folder / "new" / "page")])
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("new, fixed: shop tsq.mean -0.")
-    assert lines[0].endswith(" in n1, against n0")
+    [(group, series, found)] = history(*nights()).regressions()
+    [line] = [line for line in lines if line.startswith(regression_state(found))]
+    assert line.endswith(regression(group, series, found))
+    assert ["n1", "n0"] == [word.strip(",") for word in line.split() if re.fullmatch(r"n\d,?", word)]
     assert [f"wrote {folder}/new/page/trend.html", f"wrote {folder}/new/page/trend.json"] == lines[-2:]
     schema = json.loads(resources.files("pytest_agentbench.runs").joinpath("schemas", "trend.json").read_text(encoding="utf-8"))
     fastjsonschema.compile(schema)(json.loads((folder / "new/page/trend.json").read_text(encoding="utf-8")))

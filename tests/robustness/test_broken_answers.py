@@ -7,6 +7,9 @@ import json
 import pytest
 
 from pytest_agentbench.records import Json, Rollout
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from tests.findings import report_of, said
 from tests.project import Project
 
 pytestmark = pytest.mark.slow
@@ -90,7 +93,8 @@ def test_no_measurement_is_never_green(project: Project) -> None:
     result.assert_outcomes(errors=2)
     run = project.run_json
     assert ("NOT MEASURED", None) == (run["verdict"], run["suites"]["shop"]["scores"]["tsq"]["mean"])
-    result.stdout.fnmatch_lines(["not known   shop: no rollout was measured, so no threshold is known to hold"])
+    told = said(report_of(project.directory, Level.FIRST_PAGE), phrases.unknown_suites)
+    assert [("shop",)] == [each.unknown_suites for (each,) in told]
 
 
 def test_slow_answers_are_fine(project: Project) -> None:

@@ -16,7 +16,9 @@ import pytest
 
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
 from pytest_agentbench.runs.journal import read_journal, sealed
+from tests.findings import report_of, said
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 from tests.robustness.processes import Background, run_on_a_small_disk
 from tests.waits import wait_for
@@ -59,7 +61,7 @@ def test_an_engine_that_dies_again_and_again(project: Project, way: tuple[str, .
     assert run["backend"]["failure"].startswith(gone)
     assert {"engine": 9} == run["interruptions"]["deaths"]
     assert 3 == run["suites"]["shop"]["rollouts"]["ok"]
-    assert "The backend failed" in (project.directory / "report.md").read_text()
+    assert [gone] == [run.backend.failure[: len(gone)] for (run,) in said(report_of(project.directory), phrases.backend_failure)]
 
 
 def until_it_ends(background: Background, part: str) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.reports import markdown
 from pytest_agentbench.runs.journal import FILE
+from tests.findings import report_of, under
 from tests.project import Project, family
 from tests.robustness.processes import run_on_a_small_disk
 
@@ -67,8 +69,9 @@ def test_a_plugin_fails(project: Project, monkeypatch: pytest.MonkeyPatch, name:
     assert [sentence.removeprefix("agentbench: ").removesuffix("*)")] == [each[: each.rindex(":") + 1] for each in run["losses"]]
     assert (result.ret, 2) == (run["exit_status"], run["suites"]["shop"]["rollouts"]["ok"])
     assert (1, "FAIL") == (run["exit_status"], run["verdict"]) or (3, "INTERNAL ERROR") == (run["exit_status"], run["verdict"])
+    assert [(loss,) for loss in run["losses"]] == under(report_of(project.directory), "lost")
     report = (project.directory / "report.md").read_text()
-    assert "The session did not end in order" in report
+    assert all(markdown.prose(loss) in report for loss in run["losses"])
     assert report.splitlines()[0].partition(": ")[2].startswith(run["verdict"])
 
 
@@ -178,7 +181,7 @@ def test_no_room_for_the_reports(project: Project) -> None:
 
     assert 3 == done.returncode, done.stdout
     assert "agentbench: run.json is not written: [Errno 27] File too large" in done.stdout
-    assert "shop        1 rollout, all ok" in done.stdout
+    assert [["shop", "1"]] == [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("shop  ")]
     assert "INTERNALERROR" not in done.stdout + done.stderr
     (directory,) = project.root.glob("reports/2*")
     assert "run.json is not written" in (directory / "report.md").read_text()

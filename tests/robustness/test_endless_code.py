@@ -136,7 +136,7 @@ def test_ctrl_c(project: Project, start: Start) -> None:
     assert 2 == background.ended(60)
     assert not lives(pool)
     assert not (project.root / "scenarios/shop/terminated").exists()
-    assert "go on with  pytest" in background.output
+    assert " pytest --agentbench-resume=" in background.output
 
 
 @pytest.mark.slow

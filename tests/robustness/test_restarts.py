@@ -14,6 +14,9 @@ from collections.abc import Callable
 import pytest
 
 from pytest_agentbench.lib.process import lives
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from tests.findings import report_of, said
 from tests.project import FIND_THEN_ANSWER, TWO_WORKERS, WAYS, Project
 from tests.robustness.processes import SEEDS, Background
 from tests.router import routing
@@ -56,7 +59,8 @@ def test_one_death(project: Project, start: Start, part: str, way: tuple[str, ..
     run = json.loads((background.directory / "run.json").read_text())
     assert {part: 1} == run["interruptions"]["deaths"]
     assert run["interruptions"]["attempts"] == sum(len(each.earlier_attempts) for each in background.rollouts)
-    assert f"interrupted {part} 1; " in background.output
+    told = said(report_of(background.directory, Level.FIRST_PAGE), phrases.interruptions)
+    assert [{part: 1}] == [each.interruptions.deaths for (each,) in told]
     assert not [pid for pid in background.seen if lives(pid)]
 
 
@@ -126,17 +130,11 @@ def test_fifteen_deaths(project: Project, start: Start, seed: int) -> None:
     run = json.loads((background.directory / "run.json").read_text())
     assert dict.fromkeys(PARTS, 5) == run["interruptions"]["deaths"]
     assert run["interruptions"]["attempts"] == sum(len(line["earlier_attempts"]) for line in lines) > 0
-    counted = "pool 5, tap 5, engine 5"
-    assert sorted(counted.split(", ")) == sorted(line_of(background.output, "interrupted ").partition(";")[0].split(", "))
-    assert "Parts of the session died, or did not answer for a while: " in (background.directory / "report.md").read_text()
+    for level in (Level.FIRST_PAGE, Level.VERBOSE):
+        told = said(report_of(background.directory, level), phrases.interruptions)
+        assert [dict.fromkeys(PARTS, 5)] == [each.interruptions.deaths for (each,) in told]
     assert {"rollouts": 300, "finished": 300, "not_run": 0} == run["plan"]
     assert not [pid for pid in background.seen if lives(pid)]
-
-
-def line_of(output: str, beginning: str) -> str:
-    """The rest of the only line that begins so."""
-    (line,) = [line for line in output.splitlines() if line.startswith(beginning)]
-    return line.removeprefix(beginning)
 
 
 @WAYS
@@ -245,7 +243,7 @@ def test_a_session_that_is_broken_off(project: Project, start: Start, way: tuple
 
     assert 2 == background.ended(60), background.output
     assert not [pid for pid in background.seen if lives(pid)]
-    assert "go on with  pytest --agentbench-resume=" in background.output
+    assert " pytest --agentbench-resume=" in background.output
 
 
 DEADLY = """

@@ -86,7 +86,7 @@ def crash(start: Start, what: str, moments: random.Random, *arguments: str) -> N
     assert {"SIGINT": 2, "SIGTERM": 2, "SIGKILL": -signal.SIGKILL, "worker": 6}[what] == status, background.output
     assert "INTERNALERROR" not in background.output
     if "= agentbench =" in background.output and what != "worker":  # pytest prints nothing of a session that is still starting
-        assert f"go on with  pytest --agentbench-resume={background.directory.name} " in background.output
+        assert f" pytest --agentbench-resume={background.directory.name} " in background.output
 
 
 def sessions_so_far() -> int:

@@ -12,6 +12,9 @@ import pytest
 
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from tests.findings import report_of, said
 from tests.project import WAYS, Project
 from tests.robustness.processes import Background
 from tests.waits import wait_for
@@ -67,7 +70,9 @@ def test_ctrl_c_in_a_later_round(project: Project, waiting: Start, way: tuple[st
     assert {1: 4, 2: 4} == Counter(rollout.trial for rollout in background.rollouts)
     assert (2, False, 0) == (run["rounds"]["ran"], run["rounds"]["stands"], run["rounds"]["saved"])
     assert {"rollouts": 12, "finished": 8, "not_run": 4} == run["plan"]
-    assert "broken off after 2 of 5 rounds of trials" in background.output
+    assert [(5, 2, False)] == [
+        (rounds.most, rounds.ran, rounds.stands) for _, rounds in said(report_of(background.directory, Level.FIRST_PAGE), phrases.gate)
+    ]
 
     assert 0 == project.run("--agentbench-resume", *way, *WANTED).ret
 

@@ -16,6 +16,9 @@ import pytest
 
 from pytest_agentbench.backends.stack.registry import reap_orphans
 from pytest_agentbench.lib.process import lives
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level
+from tests.findings import report_of, said
 from tests.project import WAYS, Project
 from tests.robustness.processes import Background, command_of, descendants
 from tests.small_stacks import PASSES, SERVICE, agentbench, guardian, left, marked, own_folder, stack, until_gone
@@ -260,7 +263,8 @@ def test_the_guardian_of_a_kept_stack_is_killed(project: Project, stacks: Path) 
 
     result.assert_outcomes(passed=1)
     what = f"ended what a guardian that was killed had left of small (process {orphan})"
-    result.stdout.fnmatch_lines([f"*booted in *; {what}"])
+    assert what in result.stdout.str()
+    assert [what] == [backend.reaped for (backend,) in said(report_of(project.directory, Level.FULL), phrases.boot)]
     assert (False, what) == (project.run_json["backend"]["reused"], project.run_json["backend"]["reaped"])
     assert not lives(orphan)
 

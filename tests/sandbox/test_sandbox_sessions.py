@@ -10,9 +10,12 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Level, say
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.sandbox.limits import UNLIMITED_KIND
 from pytest_agentbench.sandbox.ownership import OWNER
+from tests.findings import gate_of, reasons, report_of, said, tables
 from tests.project import Project
 from tests.sandbox.conftest import IMAGE
 from tests.tasks import write_task
@@ -110,13 +113,15 @@ def test_a_terminal_agent(bench: Project) -> None:
     (command,) = rollouts["solved"].tool_calls
     assert ("bash", SOLVE) == (command.name, command.arguments["command"])
     assert rollouts["solved"].started_ns < (command.started_ns or 0) < (command.ended_ns or 0) < rollouts["solved"].ended_ns
-    result.stdout.fnmatch_lines(["tasks * 3 of 5 tasks solved in all verified trials, 2 in none"])
+    [(told,)] = said(report_of(bench.directory, Level.FULL), phrases.tasks)
+    assert [("cheat", 0), ("endless", 1), ("idle", 0), ("late", 1), ("solved", 1)] == [(each.scenario, each.solved) for each in told.tasks]
     is_unlimited = [UNLIMITED_KIND] == bench.run_json["suites"]["bench"]["tasks"]["sandboxes"]
     assert is_unlimited == ("storage driver has no quotas" in result.stdout.str())
     assert "the network `public`" not in result.stdout.str()
-    report = (bench.directory / "report.md").read_text()
-    assert "| `solved` | 1 of 1 | 1.000 | 1.0 |" in report
-    assert "### How trials ended that did not solve their task" in report
+    report = report_of(bench.directory)
+    rows = [row[:4] for row in tables(report, "task")[0].rows]
+    assert (say(phrases.scenario, "solved"), say(phrases.solved, 1, 1), 1.0, 1.0) in rows
+    assert tables(report, "the agent ended as")
     assert 0 == main(["rescore", str(bench.directory)])
     again = read_run(bench.directory.with_name(f"{bench.directory.name}-rescored"))
     assert read_run(bench.directory).suites["bench"].tasks == again.suites["bench"].tasks
@@ -156,8 +161,11 @@ def test_a_skip_is_no_pass(bench: Project) -> None:
     rule = "--agentbench-gate=reward.mean >= 0 of run"
 
     for selection, verdict in {"solved or train": "PASS", "train": "INCONCLUSIVE"}.items():
-        result = bench.run("-v", rule, "-k", selection)
-        result.stdout.fnmatch_lines([f"gate * {verdict}*", "*skipped, they ask for what is not supported: train"])
+        bench.run(rule, "-k", selection)
+        report = report_of(bench.directory, Level.FULL)
+        assert verdict == gate_of(report).verdict
+        told = [*reasons(report), *(note for (note,) in said(report, phrases.sentence))]
+        assert any(each.endswith("skipped, they ask for what is not supported: train") for each in told)
 
 
 def test_agents_without_a_task(project: Project) -> None:

@@ -10,7 +10,7 @@ from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.metrics.other_tools.nat import Throughput
 from pytest_agentbench.records import Scale, scale_in
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
-from pytest_agentbench.sweep.levels import Level, Sweep
+from pytest_agentbench.sweep.levels import Sweep, SweepLevel
 from pytest_agentbench.sweep.verdict import Criteria, judgements
 from tests.frames import scenarios_of
 from tests.gate.evidences import trial
@@ -22,7 +22,7 @@ SLOW = [trial(name, ttft=900.0) for name in range(200)]
 
 
 def swept(*levels: list[Trial], score: str = "tsq") -> Sweep:
-    made = tuple(Level(concurrency, scenarios_of(), trials, Throughput()) for concurrency, trials in enumerate(levels, 1))
+    made = tuple(SweepLevel(concurrency, scenarios_of(), trials, Throughput()) for concurrency, trials in enumerate(levels, 1))
     return Sweep(run_of(), "shop", score, scale_in(SCALES, score), made, {})
 
 

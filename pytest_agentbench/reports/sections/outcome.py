@@ -25,8 +25,10 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
     first, performance = Level.FIRST_PAGE, run.performance
     if failure := run.backend.failure:
         yield Fact("backend", say(phrases.backend_failure, run), "bad", level=first)
-        _, _, log = failure.partition("\n")
-        yield Listing(log, level=Level.VERBOSE if run.tests.errors else first)
+        if run.tests.errors:
+            yield Listing(failure, level=Level.VERBOSE)
+        elif log := failure.partition("\n")[2]:
+            yield Listing(log, level=first)
     yield Fact("tests", say(phrases.tests, run), "bad", level=first)
     yield Fact("resumed", say(phrases.sessions, run), level=first)
     yield from (Fact("damaged", say(phrases.sentence, each), "open", level=first) for each in first_of(run.damaged))

@@ -25,7 +25,7 @@ LATENCIES = {"ttft": True, "itl": False, "e2e": False}  # latency -> whether it 
 def section(view: RunView) -> Section | None:
     """Returns latencies, throughput, goodput, the time of rollouts, and the verdict on the timings."""
     run = view.run
-    parts = (_measures, _trouble, _timing, _totals)
+    parts = (_measures, _timing, _trouble, _totals)
     title = "Serving, all arms together" if run.ab else "Serving"
     return of(title, [*(block for part in parts for block in part(run)), *_tables(run.performance)])
 

@@ -67,6 +67,8 @@ def _excluded(run: Run, _name: str, suite: SuiteResult) -> Blocks:
         for each in suite.quarantined
     ]
     yield Table(heads("scenario", "owner", "expires", "reason", "tests"), tuple(rows), level=verbose)
+    if rows:
+        yield Note(phrases.MEANS_WITH_QUARANTINED, level=verbose)
     yield Fact("unsupported", say(phrases.unsupported_count, suite), "open", level=first, until=summary)
     yield Fact("unsupported", say(phrases.unsupported, suite), "open")
     unsupported = tuple((say(phrases.scenario, task), why) for task, why in suite.unsupported.items())

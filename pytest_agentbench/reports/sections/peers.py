@@ -1,0 +1,30 @@
+"""A run as another tool would have printed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_agentbench.metrics.other_tools import PeerTable
+from pytest_agentbench.reports import comparison_phrases, phrases
+from pytest_agentbench.reports.document import Bullets, Cell, Document, Section, Table, heads, say
+from pytest_agentbench.reports.numbers import number
+
+DIGITS = 2
+
+
+def document(tool: str, tables: Iterable[tuple[str, PeerTable]]) -> Document:
+    """Returns the tables of a tool, and how their numbers differ from ours; each stands behind whose calls it is about."""
+    return Document(tool, None, tuple(_section(of, figures) for of, figures in tables))
+
+
+def _section(of: str, figures: PeerTable) -> Section:
+    columns = heads("metric", *((title or "value", DIGITS) for title in figures.columns))
+    rows = tuple((name, *(_cell(values, place) for place in range(len(figures.columns)))) for name, values in figures.rows.items())
+    differs = Bullets(tuple(say(phrases.sentence, each) for each in figures.differs))
+    return Section(comparison_phrases.peer_table(figures.title, of), (Table(columns, rows), differs))
+
+
+def _cell(values: Iterable[float | None], place: int) -> Cell:
+    """A count has no digits after the point. A tool may have fewer values in a row than columns."""
+    value = dict(enumerate(values)).get(place, "")
+    return say(number, value, 0) if isinstance(value, int) else value

@@ -1,0 +1,55 @@
+"""A sweep: the knee, the greatest level that is good enough, and a line for each level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_agentbench.reports import comparison_phrases, phrases
+from pytest_agentbench.reports.document import Cell, Document, Fact, Figure, Level, Note, Table, heads, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.outcome import tone
+from pytest_agentbench.sweep.knee import knee
+from pytest_agentbench.sweep.levels import Sweep, SweepLevel, short_blocks
+from pytest_agentbench.sweep.verdict import Criteria, LevelVerdict, greatest, verdicts
+
+
+def document(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, picture: str = "") -> Document:
+    """Returns what a sweep found; `picture` is the file with its figure, if there is one."""
+    figure = [Figure("throughput against latency, and the share of good calls", picture, level=Level.VERBOSE)] if picture else []
+    files = Note(say(comparison_phrases.sweep_files, sweep.run), level=Level.VERBOSE)
+    parts = (of("", _conclusions(sweep, judged, terms)), of("Levels", [_levels(sweep, judged), *figure, files]))
+    return Document(f"Sweep of {sweep.suite} on {sweep.run.backend.name}", None, tuple(part for part in parts if part))
+
+
+def _conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) -> Iterator[Fact]:
+    """The knee, the greatest level that is good enough, and what the numbers do not include."""
+    operations = sweep.operations
+    if bend := knee(operations):
+        yield Fact("knee", say(comparison_phrases.knee, bend.concurrency, max(operations).concurrency))
+    yield Fact("answer", say(comparison_phrases.greatest, greatest(verdicts(judged)), terms))
+    for level in sweep.levels:
+        yield Fact("lost", say(comparison_phrases.lost, level.concurrency, level.statuses), "open")
+    yield Fact("not run", say(phrases.not_run, sweep.run), "open")
+    yield Fact("warm-up", say(comparison_phrases.warm_up, sum(sweep.warm_up.values())))
+    yield Fact("no warm-up", say(comparison_phrases.unwarmed, [level for level, rollouts in sweep.warm_up.items() if not rollouts]))
+    yield from (Fact("blocks", say(comparison_phrases.short_blocks, *each)) for each in short_blocks(sweep))
+
+
+def _levels(sweep: Sweep, judged: Sequence[LevelVerdict]) -> Table:
+    counts = [(title, 0) for title in ("in flight", "rollouts", "failed calls")]
+    rates = [(title, 1) for title in ("rollouts/h", "tokens/s", "ttft p50 ms", "p95", "e2e p50 ms", "p95")]
+    rows = tuple(_row(sweep, level, each) for level, each in zip(sweep.levels, judged, strict=True))
+    columns = heads(*counts, *rates, (sweep.score, 3), "good calls", "verdict")
+    return Table(columns, rows, tones=tuple(tone(each.verdict) for each in judged))
+
+
+def _row(sweep: Sweep, level: SweepLevel, judged: LevelVerdict) -> tuple[Cell, ...]:
+    rates = [level.part.value(name) for name in ("rollouts_per_hour", "output_tokens_per_s")]
+    latencies = [level.latency(metric, q) for metric in ("ttft", "e2e") for q in (50, 95)]
+    share = judged.share
+    good = say(comparison_phrases.good_share, share.mean, share.low, share.high) if share else None
+    verdict = say(comparison_phrases.level_verdict, judged.verdict)
+    return (
+        *(level.concurrency, len(level.part.rollouts), level.failed_calls),
+        *(*rates, *latencies, sweep.quality(level), good, verdict),
+    )

@@ -1,0 +1,42 @@
+"""What a run would have met on other settings: how far the simulation is off, a row for each setting, and which can be ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_agentbench.reports import comparison_phrases
+from pytest_agentbench.reports.document import AnyBlock, Cell, Document, Fact, Note, Table, heads, say
+from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
+
+
+def document(what_if: WhatIf) -> Document:
+    """Returns the answer of a simulator, with how far it can be trusted first."""
+    simulation = (
+        Fact("anchor", say(comparison_phrases.anchor, what_if)),
+        Fact("replayed", say(comparison_phrases.replayed, what_if)),
+        Fact("speed", say(comparison_phrases.worker_speed, what_if.timing)),
+    )
+    parts = (of("", simulation), of("Settings", [_settings(what_if)]), of("Ranking", _ranking(what_if)))
+    return Document(f"What if: {what_if.run}", None, tuple(part for part in parts if part))
+
+
+def _settings(what_if: WhatIf) -> Table:
+    columns = heads("setting", *((f"{each.title} {each.unit}".rstrip(), each.digits) for each in what_if.measures))
+    run: tuple[Cell, ...] = ("measured", *map(what_if.measured.value, what_if.measures))
+    return Table(columns, (run, *(_row(what_if, answer) for answer in what_if.answers)))
+
+
+def _row(what_if: WhatIf, answer: SettingEstimate) -> tuple[Cell, ...]:
+    values = [(answer.figures.value(each), each.digits, answer.ranks.get(each.name)) for each in what_if.measures]
+    return say(comparison_phrases.setting, answer), *(say(comparison_phrases.ranked, *each) for each in values)
+
+
+def _ranking(what_if: WhatIf) -> Iterator[AnyBlock]:
+    """From when on settings have places in a number, or why they have none."""
+    if len(what_if.answers) < 2:
+        return
+    if what_if.own is None:
+        yield Note(comparison_phrases.NOT_RANKED)
+        return
+    yield from (Fact(each.title, say(comparison_phrases.ranking, what_if, each)) for each in what_if.measures)

@@ -1,0 +1,58 @@
+"""An answer of the simulator, as the blocks of a report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_agentbench.reports import comparison_phrases
+from pytest_agentbench.reports.document import Note
+from pytest_agentbench.reports.sections.what_if import document
+from pytest_agentbench.simulation.figures import Figures
+from pytest_agentbench.simulation.question import MOCKER
+from pytest_agentbench.simulation.settings import Setting
+from pytest_agentbench.simulation.what_if import SCHEMA, SettingEstimate, WhatIf, ranked
+from tests.findings import facts, said, tables
+
+
+def figures(ttft: float, duration: float) -> Figures:
+    return Figures(None, ttft, None, None, None, None, None, duration)
+
+
+OWN = SettingEstimate(Setting(1, 500, 16, "round_robin"), own=True, figures=figures(200.0, 10.0), ranks={})
+OTHER = SettingEstimate(Setting(2, 500, 16, "kv"), own=False, figures=figures(100.0, 10.0), ranks={})
+ANSWER = ranked(WhatIf(SCHEMA, "one", 3, 1, {}, MOCKER, (), figures(200.0, 10.0), OWN, {}, [OWN, OTHER]))
+
+
+def test_settings() -> None:
+    """A row for what was measured and one for each setting, with places in the numbers in which settings are told apart."""
+    [table] = tables(document(ANSWER), "setting")
+
+    assert ["setting", "TTFT p50 ms", "duration s"] == [column.title for column in table.columns]
+    assert ("measured", 200.0, 10.0) == table.rows[0]
+    assert [(200.0, 1, 2), (10.0, 1, None), (100.0, 1, 1), (10.0, 1, None)] == said(document(ANSWER), comparison_phrases.ranked)
+    assert [True, False] == [answer.own for (answer,) in said(document(ANSWER), comparison_phrases.setting)]
+
+
+def test_the_anchor_comes_first() -> None:
+    """How far the simulation is off is said before anything else, then what was replayed and how fast a worker is."""
+    report = document(ANSWER)
+
+    assert ["anchor", "replayed", "speed", "TTFT p50", "duration"] == [each.label for label in LABELS for each in facts(report, label)]
+    assert [(ANSWER,)] == said(report, comparison_phrases.anchor) == said(report, comparison_phrases.replayed)
+    assert [(MOCKER,)] == said(report, comparison_phrases.worker_speed)
+    assert "anchor" == getattr(next(report.blocks()), "label", "")
+
+
+LABELS = ("anchor", "replayed", "speed", "TTFT p50", "duration")
+
+
+def test_ranking() -> None:
+    """Each number says whether settings have places in it. Without the run's own setting nothing is ranked; one alone has no order."""
+    unknown = replace(ANSWER, own=None, off={}, lacking=("workers",))
+    alone = replace(ANSWER, answers=[OWN])
+
+    assert ["ttft_p50_ms", "duration_s"] == [measure.name for _, measure in said(document(ANSWER), comparison_phrases.ranking)]
+    assert [comparison_phrases.NOT_RANKED] == [each.content for each in document(unknown).blocks() if isinstance(each, Note)]
+    for report in map(document, (unknown, alone)):
+        assert [] == said(report, comparison_phrases.ranking)
+    assert [] == [each for each in document(alone).blocks() if isinstance(each, Note)]
