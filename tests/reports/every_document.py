@@ -12,7 +12,7 @@ from itertools import chain
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pytest_agentbench.reports.document import AnyBlock, Block, Cell, Code, Document, Finding, Level, Note, Section, Table, Text
+from pytest_agentbench.reports.document import AnyBlock, Block, Cell, Code, Document, Finding, Level, Note, Section, Table, Text, Tone
 
 NOTE = Note("a note", level=Level.HEADLINE)
 SECTION = Section("A section", (NOTE,))
@@ -23,6 +23,7 @@ GIVEN: dict[Any, list[Any]] = {
     Level: [Level.VERBOSE],
     tuple[AnyBlock | Section, ...]: [(NOTE,)],
     tuple[Section, ...]: [(SECTION, REST)],
+    tuple[Tone, ...]: [()],
     float: [1.5],
     int: [1],
     bool: [False, True],
