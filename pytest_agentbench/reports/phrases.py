@@ -104,7 +104,10 @@ SLOW_CALLS: Text = (
     *("Times are milliseconds, then tokens. ", Code("agentbench show RUN --profile", "command")),
     " says why, and has the agents' call tree, concurrency spikes, and what prompts share.",
 )
-DIFFERENCES = "Paired by scenario. Scores: difference of means. Latencies (ms): ratio, above 1 is slower. An interval without 0, or without 1, is a difference."
+DIFFERENCES = (
+    "Paired by scenario. Scores: difference of means. Latencies (ms): ratio, above 1 is slower. "
+    "An interval without 0, or without 1, is a difference."
+)
 FAMILY_OF_ARMS = "Of each metric all comparisons together are wrong in 5 % of runs at most (Holm); their intervals are of 95 % or more."
 DERIVED = "every number here can be derived again from rollouts.jsonl beside this file"
 UNRECORDED = "what it ran on is not recorded"
