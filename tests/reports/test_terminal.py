@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import pytest
-
 from pytest_agentbench.records import Rollout, Score, ToolCall
 from pytest_agentbench.reports.columns import columns
 from pytest_agentbench.reports.document import (
@@ -139,30 +137,6 @@ def test_tables() -> None:
         "ttft    low       1.2      -  slower",
         "tsq     high     10.0    2.0",
     ] == [*table_lines(TABLE)]
-
-
-def test_tables_that_are_too_wide() -> None:
-    """They are written in parts, each of which begins with the columns that are repeated; rows without a value are left out of a part."""
-    table = Table(TABLE.columns, TABLE.rows, repeated=2)
-
-    assert [
-        "metric  better  run a",
-        "ttft    low       1.2",
-        "tsq     high     10.0",
-        "metric  better  run b",
-        "tsq     high      2.0",
-        "metric  better  found",
-        "ttft    low     slower",
-    ] == [*table_lines(table, 22)]
-
-
-@pytest.mark.parametrize(
-    ("width", "found"),
-    [(100, [[0, 1, 2, 3]]), (25, [[0, 1, 2], [0, 3]]), (1, [[0, 1], [0, 2], [0, 3]])],
-)
-def test_parts(width: int, found: list[list[int]]) -> None:
-    """In each part are as many columns as fit, and one beside the repeated ones at least."""
-    assert found == [*parts([5, 6, 7, 8], 1, width)]
     assert [[0, 1]] == [*parts([5, 6], 2, 1)]
 
 
