@@ -7,7 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import AnyBlock, Bullets, Cell, Document, Fact, Finding, Level, Measure, Note, Section, Table, plain
+from pytest_agentbench.reports.document import (
+    AnyBlock,
+    Bullets,
+    Cell,
+    Code,
+    Document,
+    Fact,
+    Finding,
+    Level,
+    Measure,
+    Note,
+    Section,
+    Table,
+    Text,
+    plain,
+)
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
@@ -36,6 +51,11 @@ def findings(report: Document) -> Iterator[Finding]:
     """Yields every finding of a report."""
     blocks = [*([report.headline] if report.headline else []), *report.blocks()]
     yield from (each for block in blocks for each in _contents(block) if isinstance(each, Finding))
+
+
+def texts(report: Document) -> list[Text]:
+    """Returns the texts that a report has as they are, from top to bottom: notes of other programs, and fixed sentences."""
+    return [each for block in report.blocks() for each in _contents(block) if isinstance(each, str | tuple | Code)]
 
 
 def facts(report: Document, label: str) -> list[Fact]:
@@ -90,7 +110,7 @@ def part(report: Document | Section, *titles: str) -> Section | None:
 
 def _value(cell: Cell) -> Any:
     if not isinstance(cell, Finding):
-        return cell
+        return cell.text if isinstance(cell, Code) else cell
     return cell.values[0] if len(cell.values) == 1 else cell.values
 
 

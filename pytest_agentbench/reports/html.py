@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from html import escape
-from itertools import groupby, repeat
+from itertools import groupby
 from typing import NamedTuple
 
 from pytest_agentbench.lib.foreign import block, one_line
@@ -159,7 +159,8 @@ class _Layout(NamedTuple):
                 shown = f"{term}<dd{_class(each.tone)}>{self.words(each.content)}</dd>"
             case Table():
                 head = "".join(f'<th scope="col"{_class_of(column)}>{escape(one_line(column.title))}</th>' for column in each.columns)
-                rows = "".join(map(self._row, each.rows, repeat(each.columns), each.tones or repeat("")))
+                tones = each.tones or [""] * len(each.rows)
+                rows = "".join(self._row(row, each.columns, tone) for row, tone in zip(each.rows, tones, strict=True))
                 table = f'<table aria-label="{escape(self.titles[-1])}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
                 shown = f'<div class="scroll">{table}</div>'
             case Bullets():

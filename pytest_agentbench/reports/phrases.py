@@ -104,7 +104,10 @@ SLOW_CALLS: Text = (
     *("Times are milliseconds, then tokens. ", Code("agentbench show RUN --profile", "command")),
     " says why, and has the agents' call tree, concurrency spikes, and what prompts share.",
 )
-DIFFERENCES = "Paired by scenario. Scores: difference of means. Latencies (ms): ratio, above 1 is slower. An interval without 0, or without 1, is a difference."
+DIFFERENCES = (
+    "Paired by scenario. Scores: difference of means. Latencies (ms): ratio, above 1 is slower. "
+    "An interval without 0, or without 1, is a difference."
+)
 FAMILY_OF_ARMS = "Of each metric all comparisons together are wrong in 5 % of runs at most (Holm); their intervals are of 95 % or more."
 DERIVED = "every number here can be derived again from rollouts.jsonl beside this file"
 UNRECORDED = "what it ran on is not recorded"
@@ -151,16 +154,6 @@ def mean(value: Mean | None) -> str:
         return "not measured"
     ends = "(no interval)" if value.low is None else f"[{value.low:.3f}, {value.high:.3f}]"
     return f"{value.value:.3f} {ends}"
-
-
-def share(value: float | None) -> str:
-    """`99.9 %`."""
-    return percent(value)
-
-
-def brackets(ends: tuple[float, float] | None) -> str:
-    """`[11.0, 13.5]`; empty if there is no interval."""
-    return numbers.brackets(ends)
 
 
 def with_interval(value: float, ends: tuple[float, float] | None) -> str:
@@ -315,16 +308,6 @@ def exit_status(run: Run) -> str:
     return "" if run.exit_status is None else f"exit status {run.exit_status}"
 
 
-def test_id(test: Failure) -> Text:
-    """The id of a test."""
-    return Code(test.id)
-
-
-def test_message(test: Failure) -> Text:
-    """What a test said when it failed."""
-    return Code(test.message)
-
-
 def resume(run: Run) -> Text:
     """The command that resumes a run; empty if nothing is left to do."""
     return Code(run.resume or "", "command")
@@ -351,11 +334,6 @@ def own_mean(value: OwnMean) -> str:
     ours = "there is none in this run" if value.ours is None else f"{value.ours:.3f} this run's"
     other = f", {ours}: {value.why}" if value.why else ", and this run's"
     return f"{value.suite} {value.score}: {value.theirs:.3f} is the tool's own mean{other}"
-
-
-def sentence(text: str) -> str:
-    """A sentence that the run has as it is."""
-    return text
 
 
 def section_failure(plugin: str, error: Exception) -> str:
@@ -479,11 +457,6 @@ def score(value: Mean | None) -> str:
 def evaluable(value: Mean | None) -> str:
     """`0.612 [0.571, 0.653] over evaluable rollouts only`."""
     return "no evaluable rollout" if value is None else f"{mean(value)} over evaluable rollouts only"
-
-
-def scale(value: Scale) -> str:
-    """`higher is better, between 0 and 1`."""
-    return value.text
 
 
 def agent_errors(suite: SuiteResult) -> str:
@@ -639,21 +612,6 @@ def worst_tools(value: WorstScore) -> str:
     """`expected find_item, order_item; actual find_item`."""
     expected, actual = (", ".join(names) or "none" for names in (value.expected_tools, value.actual_tools))
     return f"expected {expected}; actual {actual}"
-
-
-def scenario(name: str) -> Text:
-    """The name of a scenario, or of a rollout of it."""
-    return Code(name, "scenario")
-
-
-def quoted(text: str) -> Text:
-    """What a person or a program said."""
-    return Code(text)
-
-
-def first_line(text: str) -> Text:
-    """The first line of what a person or a program said."""
-    return Code(text.partition("\n")[0])
 
 
 def scenarios_left(shown: int, total: int) -> str:
@@ -1240,11 +1198,6 @@ def backend(run: Run) -> Text:
     model = Code(run.backend.served_model) if run.backend.served_model else "unknown"
     asked = run.settings.concurrency or "an unknown number of"
     return Code(run.backend.name), ", model ", model, f", {asked} rollouts in flight asked for"
-
-
-def finished(run: Run) -> str:
-    """When a run ended."""
-    return run.finished_at
 
 
 def boot(value: BackendUse) -> str:

@@ -14,12 +14,11 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.gate.run_pair import read, setup_changes
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.comparison_phrases import same_scores
 from pytest_agentbench.runs.identity import PARTS
 from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity
 from pytest_agentbench.suites.models import ModelUse
-from tests.findings import report_of, said
+from tests.findings import report_of, texts
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.small_stacks import PASSES, own_folder, stack
 from tests.web import QuietHandler, serving
@@ -217,7 +216,7 @@ def test_the_model_that_was_asked_for(shop: Project, obliging: str, capsys: Capt
     assert ((), (sentence,)) == (old.facts.backend.warnings, new.facts.backend.warnings)
     assert (ModelUse("big", "small", 3), ModelUse("small", "small", 3)) == new.facts.backend.models
     assert f"model `{asked}`" in report
-    assert (sentence,) in said(report_of(shop.directory), phrases.sentence)
+    assert sentence in texts(report_of(shop.directory))
     assert 0 == main(["compare", str(first), str(shop.directory)])
     told = capsys.readouterr().out.splitlines()
     assert f"model       name: small -> {asked} ({shop.directory.resolve().name})" in " ".join(told)

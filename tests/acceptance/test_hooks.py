@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Level
-from tests.findings import report_of, said
+from tests.findings import report_of, texts
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 CONFTEST = """
@@ -79,7 +78,7 @@ def test_a_backend_of_the_projects_own(project: Project) -> None:
 
     hooked.assert_outcomes(failed=2)
     hooked.stdout.fnmatch_lines(["agentbench: backend mine - made by hand", "*assert 0.667 >= 0.9", "*made by hand"])
-    assert ("made by hand",) in said(report_of(project.directory, Level.FULL), phrases.sentence)
+    assert "made by hand" in texts(report_of(project.directory, Level.FULL))
     assert "mine" == (project.directory / "started.txt").read_text()
     assert "mine" == project.run_json["backend"]["name"]
 

@@ -9,10 +9,10 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases, terminal
-from pytest_agentbench.reports.document import Level, Note, say
+from pytest_agentbench.reports.document import Code, Level, Note, say
 from pytest_agentbench.reports.sections.gate import document_of
 from pytest_agentbench.runs.run_file import read_run
-from tests.findings import gate_of, measure, reasons, report_of, rules, said, tables, under
+from tests.findings import gate_of, measure, reasons, report_of, rules, said, tables, texts, under
 from tests.project import BOTH_WAYS, FIND_THEN_ANSWER, WAYS, Project
 
 WRONG: Json = {"match": {"turn": 0, "contains": "shop-1:"}, "tool_calls": [{"name": "order_item", "arguments": {"item": "x"}}]}
@@ -51,7 +51,7 @@ def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
     assert [{**ENTRY, "tests": 1, "passed": 0}] == held.run_json["suites"]["shop"]["quarantined"]
     report = report_of(held.directory)
     [entry] = read_run(held.directory).suites["shop"].quarantined
-    row = (say(phrases.scenario, "shop-1"), "ada", "2999-12-31", "the label is disputed", say(phrases.quarantine_tests, entry))
+    row = (Code("shop-1", "scenario"), "ada", "2999-12-31", "the label is disputed", say(phrases.quarantine_tests, entry))
     assert [(row,)] == [table.rows for table in tables(report, "scenario") if table.columns[1].title == "owner"]
     assert phrases.MEANS_WITH_QUARANTINED in [block.content for block in report.blocks() if isinstance(block, Note)]
     (skipped,) = [each for case in ET.parse(held.root / "junit.xml").getroot().iter("testcase") for each in case.iter("skipped")]
@@ -75,7 +75,7 @@ def test_the_gate_leaves_it_out(
         *(rule.suite, rule.rule, rule.verdict, rule.estimate, rule.threshold),
         *(rule.n, rule.trials),
     )
-    assert ("left out, in quarantine: shop-1",) in said(report, phrases.sentence)
+    assert "left out, in quarantine: shop-1" in texts(report)
     found = held.run_json["gate"]
     assert (0, []) == (found["tests_below"], found["rules"][0]["suspects"])
 

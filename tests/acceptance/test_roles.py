@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import Level, say
+from pytest_agentbench.reports.document import Code, Level, say
 from pytest_agentbench.runs.run_file import read_run
 from tests.engines import engine
 from tests.findings import facts, report_of, tables
@@ -78,7 +78,7 @@ def test_roles(project: Project, expert: str, monkeypatch: pytest.MonkeyPatch, w
     ]
     [table] = tables(report_of(project.directory), "role")
     assert {"agent": 3, "search": 3, "reasoner": 3} == {row[0]: row[3] for row in table.rows}
-    assert [say(phrases.quoted, "small")] == [row[1] for row in table.rows if row[0] == "search"]
+    assert [Code("small")] == [row[1] for row in table.rows if row[0] == "search"]
     assert [] == [path for path in project.directory.rglob("*") if path.is_file() and b"very-secret-key" in path.read_bytes()]
 
 

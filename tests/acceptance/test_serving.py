@@ -9,9 +9,9 @@ import pytest
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import Level, say
+from pytest_agentbench.reports.document import Level, plain
 from tests.engines import engine
-from tests.findings import facts, report_of, said
+from tests.findings import facts, report_of, said, texts
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
 
 pytestmark = pytest.mark.timeout(120)
@@ -102,10 +102,10 @@ def test_tools(rollout):
 
     report, serving = report_of(project.directory, Level.FULL), project.run_json["serving"]
     assert any("prompt tokens" in each and each.endswith(": somebody else used the server, too") for each in serving["disagreements"])
-    assert [say(phrases.sentence, each) for each in serving["disagreements"]] == [fact.content for fact in facts(report, "differs")]
+    assert list(serving["disagreements"]) == [fact.content for fact in facts(report, "differs")]
     [note] = serving["notes"]
     assert note.startswith("server[1]: ") and note.endswith(" failed, the last one too: [Errno 111] Connection refused")
-    assert [say(phrases.sentence, note)] == [fact.content for fact in facts(report, "sampling")]
+    assert [note] == [fact.content for fact in facts(report, "sampling")]
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_a_session_that_is_broken_off(project: Project, way: tuple[str, ...]) ->
     assert 1 == result.parseoutcomes()["failed"]
     assert ["shop-0"] == [rollout.scenario for rollout in project.rollouts]
     assert [] == of_tokens(project.run_json["serving"])
-    assert [] == [each for (each,) in said(report_of(project.directory), phrases.sentence) if "somebody else" in each]
+    assert [] == [each for each in map(plain, texts(report_of(project.directory))) if "somebody else" in each]
 
 
 @pytest.mark.slow
@@ -135,4 +135,4 @@ def test_a_full_disk(project: Project) -> None:
 
     [note] = project.run_json["serving"]["notes"]
     assert note.startswith("full: ") and note.endswith(" lines are lost: No space left on device")
-    assert [say(phrases.sentence, note)] == [fact.content for fact in facts(report_of(project.directory, Level.FULL), "sampling")]
+    assert [note] == [fact.content for fact in facts(report_of(project.directory, Level.FULL), "sampling")]

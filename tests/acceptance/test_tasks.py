@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import Level, say
+from pytest_agentbench.reports.document import Code, Level
 from tests.findings import report_of, said, tables
 from tests.project import Project
 from tests.tasks import write_task
@@ -48,7 +48,7 @@ def test_a_task_that_asks_for_too_much_is_skipped(project: Project, monkeypatch:
     told = said(report_of(project.directory, Level.FULL), phrases.unsupported)
     assert [(1, 3)] == [(len(suite.unsupported), suite.dataset.size) for (suite,) in told]
     assert ["train"] == [*project.run_json["suites"]["shop"]["unsupported"]]
-    row = (say(phrases.scenario, "train"), "the task train asks for GPUs (environment.gpus): not supported")
+    row = (Code("train", "scenario"), "the task train asks for GPUs (environment.gpus): not supported")
     assert [(row,)] == [table.rows for table in tables(report_of(project.directory), "task")]
 
 

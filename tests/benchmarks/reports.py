@@ -19,7 +19,7 @@ atexit.register(lambda: pathlib.Path("cpu").write_text(str(time.process_time()))
 SILENT = """
 from pytest_agentbench.session import finish
 
-finish._write_files = lambda *arguments: None
+finish.Finish._write_files = lambda *arguments: None
 """
 
 #: The same in a process that does nothing else, where no noise of a session hides it.

@@ -24,7 +24,7 @@ from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import inert, write_rows
 from pytest_agentbench.records import Score
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import Code, heads, say, spans
+from pytest_agentbench.reports.document import Code, heads, spans
 from pytest_agentbench.tables import COLUMNS
 from tests.findings import report_of, said, tables
 from tests.made_runs import run_directory
@@ -81,7 +81,7 @@ def test_the_report_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mon
     rows = csv.DictReader((directory / "csv" / "scores.csv").read_text(encoding="utf-8").splitlines())
     measured = {row["scenario"] for row in rows}
     named = {name for name, *_ in scenarios.rows}
-    assert {say(phrases.scenario, name) for name in measured} == named - {say(phrases.scenario, LOST.scenario)}
+    assert {Code(name, "scenario") for name in measured} == named - {Code(LOST.scenario, "scenario")}
 
 
 def with_csv(file: Path) -> list[list[str]]:

@@ -80,7 +80,8 @@ class Documents:
         hints = hints_of(kind)
         values = {field.name: self._every(hints[field.name]) for field in fields(kind) if hints[field.name] != tuple[tuple[Cell, ...], ...]}
         if kind is Table:
-            values["rows"] = [self._rows(len(values["columns"][0]))]
+            rows, tones = self._rows(len(values["columns"][0])), get_args(Tone)
+            values["rows"], values["tones"] = [rows], [(), tuple(tones[number % len(tones)] for number in range(len(rows)))]
         for number in range(max(map(len, values.values()))):
             made = kind(**{name: every[number % len(every)] for name, every in values.items()})
             yield replace(made, level=Level.HEADLINE) if isinstance(made, Block) else made

@@ -5,13 +5,12 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.chart import HEIGHT, WIDTH, Axes, svg, ticks
 from pytest_agentbench.reports.document import Chart, ChartPoint, Tone, say
 
 
 def point(value: float, low: float | None = None, high: float | None = None, tone: Tone = "", *, begins: bool = False) -> ChartPoint:
-    return ChartPoint(value, low, high, f"at {value:g}", say(phrases.sentence, f"about {value:g} <b>"), tone, begins)
+    return ChartPoint(value, low, high, f"at {value:g}", say(str, f"about {value:g} <b>"), tone, begins)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
@@ -49,7 +48,7 @@ def test_all_is_inside() -> None:
 def test_marks() -> None:
     """A point has its tone, a line where another way begins, and all that is known of it; the first and the last have their labels."""
     points = (point(1.0, 0.5, 1.5), point(2.0, tone="bad", begins=True), point(3.0, tone="good"))
-    picture = [*svg(Chart("score", say(phrases.sentence, "3 at last"), points))]
+    picture = [*svg(Chart("score", say(str, "3 at last"), points))]
 
     circles = [line for line in picture if line.startswith("<circle")]
     assert ["point", "bad", "good"] == [line.split('"')[1] for line in circles]

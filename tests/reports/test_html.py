@@ -24,7 +24,6 @@ from pytest_agentbench.reports.document import (
     Section,
     Table,
     heads,
-    say,
 )
 from pytest_agentbench.reports.html import WIDTH, no_address, run_html
 from pytest_agentbench.reports.sections import document
@@ -147,7 +146,7 @@ def test_tables_are_below() -> None:
 
 def test_nothing_is_said_twice() -> None:
     """A list has nothing that a fact of the first screen says; a list that has nothing else is not there."""
-    twice, once = say(phrases.sentence, "a rule failed"), say(phrases.sentence, "calls failed")
+    twice, once = "a rule failed", "calls failed"
     rule = Fact("rule", twice, level=SUMMARY)
     screen, report = html_of(Bullets((twice, once), level=SUMMARY), rule, Note("more", level=VERBOSE))
     without, _ = html_of(Section("First", (Bullets((twice,), level=SUMMARY),)), rule, Note("more", level=VERBOSE))
@@ -160,7 +159,7 @@ def test_nothing_is_said_twice() -> None:
 def test_a_table_is_a_table() -> None:
     """It has the name of its section; each head of a column and of a row says what it is the head of; numbers are marked as such."""
     columns = heads("scenario", ("tsq", 3), "reason")
-    table = Table(columns, (("a", 0.5, say(phrases.quoted, "gone")), ("b", None, None)), level=VERBOSE)
+    table = Table(columns, (("a", 0.5, Code("gone")), ("b", None, None)), level=VERBOSE)
     _, report = html_of(Section("Every scenario", (table,)))
 
     [found] = report.all("table")

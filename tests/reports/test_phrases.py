@@ -8,6 +8,7 @@ import pytest
 
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Code, Measure
+from pytest_agentbench.reports.numbers import brackets
 from pytest_agentbench.stats.percentiles import latency_spread
 from tests.amounts import amounts
 from tests.made_runs import mean
@@ -54,7 +55,7 @@ def test_cells_with_intervals() -> None:
     assert spread is not None
 
     assert ("12.0 [11.0, 13.5]", "12.0") == (phrases.with_interval(12.0, (11.0, 13.5)), phrases.with_interval(12.0, None))
-    assert ("[11.0, 13.5]", "") == (phrases.brackets((11.0, 13.5)), phrases.brackets(None))
+    assert ("[11.0, 13.5]", "") == (brackets((11.0, 13.5)), brackets(None))
     assert ["0.111", "0.889"] == amounts(phrases.ends(0.1111, 0.8888))
     assert ("1.0, 1.0", "1.0, -", "-") == tuple(map(phrases.median_and_p95, (spread, replace(spread, p95=None), None)))
 
@@ -65,9 +66,7 @@ def test_what_is_left_out() -> None:
 
 
 def test_what_others_say_is_marked() -> None:
-    """Commands, names of scenarios, and what a person or a program said are no words of ours."""
-    assert Code("a b", "scenario") == phrases.scenario("a b")
+    """Commands, settings and names of tools are no words of ours."""
     assert Code("pytest 'a b'", "command") == phrases.command(["pytest", "a b"])
-    assert Code("first") == phrases.first_line("first\nsecond")
     assert (Code('{"seed": "ü"}', "command"), "none") == (phrases.settings({"seed": "ü"}), phrases.settings({}))
     assert (Code("find, order, find"), Code("none")) == (phrases.tools(["find", "order", "find"]), phrases.tools([]))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import pytest
-
 from pytest_agentbench.records import Rollout, Score, ToolCall
 from pytest_agentbench.reports.columns import columns
 from pytest_agentbench.reports.document import (
@@ -139,42 +137,6 @@ def test_tables() -> None:
         "ttft    low       1.2      -  slower",
         "tsq     high     10.0    2.0",
     ] == [*table_lines(TABLE)]
-
-
-def test_tables_that_are_too_wide() -> None:
-    """They are written in parts, each of which begins with the columns that are repeated; rows without a value are left out of a part."""
-    assert [
-        *("metric  better  run a", "ttft    low       1.2", "tsq     high     10.0"),
-        *("metric  run b  found", "ttft        -  slower", "tsq       2.0"),
-    ] == [*table_lines(TABLE, 22)]
-    assert [
-        *("metric  better", "ttft    low", "tsq     high"),
-        *("metric  run a", "ttft      1.2", "tsq      10.0"),
-        *("metric  run b", "tsq       2.0"),
-        *("metric  found", "ttft    slower"),
-    ] == [*table_lines(TABLE, 14)]
-    twice = [*table_lines(Table(TABLE.columns, TABLE.rows, repeated=2), 22)]
-    assert ["metric  better  run a", "metric  better  run b", "metric  better  found"] == [line for line in twice if "metric" in line]
-
-
-def test_tables_with_a_long_name() -> None:
-    """The first column is cut if no other one would fit beside it, but not below a third of the terminal."""
-    table = Table(heads("scenario", ("a", 1), ("b", 1)), (("a-very-long-name-of-a-scenario", 1, 2),))
-
-    assert ["scenario" + " " * 10 + "a", "a-very-long...  1.0", "scenario" + " " * 10 + "b", "a-very-long...  2.0"] == [
-        *table_lines(table, 19)
-    ]
-    assert "a-very-long-name-of-a-scenario  1.0  2.0" == [*table_lines(table, 80)][1]
-    assert all(columns(line) <= 10 for line in table_lines(table, 10))
-
-
-@pytest.mark.parametrize(
-    ("width", "found"),
-    [(100, [[0, 1, 2, 3]]), (25, [[0, 1, 2], [0, 3]]), (1, [[0, 1], [0, 2], [0, 3]])],
-)
-def test_parts(width: int, found: list[list[int]]) -> None:
-    """In each part are as many columns as fit, and one beside the repeated ones at least."""
-    assert found == [*parts([5, 6, 7, 8], 1, width)]
     assert [[0, 1]] == [*parts([5, 6], 2, 1)]
 
 

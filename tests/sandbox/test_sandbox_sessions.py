@@ -11,11 +11,11 @@ import pytest
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import Level, say
+from pytest_agentbench.reports.document import Code, Level, plain, say
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.sandbox.limits import UNLIMITED_KIND
 from pytest_agentbench.sandbox.ownership import OWNER
-from tests.findings import gate_of, reasons, report_of, said, tables
+from tests.findings import gate_of, reasons, report_of, said, tables, texts
 from tests.project import Project
 from tests.sandbox.conftest import IMAGE
 from tests.tasks import write_task
@@ -120,7 +120,7 @@ def test_a_terminal_agent(bench: Project) -> None:
     assert "the network `public`" not in result.stdout.str()
     report = report_of(bench.directory)
     rows = [row[:4] for row in tables(report, "task")[0].rows]
-    assert (say(phrases.scenario, "solved"), say(phrases.solved, 1, 1), 1.0, 1.0) in rows
+    assert (Code("solved", "scenario"), say(phrases.solved, 1, 1), 1.0, 1.0) in rows
     assert tables(report, "the agent ended as")
     assert 0 == main(["rescore", str(bench.directory)])
     again = read_run(bench.directory.with_name(f"{bench.directory.name}-rescored"))
@@ -164,7 +164,7 @@ def test_a_skip_is_no_pass(bench: Project) -> None:
         bench.run(rule, "-k", selection)
         report = report_of(bench.directory, Level.FULL)
         assert verdict == gate_of(report).verdict
-        told = [*reasons(report), *(note for (note,) in said(report, phrases.sentence))]
+        told = [*reasons(report), *map(plain, texts(report))]
         assert any(each.endswith("skipped, they ask for what is not supported: train") for each in told)
 
 

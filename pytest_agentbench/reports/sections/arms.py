@@ -49,7 +49,7 @@ def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
         # A percentile of which nothing can be said is worth no line of a terminal.
         level = Level.VERBOSE if each.metric.endswith(".p90") and each.low is None else Level.FULL
         yield Fact(each.suite, say(phrases.comparison, ab, each), TONES.get(each.finding, ""), level=level)
-    yield from (Fact("not equal", say(phrases.sentence, warning), "open", level=first) for warning in ab.warnings)
+    yield from (Fact("not equal", warning, "open", level=first) for warning in ab.warnings)
     if whole(ab):
         yield Note(phrases.DIFFERENCES, level=Level.VERBOSE)
         if len(ab.arms) > 2:

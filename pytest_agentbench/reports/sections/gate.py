@@ -51,7 +51,7 @@ def _rules(gate: GateResult) -> Iterator[AnyBlock]:
 def _details(rule: RuleResult) -> Iterator[AnyBlock]:
     for phrase in (phrases.power, phrases.least_margin, phrases.p_worse, phrases.left_out_scenarios):
         yield Fact("", say(phrase, rule))
-    yield from (Fact("", say(phrases.sentence, note)) for note in rule.notes)
+    yield from (Fact("", note) for note in rule.notes)
 
 
 def _claims(gate: GateResult) -> Iterator[AnyBlock]:

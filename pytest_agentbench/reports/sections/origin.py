@@ -15,4 +15,4 @@ def section(view: RunView) -> Section | None:
         return None
     first = Fact("imported", say(phrases.imported, view.run), level=Level.FIRST_PAGE)
     means = [Fact("", say(phrases.own_mean, each)) for each in imported.means]
-    return of("Where this comes from", [first, *means, *(Fact("", say(phrases.sentence, each)) for each in imported.notes)])
+    return of("Where this comes from", [first, *means, *(Fact("", each) for each in imported.notes)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Listing, Note, Section, Table, heads, say
+from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Listing, Note, Section, Table, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.outcome import failed_tests, unmeasured
 from pytest_agentbench.reports.view import RunView
@@ -31,14 +31,14 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
             yield Listing(log, level=first)
     yield Fact("tests", say(phrases.tests, run), "bad", level=first)
     yield Fact("resumed", say(phrases.sessions, run), level=first)
-    yield from (Fact("damaged", say(phrases.sentence, each), "open", level=first) for each in first_of(run.damaged))
+    yield from (Fact("damaged", each, "open", level=first) for each in first_of(run.damaged))
     yield Fact("interrupted", say(phrases.interruptions, run), "open", level=first)
     yield Fact("restarted", say(phrases.restarts, run.backend), "open", level=first)
     yield Fact("not known", say(phrases.unknown_suites, run), "bad", level=first)
     if (window := performance.window) and not window.seconds:
         yield Fact("window", say(phrases.chosen_window, window), "open", level=first)
     yield Fact("not run", say(phrases.not_run, run), "open", level=first)
-    yield from (Fact("lost", say(phrases.sentence, each), "bad", level=Level.SUMMARY) for each in run.losses)
+    yield from (Fact("lost", each, "bad", level=Level.SUMMARY) for each in run.losses)
 
 
 def _progress(run: Run) -> Iterator[AnyBlock]:
@@ -55,6 +55,6 @@ def _tests(run: Run) -> Iterator[AnyBlock | Section | None]:
 
 
 def _table(tests: Sequence[Failure]) -> Iterator[AnyBlock]:
-    rows = tuple((say(phrases.test_id, each), say(phrases.test_message, each)) for each in tests[:SHOWN])
+    rows = tuple((Code(each.id), Code(each.message)) for each in tests[:SHOWN])
     yield Table(heads("test", "said"), rows, level=Level.SUMMARY)
     yield Note(say(phrases.more, len(tests) - SHOWN), level=Level.SUMMARY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.reports import comparison_phrases, phrases
+from pytest_agentbench.reports import comparison_phrases
 from pytest_agentbench.reports.document import Bullets, Cell, Document, Section, Table, heads, say
 from pytest_agentbench.reports.numbers import number
 
@@ -20,7 +20,7 @@ def document(tool: str, tables: Iterable[tuple[str, PeerTable]]) -> Document:
 def _section(of: str, figures: PeerTable) -> Section:
     columns = heads("metric", *((title or "value", DIGITS) for title in figures.columns))
     rows = tuple((name, *(_cell(values, place) for place in range(len(figures.columns)))) for name, values in figures.rows.items())
-    differs = Bullets(tuple(say(phrases.sentence, each) for each in figures.differs))
+    differs = Bullets(tuple(each for each in figures.differs))
     return Section(comparison_phrases.peer_table(figures.title, of), (Table(columns, rows), differs))
 
 

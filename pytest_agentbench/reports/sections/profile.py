@@ -8,9 +8,10 @@ from pytest_agentbench.profile import Profile
 from pytest_agentbench.profile.concurrency import Concurrency, Latencies
 from pytest_agentbench.profile.prefixes import PromptReuse
 from pytest_agentbench.profile.tree import Branch, top
-from pytest_agentbench.reports import comparison_phrases, phrases
+from pytest_agentbench.reports import comparison_phrases
 from pytest_agentbench.reports.document import AnyBlock, Cell, Document, Fact, Note, Table, heads, say
 from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.numbers import percent
 from pytest_agentbench.reports.sections.serving import CALL_COLUMNS, call_cells
 
 WIDTH = 120  # columns of a terminal
@@ -31,16 +32,14 @@ def document(profile: Profile) -> Document:
 
 def _slowest(profile: Profile) -> Iterator[AnyBlock]:
     yield Note(say(comparison_phrases.untimed, profile.calls - profile.timed, profile.calls))
-    rows = tuple((*call_cells(each.call), each.in_flight or None, say(phrases.sentence, each.why)) for each in profile.slowest)
+    rows = tuple((*call_cells(each.call), each.in_flight or None, each.why) for each in profile.slowest)
     yield Table((*CALL_COLUMNS, *heads(("in flight", 0), "why")), rows, repeated=2)
     if not rows:
         yield Note(comparison_phrases.NO_CALL)
 
 
 def _tree(tree: Sequence[Branch]) -> Iterator[AnyBlock]:
-    rows = tuple(
-        (say(comparison_phrases.branch, each), each.count, each.total_s, each.self_s, say(phrases.share, each.share)) for each in tree
-    )
+    rows = tuple((say(comparison_phrases.branch, each), each.count, each.total_s, each.self_s, say(percent, each.share)) for each in tree)
     yield Table(heads("", ("count", 0), ("total s", 3), ("self s", 3), ("share", 1)), rows)
     yield Fact("most time", say(comparison_phrases.most_time, top(tree)))
     yield Note(comparison_phrases.TOTALS if tree else comparison_phrases.NO_ROLLOUT)
@@ -56,7 +55,7 @@ def _concurrency(concurrency: Concurrency | None) -> Iterator[AnyBlock]:
     yield Table(heads(("at s", 3), ("for ms", 1), ("in flight", 0), *OF_CALLS), spikes)
     yield Note(say(comparison_phrases.calls_in_spikes, concurrency))
     levels = [(say(comparison_phrases.in_flight, each.least, each.most), each.share, each.sent) for each in concurrency.levels]
-    rows = tuple((flight, say(phrases.share, share), *_of_calls(sent)) for flight, share, sent in levels)
+    rows = tuple((flight, say(percent, share), *_of_calls(sent)) for flight, share, sent in levels)
     yield Table(heads(("in flight", 0), ("of the time", 1), *OF_CALLS), rows)
 
 

@@ -21,7 +21,7 @@ from pytest_agentbench.gate.run_pair import Changed, compared_parts, setup_chang
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.reports import comparison_phrases, phrases
 from pytest_agentbench.reports.columns import cut
-from pytest_agentbench.reports.document import Bullets, Cell, Column, Document, Fact, Finding, Note, Section, Table, heads, plain, say
+from pytest_agentbench.reports.document import Bullets, Cell, Code, Column, Document, Fact, Finding, Note, Section, Table, heads, plain, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.numbers import number, significant
 from pytest_agentbench.runs.results import Mean
@@ -141,7 +141,7 @@ def _differing_scenarios(runs: RunComparison, most: int | None, *, details: bool
             every = flips(runs, group, score)
             rows = [
                 (
-                    say(phrases.scenario, each.scenario),
+                    Code(each.scenario, "scenario"),
                     *(say(comparison_phrases.scenario_result, cell) if cell else None for cell in each.cells),
                 )
                 for each in every[:most]
@@ -153,7 +153,7 @@ def _differing_scenarios(runs: RunComparison, most: int | None, *, details: bool
 
 def _remarks(runs: RunComparison, *, details: bool) -> Iterator[Bullets]:
     """What is the same, what was left out, and what is not compared."""
-    found = [*(details_of(runs) if details else ()), *(say(phrases.sentence, each) for each in doubt_sentences(runs))]
+    found = [*(details_of(runs) if details else ()), *(each for each in doubt_sentences(runs))]
     if found:
         yield Bullets(tuple(found))
 

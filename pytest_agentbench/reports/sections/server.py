@@ -26,6 +26,6 @@ def _facts(serving: ServingSummary) -> Iterator[AnyBlock]:
         yield Fact("server", say(phrases.sampling_gap, serving))
     yield Fact("server", say(phrases.counter_resets, serving))
     yield from (Fact(f"GPU {name}", say(phrases.gpu, use, serving.every_s)) for name, use in serving.gpus.items())
-    yield from (Fact("differs", say(phrases.sentence, each), "open") for each in serving.disagreements)
-    yield from (Fact("sampling", say(phrases.sentence, each), "open") for each in serving.notes)
+    yield from (Fact("differs", each, "open") for each in serving.disagreements)
+    yield from (Fact("sampling", each, "open") for each in serving.notes)
     yield Note(say(phrases.samples, serving), level=Level.VERBOSE)

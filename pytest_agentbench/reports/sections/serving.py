@@ -10,8 +10,9 @@ from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.slow_calls import SlowCall
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import AnyBlock, Cell, Column, Fact, Level, Measure, Note, Section, Table, Tone, heads, say
+from pytest_agentbench.reports.document import AnyBlock, Cell, Code, Column, Fact, Level, Measure, Note, Section, Table, Tone, heads, say
 from pytest_agentbench.reports.document import section as of
+from pytest_agentbench.reports.numbers import brackets, percent
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.stats.percentiles import INFINITE, LatencySpread, Percentiles
@@ -66,7 +67,7 @@ def _timing(run: Run) -> Iterator[AnyBlock]:
     if run.performance.calls:
         yield Fact("stopwatch", say(phrases.timing_verdict, stopwatch), _tone(stopwatch), level=Level.SUMMARY, until=Level.SUMMARY)
         yield Fact("stopwatch", say(phrases.timing, stopwatch), _tone(stopwatch))
-        yield from (Fact("", say(phrases.sentence, note)) for note in stopwatch.notes)
+        yield from (Fact("", note) for note in stopwatch.notes)
         yield Fact("evidence", say(phrases.timing_evidence, stopwatch), level=Level.VERBOSE)
 
 
@@ -111,7 +112,7 @@ def _latencies(latencies: Mapping[str, LatencySpread | None]) -> Iterator[Table]
     """Latencies with one interval, that of the median, so that a line of a terminal holds them."""
     columns = heads("ms", *((name, 1) for name in COLUMNS), "median, 95 %")
     rows = [
-        (title, *(getattr(spread, name) for name in COLUMNS), say(phrases.brackets, spread.intervals.get("p50")))
+        (title, *(getattr(spread, name) for name in COLUMNS), say(brackets, spread.intervals.get("p50")))
         for title, spread in _known(latencies)
     ]
     yield Table(columns, tuple(rows), until=Level.FULL)
@@ -156,7 +157,7 @@ def _rates(performance: PerformanceSummary) -> Table:
 def _split(split: Mapping[str, PartOfTime]) -> Table:
     columns = heads("part", ("share", 1), ("mean ms", 1), ("median ms", 1))
     parts = [(title, split[part]) for part, title in phrases.PARTS.items() if part in split]
-    rows = tuple((title, say(phrases.share, part.share), part.mean_ms, part.p50_ms) for title, part in parts)
+    rows = tuple((title, say(percent, part.share), part.mean_ms, part.p50_ms) for title, part in parts)
     return Table(columns, rows, level=Level.VERBOSE)
 
 
@@ -169,7 +170,7 @@ def call_cells(call: SlowCall) -> tuple[Cell, ...]:
     """Returns the cells of CALL_COLUMNS."""
     times = (call.queue_ms, call.first_token_ms, call.decoding_ms)
     counts = (call.prompt_tokens, call.cached_tokens, call.output_tokens)
-    return call.total_ms, say(phrases.scenario, call.rollout), say(phrases.call_place, call), *times, *counts
+    return call.total_ms, Code(call.rollout, "scenario"), say(phrases.call_place, call), *times, *counts
 
 
 def _slow_calls(calls: tuple[SlowCall, ...]) -> Iterator[AnyBlock]:

@@ -19,9 +19,9 @@ def section(view: RunView) -> Section | None:
 def _blocks(run: Run) -> Iterator[AnyBlock]:
     verbose, backend = Level.VERBOSE, run.backend
     yield Fact("backend", say(phrases.backend, run), level=Level.SUMMARY)
-    yield Fact("", say(phrases.sentence, backend.note))
-    yield Fact("finished", say(phrases.finished, run), level=Level.SUMMARY)
-    yield from (Fact("model", say(phrases.sentence, each), "open", level=Level.FIRST_PAGE) for each in backend.warnings)
+    yield Fact("", backend.note)
+    yield Fact("finished", run.finished_at, level=Level.SUMMARY)
+    yield from (Fact("model", each, "open", level=Level.FIRST_PAGE) for each in backend.warnings)
     yield Fact("stack", say(phrases.boot, backend))
     yield Fact("command", say(phrases.command, run.command), level=verbose)
     yield from (Fact(name, say(phrases.suite_setup, suite), level=verbose) for name, suite in run.suites.items())

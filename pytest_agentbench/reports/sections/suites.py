@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from pytest_agentbench.metrics.roles import AGENT, RoleUse
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import AnyBlock, Cell, Fact, Level, Measure, Note, Section, Table, heads, say
+from pytest_agentbench.reports.document import AnyBlock, Cell, Code, Fact, Level, Measure, Note, Section, Table, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
@@ -63,7 +63,7 @@ def _excluded(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     yield Fact("quarantined", say(phrases.quarantined_count, suite), "open", level=first, until=summary)
     yield Fact("quarantined", say(phrases.quarantined, suite), "open")
     rows = [
-        (say(phrases.scenario, each.scenario), each.owner, each.expires, each.reason, say(phrases.quarantine_tests, each))
+        (Code(each.scenario, "scenario"), each.owner, each.expires, each.reason, say(phrases.quarantine_tests, each))
         for each in suite.quarantined
     ]
     yield Table(heads("scenario", "owner", "expires", "reason", "tests"), tuple(rows), level=verbose)
@@ -71,7 +71,7 @@ def _excluded(run: Run, _name: str, suite: SuiteResult) -> Blocks:
         yield Note(phrases.MEANS_WITH_QUARANTINED, level=verbose)
     yield Fact("unsupported", say(phrases.unsupported_count, suite), "open", level=first, until=summary)
     yield Fact("unsupported", say(phrases.unsupported, suite), "open")
-    unsupported = tuple((say(phrases.scenario, task), why) for task, why in suite.unsupported.items())
+    unsupported = tuple((Code(task, "scenario"), why) for task, why in suite.unsupported.items())
     yield Table(heads("task", "why"), unsupported, level=verbose)
 
 
@@ -81,7 +81,7 @@ def _scores(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
         if means.mean != means.mean_evaluable:
             yield Fact("", say(phrases.evaluable, means.mean_evaluable), until=Level.FULL)
     rows = [
-        (score, say(phrases.scale, suite.scales[score]), say(phrases.score, means.mean), say(phrases.mean, means.mean_evaluable))
+        (score, suite.scales[score].text, say(phrases.score, means.mean), say(phrases.mean, means.mean_evaluable))
         for score, means in suite.scores.items()
     ]
     columns = heads("score", "scale", "mean over all, 95 % interval", "over evaluable rollouts")
@@ -97,7 +97,7 @@ def _tasks(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
         yield Fact("tasks", say(phrases.tasks, suite.tasks))
         yield from (Fact("", say(phrases.task_failure, each), until=Level.FULL) for each in suite.tasks.failures[:FAILURES])
     sandboxes = (*suite.sandboxes, *(suite.tasks.sandboxes if suite.tasks else ()))
-    yield from (Fact("sandbox", say(phrases.sentence, kind)) for kind in sandboxes)
+    yield from (Fact("sandbox", kind) for kind in sandboxes)
 
 
 def _mistakes(run: Run, _name: str, suite: SuiteResult) -> Blocks:
@@ -148,7 +148,7 @@ def _role_row(name: str, use: RoleUse) -> tuple[Cell, ...]:
     failed = say(phrases.statuses, use.failed_calls) if use.failed_calls else "0"
     cost = say(phrases.role_cost, use) if use.currency else None
     spreads = (say(phrases.median_and_p95, spread) for spread in (use.ttft_ms, use.e2e_ms))
-    models = say(phrases.quoted, ", ".join(use.models))
+    models = Code(", ".join(use.models))
     return name, models, say(phrases.role_endpoints, use), use.calls, failed, say(phrases.role_tokens, use), *spreads, cost
 
 
@@ -171,7 +171,7 @@ def _tables(run: Run, _name: str, suite: SuiteResult) -> Blocks:
         yield from _mistake_tables(suite.triage)
     yield of(f"Worst {suite.main_score}", _worst_tables(suite))
     yield of("Every scenario", _scenarios(run, suite))
-    rows = tuple((say(phrases.scenario, each.id), each.status, say(phrases.first_line, each.reason)) for each in suite.errors)
+    rows = tuple((Code(each.id, "scenario"), each.status, Code(each.reason.partition("\n")[0])) for each in suite.errors)
     yield of("Not measured", [Table(heads("scenario", "status", "reason"), rows, level=Level.VERBOSE)])
 
 
@@ -181,7 +181,7 @@ def _pass_rates(suite: SuiteResult) -> Blocks:
         return
     columns = heads("scenario", "trials that passed", "95 % interval of its rate")
     rows = [
-        (say(phrases.scenario, each.scenario), say(phrases.solved, each.passed, each.trials), say(phrases.ends, each.low, each.high))
+        (Code(each.scenario, "scenario"), say(phrases.solved, each.passed, each.trials), say(phrases.ends, each.low, each.high))
         for each in passes.scenarios[:PASS_RATES]
     ]
     yield Table(columns, tuple(rows), level=Level.VERBOSE)
@@ -204,7 +204,7 @@ def _task_table(suite: SuiteResult) -> Blocks:
 
 def _task_row(each: TaskResult) -> tuple[Cell, ...]:
     took = (each.reward, each.commands, each.tokens, each.seconds, each.sandbox_s, each.verifier_s)
-    name, solved = say(phrases.scenario, each.scenario), say(phrases.solved, each.solved, each.trials)
+    name, solved = Code(each.scenario, "scenario"), say(phrases.solved, each.solved, each.trials)
     return name, solved, *took, each.verifier, each.changed or None, each.tampered or None
 
 
@@ -212,8 +212,7 @@ def _task_failures(suite: SuiteResult) -> Blocks:
     columns = heads("the agent ended as", "first check that failed", ("rollouts", 0), "for example")
     failures = suite.tasks.failures if suite.tasks else ()
     rows = [
-        (each.end, say(phrases.quoted, each.check) if each.check else None, each.rollouts, say(phrases.examples, each.examples, ""))
-        for each in failures
+        (each.end, Code(each.check) if each.check else None, each.rollouts, say(phrases.examples, each.examples, "")) for each in failures
     ]
     yield Table(columns, tuple(rows), level=Level.VERBOSE)
 
@@ -222,10 +221,10 @@ def _mistake_tables(triage: Triage) -> Blocks:
     verbose = Level.VERBOSE
     kinds = heads("mistake", "rollouts", "what it is", "for example")
     yield of("What went wrong", [Table(kinds, tuple(_mistake_row(each, triage.rollouts) for each in triage.kinds), level=verbose)])
-    confused = [(say(phrases.quoted, each.expected), say(phrases.quoted, each.actual), each.rollouts) for each in triage.confused]
+    confused = [(Code(each.expected), Code(each.actual), each.rollouts) for each in triage.confused]
     yield of("Which tool instead of which", [Table(heads("expected", "called", ("rollouts", 0)), tuple(confused), level=verbose)])
     counts = ("rollouts that expect it", "did not call it", "called it unasked", "wrong arguments")
-    tools = [(say(phrases.quoted, each.tool), each.expected, each.missing, each.unexpected, each.bad_arguments) for each in triage.tools]
+    tools = [(Code(each.tool), each.expected, each.missing, each.unexpected, each.bad_arguments) for each in triage.tools]
     columns = heads("tool", *((title, 0) for title in counts))
     yield of("Tools with the most mistakes", [Table(columns, tuple(tools), level=verbose)])
 
@@ -240,7 +239,7 @@ def _worst_tables(suite: SuiteResult) -> Blocks:
     rows: list[tuple[Cell, ...]] = []
     for each in suite.worst:
         tools = () if suite.tasks else (say(phrases.tools, each.expected_tools), say(phrases.tools, each.actual_tools))
-        rows.append((say(phrases.scenario, each.id), each.score, *tools, say(phrases.quoted, each.question)))
+        rows.append((Code(each.id, "scenario"), each.score, *tools, Code(each.question)))
     names = () if suite.tasks else ("expected tools", "actual tools")
     first, last = ("task", "what it says") if suite.tasks else ("scenario", "the customer asks")
     for level in (Level.SUMMARY, Level.VERBOSE):
@@ -249,7 +248,7 @@ def _worst_tables(suite: SuiteResult) -> Blocks:
 
 def _scenarios(run: Run, suite: SuiteResult) -> Blocks:
     """Every scenario with its scores, and where they are trial by trial."""
-    rows = [(say(phrases.scenario, each.scenario), *each.scores.values()) for each in suite.scenarios[:SCENARIOS]]
+    rows = [(Code(each.scenario, "scenario"), *each.scores.values()) for each in suite.scenarios[:SCENARIOS]]
     yield Table(heads("scenario", *((score, 3) for score in suite.scorers)), tuple(rows), level=Level.VERBOSE)
     if rows:
         yield Note(say(phrases.scenarios_left, SCENARIOS, len(suite.scenarios)), level=Level.VERBOSE)

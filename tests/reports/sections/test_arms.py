@@ -151,4 +151,4 @@ def test_what_was_not_equal() -> None:
     ab = two_arms(*both(), facts=ArmFacts(in_sequence=True))
 
     [warning] = facts(arms(ab, Level.FIRST_PAGE), "not equal")
-    assert ("open", Finding(phrases.sentence, (ab.warnings[0],))) == (warning.tone, warning.content)
+    assert ("open", ab.warnings[0]) == (warning.tone, warning.content)

@@ -12,7 +12,7 @@ from pytest_agentbench.reports.document import Document, Fact, Finding, Level
 from pytest_agentbench.reports.sections.gate import RULES, SHOWN, WORST, document_of
 from pytest_agentbench.runs.verdicts import InterimLook, RoundsResult, RuleResult
 from pytest_agentbench.stats.multiple import Suspect
-from tests.findings import facts, report, said
+from tests.findings import facts, report, said, texts
 from tests.made_runs import gate_result, rule_result, run_of
 from tests.reports.test_phrases_gate import rule, run
 
@@ -47,7 +47,7 @@ def test_the_worst_rule_first() -> None:
         (values[0].verdict, fact.tone) for fact, values in zip(facts(found, "rule"), said(found, phrases.rule), strict=True)
     ]
     assert [rules[1]] == [each for (each,) in said(found, phrases.reason)]
-    assert [("a note",)] == [values for values in said(found, phrases.sentence) if values == ("a note",)]
+    assert 1 == texts(found).count("a note")
 
 
 def test_levels() -> None:

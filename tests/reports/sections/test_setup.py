@@ -8,7 +8,7 @@ from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Code, Level, Note, plain, spans
 from pytest_agentbench.runs.contents import Imported
 from tests.amounts import amounts
-from tests.findings import facts, report, said
+from tests.findings import facts, report, said, texts
 from tests.made_runs import run_of
 
 RUN = run_of()
@@ -18,8 +18,8 @@ def test_what_a_report_stands_on() -> None:
     """Files have backend, command, settings of each suite, machine and packages; a summary has backend and time."""
     summary, files = report(RUN, Level.SUMMARY), report(RUN, Level.VERBOSE)
 
-    for phrase in (phrases.backend, phrases.finished):
-        assert [(RUN,)] == said(summary, phrase) == said(files, phrase)
+    assert [(RUN,)] == said(summary, phrases.backend) == said(files, phrases.backend)
+    assert [RUN.finished_at] * 2 == [fact.content for each in (summary, files) for fact in facts(each, "finished")]
     assert [(("pytest", "-q"),)] == said(files, phrases.command)
     assert [(RUN.suites["shop"],)] == said(files, phrases.suite_setup)
     assert ([(RUN.environment,)], [(RUN.environment,)]) == (said(files, phrases.machine), said(files, phrases.packages))
@@ -50,10 +50,10 @@ def test_what_a_backend_says() -> None:
     """Its note and its warnings are facts, if it has any."""
     noted = run_of(backend=replace(RUN.backend, note="a baseline", warnings=("another model",)))
 
-    assert ("a baseline",) in said(report(noted, Level.FULL), phrases.sentence)
+    assert "a baseline" in texts(report(noted, Level.FULL))
     [warning] = facts(report(noted, Level.FIRST_PAGE), "model")
     assert "open" == warning.tone
-    assert ([], []) == (said(report(RUN, Level.FULL), phrases.sentence), facts(report(RUN), "model"))
+    assert ([], []) == ([text for text in texts(report(RUN, Level.FULL)) if text == "a baseline"], facts(report(RUN), "model"))
 
 
 def test_an_imported_run() -> None:
