@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
@@ -70,7 +70,7 @@ def under(report: Document, label: str) -> list[tuple[Any, ...]]:
 
 def gate_of(report: Document) -> GateResult:
     """Returns the gate of which a report says the verdict."""
-    [(found, *_)] = said(report, phrases.gate)
+    [(found, *_)] = said(report, gate_phrases.gate)
     assert isinstance(found, GateResult)
     return found
 
@@ -82,7 +82,7 @@ def rules(report: Document) -> list[tuple[str, str, str, float | None]]:
 
 def reasons(report: Document) -> list[str]:
     """Returns why rules could not be decided, as a report says it."""
-    return [phrases.reason(rule) for (rule,) in said(report, phrases.reason)]
+    return [gate_phrases.reason(rule) for (rule,) in said(report, gate_phrases.reason)]
 
 
 def measure(report: Document, label: str) -> Measure:

@@ -19,7 +19,7 @@ from pytest_agentbench.gate.run_comparison import (
 )
 from pytest_agentbench.gate.run_pair import Changed, compared_parts, setup_changes
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.reports import comparison_phrases, phrases
+from pytest_agentbench.reports import comparison_phrases, phrases, suite_phrases
 from pytest_agentbench.reports.columns import cut
 from pytest_agentbench.reports.document import Bullets, Cell, Code, Column, Document, Fact, Finding, Note, Section, Table, heads, plain, say
 from pytest_agentbench.reports.document import section as of
@@ -90,7 +90,7 @@ def _has_value(cell: Cell) -> bool:
 
 def _suite_rows(runs: RunComparison, group: str) -> Iterator[Row]:
     suites = [run.facts.suites.get(group) for run in runs.runs]
-    yield "rollouts", *(say(phrases.statuses, suite.rollouts) if suite else None for suite in suites)
+    yield "rollouts", *(say(suite_phrases.statuses, suite.rollouts) if suite else None for suite in suites)
     for score in dict.fromkeys(score for suite in suites if suite for score in suite.scores):
         yield from _mean_rows(score, [suite.scores[score].mean if suite and score in suite.scores else None for suite in suites])
         yield from _difference_rows(runs, [each.decision for each in score_against(runs, group, score)])
