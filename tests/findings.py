@@ -10,7 +10,6 @@ from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
-    Cell,
     Code,
     Document,
     Fact,
@@ -20,6 +19,7 @@ from pytest_agentbench.reports.document import (
     Note,
     Section,
     Table,
+    TableCell,
     Text,
     plain,
 )
@@ -108,7 +108,7 @@ def part(report: Document | Section, *titles: str) -> Section | None:
     return found if found is None or len(titles) == 1 else part(found, *titles[1:])
 
 
-def _value(cell: Cell) -> Any:
+def _value(cell: TableCell) -> Any:
     if not isinstance(cell, Finding):
         return cell.text if isinstance(cell, Code) else cell
     return cell.values[0] if len(cell.values) == 1 else cell.values

@@ -21,7 +21,21 @@ from pytest_agentbench.gate.run_pair import Changed, compared_parts, setup_chang
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.reports import comparison_phrases, phrases, suite_phrases
 from pytest_agentbench.reports.columns import cut
-from pytest_agentbench.reports.document import Bullets, Cell, Code, Column, Document, Fact, Finding, Note, Section, Table, heads, plain, say
+from pytest_agentbench.reports.document import (
+    Bullets,
+    Code,
+    Column,
+    Document,
+    Fact,
+    Finding,
+    Note,
+    Section,
+    Table,
+    TableCell,
+    heads,
+    plain,
+    say,
+)
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.numbers import number, significant
 from pytest_agentbench.runs.results import Mean
@@ -31,7 +45,7 @@ WIDTH = 100  # columns of a terminal
 LONGEST = 22  # columns of a run's name there
 MOST = 20  # scenarios there
 
-Row = tuple[Cell, ...]
+Row = tuple[TableCell, ...]
 
 
 def document(runs: RunComparison, *, details: bool, most: int | None = None) -> Document:
@@ -84,7 +98,7 @@ def _table(runs: RunComparison, rows: Iterable[Row]) -> Table:
     return Table((*heads(""), *(Column(name, 3) for name in runs.names)), kept, repeated=2)
 
 
-def _has_value(cell: Cell) -> bool:
+def _has_value(cell: TableCell) -> bool:
     return cell is not None and (isinstance(cell, int | float) or bool(plain(cell.words if isinstance(cell, Finding) else cell)))
 
 
@@ -130,7 +144,7 @@ def _speed_rows(runs: RunComparison) -> Iterator[Row]:
         yield metric.title, *_numbers([each.number(metric.name) for each in performances], metric.digits)
 
 
-def _numbers(values: Sequence[float | None], digits: int) -> Iterator[Cell]:
+def _numbers(values: Sequence[float | None], digits: int) -> Iterator[TableCell]:
     yield from (None if value is None else say(number, value, digits) for value in values)
 
 

@@ -10,7 +10,21 @@ from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.slow_calls import SlowCall
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
 from pytest_agentbench.reports import phrases, serving_phrases
-from pytest_agentbench.reports.document import AnyBlock, Cell, Code, Column, Fact, Level, Measure, Note, Section, Table, Tone, heads, say
+from pytest_agentbench.reports.document import (
+    AnyBlock,
+    Code,
+    Column,
+    Fact,
+    Level,
+    Measure,
+    Note,
+    Section,
+    Table,
+    TableCell,
+    Tone,
+    heads,
+    say,
+)
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.numbers import brackets, percent
 from pytest_agentbench.reports.view import RunView
@@ -131,7 +145,7 @@ def _columns(title: str, names: tuple[str, ...]) -> tuple[Column, ...]:
     return heads(title, ("n", 0), *((name, 1) for name in names))
 
 
-def _rows(latencies: Mapping[str, LatencySpread | None]) -> Iterator[tuple[Cell, ...]]:
+def _rows(latencies: Mapping[str, LatencySpread | None]) -> Iterator[tuple[TableCell, ...]]:
     for title, spread in _known(latencies):
         yield title, *_cells(spread, COLUMNS)
 
@@ -142,7 +156,7 @@ def _known(latencies: Mapping[str, LatencySpread | None]) -> Iterator[tuple[str,
             yield metric.title, spread
 
 
-def _cells(spread: Percentiles, columns: tuple[str, ...]) -> Iterator[Cell]:
+def _cells(spread: Percentiles, columns: tuple[str, ...]) -> Iterator[TableCell]:
     yield spread.n
     for name in columns:
         value = getattr(spread, name)
@@ -166,7 +180,7 @@ CALL_COLUMNS = heads(
 )
 
 
-def call_cells(call: SlowCall) -> tuple[Cell, ...]:
+def call_cells(call: SlowCall) -> tuple[TableCell, ...]:
     """Returns the cells of CALL_COLUMNS."""
     times = (call.queue_ms, call.first_token_ms, call.decoding_ms)
     counts = (call.prompt_tokens, call.cached_tokens, call.output_tokens)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from pytest_agentbench.metrics.roles import AGENT, RoleUse
 from pytest_agentbench.reports import phrases, suite_phrases
-from pytest_agentbench.reports.document import AnyBlock, Cell, Code, Fact, Level, Measure, Note, Section, Table, heads, say
+from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Measure, Note, Section, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
@@ -146,7 +146,7 @@ def _roles(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
     yield of("Roles", [table, Note(suite_phrases.SERVING_CALLS, level=Level.VERBOSE)] if rows else [])
 
 
-def _role_row(name: str, use: RoleUse) -> tuple[Cell, ...]:
+def _role_row(name: str, use: RoleUse) -> tuple[TableCell, ...]:
     failed = say(suite_phrases.statuses, use.failed_calls) if use.failed_calls else "0"
     cost = say(suite_phrases.role_cost, use) if use.currency else None
     spreads = (say(phrases.median_and_p95, spread) for spread in (use.ttft_ms, use.e2e_ms))
@@ -204,7 +204,7 @@ def _task_table(suite: SuiteResult) -> Blocks:
     yield Note(say(suite_phrases.tasks_left, len(tasks) - TASKS), level=Level.VERBOSE)
 
 
-def _task_row(each: TaskResult) -> tuple[Cell, ...]:
+def _task_row(each: TaskResult) -> tuple[TableCell, ...]:
     took = (each.reward, each.commands, each.tokens, each.seconds, each.sandbox_s, each.verifier_s)
     name, solved = Code(each.scenario, "scenario"), say(suite_phrases.solved, each.solved, each.trials)
     return name, solved, *took, each.verifier, each.changed or None, each.tampered or None
@@ -232,14 +232,14 @@ def _mistake_tables(triage: Triage) -> Blocks:
     yield of("Tools with the most mistakes", [Table(columns, tuple(tools), level=verbose)])
 
 
-def _mistake_row(each: MistakeCount, rollouts: int) -> tuple[Cell, ...]:
+def _mistake_row(each: MistakeCount, rollouts: int) -> tuple[TableCell, ...]:
     share, examples = say(suite_phrases.mistake_share, each.rollouts, rollouts), say(suite_phrases.examples, each.examples, each.detail)
     return each.kind, share, KINDS[each.kind], examples
 
 
 def _worst_tables(suite: SuiteResult) -> Blocks:
     """The worst scenarios; a terminal has a line for each instead. Of tasks nobody says which tools are right."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[TableCell, ...]] = []
     for each in suite.worst:
         tools = () if suite.tasks else (say(suite_phrases.tools, each.expected_tools), say(suite_phrases.tools, each.actual_tools))
         rows.append((Code(each.id, "scenario"), each.score, *tools, Code(each.question)))

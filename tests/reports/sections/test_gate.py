@@ -14,7 +14,7 @@ from pytest_agentbench.runs.verdicts import InterimLook, RoundsResult, RuleResul
 from pytest_agentbench.stats.multiple import Suspect
 from tests.findings import facts, report, said, texts
 from tests.made_runs import gate_result, rule_result, run_of
-from tests.reports.test_phrases_gate import rule, run
+from tests.reports.test_gate_phrases import rule, run
 
 ORDER = ("PASS", "INCONCLUSIVE", "FAIL")
 

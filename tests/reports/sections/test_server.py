@@ -8,7 +8,7 @@ from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Document, Finding, Level
 from tests.findings import facts, report, said
 from tests.made_runs import run_of
-from tests.reports.test_phrases_serving import GPU, SERVING
+from tests.reports.test_serving_phrases import GPU, SERVING
 
 
 def full(**changes: object) -> Document:

@@ -18,7 +18,7 @@ from pytest_agentbench.scorers.mistakes import KINDS
 from tests.findings import facts, part, report, said, tables, values_of
 from tests.made_runs import SCALES, mean, run_of
 from tests.reports.sections.shop import rollout
-from tests.reports.test_phrases_suites import NO_CALLS
+from tests.reports.test_suite_phrases import NO_CALLS
 
 
 def of_suite(run: Run, *titles: str, level: Level = Level.VERBOSE) -> Section | None:
