@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
-    Cell,
     Code,
     Document,
     Fact,
@@ -20,6 +19,7 @@ from pytest_agentbench.reports.document import (
     Note,
     Section,
     Table,
+    TableCell,
     Text,
     plain,
 )
@@ -70,7 +70,7 @@ def under(report: Document, label: str) -> list[tuple[Any, ...]]:
 
 def gate_of(report: Document) -> GateResult:
     """Returns the gate of which a report says the verdict."""
-    [(found, *_)] = said(report, phrases.gate)
+    [(found, *_)] = said(report, gate_phrases.gate)
     assert isinstance(found, GateResult)
     return found
 
@@ -82,7 +82,7 @@ def rules(report: Document) -> list[tuple[str, str, str, float | None]]:
 
 def reasons(report: Document) -> list[str]:
     """Returns why rules could not be decided, as a report says it."""
-    return [phrases.reason(rule) for (rule,) in said(report, phrases.reason)]
+    return [gate_phrases.reason(rule) for (rule,) in said(report, gate_phrases.reason)]
 
 
 def measure(report: Document, label: str) -> Measure:
@@ -108,7 +108,7 @@ def part(report: Document | Section, *titles: str) -> Section | None:
     return found if found is None or len(titles) == 1 else part(found, *titles[1:])
 
 
-def _value(cell: Cell) -> Any:
+def _value(cell: TableCell) -> Any:
     if not isinstance(cell, Finding):
         return cell.text if isinstance(cell, Code) else cell
     return cell.values[0] if len(cell.values) == 1 else cell.values

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.exports import TOOLS
+from pytest_agentbench.reports import phrases, suite_phrases
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run
@@ -47,13 +48,12 @@ def run_import(options: argparse.Namespace) -> None:
 def _say(run: Run) -> None:
     """What was found, and what is not known."""
     from pytest_agentbench.lib.foreign import one_line
-    from pytest_agentbench.reports import phrases
 
     assert run.imported is not None
     for name, result in run.suites.items():
-        print(f"{name}: {phrases.statuses(result.rollouts)}")
+        print(f"{name}: {suite_phrases.statuses(result.rollouts)}")
         for score, means in result.scores.items():
-            print(f"{name} {score}: {phrases.score(means.mean)}")
+            print(f"{name} {score}: {suite_phrases.score(means.mean)}")
     for mean in run.imported.means:
         print(phrases.own_mean(mean))
     for note in run.imported.notes:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.tables import Tables
@@ -51,11 +51,11 @@ def _benchmarks(tables: Tables, run: str) -> Iterator[Json]:
                 yield _benchmark(group, name, known)
 
 
-def _measured(table: Table, run: str) -> Table:
+def _measured(table: FrameTable, run: str) -> FrameTable:
     return table.where((table["run"] == run) & (table["kind"] == "scenario"))
 
 
-def _of_group(table: Table, group: str) -> NDArray[np.bool_]:
+def _of_group(table: FrameTable, group: str) -> NDArray[np.bool_]:
     pairs = zip(table["suite"], table["variant"], strict=True)
     return np.fromiter((RolloutKey(suite, "", variant).group == group for suite, variant in pairs), np.bool_, len(table))
 

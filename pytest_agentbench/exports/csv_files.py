@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 
 COLUMNS = ("table", "column", "unit", "is")
 
@@ -64,5 +64,5 @@ def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]],
             file.write(row)
 
 
-def _about(table: Table) -> list[tuple[str, str, str, str]]:
+def _about(table: FrameTable) -> list[tuple[str, str, str, str]]:
     return [(table.name, head.name, head.unit, head.about) for head in table.heads]

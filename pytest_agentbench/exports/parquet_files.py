@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.metrics.columns import Column, Table
+from pytest_agentbench.metrics.columns import FrameColumn, FrameTable
 
 COMMAND = "pip install 'pytest-agentbench[parquet]'"
 
@@ -22,7 +22,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
         pyarrow.parquet.write_table(_arrow(table), directory / f"{table.name}.parquet")
 
 
-def _arrow(table: Table) -> Any:
+def _arrow(table: FrameTable) -> Any:
     import pyarrow as pa
 
     types = {"text": pa.string(), "number": pa.float64(), "count": pa.int64(), "flag": pa.bool_()}
@@ -31,5 +31,5 @@ def _arrow(table: Table) -> Any:
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _about(head: Column[Any]) -> dict[str, str]:
+def _about(head: FrameColumn[Any]) -> dict[str, str]:
     return {"about": head.about, **({"unit": head.unit} if head.unit else {})}

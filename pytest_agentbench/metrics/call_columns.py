@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from pytest_agentbench.metrics import registry, timings
-from pytest_agentbench.metrics.columns import NEVER, Column, Hidden
+from pytest_agentbench.metrics.columns import NEVER, FrameColumn, Hidden
 from pytest_agentbench.metrics.places import PLACE, RolloutPlace
 from pytest_agentbench.metrics.registry import Metric
 from pytest_agentbench.metrics.stamps import OF_STAMPS, LateStamps
@@ -47,21 +47,21 @@ def rows(place: RolloutPlace) -> Iterator[CallRow]:
                 yield CallRow(place, attempt, number, call)
 
 
-def _metric(metric: Metric) -> Iterator[Column[CallRow]]:
+def _metric(metric: Metric) -> Iterator[FrameColumn[CallRow]]:
     """Yields the columns of a metric: one if a call has one value, three if its events have values."""
     if metric.of_events is not None:
         for name, statistic in (("mean", fmean), ("median", median), ("max", max)):
             about = f"{metric.title}, {name} of the call's own"
-            yield Column(f"{metric.name}_{name}_ms", "number", about, _milliseconds(metric.name, statistic), "ms")
+            yield FrameColumn(f"{metric.name}_{name}_ms", "number", about, _milliseconds(metric.name, statistic), "ms")
     elif metric.of_call is not None:
-        yield Column(metric.key, "number", metric.title, _milliseconds(metric.name, max), "ms")
+        yield FrameColumn(metric.key, "number", metric.title, _milliseconds(metric.name, max), "ms")
 
 
 def _milliseconds(metric: str, statistic: Callable[[Sequence[float]], float]) -> Callable[[CallRow], float | None]:
     return lambda row: statistic(values) / 1e6 if (values := row.values[metric]) else None
 
 
-def _evened(metric: str) -> Column[CallRow]:
+def _evened(metric: str) -> FrameColumn[CallRow]:
     """Returns the column of what a call with late stamps would have of a metric if those were spread evenly."""
     value = registry.objectives()[metric].of_call
     assert value is not None
@@ -82,46 +82,50 @@ def _stamp(stamp: int | None) -> int:
     return NEVER if stamp is None else stamp
 
 
-def columns() -> tuple[Column[Any], ...]:
+def columns() -> tuple[FrameColumn[Any], ...]:
     """Returns the columns of calls, with those of all metrics that are registered by now."""
     return *_BEFORE, *(column for metric in registry.METRICS for column in _metric(metric)), *_BEHIND
 
 
-_BEFORE: tuple[Column[Any], ...] = (
+_BEFORE: tuple[FrameColumn[Any], ...] = (
     *PLACE,
-    Column("session", "count", "which session of the run it was made in, counted from 1", lambda row: row.attempt.session),
-    Column("attempt", "count", "which attempt at the rollout, counted from 1", lambda row: row.attempt.attempt),
-    Column("role", "text", "who asked: nothing for the agent itself, `judge`, or a role of the suite's", lambda row: row.call.role),
-    Column(
+    FrameColumn("session", "count", "which session of the run it was made in, counted from 1", lambda row: row.attempt.session),
+    FrameColumn("attempt", "count", "which attempt at the rollout, counted from 1", lambda row: row.attempt.attempt),
+    FrameColumn("role", "text", "who asked: nothing for the agent itself, `judge`, or a role of the suite's", lambda row: row.call.role),
+    FrameColumn(
         "measured", "flag", "whether it is in the timings of a run, for it reached the backend under test", lambda row: row.call.measured
     ),
-    Column("number", "count", "which of its attempt's calls that are measured, or of the others, counted from 1", lambda row: row.number),
-    Column("received_s", "number", "when the tap had the request, since 1970", lambda row: row.epoch_s(row.call.received_ns), "s"),
-    Column("sent_s", "number", "when its last byte was sent, since 1970", lambda row: row.epoch_s(row.call.sent_ns), "s"),
-    Column(
+    FrameColumn(
+        "number", "count", "which of its attempt's calls that are measured, or of the others, counted from 1", lambda row: row.number
+    ),
+    FrameColumn("received_s", "number", "when the tap had the request, since 1970", lambda row: row.epoch_s(row.call.received_ns), "s"),
+    FrameColumn("sent_s", "number", "when its last byte was sent, since 1970", lambda row: row.epoch_s(row.call.sent_ns), "s"),
+    FrameColumn(
         "ended_s", "number", "when the answer was complete, or the call failed, since 1970", lambda row: row.epoch_s(row.call.ended_ns), "s"
     ),
-    Column("dialect", "text", "the API", lambda row: row.call.dialect),
-    Column("streamed", "flag", "whether the agent asked for a stream", lambda row: row.call.streamed),
-    Column("upgraded", "flag", "whether the tap made a stream of it", lambda row: row.call.upgraded),
-    Column("model", "text", "that was asked for", lambda row: row.call.model),
-    Column("answered_by", "text", "the model that the answer names", lambda row: row.call.answered_by),
-    Column("http_status", "number", "of the backend", lambda row: row.call.http_status),
-    Column("error_kind", "text", "how it failed; nothing where it went well", lambda row: row.call.error_kind),
-    Column("finish_reason", "text", "as the server says", lambda row: row.call.finish_reason),
-    Column("prompt_tokens", "number", "as the server counts", lambda row: row.call.prompt_tokens, "tokens"),
-    Column("cached_tokens", "number", "prompt tokens from the prefix cache", lambda row: row.call.cached_tokens, "tokens"),
-    Column(
+    FrameColumn("dialect", "text", "the API", lambda row: row.call.dialect),
+    FrameColumn("streamed", "flag", "whether the agent asked for a stream", lambda row: row.call.streamed),
+    FrameColumn("upgraded", "flag", "whether the tap made a stream of it", lambda row: row.call.upgraded),
+    FrameColumn("model", "text", "that was asked for", lambda row: row.call.model),
+    FrameColumn("answered_by", "text", "the model that the answer names", lambda row: row.call.answered_by),
+    FrameColumn("http_status", "number", "of the backend", lambda row: row.call.http_status),
+    FrameColumn("error_kind", "text", "how it failed; nothing where it went well", lambda row: row.call.error_kind),
+    FrameColumn("finish_reason", "text", "as the server says", lambda row: row.call.finish_reason),
+    FrameColumn("prompt_tokens", "number", "as the server counts", lambda row: row.call.prompt_tokens, "tokens"),
+    FrameColumn("cached_tokens", "number", "prompt tokens from the prefix cache", lambda row: row.call.cached_tokens, "tokens"),
+    FrameColumn(
         "output_tokens", "count", "as the server counts, else events with output", lambda row: timings.output_tokens(row.call), "tokens"
     ),
-    Column("output_events", "count", "events with content, reasoning or a tool call", lambda row: len(row.call.output)),
-    Column("token_source", "text", "where token counts are from", lambda row: row.call.token_source),
+    FrameColumn("output_events", "count", "events with content, reasoning or a tool call", lambda row: len(row.call.output)),
+    FrameColumn("token_source", "text", "where token counts are from", lambda row: row.call.token_source),
 )
 
-_BEHIND: tuple[Column[Any], ...] = (
-    Column("call_output_tokens_per_s", "number", "output tokens per second of E2E", lambda row: timings.tokens_per_s(row.call), "tokens/s"),
-    Column("held_ms", "number", "the wait for the backend's rate limit", lambda row: row.call.held_ns / 1e6, "ms"),
-    Column("repeats", "count", "times that it went on another connection", lambda row: row.call.repeats),
+_BEHIND: tuple[FrameColumn[Any], ...] = (
+    FrameColumn(
+        "call_output_tokens_per_s", "number", "output tokens per second of E2E", lambda row: timings.tokens_per_s(row.call), "tokens/s"
+    ),
+    FrameColumn("held_ms", "number", "the wait for the backend's rate limit", lambda row: row.call.held_ns / 1e6, "ms"),
+    FrameColumn("repeats", "count", "times that it went on another connection", lambda row: row.call.repeats),
     # columns that only metrics use
     Hidden("is_successful", "flag", "whether the call did not fail", lambda row: row.call.error_kind is None),
     Hidden("rollout", "count", "number of its rollout's row", lambda row: row.place.number),

@@ -25,7 +25,7 @@ TYPES: Mapping[str, Any] = {"number": np.float64, "count": np.int64, "flag": np.
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
+class FrameColumn(Generic[Row]):
     """A value that every row of a table has."""
 
     name: str  # the name of a duration ends in its unit: `ttft_ms`
@@ -37,19 +37,19 @@ class Column(Generic[Row]):
 
 
 #: A column that exports leave out: stamps of a session's clock, row numbers and intermediate values.
-Hidden = partial(Column, exported=False)
+Hidden = partial(FrameColumn, exported=False)
 
 
 @dataclass(frozen=True)
-class Table:
+class FrameTable:
     """Columns of one length. `table[name]` is a numpy array."""
 
     name: str
-    every_head: tuple[Column[Any], ...]
+    every_head: tuple[FrameColumn[Any], ...]
     columns: Mapping[str, NDArray[Any]]
 
     @property
-    def heads(self) -> tuple[Column[Any], ...]:
+    def heads(self) -> tuple[FrameColumn[Any], ...]:
         """The columns that files have."""
         return tuple(head for head in self.every_head if head.exported)
 
@@ -65,9 +65,9 @@ class Table:
         for place in range(len(self)):
             yield tuple(known(self.columns[head.name][place]) for head in heads)
 
-    def where(self, mask: NDArray[np.bool_]) -> Table:
+    def where(self, mask: NDArray[np.bool_]) -> FrameTable:
         """Returns the rows for which the mask is true."""
-        return Table(self.name, self.every_head, {name: values[mask] for name, values in self.columns.items()})
+        return FrameTable(self.name, self.every_head, {name: values[mask] for name, values in self.columns.items()})
 
 
 @dataclass
@@ -75,10 +75,10 @@ class Growth(Generic[Row]):
     """A table to which rows are added: eight bytes a value, and each text once."""
 
     name: str
-    heads: Sequence[Column[Row]]
+    heads: Sequence[FrameColumn[Row]]
     _values: list[Any] = field(init=False)
     _texts: dict[str, str] = field(init=False, default_factory=dict)
-    _before: Table | None = field(init=False, default=None)  # the rows of the last table
+    _before: FrameTable | None = field(init=False, default=None)  # the rows of the last table
 
     def __post_init__(self) -> None:
         self._values = self._empty()
@@ -96,7 +96,7 @@ class Growth(Generic[Row]):
             else:
                 values.append(min(MOST, value))
 
-    def table(self) -> Table:
+    def table(self) -> FrameTable:
         """Returns all rows so far. The first table shares the memory in which it grew; a later one is a copy."""
         grown, self._values = self._values, self._empty()
         columns = {}
@@ -104,7 +104,7 @@ class Growth(Generic[Row]):
             columns[head.name], grown[place] = _as_array(grown[place], head.kind), None
         if self._before is not None:
             columns = {name: np.concatenate([self._before[name], values]) for name, values in columns.items()}
-        self._before = Table(self.name, tuple(self.heads), columns)
+        self._before = FrameTable(self.name, tuple(self.heads), columns)
         return self._before
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.metrics import windows
-from pytest_agentbench.metrics.columns import NEVER, Ragged, Table
+from pytest_agentbench.metrics.columns import NEVER, FrameTable, Ragged
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.metrics.windows import Span
 from pytest_agentbench.records import arm_of
@@ -45,11 +45,11 @@ class MetricFunction(NamedTuple):
 class Frame:
     """The columns of rollouts, in the order in which they were read. Rows of calls and events are in the order of their rollouts."""
 
-    rollouts: Table
-    calls: Table  # LLM calls of all attempts, also those of judges
-    attempts: Table
-    programs: Table  # programs of command agents
-    drafts: Table  # scores of drafts
+    rollouts: FrameTable
+    calls: FrameTable  # LLM calls of all attempts, also those of judges
+    attempts: FrameTable
+    programs: FrameTable  # programs of command agents
+    drafts: FrameTable  # scores of drafts
     stamps: Ragged  # call -> nanoseconds by the session's clock, of each output event
     tokens: Ragged  # call -> tokens of each output event, if the server counts them; otherwise no values
     lags: Ragged  # call that went well -> nanoseconds that each output event waited to be read; none of stamps of user space
@@ -81,7 +81,7 @@ class Frame:
 class Rows:
     """Some rows of a table; `rows[name]` is a numpy array."""
 
-    table: Table
+    table: FrameTable
     mask: Mask
 
     def __getitem__(self, name: str) -> NDArray[Any]:

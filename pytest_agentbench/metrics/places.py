@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.metrics.calendar import Calendar
-from pytest_agentbench.metrics.columns import Column
+from pytest_agentbench.metrics.columns import FrameColumn
 from pytest_agentbench.records import Rollout, Scale, scale_in
 
 
@@ -33,11 +33,11 @@ class RolloutPlace(NamedTuple):
 
 
 #: What every row says of the rollout that it is of. `of` takes a row with a `place`.
-PLACE: tuple[Column[Any], ...] = (
-    Column("run", "text", "the run's directory", lambda row: row.place.origin.run),
-    Column("suite", "text", "the suite", lambda row: row.place.rollout.suite),
-    Column("scenario", "text", "the scenario's id", lambda row: row.place.rollout.scenario),
-    Column("variant", "text", "the variant of the suite, `default` where there are none", lambda row: row.place.rollout.variant),
-    Column("trial", "count", "which trial of the scenario, counted from 1", lambda row: row.place.rollout.trial),
-    Column("kind", "text", "`scenario`, `adhoc` or `primer`, as in rollouts.jsonl", lambda row: row.place.rollout.kind),
+PLACE: tuple[FrameColumn[Any], ...] = (
+    FrameColumn("run", "text", "the run's directory", lambda row: row.place.origin.run),
+    FrameColumn("suite", "text", "the suite", lambda row: row.place.rollout.suite),
+    FrameColumn("scenario", "text", "the scenario's id", lambda row: row.place.rollout.scenario),
+    FrameColumn("variant", "text", "the variant of the suite, `default` where there are none", lambda row: row.place.rollout.variant),
+    FrameColumn("trial", "count", "which trial of the scenario, counted from 1", lambda row: row.place.rollout.trial),
+    FrameColumn("kind", "text", "`scenario`, `adhoc` or `primer`, as in rollouts.jsonl", lambda row: row.place.rollout.kind),
 )

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from pytest_agentbench.metrics import registry, timings
-from pytest_agentbench.metrics.columns import Column, Hidden
+from pytest_agentbench.metrics.columns import FrameColumn, Hidden
 from pytest_agentbench.metrics.places import PLACE, RolloutPlace
 from pytest_agentbench.metrics.windows import PARTS, split
 from pytest_agentbench.records import UNDECLARED, Attempt, LLMCall, Program, Rollout, Scale
@@ -102,7 +102,7 @@ def _metric(value: Callable[[Rollout], float]) -> Callable[[RolloutRow], float |
     return lambda row: value(row.rollout) / 1e6 if row.rollout.ended_ns else None
 
 
-def _part(part: str) -> Column[RolloutRow]:
+def _part(part: str) -> FrameColumn[RolloutRow]:
     """Returns the column of the time that a part of a rollout had, see `windows.split`."""
     about = f"the time that `{part}` had, of a rollout whose time is known"
     return Hidden(f"{part}_part_ms", "number", about, lambda row: row.parts.get(part))
@@ -112,34 +112,34 @@ def _better(row: ScoreRow) -> str | None:
     return row.scale.better if row.scale.declared else None
 
 
-def columns() -> tuple[Column[Any], ...]:
+def columns() -> tuple[FrameColumn[Any], ...]:
     """Returns the columns of rollouts, with those of all metrics that are registered by now."""
     functions = {metric: metric.of_rollout for metric in registry.METRICS if metric.of_rollout is not None}
-    metrics = (Column(metric.key, "number", metric.definition, _metric(function), "ms") for metric, function in functions.items())
+    metrics = (FrameColumn(metric.key, "number", metric.definition, _metric(function), "ms") for metric, function in functions.items())
     return *_BEFORE, *metrics, *_BEHIND
 
 
-_BEFORE: tuple[Column[Any], ...] = (
+_BEFORE: tuple[FrameColumn[Any], ...] = (
     *PLACE,
-    Column("session", "count", "which session of the run it ran in, counted from 1", lambda row: row.rollout.session),
-    Column("cluster", "text", "of its scenario", lambda row: row.rollout.cluster),
-    Column("status", "text", "how it ended", lambda row: row.rollout.status),
-    Column("reason", "text", "why it is not `ok`", lambda row: row.rollout.reason or None),
-    Column("attempts", "count", "how many there were, this one included", lambda row: len(row.rollout.attempts)),
-    Column("started_s", "number", "start of the last attempt, since 1970", lambda row: row.epoch_s(row.rollout.started_ns), "s"),
-    Column("ended_s", "number", "end of it, since 1970", lambda row: row.epoch_s(row.rollout.ended_ns), "s"),
+    FrameColumn("session", "count", "which session of the run it ran in, counted from 1", lambda row: row.rollout.session),
+    FrameColumn("cluster", "text", "of its scenario", lambda row: row.rollout.cluster),
+    FrameColumn("status", "text", "how it ended", lambda row: row.rollout.status),
+    FrameColumn("reason", "text", "why it is not `ok`", lambda row: row.rollout.reason or None),
+    FrameColumn("attempts", "count", "how many there were, this one included", lambda row: len(row.rollout.attempts)),
+    FrameColumn("started_s", "number", "start of the last attempt, since 1970", lambda row: row.epoch_s(row.rollout.started_ns), "s"),
+    FrameColumn("ended_s", "number", "end of it, since 1970", lambda row: row.epoch_s(row.rollout.ended_ns), "s"),
 )
 
-_BEHIND: tuple[Column[Any], ...] = (
-    Column("turns", "count", "LLM calls that the agent made", lambda row: row.rollout.turns),
-    Column("calls", "count", "LLM calls of the last attempt, failed ones included", lambda row: len(row.rollout.calls)),
-    Column("failed_calls", "count", "of them, those that failed", lambda row: len(row.rollout.calls) - len(_good(row.rollout))),
-    Column("tool_calls", "count", "tool calls", lambda row: len(row.rollout.tool_calls)),
-    Column("tools", "text", "names of the tools called, in order, with spaces between them", lambda row: " ".join(row.rollout.tools)),
-    Column("expected_tools", "text", "those that the labels expect", lambda row: " ".join(row.rollout.expected_tools)),
-    Column("prompt_tokens", "number", "of good calls", _total(lambda call: call.prompt_tokens), "tokens"),
-    Column("cached_tokens", "number", "prompt tokens from the prefix cache", _total(lambda call: call.cached_tokens), "tokens"),
-    Column("output_tokens", "number", "of good calls", _total(timings.output_tokens), "tokens"),
+_BEHIND: tuple[FrameColumn[Any], ...] = (
+    FrameColumn("turns", "count", "LLM calls that the agent made", lambda row: row.rollout.turns),
+    FrameColumn("calls", "count", "LLM calls of the last attempt, failed ones included", lambda row: len(row.rollout.calls)),
+    FrameColumn("failed_calls", "count", "of them, those that failed", lambda row: len(row.rollout.calls) - len(_good(row.rollout))),
+    FrameColumn("tool_calls", "count", "tool calls", lambda row: len(row.rollout.tool_calls)),
+    FrameColumn("tools", "text", "names of the tools called, in order, with spaces between them", lambda row: " ".join(row.rollout.tools)),
+    FrameColumn("expected_tools", "text", "those that the labels expect", lambda row: " ".join(row.rollout.expected_tools)),
+    FrameColumn("prompt_tokens", "number", "of good calls", _total(lambda call: call.prompt_tokens), "tokens"),
+    FrameColumn("cached_tokens", "number", "prompt tokens from the prefix cache", _total(lambda call: call.cached_tokens), "tokens"),
+    FrameColumn("output_tokens", "number", "of good calls", _total(timings.output_tokens), "tokens"),
     # columns that only metrics use
     Hidden("group", "text", "the suite, or `suite-variant`", lambda row: row.rollout.key.group),
     Hidden("is_evaluable", "flag", "whether it ended as `ok` or `limit`", lambda row: row.rollout.evaluable),
@@ -151,36 +151,36 @@ _BEHIND: tuple[Column[Any], ...] = (
 )
 
 #: Each attempt at a rollout: the time in which it was under way.
-ATTEMPTS: tuple[Column[Any], ...] = (
-    Column("rollout", "count", "number of its rollout's row", lambda row: row.number),
-    Column("session", "count", "which session of the run it ran in", lambda row: row.span.session),
-    Column("started_ns", "count", "by the session's clock", lambda row: row.span.started_ns),
-    Column("ended_ns", "count", "by the session's clock", lambda row: row.span.ended_ns),
+ATTEMPTS: tuple[FrameColumn[Any], ...] = (
+    FrameColumn("rollout", "count", "number of its rollout's row", lambda row: row.number),
+    FrameColumn("session", "count", "which session of the run it ran in", lambda row: row.span.session),
+    FrameColumn("started_ns", "count", "by the session's clock", lambda row: row.span.started_ns),
+    FrameColumn("ended_ns", "count", "by the session's clock", lambda row: row.span.ended_ns),
 )
 
 #: Each program of a command agent: the time in which it ran.
-PROGRAMS: tuple[Column[Any], ...] = (
-    Column("rollout", "count", "number of its rollout's row", lambda row: row.number),
-    Column("started_ns", "count", "by the session's clock", lambda row: row.span.started_ns),
-    Column("ended_ns", "count", "by the session's clock", lambda row: row.span.ended_ns),
-    Column("cpu_s", "number", "CPU time of all its processes", lambda row: row.span.cpu_s, "s"),
+PROGRAMS: tuple[FrameColumn[Any], ...] = (
+    FrameColumn("rollout", "count", "number of its rollout's row", lambda row: row.number),
+    FrameColumn("started_ns", "count", "by the session's clock", lambda row: row.span.started_ns),
+    FrameColumn("ended_ns", "count", "by the session's clock", lambda row: row.span.ended_ns),
+    FrameColumn("cpu_s", "number", "CPU time of all its processes", lambda row: row.span.cpu_s, "s"),
 )
 
 #: Each score that the first and the chosen draft of a rollout have.
-DRAFTS: tuple[Column[Any], ...] = (
-    Column("rollout", "count", "number of its rollout's row", lambda row: row.number),
-    Column("score", "text", "the scorer", lambda row: row.score),
-    Column("first", "number", "of the first draft", lambda row: row.first),
-    Column("chosen", "number", "of the draft that counts", lambda row: row.chosen),
+DRAFTS: tuple[FrameColumn[Any], ...] = (
+    FrameColumn("rollout", "count", "number of its rollout's row", lambda row: row.number),
+    FrameColumn("score", "text", "the scorer", lambda row: row.score),
+    FrameColumn("first", "number", "of the first draft", lambda row: row.first),
+    FrameColumn("chosen", "number", "of the draft that counts", lambda row: row.chosen),
 )
 
-SCORES: tuple[Column[Any], ...] = (
+SCORES: tuple[FrameColumn[Any], ...] = (
     *PLACE,
-    Column("score", "text", "the scorer", lambda row: row.score),
-    Column("part", "text", "a part of the score; nothing for the score itself", lambda row: row.part),
-    Column("value", "number", "the score, or the part", lambda row: row.value),
-    Column("better", "text", "`higher` or `lower`; nothing if the scorer does not declare it, and for a part", _better),
-    Column("score_unit", "text", "the unit of the score, if its scorer declares one", lambda row: row.scale.unit or None),
-    Column("error", "text", "why there is no score", lambda row: row.error),
-    Column("explanation", "text", "what the scorer says of it", lambda row: row.explanation),
+    FrameColumn("score", "text", "the scorer", lambda row: row.score),
+    FrameColumn("part", "text", "a part of the score; nothing for the score itself", lambda row: row.part),
+    FrameColumn("value", "number", "the score, or the part", lambda row: row.value),
+    FrameColumn("better", "text", "`higher` or `lower`; nothing if the scorer does not declare it, and for a part", _better),
+    FrameColumn("score_unit", "text", "the unit of the score, if its scorer declares one", lambda row: row.scale.unit or None),
+    FrameColumn("error", "text", "why there is no score", lambda row: row.error),
+    FrameColumn("explanation", "text", "what the scorer says of it", lambda row: row.explanation),
 )

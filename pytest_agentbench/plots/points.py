@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.plots.colour_settings import RunSuite, chosen_setting
 from pytest_agentbench.records import Json, RolloutKey, arm_of
 from pytest_agentbench.tables import Tables
@@ -81,11 +81,11 @@ def unscored(tables: Tables, score: str) -> list[str]:
     return [f"{run} {RolloutKey(suite, '', variant).group}" for run, suite, variant in all_of_them if (run, suite, variant) not in has_it]
 
 
-def _keys(table: Table) -> list[PointKey]:
+def _keys(table: FrameTable) -> list[PointKey]:
     return [*zip(*(table[name].tolist() for name in ("run", "suite", "scenario", "variant", "trial")), strict=True)]
 
 
-def _scores(scores: Table, name: str) -> dict[PointKey, float]:
+def _scores(scores: FrameTable, name: str) -> dict[PointKey, float]:
     """Rollout -> its score."""
     whole = np.array([part is None for part in scores["part"]], dtype=bool) & ~np.isnan(scores["value"])
     named = scores.where(whole & (scores["score"] == name))
@@ -97,7 +97,7 @@ def _scores(scores: Table, name: str) -> dict[PointKey, float]:
     return dict(zip(_keys(named), named["value"].tolist(), strict=True))
 
 
-def _good(calls: Table) -> NDArray[np.bool_]:
+def _good(calls: FrameTable) -> NDArray[np.bool_]:
     """Those of a run's timings that went well."""
     good: NDArray[np.bool_] = calls["is_successful"] & calls["measured"]
     return good
@@ -109,7 +109,7 @@ def _median(values: NDArray[np.float64], rows: list[int]) -> float:
     return float(np.median(known)) if len(known) else float("nan")
 
 
-def _colours(rollouts: Table, column: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
+def _colours(rollouts: FrameTable, column: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
     """The values of a column or a setting; raises ConfigError for one that is not there, or has more names than colours tell apart."""
     values = rollouts[column] if column in rollouts.columns else _of_setting(rollouts, column, settings)
     if values.dtype.kind in "fi":
@@ -120,7 +120,7 @@ def _colours(rollouts: Table, column: str, settings: Mapping[RunSuite, Json]) ->
     return names
 
 
-def _of_setting(rollouts: Table, name: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
+def _of_setting(rollouts: FrameTable, name: str, settings: Mapping[RunSuite, Json]) -> NDArray[Any]:
     """The value of a setting where each rollout ran: numbers where all are."""
     chosen = chosen_setting(settings, name)
     if chosen is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.profile.levels import Levels, level_at
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Concurrency:
     levels: tuple[ConcurrencyLevel, ...]
 
 
-def concurrency(calls: Table) -> Concurrency | None:
+def concurrency(calls: FrameTable) -> Concurrency | None:
     """Of a table of calls; None where none of them was sent."""
     sent = calls.where(calls["sent_s"] > 0)
     if not len(sent):
@@ -95,14 +95,14 @@ def _above(levels: Levels, usual: int) -> Iterator[tuple[float, float]]:
             yield float(levels.times[inside[0]]), float(levels.times[inside[-1] + 1])
 
 
-def _spike(sent: Table, levels: Levels, span: tuple[float, float]) -> Spike:
+def _spike(sent: FrameTable, levels: Levels, span: tuple[float, float]) -> Spike:
     start, end = span
     counts = levels.counts[(levels.times >= start) & (levels.times < end)]
     within = (sent["sent_s"] >= start) & (sent["sent_s"] < end)
     return Spike(start - float(levels.times[0]), end - start, int(counts.max()), _latencies(sent, within))
 
 
-def _levels(sent: Table, in_flight: Counts, durations: dict[int, float]) -> Iterator[ConcurrencyLevel]:
+def _levels(sent: FrameTable, in_flight: Counts, durations: dict[int, float]) -> Iterator[ConcurrencyLevel]:
     """1, 2, 3 to 4, 5 to 8, and so on."""
     least, total = 1, sum(durations.values())
     while total and least <= max(durations):
@@ -113,7 +113,7 @@ def _levels(sent: Table, in_flight: Counts, durations: dict[int, float]) -> Iter
         least = most + 1
 
 
-def _latencies(sent: Table, mask: Mask) -> Latencies:
+def _latencies(sent: FrameTable, mask: Mask) -> Latencies:
     return Latencies(int(mask.sum()), _median(sent["ttft_ms"][mask]), _median(sent["e2e_ms"][mask]))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.metrics.slow_calls import SlowCall
 from pytest_agentbench.profile.concurrency import USUAL
 from pytest_agentbench.profile.levels import Levels, level_at
@@ -32,7 +32,7 @@ class Explanation:
     why: str
 
 
-def explained(calls: Table, slow: Sequence[tuple[int, SlowCall]]) -> tuple[Explanation, ...]:
+def explained(calls: FrameTable, slow: Sequence[tuple[int, SlowCall]]) -> tuple[Explanation, ...]:
     """Returns why the slowest calls were slow, each with its row in the table of all calls."""
     usual = _Usual(calls)
     return tuple(Explanation(call, int(usual.in_flight[place]), usual.why(place)) for place, call in slow)
@@ -41,7 +41,7 @@ def explained(calls: Table, slow: Sequence[tuple[int, SlowCall]]) -> tuple[Expla
 class _Usual:
     """The calls as arrays of numbers, in milliseconds, and what is usual among them."""
 
-    def __init__(self, calls: Table) -> None:
+    def __init__(self, calls: FrameTable) -> None:
         self.calls = calls
         first = np.where(np.isnan(calls["ttft_ms"]), calls["e2e_ms"], calls["ttft_ms"])
         self.parts = dict(zip(PARTS, (calls["client_queue_ms"], calls["held_ms"], first, calls["e2e_ms"] - first), strict=True))
@@ -93,7 +93,7 @@ class _Usual:
         return float(np.median(known)) if len(known) else float("nan")
 
 
-def _in_flight(calls: Table) -> tuple[Counts, int]:
+def _in_flight(calls: FrameTable) -> tuple[Counts, int]:
     """How many were in flight when each call was sent, and how many usually are, or fewer."""
     was_sent = ~np.isnan(calls["sent_s"])  # as far as somebody knows
     counts = np.zeros(len(calls), np.int64)

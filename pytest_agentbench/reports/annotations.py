@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_agentbench.gate.ab import SLOWER, WORSE
 from pytest_agentbench.lib.foreign import block, one_line
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.outcome import failed_tests, score_of, suspects, unmeasured, worst_first
 from pytest_agentbench.reports.sections.arms import essentials
 from pytest_agentbench.runs.arm_results import ArmsCompared
@@ -25,7 +25,7 @@ def commands(run: Run, workspace: Path) -> list[str]:
     if len(every) <= MOST:
         return every
     left = len(every) - MOST + 1
-    return [*every[: MOST - 1], command("error", phrases.more(left), phrases.annotations_left(left, run))]
+    return [*every[: MOST - 1], command("error", phrases.more(left), gate_phrases.annotations_left(left, run))]
 
 
 def _all(run: Run, workspace: Path) -> Iterator[str]:
@@ -38,14 +38,14 @@ def _all(run: Run, workspace: Path) -> Iterator[str]:
         if rule.verdict in LEVELS:
             folder = run.suites[rule.suite].folder if rule.suite in run.suites else ""
             place = (_within(workspace, Path(folder, "suite.yaml")), 1) if folder else None
-            yield command(LEVELS[rule.verdict], f"{rule.suite}: {rule.rule}", phrases.found(rule), place)
+            yield command(LEVELS[rule.verdict], f"{rule.suite}: {rule.rule}", gate_phrases.found(rule), place)
     if run.ab:
         yield from _losers(run.ab)
     for rule, suspect in suspects(rules):
-        yield command("warning", f"{rule.suite} {score_of(rule)}: {suspect.scenario}", phrases.fall(suspect))
+        yield command("warning", f"{rule.suite} {score_of(rule)}: {suspect.scenario}", gate_phrases.fall(suspect))
     for status, tests in unmeasured(run).items():
-        what = phrases.unmeasured_tests(len(tests))
-        yield command("error", f"{status}: {what}", f"{what}; {phrases.first_of_tests(tests[0])}")
+        what = gate_phrases.unmeasured_tests(len(tests))
+        yield command("error", f"{status}: {what}", f"{what}; {gate_phrases.first_of_tests(tests[0])}")
     for test in failed_tests(run):
         place = _within(workspace, Path(test.file)), test.line
         yield command("error", test.id.rpartition("::")[2], test.message, place)
@@ -55,7 +55,7 @@ def _losers(ab: ArmsCompared) -> Iterator[str]:
     """A warning for each arm that is worse, or slower, than another one."""
     for each in essentials(ab):
         if each.finding in (WORSE, SLOWER):
-            yield command("warning", f"{each.suite}: {phrases.arm_finding(each)}", phrases.comparison(ab, each))
+            yield command("warning", f"{each.suite}: {gate_phrases.arm_finding(each)}", gate_phrases.comparison(ab, each))
 
 
 def command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:

@@ -18,7 +18,7 @@ from pytest_agentbench.gate.run_pair import Changed
 from pytest_agentbench.gate.trend import ExcludedRun, Point, Regression, SetupChange, TrendRun, TrendSeries
 from pytest_agentbench.profile.prefixes import BLOCK, CHARACTERS
 from pytest_agentbench.records import EVALUABLE
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.numbers import count, number, percent
 from pytest_agentbench.runs.contents import Run
@@ -174,14 +174,14 @@ def same_scores(group: str, scores: Sequence[str]) -> str:
 
 def scenarios_left_out(group: str, reference: str, name: str, counts: Mapping[str, int]) -> str:
     """How many scenarios of a run are not compared with the reference, and why; empty if all are."""
-    words = {**phrases.MISSING, "only_new": f"only in {name}", "only_base": f"only in {reference}"}
+    words = {**gate_phrases.MISSING, "only_new": f"only in {name}", "only_base": f"only in {reference}"}
     parts = ", ".join(f"{amount} {words[why]}" for why, amount in counts.items() if amount)
     return f"scenarios of {group} that are left out of the comparison of {name} with {reference}: {parts}" if parts else ""
 
 
 def retried(group: str, name: str, suite: SuiteResult) -> str:
     """How the rollouts of a run that were tried again score; empty if none was."""
-    return f"{group} of {name}: {text}" if (text := phrases.retried(suite)) else ""
+    return f"{group} of {name}: {text}" if (text := suite_phrases.retried(suite)) else ""
 
 
 # Sweeps

@@ -69,12 +69,12 @@ class Measure:
     about: str = ""
 
 
-Cell = Text | Finding | float | None
+TableCell = Text | Finding | float | None
 Content = Text | Finding | Measure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class ReportBlock:
     """What all blocks have: the levels at which they are shown."""
 
     level: Level = Level.FULL  # from this one on
@@ -82,7 +82,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Fact(Block):
+class Fact(ReportBlock):
     """A label and what is to be said under it. A fact without a label continues the one before it."""
 
     label: str
@@ -109,24 +109,24 @@ def heads(*titles: str | tuple[str, int]) -> tuple[Column, ...]:
 
 
 @dataclass(frozen=True)
-class Table(Block):
+class Table(ReportBlock):
     """Rows of cells. The first columns name what the row is about."""
 
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     repeated: int = 1  # columns that a terminal repeats if the others do not fit beside each other
     tones: tuple[Tone, ...] = ()  # of each row, whose first cell a page colours; empty: no row has one
 
 
 @dataclass(frozen=True)
-class Bullets(Block):
+class Bullets(ReportBlock):
     """A list of findings."""
 
     items: tuple[Content, ...]
 
 
 @dataclass(frozen=True)
-class Note(Block):
+class Note(ReportBlock):
     """A paragraph: how to read what stands before it, or what is missing from it."""
 
     content: Text | Finding
@@ -134,14 +134,14 @@ class Note(Block):
 
 
 @dataclass(frozen=True)
-class Listing(Block):
+class Listing(ReportBlock):
     """Lines of a log, a file or a program, as they are."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Figure(Block):
+class Figure(ReportBlock):
     """A picture in a file."""
 
     title: str
@@ -162,7 +162,7 @@ class ChartPoint:
 
 
 @dataclass(frozen=True)
-class Chart(Block):
+class Chart(ReportBlock):
     """Values in their order, which a page draws. A terminal and Markdown have the content alone."""
 
     title: str

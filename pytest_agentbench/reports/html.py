@@ -14,7 +14,6 @@ from pytest_agentbench.reports.chart import svg
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
-    Cell,
     Chart,
     Code,
     Column,
@@ -28,6 +27,7 @@ from pytest_agentbench.reports.document import (
     Note,
     Section,
     Table,
+    TableCell,
     Text,
     plain,
     spans,
@@ -60,12 +60,12 @@ def run_html(document: Document, address: Address) -> str:
 def text(document: Document, depth: int, address: Address = no_address) -> Iterator[str]:
     """Yields the sections of a document; their titles are headings of a depth."""
     for section in document.at(Level.VERBOSE).sections:
-        yield from _section(section, _Layout(address), depth)
+        yield from _section(section, _HtmlLayout(address), depth)
 
 
 def first_screen(document: Document, address: Address = no_address) -> Iterator[str]:
     """Yields the headline and all else that the first page of a terminal says in words, the measures as cards, and then the rest."""
-    layout, shown, headline = _Layout(address), document.at(Level.SUMMARY), document.headline
+    layout, shown, headline = _HtmlLayout(address), document.at(Level.SUMMARY), document.headline
     yield f'<p class="soft">{layout.text(document.title)}</p>'
     if headline:
         yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</h1>'
@@ -83,7 +83,7 @@ def first_screen(document: Document, address: Address = no_address) -> Iterator[
     yield "</div>"
 
 
-def _without_tables(section: Section, around: _Layout, said: list[Content]) -> Iterator[_Placed]:
+def _without_tables(section: Section, around: _HtmlLayout, said: list[Content]) -> Iterator[_Placed]:
     """Yields the blocks of a section, but for tables with the notes that belong to them, and of a list what is not said elsewhere."""
     layout = around.inside(section)
     before: AnyBlock | Section | None = None
@@ -113,7 +113,7 @@ def _card(each: AnyBlock) -> str:
     return f'<div class="figure"><h2>{title}</h2><p class="value">{value}{shown}</p><p class="soft">{about}</p></div>'
 
 
-def _section(section: Section, around: _Layout, depth: int) -> Iterator[str]:
+def _section(section: Section, around: _HtmlLayout, depth: int) -> Iterator[str]:
     """Yields a section; its title is a heading of a depth, and the name of the tables in it."""
     layout, heading = around.inside(section), f"h{min(depth, 6)}"
     title = f"<{heading}>{layout.text(section.title)}</{heading}>" if plain(section.title) else ""
@@ -142,13 +142,13 @@ def _blocks(placed: Iterable[_Placed]) -> Iterator[str]:
         yield from [f"{opened}{''.join(parts)}{closed}"] if opened else parts
 
 
-class _Layout(NamedTuple):
+class _HtmlLayout(NamedTuple):
     """How the blocks of a section become HTML."""
 
     address: Address
     titles: Titles = ()
 
-    def inside(self, section: Section) -> _Layout:
+    def inside(self, section: Section) -> _HtmlLayout:
         """Returns the layout of a section in this one."""
         return self._replace(titles=(*self.titles, one_line(plain(section.title))))
 
@@ -183,12 +183,12 @@ class _Layout(NamedTuple):
     def text(self, found: Text) -> str:
         return "".join(self._code(part) if isinstance(part, Code) else escape(one_line(part)) for part in spans(found))
 
-    def _row(self, row: tuple[Cell, ...], columns: tuple[Column, ...], tone: str) -> str:
+    def _row(self, row: tuple[TableCell, ...], columns: tuple[Column, ...], tone: str) -> str:
         first, *others = zip(row, columns, strict=True)
         cells = "".join(f"<td{_class_of(column)}>{self._cell(cell, column)}</td>" for cell, column in others)
         return f'<tr><th scope="row"{_class_of(columns[0], tone)}>{self._cell(*first)}</th>{cells}</tr>'
 
-    def _cell(self, cell: Cell, column: Column) -> str:
+    def _cell(self, cell: TableCell, column: Column) -> str:
         if cell is None:
             return "-"
         return number(cell, column.digits or 0) if isinstance(cell, int | float) else self.words(cell)
@@ -201,7 +201,7 @@ class _Layout(NamedTuple):
         return f'<a href="{escape(address)}">{shown}</a>' if address else shown
 
 
-_Placed = tuple[_Layout, AnyBlock]
+_Placed = tuple[_HtmlLayout, AnyBlock]
 
 
 def _class_of(column: Column, tone: str = "") -> str:

@@ -12,7 +12,6 @@ from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
-    Cell,
     Chart,
     Code,
     Column,
@@ -27,6 +26,7 @@ from pytest_agentbench.reports.document import (
     Note,
     Section,
     Table,
+    TableCell,
     Text,
     spans,
     words_of,
@@ -116,7 +116,7 @@ def _code(part: Code) -> str:
     return code(part.text, WHOLE if part.kind == "command" else WIDTH)
 
 
-def _cell(cell: Cell, column: Column) -> str:
+def _cell(cell: TableCell, column: Column) -> str:
     if cell is None:
         return "-"
     return number(cell, column.digits or 0) if isinstance(cell, int | float) else _text(cell.words if isinstance(cell, Finding) else cell)

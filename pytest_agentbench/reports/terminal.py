@@ -13,7 +13,6 @@ from pytest_agentbench.reports.columns import columns, cut, fold
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
-    Cell,
     Chart,
     Code,
     Column,
@@ -28,6 +27,7 @@ from pytest_agentbench.reports.document import (
     Note,
     Section,
     Table,
+    TableCell,
     Text,
     Tone,
     plain,
@@ -100,14 +100,14 @@ def lines(document: Document, level: Level, width: int = sys.maxsize) -> Iterato
     headline = [document.headline] if document.headline else []
     labels = [columns(one_line(fact.label)) for fact in (*headline, *shown.blocks()) if isinstance(fact, Fact)]
     column = min(max([LABEL, *labels]), width // 3) if level == Level.FIRST_PAGE else LABEL
-    layout = _Layout(column, width, titles=level != Level.FIRST_PAGE)
+    layout = _TerminalLayout(column, width, titles=level != Level.FIRST_PAGE)
     for fact in headline:
         yield from (line._replace(bold=True) for line in layout.fact(fact))
     for section in shown.sections:
         yield from layout.section(section)
 
 
-class _Layout(NamedTuple):
+class _TerminalLayout(NamedTuple):
     """How the blocks of a document become lines."""
 
     column: int  # columns of labels
@@ -181,7 +181,7 @@ def parts(widths: Sequence[int], repeated: int, width: int) -> Iterator[list[int
     yield part
 
 
-def cell_text(cell: Cell, column: Column) -> str:
+def cell_text(cell: TableCell, column: Column) -> str:
     """Returns a cell without marks: a number with the digits of its column, `-` if there is nothing."""
     if isinstance(cell, int | float):
         return number(cell, column.digits or 0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.metrics.goodput import objectives_of
 from pytest_agentbench.metrics.slice_metrics import hit_ratio, ratio
 from pytest_agentbench.metrics.terms import GOOD, verdicts_of
@@ -73,13 +73,13 @@ def supported(objectives: Mapping[str, float]) -> Mapping[str, float]:
     return objectives
 
 
-def replayable(calls: Table) -> Table:
+def replayable(calls: FrameTable) -> FrameTable:
     """The calls that a trace of a run has: those of agents that went well at a known time."""
     good = np.array([kind is None for kind in calls["error_kind"]], bool)
     return calls.where(good & calls["measured"] & (calls["kind"] == "scenario") & ~np.isnan(calls["sent_s"]))
 
 
-def measured(calls: Table, objectives: Mapping[str, float], server_hits: float | None) -> Figures:
+def measured(calls: FrameTable, objectives: Mapping[str, float], server_hits: float | None) -> Figures:
     """Of the calls that are replayed; `server_hits` is the server's own hit ratio, for where no usage names cached tokens."""
     spreads = {name: latency_spread(calls[f"{name}_ms"]) for name in ("ttft", "tpot", "e2e")}
     good = (

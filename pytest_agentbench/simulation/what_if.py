@@ -14,7 +14,7 @@ from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import mooncake
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.simulation.closed_loop import close_loop
@@ -103,7 +103,7 @@ def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None
     return ranked(what_if)
 
 
-def _refuse_small(settings: Sequence[Setting], calls: Table) -> None:
+def _refuse_small(settings: Sequence[Setting], calls: FrameTable) -> None:
     """The simulator refuses a call that no cache can hold, or waits for ever."""
     largest = int(np.nanmax(calls["prompt_tokens"] + calls["output_tokens"])) if not np.isnan(calls["prompt_tokens"]).all() else 0
     for setting in settings:
@@ -115,7 +115,7 @@ def _refuse_small(settings: Sequence[Setting], calls: Table) -> None:
             )
 
 
-def _timing(choice: str, calls: Table, own: Setting | None) -> WorkerSpeed | str:
+def _timing(choice: str, calls: FrameTable, own: Setting | None) -> WorkerSpeed | str:
     """How fast a worker is; the measured speed of a run whose workers nobody counted is not known, and then it is the simulator's."""
     if choice == MEASURED:
         return (own and measured_timing(calls, own.workers)) or MOCKER

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 
 if TYPE_CHECKING:
     from pytest_agentbench.stats.arrays import Floats
@@ -50,7 +50,7 @@ class WorkerSpeed:
         )
 
 
-def measured_timing(calls: Table, workers: int) -> WorkerSpeed | None:
+def measured_timing(calls: FrameTable, workers: int) -> WorkerSpeed | None:
     """How fast each of so many workers was; None where no call has both a first token and others.
 
     Reading prompts: TTFT less one step of decoding (the simulator's first token takes one, too), of those calls beside which the fewest

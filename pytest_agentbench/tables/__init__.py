@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.metrics import call_columns, rollout_columns
 from pytest_agentbench.metrics.calendar import Calendar
-from pytest_agentbench.metrics.columns import Growth, Table
+from pytest_agentbench.metrics.columns import FrameTable, Growth
 from pytest_agentbench.metrics.frame import Frame
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.metrics.places import Origin, RolloutPlace
@@ -28,14 +28,14 @@ from pytest_agentbench.tables import run_metrics, samples
 class Tables:
     """Those of some runs, in the order in which the runs are named; the rows of a run as its rollouts ended."""
 
-    calls: Table
-    rollouts: Table
-    scores: Table
-    samples: Table
-    metrics: Table
+    calls: FrameTable
+    rollouts: FrameTable
+    scores: FrameTable
+    samples: FrameTable
+    metrics: FrameTable
 
     @property
-    def all(self) -> tuple[Table, ...]:
+    def all(self) -> tuple[FrameTable, ...]:
         return self.calls, self.rollouts, self.scores, self.samples, self.metrics
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.runs.run_file import find_run
 from pytest_agentbench.tables import read_tables
 
@@ -34,7 +34,7 @@ def load(*runs: str | Path, reports: str | Path = "reports") -> Frames:
     return Frames(*map(_frame, tables.all))
 
 
-def _frame(table: Table) -> DataFrame:
+def _frame(table: FrameTable) -> DataFrame:
     """A data frame whose `attrs["units"]` has the units of its columns."""
     import pandas as pd
 

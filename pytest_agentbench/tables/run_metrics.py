@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.columns import Column
+from pytest_agentbench.metrics.columns import FrameColumn
 from pytest_agentbench.metrics.frame import STATISTICS, MetricValue
 from pytest_agentbench.records import arm_of, suite_of
 from pytest_agentbench.runs.contents import Run
@@ -56,15 +56,15 @@ def _numbers(part: MetricRow, values: Mapping[str, MetricValue], currency: str |
         yield from (row._replace(statistic=name, value=number, unit=None if name == "n" else "ms") for name, number in known.items())
 
 
-RUN_METRICS: tuple[Column[Any], ...] = (
-    Column("run", "text", "the run's directory", lambda row: row.run),
-    Column("part", "text", "what the number is of: `run`, `window`, `arm`, `suite` or `role`", lambda row: row.part),
-    Column("suite", "text", "the suite, of a suite or a role", lambda row: row.suite),
-    Column("variant", "text", "the variant of the suite, `default` where there are none", lambda row: row.variant),
-    Column("arm", "text", "the arm, of a run with arms", lambda row: row.arm),
-    Column("role", "text", "the role", lambda row: row.role),
-    Column("metric", "text", "the [metric](metrics.md#serving-metrics)", lambda row: row.metric),
-    Column("statistic", "text", "of a duration `n`, `mean`, `p50`, ...; nothing for a single number", lambda row: row.statistic),
-    Column("value", "number", "the number", lambda row: row.value),
-    Column("value_unit", "text", "`ms` of durations, the currency of costs", lambda row: row.unit),
+RUN_METRICS: tuple[FrameColumn[Any], ...] = (
+    FrameColumn("run", "text", "the run's directory", lambda row: row.run),
+    FrameColumn("part", "text", "what the number is of: `run`, `window`, `arm`, `suite` or `role`", lambda row: row.part),
+    FrameColumn("suite", "text", "the suite, of a suite or a role", lambda row: row.suite),
+    FrameColumn("variant", "text", "the variant of the suite, `default` where there are none", lambda row: row.variant),
+    FrameColumn("arm", "text", "the arm, of a run with arms", lambda row: row.arm),
+    FrameColumn("role", "text", "the role", lambda row: row.role),
+    FrameColumn("metric", "text", "the [metric](metrics.md#serving-metrics)", lambda row: row.metric),
+    FrameColumn("statistic", "text", "of a duration `n`, `mean`, `p50`, ...; nothing for a single number", lambda row: row.statistic),
+    FrameColumn("value", "number", "the number", lambda row: row.value),
+    FrameColumn("value_unit", "text", "`ms` of durations, the currency of costs", lambda row: row.unit),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, read_samples
-from pytest_agentbench.metrics.columns import Column
+from pytest_agentbench.metrics.columns import FrameColumn
 
 
 class SampleRow(NamedTuple):
@@ -50,18 +50,18 @@ def _of_gpu(run: str, sample: GpuSample) -> Iterator[SampleRow]:
         yield SampleRow(run, sample.round, sample.at, "gpu", 0, name, f'gpu="{sample.gpu}"', getattr(sample, name))
 
 
-SAMPLES: tuple[Column[Any], ...] = (
-    Column("run", "text", "the run's directory", lambda row: row.run),
-    Column("round", "count", "looks of one round belong together", lambda row: row.round),
-    Column("at_s", "number", "when the answer was there, since 1970", lambda row: row.at, "s"),
-    Column("service", "text", "the service; `gpu` for a GPU", lambda row: row.service),
-    Column("replica", "count", "of the service, counted from 0", lambda row: row.replica),
-    Column(
+SAMPLES: tuple[FrameColumn[Any], ...] = (
+    FrameColumn("run", "text", "the run's directory", lambda row: row.run),
+    FrameColumn("round", "count", "looks of one round belong together", lambda row: row.round),
+    FrameColumn("at_s", "number", "when the answer was there, since 1970", lambda row: row.at, "s"),
+    FrameColumn("service", "text", "the service; `gpu` for a GPU", lambda row: row.service),
+    FrameColumn("replica", "count", "of the service, counted from 0", lambda row: row.replica),
+    FrameColumn(
         "series",
         "text",
         "name of the series, which has its unit; of a GPU one of used_mib, total_mib, sm_percent, power_w",
         lambda row: row.series,
     ),
-    Column("labels", "text", "of the series, as Prometheus writes them", lambda row: row.labels),
-    Column("value", "number", "in the unit of the series", lambda row: row.value),
+    FrameColumn("labels", "text", "of the series, as Prometheus writes them", lambda row: row.labels),
+    FrameColumn("value", "number", "in the unit of the series", lambda row: row.value),
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import Document, Level
 from tests.engines import engine
 from tests.findings import facts, report_of, said
@@ -37,12 +37,12 @@ def comparison(project: Project, metric: str) -> Json:
 
 def compared_arms(report: Document) -> list[tuple[list[tuple[str, str]], str]]:
     """Returns which arms a report says it compares: their names and values, the base first, and how they took turns."""
-    return [([(arm.name, arm.value) for arm in ab.arms], ab.order) for (ab,) in said(report, phrases.arms)]
+    return [([(arm.name, arm.value) for arm in ab.arms], ab.order) for (ab,) in said(report, gate_phrases.arms)]
 
 
 def shown(project: Project, metric: str, level: Level) -> list[tuple[str, float, float, str]]:
     """Returns what a reader of a level is told of a metric: the arm, the value of its base, its own, and the finding."""
-    found = [each for _, each in said(report_of(project.directory, level), phrases.comparison) if each.metric == metric]
+    found = [each for _, each in said(report_of(project.directory, level), gate_phrases.comparison) if each.metric == metric]
     return [(each.new_arm, each.base, each.new, each.finding) for each in found]
 
 
@@ -77,7 +77,7 @@ def test_a_slower_backend_is_found(project: Project) -> None:
     assert all(arm["load_s"] > 0 and arm["prefix_cache"]["queried_tokens"] > 0 for arm in run["ab"]["arms"])
     report = report_of(project.directory, Level.FULL)
     assert [([("a", "quick"), ("b", "slow")], "interleaved")] == compared_arms(report)
-    assert [("a", 24, 4), ("b", 24, 4)] == [(arm.name, arm.rollouts["ok"], arm.blocks) for (arm,) in said(report, phrases.arm)]
+    assert [("a", 24, 4), ("b", 24, 4)] == [(arm.name, arm.rollouts["ok"], arm.blocks) for (arm,) in said(report, gate_phrases.arm)]
 
 
 def test_worse_answers_are_found(project: Project) -> None:
@@ -174,8 +174,8 @@ def test_an_arm_that_does_not_boot(project: Project, way: tuple[str, ...], dead:
     assert {"inconclusive"} == {each["finding"] for each in run["ab"]["comparisons"]}
     assert all("arm gone: the backend 'url' is not there" in each["reason"] for each in run["ab"]["comparisons"])
     report = report_of(project.directory, Level.FULL)
-    assert [["gone"]] == [[arm.name for arm in ab.arms if arm.failure] for (ab,) in said(report, phrases.lost_arms)]
-    assert [] == said(report, phrases.comparison)
+    assert [["gone"]] == [[arm.name for arm in ab.arms if arm.failure] for (ab,) in said(report, gate_phrases.lost_arms)]
+    assert [] == said(report, gate_phrases.comparison)
     result.stdout.fnmatch_lines(["shop[[]shop-?-gone[]]: infra_error: arm gone: the backend 'url' is not there: *"])
 
 
@@ -256,7 +256,7 @@ def test_one_of_three_does_not_boot(project: Project, way: tuple[str, ...]) -> N
     assert tsq["gone"]["reason"].startswith("arm gone: the backend 'url' is not there: ")
     assert 0.95 == tsq["b"]["confidence"]
     assert "NOT MEASURED" == run["verdict"]
-    assert 1 == len(said(report_of(project.directory, Level.FIRST_PAGE), phrases.lost_arms))
+    assert 1 == len(said(report_of(project.directory, Level.FIRST_PAGE), gate_phrases.lost_arms))
     assert [("b", 1.0, 1.0, "no difference shown")] == shown(project, "tsq", Level.FIRST_PAGE) == shown(project, "tsq", Level.VERBOSE)
 
 
@@ -459,7 +459,7 @@ def test_cold(project: Project) -> None:
     assert ("cold", {}) == (cache["policy"], cache["salted"])
     assert 1 == len({block["prefix_cache"]["hit_ratio"] for block in cache["blocks"]})
     assert all(block["reset"][0].endswith("/reset_prefix_cache") for block in cache["blocks"])
-    assert 1 == len(said(report_of(project.directory, Level.FULL), phrases.cache))
+    assert 1 == len(said(report_of(project.directory, Level.FULL), gate_phrases.cache))
 
 
 def test_salted(project: Project) -> None:
@@ -479,7 +479,7 @@ def test_salted(project: Project) -> None:
     ]
     assert ("cold", [[], []]) == (cache["policy"], [block["reset"] for block in cache["blocks"]])
     assert " answers neither " in cache["salted"][""]
-    assert 1 == len(said(report_of(project.directory, Level.FULL), phrases.cache))
+    assert 1 == len(said(report_of(project.directory, Level.FULL), gate_phrases.cache))
 
 
 #: As if the engine had no such path, which most servers have not.
@@ -501,7 +501,7 @@ def test_primed(project: Project) -> None:
     assert (4, 4, 8) == (run["plan"]["finished"], run["suites"]["shop"]["rollouts"]["ok"], run["performance"]["calls"])
     assert all(calls[0] > 0 for calls in cached(project).values())
     assert [(4, 4)] == [(block["primed"], block["rollouts"]) for block in run["cache"]["blocks"]]
-    assert 1 == len(said(report_of(project.directory, Level.FULL), phrases.cache))
+    assert 1 == len(said(report_of(project.directory, Level.FULL), gate_phrases.cache))
 
 
 #: Asks for models before its first call, as some SDKs do, and is content with one answer.

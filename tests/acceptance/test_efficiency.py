@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Level
 from pytest_agentbench.reports.numbers import significant
 from tests.findings import report_of, said
@@ -44,12 +44,12 @@ def test_costs(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert pytest.approx(1000 / efficiency["tokens_per_rollout"]) == efficiency["score_per_1k_tokens"]
     assert ["PASS"] * 3 == [rule["verdict"] for rule in run["gate"]["rules"] if rule["kind"] == "rate"]
     report = report_of(project.directory, Level.FULL)
-    [(told,)] = said(report, phrases.efficiency)
-    words = phrases.efficiency(told)
+    [(told,)] = said(report, suite_phrases.efficiency)
+    words = suite_phrases.efficiency(told)
     assert [] == [
         metric for metric in registry.efficiency().values() if f"{metric.title} {significant(efficiency[metric.name])}" not in words
     ]
-    assert [({"USD": efficiency["cost"]},)] == said(report, phrases.costs_of_all)
+    assert [({"USD": efficiency["cost"]},)] == said(report, suite_phrases.costs_of_all)
     assert 'agentbench_cost_per_pass{suite="shop"}' in (project.directory / "metrics.txt").read_text()
     shutil.copytree(project.directory.resolve(), project.root / "reports" / "again")
     assert 0 == main(["compare", "latest", "again"])
@@ -63,7 +63,7 @@ def test_prices_change_no_rollout(project: Project) -> None:
     project.suite(scenarios=2)
     project.run("scenarios/shop")
     assert ({}, None) == (project.run_json["costs"], project.run_json["suites"]["shop"]["efficiency"]["cost"])
-    assert [] == said(report_of(project.directory), phrases.costs_of_all)
+    assert [] == said(report_of(project.directory), suite_phrases.costs_of_all)
 
     project.backend(prices=PRICES)
     result = project.run("--agentbench-resume", "scenarios/shop")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, phrases, suite_phrases
 from pytest_agentbench.reports.document import Level, Measure
 from pytest_agentbench.runs.run_file import read_run
 from tests.findings import report_of, said
@@ -34,12 +34,12 @@ def test_the_first_page(project: Project) -> None:
     assert f"0.667 [{mean.low:.3f}, {mean.high:.3f}]" in lines[0]
     assert [
         f"verdict     {phrases.headline(run)}",
-        f"gate        {phrases.gate(gate)}",
-        f"rule        {phrases.result(gate.rules[0])}",
-        f"shop        {phrases.rollouts(suite)}",
+        f"gate        {gate_phrases.gate(gate)}",
+        f"rule        {gate_phrases.result(gate.rules[0])}",
+        f"shop        {suite_phrases.rollouts(suite)}",
         f"tsq         {phrases.measure(Measure(mean.value, low=mean.low, high=mean.high))}",
-        f"mistakes    {phrases.mistakes(suite.triage)}",
-        *(f"worst       {phrases.worst(each)}" for each in suite.worst[:3]),
+        f"mistakes    {suite_phrases.mistakes(suite.triage)}",
+        *(f"worst       {suite_phrases.worst(each)}" for each in suite.worst[:3]),
     ] == lines[:9]
     assert [("shop-0", "0.667"), ("shop-1", "0.667"), ("shop-10", "0.667")] == [(each.id, f"{each.score:.3f}") for each in suite.worst[:3]]
     assert ("PASS", "PASS", {"missing call": 12}) == (
@@ -84,11 +84,11 @@ def test_two_arms(project: Project) -> None:
 
     assert re.match("verdict +FAIL", lines[0])
     report = report_of(project.directory, Level.FIRST_PAGE)
-    [(ab,)] = said(report, phrases.arms)
+    [(ab,)] = said(report, gate_phrases.arms)
     assert ["good", "bad"] == [arm.name for arm in ab.arms]
-    told = [each for _, each in said(report, phrases.comparison)]
+    told = [each for _, each in said(report, gate_phrases.comparison)]
     assert ("tsq", 1.0, 0.0, -1.0) == next((each.metric, each.base, each.new, each.estimate) for each in told)
-    assert [(len(ab.comparisons) - len(told),)] == said(report, phrases.no_difference)
-    assert [12, 12] == [suite.rollouts["ok"] for (suite,) in said(report, phrases.rollouts)]
+    assert [(len(ab.comparisons) - len(told),)] == said(report, gate_phrases.no_difference)
+    assert [12, 12] == [suite.rollouts["ok"] for (suite,) in said(report, suite_phrases.rollouts)]
     assert {"shop-good", "shop-bad"} <= {line.split()[0] for line in lines}
     assert [] == [line for line in lines if line.startswith(("tsq ", "worst ", "TTFT ", "throughput "))]

@@ -13,7 +13,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.gate.baselines import default_baseline, read_evidence, write_baseline
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, phrases, suite_phrases
 from pytest_agentbench.reports.document import Document, Level, say
 from tests.findings import facts, gate_of, reasons, report_of, rules, said, tables, under
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
@@ -83,9 +83,9 @@ def test_a_regression(gated: Project) -> None:
         report = report_of(gated.directory, level)
         assert ("FAIL", 20) == (gate_of(report).verdict, gate_of(report).tests_below)
         assert [("shop", "tsq.mean >= -0.05 vs baseline", "FAIL", -1.0)] == rules(report)
-        assert ("shop-0", 1.0, 0.0) == next((each.scenario, each.base, each.new) for _, each in said(report, phrases.change))
-        assert [] == said(report, phrases.claim)
-        assert phrases.NO_CLAIM in [fact.content for fact in facts(report, "")]
+        assert ("shop-0", 1.0, 0.0) == next((each.scenario, each.base, each.new) for _, each in said(report, gate_phrases.change))
+        assert [] == said(report, gate_phrases.claim)
+        assert gate_phrases.NO_CLAIM in [fact.content for fact in facts(report, "")]
     assert "FAIL" == gated.run_json["verdict"]
 
 
@@ -270,7 +270,7 @@ def test_quiet(gated: Project) -> None:
 
     report = report_of(gated.directory, Level.HEADLINE)
     assert [("shop", "tsq.mean >= -0.05 vs baseline", "INCONCLUSIVE", 0.0)] == rules(report)
-    assert ["INCONCLUSIVE"] == [told.verdict for (told,) in said(report, phrases.gate_verdict)]
+    assert ["INCONCLUSIVE"] == [told.verdict for (told,) in said(report, gate_phrases.gate_verdict)]
     line = next(line for line in result.outlines if line.startswith("agentbench: "))
     assert ["INCONCLUSIVE"] * 3 == re.findall("INCONCLUSIVE", line)
     assert ["agentbench: report"] == [line[:18] for line in result.outlines if line.startswith("agentbench: ")][1:]
@@ -323,7 +323,7 @@ def test_reports_and_gate_have_one_interval(project: Project) -> None:
 
     assert ("clustered adjusted t", 12) == (mean["method"], mean["clusters"])
     assert tuple(rule[name] for name in ("low", "high", "method")) == pytest.approx(tuple(mean[name] for name in ("low", "high", "method")))
-    [(told,)] = said(report_of(project.directory, Level.FULL), phrases.score)
+    [(told,)] = said(report_of(project.directory, Level.FULL), suite_phrases.score)
     assert ("population", 24, 12, mean["low"], mean["high"]) == (told.of, told.scenarios, told.clusters, told.low, told.high)
     for text in (result.stdout.str(), *((project.directory / report).read_text() for report in ("report.md", "comment.md"))):
         assert interval in text
@@ -338,7 +338,7 @@ def test_pass_rates(gated: Project, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     gated.run("scenarios/shop", "--agentbench-trials=2", f"--agentbench-gate={rule}", "--agentbench-gate=pass@2 >= 0.4")
 
     report = report_of(gated.directory, Level.VERBOSE)
-    [(passes, scale)] = said(report, phrases.passes)
+    [(passes, scale)] = said(report, suite_phrases.passes)
     assert ("tsq", ">=", 0.5) == (passes.score, scale.sign, passes.floor)
     assert [0.9] * 3 == [each.value for each in (passes.pass_all[0], passes.pass_at[-1], passes.pass_all[-1])]
     assert [2, 2] == [passes.pass_at[-1].k, passes.pass_all[-1].k]
@@ -347,8 +347,10 @@ def test_pass_rates(gated: Project, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     found = [(each.scenario, each.passed, each.trials, f"{each.low:.3f}", f"{each.high:.3f}") for each in passes.scenarios]
     assert [(name, 0, 2, "0.000", "0.842") for name in ("shop-1", "shop-2")] == found
     cells = [values for row in tables(report, "scenario")[0].rows for values in (row[1], row[2])]
-    assert cells == [cell for each in passes.scenarios for cell in (say(phrases.solved, 0, 2), say(phrases.ends, each.low, each.high))]
-    assert [(18, True)] == [(each.always, left <= 0) for each, left in said(report, phrases.always_passed)]
+    assert cells == [
+        cell for each in passes.scenarios for cell in (say(suite_phrases.solved, 0, 2), say(phrases.ends, each.low, each.high))
+    ]
+    assert [(18, True)] == [(each.always, left <= 0) for each, left in said(report, suite_phrases.always_passed)]
     assert [("passes", "suite")] * 2 == [(each["kind"], each["of"]) for each in gate(gated)["rules"]]
     monkeypatch.chdir(gated.root)
     assert 0 == main(["gate", "latest", "--gate", rule])
@@ -382,7 +384,7 @@ def test_which_scenarios_got_worse(project: Project) -> None:
 
     for level in (Level.FIRST_PAGE, Level.VERBOSE):
         report = report_of(project.directory, level)
-        claims = [(each.scenario, each.base, each.new, f"{each.p:.3g}") for _, each in said(report, phrases.claim)]
+        claims = [(each.scenario, each.base, each.new, f"{each.p:.3g}") for _, each in said(report, gate_phrases.claim)]
         assert [(name, 1.0, 0.0, "0.00397") for name in ("shop-1", "shop-2")] == claims
         assert not facts(report, "fell")
     assert 40 == sum(project.run_json["suites"]["shop"]["rollouts"].values())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Level
 from pytest_agentbench.runs.run_file import read_run
 from tests.findings import measure, report_of
@@ -72,7 +72,11 @@ def test_a_judge_that_errs_is_counted(hle: Project) -> None:
     answers = suite["answers"]["judged_answer"]
     assert (8, 0, pytest.approx(7 / 8)) == (answers["answers"], answers["judged"], answers["accuracy"])
     [summary] = read_run(hle.directory).suites["hle"].answers.values()
-    assert phrases.judged(summary, 4) == measure(report_of(hle.directory, Level.FIRST_PAGE), "accuracy").about != phrases.judged(summary, 0)
+    assert (
+        suite_phrases.judged(summary, 4)
+        == measure(report_of(hle.directory, Level.FIRST_PAGE), "accuracy").about
+        != suite_phrases.judged(summary, 0)
+    )
 
 
 @pytest.mark.slow

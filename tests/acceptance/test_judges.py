@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Level
 from tests.engines import engine
 from tests.findings import facts, report_of, said
@@ -40,10 +40,10 @@ def test_banking(project: Project) -> None:
     assert project.run_json["performance"]["split"]["judge"]["share"] > 0
     assert [] == [each for each in project.run_json["serving"]["disagreements"] if "counts" in each]
     report = report_of(project.directory, Level.FULL)
-    assert [(10, suite["drafts"]["drafts"])] == [(each.rollouts, each.drafts) for (each,) in said(report, phrases.drafts)]
-    assert [*suite["drafts"]["scores"]] == [name for _, name in said(report, phrases.draft_score)]
+    assert [(10, suite["drafts"]["drafts"])] == [(each.rollouts, each.drafts) for (each,) in said(report, suite_phrases.drafts)]
+    assert [*suite["drafts"]["scores"]] == [name for _, name in said(report, suite_phrases.draft_score)]
     assert "tsq" in suite["drafts"]["scores"]
-    assert [suite["roles"]["judge"]["calls"]] == [use.calls for (use,) in said(report, phrases.role)]
+    assert [suite["roles"]["judge"]["calls"]] == [use.calls for (use,) in said(report, suite_phrases.role)]
     assert 1 == len(facts(report, "judge"))
 
 

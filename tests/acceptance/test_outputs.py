@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_agentbench.reports import phrases, terminal
+from pytest_agentbench.reports import serving_phrases, suite_phrases, terminal
 from pytest_agentbench.reports.document import Document, Level
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
@@ -49,7 +49,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
     )
     assert [line.text for line in terminal.lines(shown(project), Level.FIRST_PAGE, terminal.WIDTH)] == page(normal)
     first = report_of(project.directory, Level.FIRST_PAGE)
-    assert [2] == [suite.rollouts["ok"] for (suite,) in said(first, phrases.rollouts)]
+    assert [2] == [suite.rollouts["ok"] for (suite,) in said(first, suite_phrases.rollouts)]
     mean = measure(first, "tsq")
     assert mean.value is not None and mean.low is not None and mean.high is not None
     assert pytest.approx(2 / 3) == mean.value
@@ -59,15 +59,15 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
     assert lines == page(detailed)[: len(lines)]
     assert rollouts(project, with_tools=False) == sorted(page(detailed)[len(lines) :])
     full = report_of(project.directory, Level.FULL)
-    [(suite,)] = said(full, phrases.dataset)
+    [(suite,)] = said(full, suite_phrases.dataset)
     assert ("data", 2, "hand") == (suite.dataset.name, suite.dataset.size, suite.dataset.label_source)
     assert suite.dataset.sha256[:12] in "\n".join(lines)
-    worst = [(each.id, f"{each.score:.3f}", each.question) for (each,) in said(full, phrases.worst)]
+    worst = [(each.id, f"{each.score:.3f}", each.question) for (each,) in said(full, suite_phrases.worst)]
     assert [(f"shop-{number}", "0.667", f"Customer shop-{number}: is there a lamp?") for number in range(2)] == worst
-    tools = [(each.expected_tools, each.actual_tools) for (each,) in said(full, phrases.worst_tools)]
+    tools = [(each.expected_tools, each.actual_tools) for (each,) in said(full, suite_phrases.worst_tools)]
     assert [(("find_item", "order_item"), ("find_item",))] * 2 == tools
-    assert [4] == [performance.calls for (performance,) in said(full, phrases.calls)]
-    assert said(full, phrases.throughput) and tables(full, "ms")
+    assert [4] == [performance.calls for (performance,) in said(full, serving_phrases.calls)]
+    assert said(full, serving_phrases.throughput) and tables(full, "ms")
 
     most = project.run(*way, "-vv", "scenarios/shop")
     lines = [line.text for line in terminal.lines(shown(project), Level.VERBOSE)]
@@ -188,7 +188,7 @@ def fussy(scenario, rollout):
     result.assert_outcomes(passed=3, failed=2, errors=4)
     lines = result.stdout.str()
     assert "ScorerFailed: shop[shop-1]: no fussy, the scorer failed: KeyError: 'colour' (scorer.py:" in lines
-    [(failure,)] = said(report_of(project.directory, Level.FIRST_PAGE), phrases.scorer_failure)
+    [(failure,)] = said(report_of(project.directory, Level.FIRST_PAGE), suite_phrases.scorer_failure)
     assert ("fussy", 1, "shop-1") == (failure.score, failure.rollouts, failure.first)
     assert re.search(r"KeyError: 'colour' \(scorer\.py:\d+\)$", failure.error)
     assert any(line.startswith("no score ") for line in page(result))

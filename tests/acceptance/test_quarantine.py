@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases, terminal
+from pytest_agentbench.reports import suite_phrases, terminal
 from pytest_agentbench.reports.document import Code, Level, Note, say
 from pytest_agentbench.reports.sections.gate import document_of
 from pytest_agentbench.runs.run_file import read_run
@@ -44,16 +44,16 @@ def test_a_quarantined_scenario(held: Project, way: tuple[str, ...]) -> None:
     result.stdout.fnmatch_lines(["*== 19 passed, 1 quarantined in *"])
     first = report_of(held.directory, Level.FIRST_PAGE)
     assert pytest.approx(0.95) == measure(first, "tsq").value
-    assert [(1, 20)] == [(len(suite.quarantined), suite.dataset.size) for (suite,) in said(first, phrases.quarantined_count)]
+    assert [(1, 20)] == [(len(suite.quarantined), suite.dataset.size) for (suite,) in said(first, suite_phrases.quarantined_count)]
     if not way:
         result.stdout.fnmatch_lines(["scenarios/shop/test_shop.py .q.*"])
     assert 20 == len(held.rollouts)
     assert [{**ENTRY, "tests": 1, "passed": 0}] == held.run_json["suites"]["shop"]["quarantined"]
     report = report_of(held.directory)
     [entry] = read_run(held.directory).suites["shop"].quarantined
-    row = (Code("shop-1", "scenario"), "ada", "2999-12-31", "the label is disputed", say(phrases.quarantine_tests, entry))
+    row = (Code("shop-1", "scenario"), "ada", "2999-12-31", "the label is disputed", say(suite_phrases.quarantine_tests, entry))
     assert [(row,)] == [table.rows for table in tables(report, "scenario") if table.columns[1].title == "owner"]
-    assert phrases.MEANS_WITH_QUARANTINED in [block.content for block in report.blocks() if isinstance(block, Note)]
+    assert suite_phrases.MEANS_WITH_QUARANTINED in [block.content for block in report.blocks() if isinstance(block, Note)]
     (skipped,) = [each for case in ET.parse(held.root / "junit.xml").getroot().iter("testcase") for each in case.iter("skipped")]
     assert ("pytest.xfail", f"{HELD}assert 0.000 >= 0.5") == (skipped.get("type"), skipped.get("message"))
 
@@ -95,7 +95,7 @@ def test_a_pass_is_a_pass(project: Project, way: tuple[str, ...]) -> None:
 
     project.run(*way, "scenarios/shop", "--agentbench-trials=2").assert_outcomes(passed=4)
 
-    [(suite,)] = said(report_of(project.directory, Level.FULL), phrases.quarantined)
+    [(suite,)] = said(report_of(project.directory, Level.FULL), suite_phrases.quarantined)
     assert [("shop-1", "ada", "2999-12-31", 2, 2)] == [
         (each.scenario, each.owner, each.expires, each.tests, each.passed) for each in suite.quarantined
     ]
@@ -110,7 +110,7 @@ def test_infra_errors_count(held: Project) -> None:
 
     result.assert_outcomes(passed=19, errors=1)
     report = report_of(held.directory, Level.FULL)
-    assert [(0, 1)] == [(each.passed, each.tests) for (suite,) in said(report, phrases.quarantined) for each in suite.quarantined]
+    assert [(0, 1)] == [(each.passed, each.tests) for (suite,) in said(report, suite_phrases.quarantined) for each in suite.quarantined]
     assert "INCONCLUSIVE" == gate_of(report).verdict
     assert any("1 of 20 rollouts ended as infra_error" in reason for reason in reasons(report))
 

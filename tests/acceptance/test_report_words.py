@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, suite_phrases
 from tests.findings import report_of, said, tables
 from tests.project import FIND_THEN_ANSWER, Project
 
@@ -72,11 +72,18 @@ def test_the_richest_report(project: Project) -> None:
     result = project.run("--agentbench-resume", "scenarios/shop", *options)
 
     report = report_of(project.directory)
-    told = (phrases.sessions, phrases.gate, phrases.quarantined, phrases.scorer_failure, phrases.goodput, phrases.settings)
+    told = (
+        phrases.sessions,
+        gate_phrases.gate,
+        suite_phrases.quarantined,
+        suite_phrases.scorer_failure,
+        serving_phrases.goodput,
+        phrases.settings,
+    )
     assert [] == [phrase.__name__ for phrase in told if not said(report, phrase)]
     assert ["agent.max_turns"] == [*said(report, phrases.settings)[0][0]]
     assert any(row[1] == "infra_error" for table in tables(report, "scenario") for row in table.rows)
-    assert any(row[0] == phrases.ADJUSTED for table in tables(report, "milliseconds") for row in table.rows)
+    assert any(row[0] == serving_phrases.ADJUSTED for table in tables(report, "milliseconds") for row in table.rows)
     assert [] == python_in(project), result.ret
 
 
@@ -87,7 +94,7 @@ def test_the_report_of_two_arms(project: Project) -> None:
     project.backend(name="good")
 
     project.run("--agentbench-ab=a=good,b=good", "--agentbench-cache=cold")
-    assert 1 == len(said(report_of(project.directory), phrases.arms))
+    assert 1 == len(said(report_of(project.directory), gate_phrases.arms))
     assert [] == python_in(project)
     project.run("--agentbench-ab=a=good,gone=http://127.0.0.1:9/v1")
 

@@ -19,7 +19,7 @@ import yaml
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.rollouts.rescore import load_groups, rescore
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import read_journal, record_line, sealed
@@ -205,7 +205,7 @@ def test_mistakes_follow_the_scores(shop: Project) -> None:
     assert old == triage(rescored(shop))
     new = triage(second := shop.directory.with_name(f"{rescored(shop).name}-2"))
     assert ([("bad argument", 3)], 3) == ([(each.kind, each.rollouts) for each in new.kinds], new.faulty)
-    assert {(3, 3)} == {(each.faulty, each.rollouts) for (each,) in said(report_of(second), phrases.faulty)}
+    assert {(3, 3)} == {(each.faulty, each.rollouts) for (each,) in said(report_of(second), suite_phrases.faulty)}
 
 
 def triage(directory: Path) -> Triage:

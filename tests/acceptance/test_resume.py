@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import Level
 from tests.findings import report_of, said, under
 from tests.project import FIND_THEN_ANSWER, WAYS, Project
@@ -104,7 +104,7 @@ def test_what_failed_runs_again(project: Project, way: tuple[str, ...]) -> None:
     assert (1, [2, 1]) == (project.run_json["repeated"], sessions(project))
     report = report_of(project.directory, Level.FULL)
     assert [1] == [run.repeated for (run,) in said(report, phrases.sessions)]
-    [(suite,)] = said(report, phrases.retried)
+    [(suite,)] = said(report, suite_phrases.retried)
     means = suite.retried_scores["tsq"]
     assert (1, 1.0, 1.0) == (suite.retried, means.retried.value, means.others.value)
 

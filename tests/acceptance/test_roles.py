@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Code, Level, say
 from pytest_agentbench.runs.run_file import read_run
 from tests.engines import engine
@@ -74,7 +74,7 @@ def test_roles(project: Project, expert: str, monkeypatch: pytest.MonkeyPatch, w
     assert [] == [each for each in run["serving"]["disagreements"] if "counts" in each]
     report = report_of(project.directory, Level.FULL)
     assert [[fact.content for fact in facts(report, name)] for name in ("reasoner", "search")] == [
-        [say(phrases.role, read_run(project.directory).suites["shop"].roles[name])] for name in ("reasoner", "search")
+        [say(suite_phrases.role, read_run(project.directory).suites["shop"].roles[name])] for name in ("reasoner", "search")
     ]
     [table] = tables(report_of(project.directory), "role")
     assert {"agent": 3, "search": 3, "reasoner": 3} == {row[0]: row[3] for row in table.rows}

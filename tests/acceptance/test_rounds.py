@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases, terminal
+from pytest_agentbench.reports import gate_phrases, terminal
 from pytest_agentbench.reports.document import Document, Level
 from pytest_agentbench.reports.sections import gate
 from pytest_agentbench.runs.run_file import read_run
@@ -37,7 +37,7 @@ def gated(project: Project) -> Project:
 
 def told(report: Document) -> tuple[str, tuple[int, int, bool, int]]:
     """Returns what a report says of a gate: its verdict, the most rounds, those that were run, whether it stands, and what was saved."""
-    [(found, rounds)] = said(report, phrases.gate)
+    [(found, rounds)] = said(report, gate_phrases.gate)
     return found.verdict, (rounds.most, rounds.ran, rounds.stands, rounds.saved)
 
 
@@ -64,7 +64,7 @@ def test_a_verdict_that_stands_early(gated: Project, way: tuple[str, ...]) -> No
     assert [("shop", "tsq.mean >= -0.25 vs baseline", "PASS", 0.0)] == rules(report)
     [(judged,)] = under(report, "rule")
     assert (20, (40, 100), "99.39") == (judged.n, judged.trials, f"{judged.confidence * 100:.4g}")
-    [(_, look, looked_at)] = said(report, phrases.look)
+    [(_, look, looked_at)] = said(report, gate_phrases.look)
     assert (2, "PASS", 0.0, "99.39") == (look.round, looked_at.verdict, looked_at.estimate, f"{looked_at.confidence * 100:.4g}")
     rounds = gated.run_json["rounds"]
     assert (5, 2, True, 60, [2]) == (

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import say
 from pytest_agentbench.reports.openmetrics import text
 from pytest_agentbench.runs.run_file import read_run
@@ -69,7 +69,7 @@ def test_a_scorer_that_counts_mistakes(project: Project) -> None:
     assert 1.0 == suite["passes"]["pass_at"][0]["value"]
     report = report_of(project.directory)
     found = read_run(project.directory).suites["shop"]
-    assert (found.scales["mistakes"].text, say(phrases.score, found.scores["mistakes"].mean)) == next(
+    assert (found.scales["mistakes"].text, say(suite_phrases.score, found.scores["mistakes"].mean)) == next(
         (row[1], row[2]) for row in tables(report, "score")[0].rows if row[0] == "mistakes"
     )
     assert pytest.approx(4 / 3) == suite["scores"]["mistakes"]["mean"]["value"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Level
 from tests.findings import report_of, said
 from tests.project import Project
@@ -35,6 +35,6 @@ def test_one_line_for_each_cause(project: Project, isolation: str) -> None:
     assert ("mistakes", 3, "shop-0") == (failure["score"], failure["rollouts"], failure["first"])
     assert failure["error"].endswith("JSONDecodeError: Expecting value: line 1 column 1 (char 0) (scorers.py:10)")
     for level in (Level.FIRST_PAGE, Level.SUMMARY, Level.FULL, Level.VERBOSE):
-        told = [each for (each,) in said(report_of(project.directory, level), phrases.scorer_failure)]
+        told = [each for (each,) in said(report_of(project.directory, level), suite_phrases.scorer_failure)]
         assert [("mistakes", 3, failure["error"], "shop-0")] == [(each.score, each.rollouts, each.error, each.first) for each in told]
     assert "(scorers.py:10)" in " ".join(result.stdout.str().split())

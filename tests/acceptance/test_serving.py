@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Level, plain
 from tests.engines import engine
 from tests.findings import facts, report_of, said, texts
@@ -47,7 +47,7 @@ def test_the_server_counts_what_the_tap_does(project: Project) -> None:
     ) == tuple(serving["server"][name] for name in ("kind", "prompt_tokens", "output_tokens", "first_tokens"))
     assert ([], []) == (of_tokens(serving), serving["notes"])
     assert serving["looks"] >= 2
-    [(told,)] = said(report_of(project.directory, Level.FULL), phrases.server_cache)
+    [(told,)] = said(report_of(project.directory, Level.FULL), serving_phrases.server_cache)
     assert "vllm:prefix_cache_hits_total" == told.prefix_cache.source
     assert 0 <= told.prefix_cache.hit_ratio <= 1
     assert (project.directory / "samples.jsonl").is_file()
@@ -62,7 +62,7 @@ def test_load(project: Project) -> None:
 
     project.run("scenarios/shop")
 
-    [(told,)] = said(report_of(project.directory, Level.FULL), phrases.server_load)
+    [(told,)] = said(report_of(project.directory, Level.FULL), serving_phrases.server_load)
     assert (2, 2) == (told.running.max, told.waiting.max)
     assert None not in (told.kv_usage.max, told.running.mean, told.waiting.mean)
     assert 3 <= project.run_json["serving"]["rounds"] < project.run_json["serving"]["looks"]

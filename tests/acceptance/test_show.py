@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.reports import phrases, terminal
+from pytest_agentbench.reports import serving_phrases, terminal
 from pytest_agentbench.reports.document import Fact, Level
 from pytest_agentbench.runs.run_file import find_run
 from tests.findings import report_of, said
@@ -35,9 +35,9 @@ def test_show(run: Project, capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(run.directory, Level.FULL)
     serving = next(each for each in report.sections if each.title == "Serving")
     assert ["stopwatch"] == [block.label for block in serving.blocks[:1] if isinstance(block, Fact)]
-    assert [("server_error", 1)] == said(report, phrases.failed_kind)
-    assert {(2, 1, 0)} == {(each.good_calls, each.bad_calls, each.unknown_calls) for (each,) in said(report, phrases.goodput)}
-    assert 1 == len(said(report, phrases.split)) == len(said(report, phrases.few_values))
+    assert [("server_error", 1)] == said(report, serving_phrases.failed_kind)
+    assert {(2, 1, 0)} == {(each.good_calls, each.bad_calls, each.unknown_calls) for (each,) in said(report, serving_phrases.goodput)}
+    assert 1 == len(said(report, serving_phrases.split)) == len(said(report, serving_phrases.few_values))
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_the_stopwatch_of_a_run(run: Project) -> None:
     assert 0 <= stopwatch["client_queue_ms"]
     report = report_of(run.directory)
     assert {(stopwatch["verdict"], stopwatch["clean_share"])} == {
-        (each.verdict, each.clean_share) for (each,) in said(report, phrases.timing)
+        (each.verdict, each.clean_share) for (each,) in said(report, serving_phrases.timing)
     }
-    assert 1 == len(said(report, phrases.timing_evidence))
+    assert 1 == len(said(report, serving_phrases.timing_evidence))
     assert bool(stopwatch["unusable"]) == any(reason.startswith("chunks arrive faster") for reason in stopwatch["reasons"])
 
 

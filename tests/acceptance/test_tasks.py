@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Code, Level
 from tests.findings import report_of, said, tables
 from tests.project import Project
@@ -45,7 +45,7 @@ def test_a_task_that_asks_for_too_much_is_skipped(project: Project, monkeypatch:
     result.stdout.fnmatch_lines(["*broken/task.toml: agent.timeout_sec: input should be a valid number*"])
     result.stdout.fnmatch_lines(["*test_task?hello?*ERROR*" if not way else "*ERROR*test_task?hello?*"])
     result.stdout.fnmatch_lines(["SKIPPED*the task train asks for GPUs (environment.gpus): not supported"])
-    told = said(report_of(project.directory, Level.FULL), phrases.unsupported)
+    told = said(report_of(project.directory, Level.FULL), suite_phrases.unsupported)
     assert [(1, 3)] == [(len(suite.unsupported), suite.dataset.size) for (suite,) in told]
     assert ["train"] == [*project.run_json["suites"]["shop"]["unsupported"]]
     row = (Code("train", "scenario"), "the task train asks for GPUs (environment.gpus): not supported")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Level
 from tests.findings import facts, report_of, said, tables
 from tests.project import Project
@@ -25,7 +25,7 @@ def test_a_window_with_everything_in_it(project: Project) -> None:
     for level, title in ((Level.FULL, "ms"), (Level.VERBOSE, "milliseconds")):
         report = report_of(project.directory, level)
         assert [(0.0, 3600.0, performance["calls"])] == [
-            (each.start_s, each.end_s, each.calls) for (each,) in said(report, phrases.chosen_window)
+            (each.start_s, each.end_s, each.calls) for (each,) in said(report, serving_phrases.chosen_window)
         ]
         assert [] == facts(report, "steady")
         of_all, of_window = tables(report, title)
@@ -43,5 +43,5 @@ def test_a_window_with_nothing_in_it(project: Project, level: Level) -> None:
 
     assert 0 == result.ret
     assert 0.0 == project.run_json["performance"]["window"]["seconds"]
-    told = said(report_of(project.directory, level), phrases.chosen_window)
+    told = said(report_of(project.directory, level), serving_phrases.chosen_window)
     assert {(3600.0, 7200.0, 0.0)} == {(each.start_s, each.end_s, each.seconds) for (each,) in told}

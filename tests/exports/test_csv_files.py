@@ -23,7 +23,7 @@ from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.exports.csv_files import inert, write_rows
 from pytest_agentbench.records import Score
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Code, heads, spans
 from pytest_agentbench.tables import COLUMNS
 from tests.findings import report_of, said, tables
@@ -71,8 +71,8 @@ def test_the_report_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     directory = run_directory(tmp_path / "reports" / "run", *ALL)
     report = report_of(directory)
-    [(run,)] = said(report, phrases.spreadsheet)
-    [command] = [span.text for span in spans(phrases.spreadsheet(run)) if isinstance(span, Code)]
+    [(run,)] = said(report, suite_phrases.spreadsheet)
+    [command] = [span.text for span in spans(suite_phrases.spreadsheet(run)) if isinstance(span, Code)]
     scores = [column.title for column in heads("scenario", *run.suites["shop"].scorers)]
     [scenarios] = [table for table in tables(report, "scenario") if scores == [column.title for column in table.columns]]
 

@@ -22,7 +22,7 @@ from pytest_agentbench.exports import EXPORTS, load_writer
 from pytest_agentbench.exports.chosen_runs import ChosenRuns
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import openmetrics, phrases
+from pytest_agentbench.reports import gate_phrases, openmetrics
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.run_file import read_run
 from tests.findings import report_of, said
@@ -77,7 +77,7 @@ def of_report(directory: Path) -> Figures:
             "rollouts_per_hour": arm.metrics["rollouts_per_hour"],
             "output_tokens_per_s": arm.metrics["output_tokens_per_s"],
         }
-        for (arm,) in said(report_of(directory), phrases.arm)
+        for (arm,) in said(report_of(directory), gate_phrases.arm)
     }
 
 

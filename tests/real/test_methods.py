@@ -15,7 +15,7 @@ import yaml
 from pytest_agentbench.backends.machine.environments import environments_folder, resolve_python
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import Level
 from tests.findings import report_of, said
 from tests.project import ALONE, FIND_THEN_ANSWER, Project
@@ -113,7 +113,7 @@ def test_five_methods(project: Project, monkeypatch: pytest.MonkeyPatch) -> None
         background = Background(project, "scenarios/shop", "-v", f"--agentbench-ab={','.join(METHODS)}", "--agentbench-concurrency=4")
         status = background.ended(400)
     run = json.loads((background.directory / "run.json").read_text(encoding="utf-8"))
-    told = [each for _, each in said(report_of(background.directory, Level.VERBOSE), phrases.comparison) if each.metric == "ttft.p50"]
+    told = [each for _, each in said(report_of(background.directory, Level.VERBOSE), gate_phrases.comparison) if each.metric == "ttft.p50"]
     logs = {arm: (background.directory / "backend" / arm / "router.log").read_text() for arm in (*MODES, "dynamo_thunderagent")}
     modes = {arm: (mode, "Acting token decay: enabled" in logs[arm]) for arm, (mode, _) in MODES.items() if mode in logs[arm]}
     jobs = {line["job_id"] for line in map(json.loads, (project.root / "vllm-continuum.jsonl").read_text().splitlines())}

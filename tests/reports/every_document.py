@@ -12,7 +12,20 @@ from itertools import chain
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pytest_agentbench.reports.document import AnyBlock, Block, Cell, Code, Document, Finding, Level, Note, Section, Table, Text, Tone
+from pytest_agentbench.reports.document import (
+    AnyBlock,
+    Code,
+    Document,
+    Finding,
+    Level,
+    Note,
+    ReportBlock,
+    Section,
+    Table,
+    TableCell,
+    Text,
+    Tone,
+)
 
 NOTE = Note("a note", level=Level.HEADLINE)
 SECTION = Section("A section", (NOTE,))
@@ -78,17 +91,19 @@ class Documents:
     def _instances(self, kind: Any) -> Iterator[Any]:
         """Yields so many instances that each field has each of its alternatives."""
         hints = hints_of(kind)
-        values = {field.name: self._every(hints[field.name]) for field in fields(kind) if hints[field.name] != tuple[tuple[Cell, ...], ...]}
+        values = {
+            field.name: self._every(hints[field.name]) for field in fields(kind) if hints[field.name] != tuple[tuple[TableCell, ...], ...]
+        }
         if kind is Table:
             rows, tones = self._rows(len(values["columns"][0])), get_args(Tone)
             values["rows"], values["tones"] = [rows], [(), tuple(tones[number % len(tones)] for number in range(len(rows)))]
         for number in range(max(map(len, values.values()))):
             made = kind(**{name: every[number % len(every)] for name, every in values.items()})
-            yield replace(made, level=Level.HEADLINE) if isinstance(made, Block) else made
+            yield replace(made, level=Level.HEADLINE) if isinstance(made, ReportBlock) else made
 
     def _rows(self, width: int) -> tuple[tuple[Any, ...], ...]:
         """Returns rows in which each kind of cell stands in each column."""
-        cells = self._every(Cell)
+        cells = self._every(TableCell)
         return tuple(tuple(cells[(number + place) % len(cells)] for place in range(width)) for number in range(len(cells)))
 
     def _next(self) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.gate.exit_status import VERDICTS
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.records import Scale
-from pytest_agentbench.reports import openmetrics, phrases
+from pytest_agentbench.reports import gate_phrases, openmetrics, phrases
 from pytest_agentbench.reports.annotations import MOST, command, commands
 from pytest_agentbench.reports.ci import system
 from pytest_agentbench.reports.excerpts import cut, size
@@ -92,16 +92,16 @@ def test_the_most_important_first() -> None:
 
     found = commands(run, Path("/repository"))
 
-    suite, lost, last = "file=scenarios/shop/suite.yaml,line=1", phrases.unmeasured_tests(20), len(tests) - 20 - 3
-    more = f"title={phrases.more(last)}::{phrases.annotations_left(last, run)}"
+    suite, lost, last = "file=scenarios/shop/suite.yaml,line=1", gate_phrases.unmeasured_tests(20), len(tests) - 20 - 3
+    more = f"title={phrases.more(last)}::{gate_phrases.annotations_left(last, run)}"
     assert MOST == len(found)
     assert [
         f"::error title=agentbench%3A FAIL::{phrases.headline(run)}",
         f"::error {suite},title=shop%3A tsq.mean >= -0.03 vs baseline::FAIL: -0.1 [-0.15, -0.05]",
         f"::warning {suite},title=shop%3A ttft.p95 <= 500ms::INCONCLUSIVE: nothing measured; the timings are of a saturated client",
-        f"::warning title=shop tsq%3A shop-2::{phrases.fall(FELL[1])}",
-        f"::warning title=shop tsq%3A shop-1::{phrases.fall(FELL[0])}",
-        f"::error title=infra_error%3A {lost}::{lost}; {phrases.first_of_tests(tests[30])}",
+        f"::warning title=shop tsq%3A shop-2::{gate_phrases.fall(FELL[1])}",
+        f"::warning title=shop tsq%3A shop-1::{gate_phrases.fall(FELL[0])}",
+        f"::error title=infra_error%3A {lost}::{lost}; {gate_phrases.first_of_tests(tests[30])}",
         *(f"::error file=scenarios/shop/test_shop.py,line=7,title=test[{number}]::assert 0.1 >= 0.5" for number in (1, 2, 3)),
         f"::error {more}",
     ] == found

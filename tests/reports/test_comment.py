@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.reports import comment, markdown, phrases
+from pytest_agentbench.reports import comment, gate_phrases, markdown
 from pytest_agentbench.reports.document import Finding, Level
 from pytest_agentbench.reports.excerpts import cut, size
 from pytest_agentbench.reports.sections import document
@@ -73,9 +73,9 @@ def test_a_gate() -> None:
     assert [("FAIL", -0.1, -0.15, -0.05), ("INCONCLUSIVE", None, None, None), ("PASS", 0.0, None, None)] == [
         (rule.verdict, rule.estimate, rule.low, rule.high) for (rule,) in rules(run_with(verdict="FAIL", gate=GATE))
     ]
-    assert "the timings are of a saturated client" in [phrases.reason(rule) for (rule,) in said(shown, phrases.reason)]
+    assert "the timings are of a saturated client" in [gate_phrases.reason(rule) for (rule,) in said(shown, gate_phrases.reason)]
     assert [("shop-2", 1.0, 0.2, 0.01), ("shop-1", 1.0, 0.0, 0.04)] == [
-        (suspect.scenario, suspect.base, suspect.new, suspect.p) for _, suspect in said(shown, phrases.claim)
+        (suspect.scenario, suspect.base, suspect.new, suspect.p) for _, suspect in said(shown, gate_phrases.claim)
     ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
@@ -278,5 +278,5 @@ def test_the_first_screen_of_a_run() -> None:
     html = run_html(document(RunView(run, Path("reports/x"))), no_address)
     screen = html.partition("<details")[0]
 
-    assert screen.index("<h1") < screen.index(phrases.result(rule).replace(">", "&gt;")) < screen.index('class="figures"')
-    assert 1 == screen.count(phrases.result(rule).replace(">", "&gt;"))
+    assert screen.index("<h1") < screen.index(gate_phrases.result(rule).replace(">", "&gt;")) < screen.index('class="figures"')
+    assert 1 == screen.count(gate_phrases.result(rule).replace(">", "&gt;"))

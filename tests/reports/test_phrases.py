@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import Code, Measure
 from pytest_agentbench.reports.numbers import brackets
 from pytest_agentbench.stats.percentiles import latency_spread
@@ -69,4 +69,4 @@ def test_what_others_say_is_marked() -> None:
     """Commands, settings and names of tools are no words of ours."""
     assert Code("pytest 'a b'", "command") == phrases.command(["pytest", "a b"])
     assert (Code('{"seed": "ü"}', "command"), "none") == (phrases.settings({"seed": "ü"}), phrases.settings({}))
-    assert (Code("find, order, find"), Code("none")) == (phrases.tools(["find", "order", "find"]), phrases.tools([]))
+    assert (Code("find, order, find"), Code("none")) == (suite_phrases.tools(["find", "order", "find"]), suite_phrases.tools([]))

@@ -14,7 +14,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.records import UNDECLARED, Attempt, Json, Rollout, Scale, Score, ToolCall
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.environment import environment
 from pytest_agentbench.runs.results import Mean, PlannedSuite, SuiteResult
@@ -150,7 +150,7 @@ def test_intervals_know_of_clusters() -> None:
     assert part["scores"]["tsq"]["mean"]["low"] < alone["low"] - 0.1
     assert ("suite", 37) == tuple(summary(*rollouts, again)["scores"]["tsq"]["mean"][name] for name in ("of", "clusters"))
     assert ("population", 37, 12) == tuple(part["scores"]["tsq"]["mean"][name] for name in ("of", "scenarios", "clusters"))
-    assert ["95 %", "37", "12"] == amounts(phrases.mean_of(read(Mean, part["scores"]["tsq"]["mean"])))
+    assert ["95 %", "37", "12"] == amounts(suite_phrases.mean_of(read(Mean, part["scores"]["tsq"]["mean"])))
 
 
 def test_a_part_of_run_json_is_one_variant() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Code, Level, plain, say
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.sandbox.limits import UNLIMITED_KIND
@@ -113,14 +113,14 @@ def test_a_terminal_agent(bench: Project) -> None:
     (command,) = rollouts["solved"].tool_calls
     assert ("bash", SOLVE) == (command.name, command.arguments["command"])
     assert rollouts["solved"].started_ns < (command.started_ns or 0) < (command.ended_ns or 0) < rollouts["solved"].ended_ns
-    [(told,)] = said(report_of(bench.directory, Level.FULL), phrases.tasks)
+    [(told,)] = said(report_of(bench.directory, Level.FULL), suite_phrases.tasks)
     assert [("cheat", 0), ("endless", 1), ("idle", 0), ("late", 1), ("solved", 1)] == [(each.scenario, each.solved) for each in told.tasks]
     is_unlimited = [UNLIMITED_KIND] == bench.run_json["suites"]["bench"]["tasks"]["sandboxes"]
     assert is_unlimited == ("storage driver has no quotas" in result.stdout.str())
     assert "the network `public`" not in result.stdout.str()
     report = report_of(bench.directory)
     rows = [row[:4] for row in tables(report, "task")[0].rows]
-    assert (Code("solved", "scenario"), say(phrases.solved, 1, 1), 1.0, 1.0) in rows
+    assert (Code("solved", "scenario"), say(suite_phrases.solved, 1, 1), 1.0, 1.0) in rows
     assert tables(report, "the agent ended as")
     assert 0 == main(["rescore", str(bench.directory)])
     again = read_run(bench.directory.with_name(f"{bench.directory.name}-rescored"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_agentbench.metrics.columns import Table
+from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.simulation.worker_speed import StepLine, WorkerSpeed, measured_timing, resistant_line, totals
 from pytest_agentbench.tables import read_tables
@@ -16,7 +16,7 @@ from tests.made_runs import run_directory
 from tests.tables.shop import call, rollout
 
 
-def table(folder: Path, *calls: LLMCall) -> Table:
+def table(folder: Path, *calls: LLMCall) -> FrameTable:
     """The calls of one rollout."""
     return read_tables([run_directory(folder / "run", rollout(end=1_000_000, calls=calls))]).calls
 

@@ -10,9 +10,9 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.html import run_html
-from pytest_agentbench.reports.page.addresses import Addresses
 from pytest_agentbench.reports.page.data import PackedRollouts, RunData, keys_of, packed_data, run_data
 from pytest_agentbench.reports.page.intervals import intervals, sides
+from pytest_agentbench.reports.page.links import RolloutLinks
 from pytest_agentbench.reports.page.shell import page
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
@@ -53,6 +53,6 @@ def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
 
 def write_page(views: Sequence[RunView], data: Sequence[RunData], compared: Sequence[Json], path: Path) -> Path:
     """Writes what has been read of some runs; `compared` has the intervals of their differences."""
-    texts = "\n".join(run_html(document(view), Addresses(keys_of(each)).of) for view, each in zip(views, data, strict=True))
+    texts = "\n".join(run_html(document(view), RolloutLinks(keys_of(each)).of) for view, each in zip(views, data, strict=True))
     html = page(" and ".join(view.run.id for view in views), texts, data, compared)
     return write_whole(path, html, errors="backslashreplace")

@@ -14,10 +14,10 @@ from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.html import run_html
 from pytest_agentbench.reports.outcome import tone
-from pytest_agentbench.reports.page.addresses import Addresses
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
 from pytest_agentbench.reports.page.distributions import Distributions
 from pytest_agentbench.reports.page.intervals import intervals
+from pytest_agentbench.reports.page.links import RolloutLinks
 from pytest_agentbench.reports.page.rollouts import detail
 from pytest_agentbench.reports.page.server import server_series
 from pytest_agentbench.reports.page.shell import page
@@ -145,7 +145,7 @@ class LiveRecords:
             report = document(RunView(self.run, self._directory))
         else:
             report = document_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped")
-        return run_html(report, Addresses(self._numbers).of)
+        return run_html(report, RolloutLinks(self._numbers).of)
 
     def read_on(self) -> bool:
         """Takes the next records, AT_ONCE at most; True where more are there."""

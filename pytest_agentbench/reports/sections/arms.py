@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, Table, Tone, heads, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.phrases import whole
+from pytest_agentbench.reports.gate_phrases import whole
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.arm_results import ArmsCompared, MetricCompared
 from pytest_agentbench.runs.contents import Run
@@ -21,7 +21,7 @@ RATES = ("output_tokens_per_s", "rollouts_per_hour")  # in the table of arms
 def section(view: RunView) -> Section | None:
     """Returns what is known to differ, each arm, and all comparisons; without arms only the state of the cache."""
     run = view.run
-    cache = Fact("cache", say(phrases.cache, run))
+    cache = Fact("cache", say(gate_phrases.cache, run))
     return of("A/B" if run.ab else "Prefix cache", [*(_blocks(run, run.ab) if run.ab else ()), cache])
 
 
@@ -34,26 +34,26 @@ def essentials(ab: ArmsCompared) -> list[MetricCompared]:
 
 def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
     first, summary = Level.FIRST_PAGE, Level.SUMMARY
-    yield Fact("A/B", say(phrases.arms, ab), level=first)
-    yield Fact("", say(phrases.lost_arms, ab), "open", level=first)
+    yield Fact("A/B", say(gate_phrases.arms, ab), level=first)
+    yield Fact("", say(gate_phrases.lost_arms, ab), "open", level=first)
     for each in essentials(ab):
         short = each if each.low is None else replace(each, reason="")  # an interval speaks for itself
-        yield Fact(each.suite, say(phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=summary)
-    yield Fact("", say(phrases.no_difference, len(whole(ab)) - len(essentials(ab))), level=first, until=summary)
+        yield Fact(each.suite, say(gate_phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=summary)
+    yield Fact("", say(gate_phrases.no_difference, len(whole(ab)) - len(essentials(ab))), level=first, until=summary)
     for name, suite in run.suites.items():
-        yield Fact(name, say(phrases.rollouts, suite), level=first, until=summary)
+        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary)
     for arm in ab.arms:
-        yield Fact(arm.name, say(phrases.arm, arm))
-        yield Fact("", say(phrases.arm_failure, arm), "bad", level=Level.VERBOSE)
+        yield Fact(arm.name, say(gate_phrases.arm, arm))
+        yield Fact("", say(gate_phrases.arm_failure, arm), "bad", level=Level.VERBOSE)
     for each in whole(ab):
         # A percentile of which nothing can be said is worth no line of a terminal.
         level = Level.VERBOSE if each.metric.endswith(".p90") and each.low is None else Level.FULL
-        yield Fact(each.suite, say(phrases.comparison, ab, each), TONES.get(each.finding, ""), level=level)
+        yield Fact(each.suite, say(gate_phrases.comparison, ab, each), TONES.get(each.finding, ""), level=level)
     yield from (Fact("not equal", warning, "open", level=first) for warning in ab.warnings)
     if whole(ab):
-        yield Note(phrases.DIFFERENCES, level=Level.VERBOSE)
+        yield Note(gate_phrases.DIFFERENCES, level=Level.VERBOSE)
         if len(ab.arms) > 2:
-            yield Note(phrases.FAMILY_OF_ARMS, level=Level.VERBOSE)
+            yield Note(gate_phrases.FAMILY_OF_ARMS, level=Level.VERBOSE)
     yield _rates(ab)
 
 

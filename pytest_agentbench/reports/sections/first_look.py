@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from pytest_agentbench.metrics.stopwatch import OK
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, suite_phrases
 from pytest_agentbench.reports.document import Bullets, Finding, Level, Section, plain, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.outcome import worst_first
@@ -26,22 +26,22 @@ def section(view: RunView) -> Section | None:
 
 def _findings(run: Run) -> Iterator[Finding]:
     if run.gate:
-        yield from (say(phrases.result, rule) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
+        yield from (say(gate_phrases.result, rule) for rule in worst_first(run.gate.rules) if rule.verdict != "PASS")
     for name, suite in run.suites.items():
         for each in _of_suite(suite):
             yield say(phrases.about_suite, name, each) if len(run.suites) > 1 and plain(each.words) else each
-    yield say(phrases.failed_of_all, run.performance)
+    yield say(serving_phrases.failed_of_all, run.performance)
     if run.stopwatch.verdict != OK:
-        yield say(phrases.timing_of_run, run.stopwatch)
+        yield say(serving_phrases.timing_of_run, run.stopwatch)
     for part, of_time in (run.performance.split or {}).items():
         if of_time.share >= GREAT:
-            yield say(phrases.time_of, part, of_time)
+            yield say(serving_phrases.time_of, part, of_time)
 
 
 def _of_suite(suite: SuiteResult) -> Iterator[Finding]:
-    yield say(phrases.ended_badly, suite)
+    yield say(suite_phrases.ended_badly, suite)
     if (triage := suite.triage) and triage.faulty:
-        yield from (say(phrases.faulty, triage), say(phrases.most_confused, triage), say(phrases.worst_tool, triage))
+        yield from (say(suite_phrases.faulty, triage), say(suite_phrases.most_confused, triage), say(suite_phrases.worst_tool, triage))
     if suite.tasks and suite.tasks.failures:
-        yield from (say(phrases.tasks, suite.tasks), say(phrases.commonest_failure, suite.tasks))
-    yield say(phrases.flips, suite.passes)
+        yield from (say(suite_phrases.tasks, suite.tasks), say(suite_phrases.commonest_failure, suite.tasks))
+    yield say(suite_phrases.flips, suite.passes)

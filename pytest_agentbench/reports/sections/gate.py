@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Level, Note, Section, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.outcome import ranking_of, suspects, tone, worst_first
@@ -30,8 +30,8 @@ def document_of(gate: GateResult, rounds: RoundsResult | None) -> Document:
 
 
 def _section(gate: GateResult, rounds: RoundsResult | None) -> Section | None:
-    verdict = Fact("gate", say(phrases.gate, gate, rounds), tone(gate.verdict), level=Level.FIRST_PAGE)
-    short = Fact("gate", say(phrases.gate_verdict, gate), level=Level.HEADLINE, until=Level.HEADLINE)
+    verdict = Fact("gate", say(gate_phrases.gate, gate, rounds), tone(gate.verdict), level=Level.FIRST_PAGE)
+    short = Fact("gate", say(gate_phrases.gate_verdict, gate), level=Level.HEADLINE, until=Level.HEADLINE)
     return of("Gate", [short, verdict, *_rules(gate), *_claims(gate), *_ranking(gate), _looks(rounds)])
 
 
@@ -40,16 +40,16 @@ def _rules(gate: GateResult) -> Iterator[AnyBlock]:
         level = Level.FIRST_PAGE if place < RULES else Level.SUMMARY
         colour = tone(rule.verdict)
         if rule.verdict != "PASS":
-            yield Fact("rule", say(phrases.rule, rule), colour, level=Level.HEADLINE, until=Level.HEADLINE)
-        yield Fact("rule", say(phrases.result, rule), colour, level=level, until=Level.SUMMARY)
-        yield Fact("rule", say(phrases.rule, rule), colour)
-        yield Fact("", say(phrases.reason, rule), level=level)
+            yield Fact("rule", say(gate_phrases.rule, rule), colour, level=Level.HEADLINE, until=Level.HEADLINE)
+        yield Fact("rule", say(gate_phrases.result, rule), colour, level=level, until=Level.SUMMARY)
+        yield Fact("rule", say(gate_phrases.rule, rule), colour)
+        yield Fact("", say(gate_phrases.reason, rule), level=level)
         yield from _details(rule)
     yield Fact("", say(phrases.more, len(gate.rules) - RULES), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
 
 
 def _details(rule: RuleResult) -> Iterator[AnyBlock]:
-    for phrase in (phrases.power, phrases.least_margin, phrases.p_worse, phrases.left_out_scenarios):
+    for phrase in (gate_phrases.power, gate_phrases.least_margin, gate_phrases.p_worse, gate_phrases.left_out_scenarios):
         yield Fact("", say(phrase, rule))
     yield from (Fact("", note) for note in rule.notes)
 
@@ -57,11 +57,11 @@ def _details(rule: RuleResult) -> Iterator[AnyBlock]:
 def _claims(gate: GateResult) -> Iterator[AnyBlock]:
     found = suspects(gate.rules)
     for place, (rule, suspect) in enumerate(found[:SHOWN]):
-        yield Fact("worse", say(phrases.claim, rule, suspect), level=Level.FIRST_PAGE if place < WORST else Level.SUMMARY)
+        yield Fact("worse", say(gate_phrases.claim, rule, suspect), level=Level.FIRST_PAGE if place < WORST else Level.SUMMARY)
     yield Fact("", say(phrases.more, len(found) - WORST), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
     yield Fact("", say(phrases.more, len(found) - SHOWN, phrases.IN_RUN_JSON), level=Level.SUMMARY)
     if found:
-        yield Note(phrases.BY_CHANCE, level=Level.VERBOSE)
+        yield Note(gate_phrases.BY_CHANCE, level=Level.VERBOSE)
 
 
 def _ranking(gate: GateResult) -> Iterator[AnyBlock]:
@@ -70,13 +70,13 @@ def _ranking(gate: GateResult) -> Iterator[AnyBlock]:
         for suspect in ranking_of(rule):
             is_first = rule.verdict == "FAIL" and shown < WORST
             shown += is_first
-            yield Fact("fell", say(phrases.change, rule, suspect), level=Level.FIRST_PAGE if is_first else Level.FULL)
+            yield Fact("fell", say(gate_phrases.change, rule, suspect), level=Level.FIRST_PAGE if is_first else Level.FULL)
     if any(ranking_of(rule) for rule in gate.rules):
-        yield Fact("", phrases.NO_CLAIM, level=Level.FIRST_PAGE if shown else Level.FULL)
+        yield Fact("", gate_phrases.NO_CLAIM, level=Level.FIRST_PAGE if shown else Level.FULL)
 
 
 def _looks(rounds: RoundsResult | None) -> Section | None:
     if rounds is None:
         return None
-    facts = [Fact("round", say(phrases.look, rounds, look, rule)) for look in rounds.looks for rule in look.rules]
-    return of("Rounds of trials", [*facts, Note(phrases.LEVEL_OF_LOOKS, level=Level.VERBOSE)] if facts else [])
+    facts = [Fact("round", say(gate_phrases.look, rounds, look, rule)) for look in rounds.looks for rule in look.rules]
+    return of("Rounds of trials", [*facts, Note(gate_phrases.LEVEL_OF_LOOKS, level=Level.VERBOSE)] if facts else [])

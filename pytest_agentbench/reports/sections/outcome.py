@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import phrases, serving_phrases
 from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Listing, Note, Section, Table, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.outcome import failed_tests, unmeasured
@@ -36,7 +36,7 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
     yield Fact("restarted", say(phrases.restarts, run.backend), "open", level=first)
     yield Fact("not known", say(phrases.unknown_suites, run), "bad", level=first)
     if (window := performance.window) and not window.seconds:
-        yield Fact("window", say(phrases.chosen_window, window), "open", level=first)
+        yield Fact("window", say(serving_phrases.chosen_window, window), "open", level=first)
     yield Fact("not run", say(phrases.not_run, run), "open", level=first)
     yield from (Fact("lost", each, "bad", level=Level.SUMMARY) for each in run.losses)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.reports import comparison_phrases
-from pytest_agentbench.reports.document import Bullets, Cell, Document, Section, Table, heads, say
+from pytest_agentbench.reports.document import Bullets, Document, Section, Table, TableCell, heads, say
 from pytest_agentbench.reports.numbers import number
 
 DIGITS = 2
@@ -24,7 +24,7 @@ def _section(of: str, figures: PeerTable) -> Section:
     return Section(comparison_phrases.peer_table(figures.title, of), (Table(columns, rows), differs))
 
 
-def _cell(values: Iterable[float | None], place: int) -> Cell:
+def _cell(values: Iterable[float | None], place: int) -> TableCell:
     """A count has no digits after the point. A tool may have fewer values in a row than columns."""
     value = dict(enumerate(values)).get(place, "")
     return say(number, value, 0) if isinstance(value, int) else value

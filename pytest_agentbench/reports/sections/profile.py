@@ -9,7 +9,7 @@ from pytest_agentbench.profile.concurrency import Concurrency, Latencies
 from pytest_agentbench.profile.prefixes import PromptReuse
 from pytest_agentbench.profile.tree import Branch, top
 from pytest_agentbench.reports import comparison_phrases
-from pytest_agentbench.reports.document import AnyBlock, Cell, Document, Fact, Note, Table, heads, say
+from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Note, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.numbers import percent
 from pytest_agentbench.reports.sections.serving import CALL_COLUMNS, call_cells
@@ -59,7 +59,7 @@ def _concurrency(concurrency: Concurrency | None) -> Iterator[AnyBlock]:
     yield Table(heads(("in flight", 0), ("of the time", 1), *OF_CALLS), rows)
 
 
-def _of_calls(latencies: Latencies) -> tuple[Cell, ...]:
+def _of_calls(latencies: Latencies) -> tuple[TableCell, ...]:
     return latencies.calls, latencies.ttft_ms, latencies.e2e_ms
 
 

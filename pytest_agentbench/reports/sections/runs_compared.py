@@ -19,9 +19,23 @@ from pytest_agentbench.gate.run_comparison import (
 )
 from pytest_agentbench.gate.run_pair import Changed, compared_parts, setup_changes
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.reports import comparison_phrases, phrases
+from pytest_agentbench.reports import comparison_phrases, phrases, suite_phrases
 from pytest_agentbench.reports.columns import cut
-from pytest_agentbench.reports.document import Bullets, Cell, Code, Column, Document, Fact, Finding, Note, Section, Table, heads, plain, say
+from pytest_agentbench.reports.document import (
+    Bullets,
+    Code,
+    Column,
+    Document,
+    Fact,
+    Finding,
+    Note,
+    Section,
+    Table,
+    TableCell,
+    heads,
+    plain,
+    say,
+)
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.numbers import number, significant
 from pytest_agentbench.runs.results import Mean
@@ -31,7 +45,7 @@ WIDTH = 100  # columns of a terminal
 LONGEST = 22  # columns of a run's name there
 MOST = 20  # scenarios there
 
-Row = tuple[Cell, ...]
+Row = tuple[TableCell, ...]
 
 
 def document(runs: RunComparison, *, details: bool, most: int | None = None) -> Document:
@@ -84,13 +98,13 @@ def _table(runs: RunComparison, rows: Iterable[Row]) -> Table:
     return Table((*heads(""), *(Column(name, 3) for name in runs.names)), kept, repeated=2)
 
 
-def _has_value(cell: Cell) -> bool:
+def _has_value(cell: TableCell) -> bool:
     return cell is not None and (isinstance(cell, int | float) or bool(plain(cell.words if isinstance(cell, Finding) else cell)))
 
 
 def _suite_rows(runs: RunComparison, group: str) -> Iterator[Row]:
     suites = [run.facts.suites.get(group) for run in runs.runs]
-    yield "rollouts", *(say(phrases.statuses, suite.rollouts) if suite else None for suite in suites)
+    yield "rollouts", *(say(suite_phrases.statuses, suite.rollouts) if suite else None for suite in suites)
     for score in dict.fromkeys(score for suite in suites if suite for score in suite.scores):
         yield from _mean_rows(score, [suite.scores[score].mean if suite and score in suite.scores else None for suite in suites])
         yield from _difference_rows(runs, [each.decision for each in score_against(runs, group, score)])
@@ -130,7 +144,7 @@ def _speed_rows(runs: RunComparison) -> Iterator[Row]:
         yield metric.title, *_numbers([each.number(metric.name) for each in performances], metric.digits)
 
 
-def _numbers(values: Sequence[float | None], digits: int) -> Iterator[Cell]:
+def _numbers(values: Sequence[float | None], digits: int) -> Iterator[TableCell]:
     yield from (None if value is None else say(number, value, digits) for value in values)
 
 

@@ -9,8 +9,22 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.slow_calls import SlowCall
 from pytest_agentbench.metrics.stopwatch import OK, SATURATED, Stopwatch
-from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import AnyBlock, Cell, Code, Column, Fact, Level, Measure, Note, Section, Table, Tone, heads, say
+from pytest_agentbench.reports import phrases, serving_phrases
+from pytest_agentbench.reports.document import (
+    AnyBlock,
+    Code,
+    Column,
+    Fact,
+    Level,
+    Measure,
+    Note,
+    Section,
+    Table,
+    TableCell,
+    Tone,
+    heads,
+    say,
+)
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.numbers import brackets, percent
 from pytest_agentbench.reports.view import RunView
@@ -40,35 +54,35 @@ def _measures(run: Run) -> Iterator[AnyBlock]:
             low, high = spread.intervals.get("p50") or (None, None)
             median = Measure(spread.p50, "ms", "median", low, high, digits=1)
             yield Fact(registry.title_of(name), median, level=first if is_first else summary, until=Level.FIRST_PAGE)
-            with_p90 = replace(median, about=phrases.high_latency(spread.p90))
+            with_p90 = replace(median, about=serving_phrases.high_latency(spread.p90))
             yield Fact(registry.title_of(name), with_p90, level=summary, until=summary)
     if rate := performance.number("output_tokens_per_s"):
         yield Fact("throughput", Measure(rate, "output tokens/s", digits=1), level=first, until=Level.FIRST_PAGE)
-        found = Measure(rate, "output tokens/s", digits=1, about=phrases.tokens_and_calls(performance))
+        found = Measure(rate, "output tokens/s", digits=1, about=serving_phrases.tokens_and_calls(performance))
         yield Fact("throughput", found, level=summary, until=summary)
     if per_hour := performance.number("rollouts_per_hour"):
-        found = Measure(per_hour, digits=0, about=phrases.in_flight(performance))
+        found = Measure(per_hour, digits=0, about=serving_phrases.in_flight(performance))
         yield Fact(registry.title_of("rollouts_per_hour"), found, level=summary, until=summary)
     if (hits := performance.number("prefix_cache_hit_ratio")) is not None:
-        yield Fact("prefix cache", Measure(hits, "%", about=phrases.CACHED), level=summary, until=summary)
+        yield Fact("prefix cache", Measure(hits, "%", about=serving_phrases.CACHED), level=summary, until=summary)
 
 
 def _trouble(run: Run) -> Iterator[AnyBlock]:
     performance, first = run.performance, Level.FIRST_PAGE
     if performance.goodput:
-        yield Fact("goodput", say(phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first)
-    yield Fact("failed", say(phrases.failed_calls, performance), "open", level=first, until=first)
+        yield Fact("goodput", say(serving_phrases.goodput, performance.goodput), level=Level.FULL if run.ab else first)
+    yield Fact("failed", say(serving_phrases.failed_calls, performance), "open", level=first, until=first)
     if run.stopwatch.verdict not in (OK, None):
-        yield Fact("timings", say(phrases.timing_trouble, run.stopwatch), _tone(run.stopwatch), level=first, until=first)
+        yield Fact("timings", say(serving_phrases.timing_trouble, run.stopwatch), _tone(run.stopwatch), level=first, until=first)
 
 
 def _timing(run: Run) -> Iterator[AnyBlock]:
     stopwatch = run.stopwatch
     if run.performance.calls:
-        yield Fact("stopwatch", say(phrases.timing_verdict, stopwatch), _tone(stopwatch), level=Level.SUMMARY, until=Level.SUMMARY)
-        yield Fact("stopwatch", say(phrases.timing, stopwatch), _tone(stopwatch))
+        yield Fact("stopwatch", say(serving_phrases.timing_verdict, stopwatch), _tone(stopwatch), level=Level.SUMMARY, until=Level.SUMMARY)
+        yield Fact("stopwatch", say(serving_phrases.timing, stopwatch), _tone(stopwatch))
         yield from (Fact("", note) for note in stopwatch.notes)
-        yield Fact("evidence", say(phrases.timing_evidence, stopwatch), level=Level.VERBOSE)
+        yield Fact("evidence", say(serving_phrases.timing_evidence, stopwatch), level=Level.VERBOSE)
 
 
 def _tone(stopwatch: Stopwatch) -> Tone:
@@ -77,17 +91,17 @@ def _tone(stopwatch: Stopwatch) -> Tone:
 
 def _totals(run: Run) -> Iterator[AnyBlock]:
     performance = run.performance
-    yield Fact("calls", say(phrases.calls, performance))
+    yield Fact("calls", say(serving_phrases.calls, performance))
     for kind, amount in performance.failed_calls.items():
-        yield Fact("failed", say(phrases.failed_kind, kind, amount), "open")
+        yield Fact("failed", say(serving_phrases.failed_kind, kind, amount), "open")
     if performance.calls:
-        yield Fact("throughput", say(phrases.throughput, performance))
+        yield Fact("throughput", say(serving_phrases.throughput, performance))
     if performance.window:
-        yield Fact("window", say(phrases.chosen_window, performance.window))
+        yield Fact("window", say(serving_phrases.chosen_window, performance.window))
     else:
-        yield Fact("steady", say(phrases.steady, performance))
+        yield Fact("steady", say(serving_phrases.steady, performance))
     if performance.split:
-        yield Fact("time", say(phrases.split, performance.split), level=Level.SUMMARY)
+        yield Fact("time", say(serving_phrases.split, performance.split), level=Level.SUMMARY)
 
 
 def _tables(performance: PerformanceSummary) -> Iterator[AnyBlock | Section | None]:
@@ -95,12 +109,12 @@ def _tables(performance: PerformanceSummary) -> Iterator[AnyBlock | Section | No
     yield from _latencies(performance.latencies)
     yield _latencies_with_intervals(performance)
     if not any(performance.latencies.values()):
-        yield Note(phrases.NO_LATENCIES, level=verbose)
+        yield Note(serving_phrases.NO_LATENCIES, level=verbose)
     else:
         yield _rates(performance)
-        yield Note(phrases.DEFINITIONS, level=verbose)
-        yield Note(phrases.INTERVALS, level=verbose)
-        yield Note(say(phrases.few_values, performance))
+        yield Note(serving_phrases.DEFINITIONS, level=verbose)
+        yield Note(serving_phrases.INTERVALS, level=verbose)
+        yield Note(say(serving_phrases.few_values, performance))
     if (window := performance.window) and window.calls:
         with_intervals = Table(_columns("milliseconds", COLUMNS), tuple(_rows(window.latencies)), level=verbose)
         yield of("The window: calls that were sent in it", [*_latencies(window.latencies), with_intervals])
@@ -122,8 +136,8 @@ def _latencies_with_intervals(performance: PerformanceSummary) -> Table:
     rows = [*_rows(performance.latencies)]
     if adjusted := performance.ttft_adjusted_ms:
         values = (adjusted.p50, adjusted.p90, adjusted.p95, adjusted.p99)
-        cells = [phrases.NEVER if value == INFINITE else value for value in values]
-        rows.append((phrases.ADJUSTED, adjusted.n, None, None, *cells, phrases.NEVER))
+        cells = [serving_phrases.NEVER if value == INFINITE else value for value in values]
+        rows.append((serving_phrases.ADJUSTED, adjusted.n, None, None, *cells, serving_phrases.NEVER))
     return Table(_columns("milliseconds", COLUMNS), tuple(rows), level=Level.VERBOSE)
 
 
@@ -131,7 +145,7 @@ def _columns(title: str, names: tuple[str, ...]) -> tuple[Column, ...]:
     return heads(title, ("n", 0), *((name, 1) for name in names))
 
 
-def _rows(latencies: Mapping[str, LatencySpread | None]) -> Iterator[tuple[Cell, ...]]:
+def _rows(latencies: Mapping[str, LatencySpread | None]) -> Iterator[tuple[TableCell, ...]]:
     for title, spread in _known(latencies):
         yield title, *_cells(spread, COLUMNS)
 
@@ -142,7 +156,7 @@ def _known(latencies: Mapping[str, LatencySpread | None]) -> Iterator[tuple[str,
             yield metric.title, spread
 
 
-def _cells(spread: Percentiles, columns: tuple[str, ...]) -> Iterator[Cell]:
+def _cells(spread: Percentiles, columns: tuple[str, ...]) -> Iterator[TableCell]:
     yield spread.n
     for name in columns:
         value = getattr(spread, name)
@@ -156,7 +170,7 @@ def _rates(performance: PerformanceSummary) -> Table:
 
 def _split(split: Mapping[str, PartOfTime]) -> Table:
     columns = heads("part", ("share", 1), ("mean ms", 1), ("median ms", 1))
-    parts = [(title, split[part]) for part, title in phrases.PARTS.items() if part in split]
+    parts = [(title, split[part]) for part, title in serving_phrases.PARTS.items() if part in split]
     rows = tuple((title, say(percent, part.share), part.mean_ms, part.p50_ms) for title, part in parts)
     return Table(columns, rows, level=Level.VERBOSE)
 
@@ -166,15 +180,15 @@ CALL_COLUMNS = heads(
 )
 
 
-def call_cells(call: SlowCall) -> tuple[Cell, ...]:
+def call_cells(call: SlowCall) -> tuple[TableCell, ...]:
     """Returns the cells of CALL_COLUMNS."""
     times = (call.queue_ms, call.first_token_ms, call.decoding_ms)
     counts = (call.prompt_tokens, call.cached_tokens, call.output_tokens)
-    return call.total_ms, Code(call.rollout, "scenario"), say(phrases.call_place, call), *times, *counts
+    return call.total_ms, Code(call.rollout, "scenario"), say(serving_phrases.call_place, call), *times, *counts
 
 
 def _slow_calls(calls: tuple[SlowCall, ...]) -> Iterator[AnyBlock]:
     rows = tuple((*call_cells(call), call.error_kind or "") for call in calls)
     yield Table((*CALL_COLUMNS, *heads("failed")), rows, level=Level.VERBOSE)
     if calls:
-        yield Note(phrases.SLOW_CALLS, level=Level.VERBOSE)
+        yield Note(serving_phrases.SLOW_CALLS, level=Level.VERBOSE)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pytest_agentbench.records import EVALUABLE, Rollout
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Level, Measure, Note, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.runs.sessions import Session
@@ -60,7 +60,7 @@ def _blocks(name: str, session: Session | None, so_far: SoFar, *, stopped: bool)
             if count:
                 mean = Measure(so_far.sums[group, score] / count, about=phrases.mean_so_far(count))
                 yield Fact(f"{about}{score}", mean, level=summary)
-        yield Fact(f"{about}rollouts", Measure(sum(statuses.values()), digits=0, about=phrases.statuses(statuses)), level=summary)
+        yield Fact(f"{about}rollouts", Measure(sum(statuses.values()), digits=0, about=suite_phrases.statuses(statuses)), level=summary)
     if so_far.calls:
         yield Fact("LLM calls", Measure(so_far.calls, digits=0, about=phrases.failed_so_far(so_far.failed_calls)), level=summary)
     if session:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pytest_agentbench.metrics.roles import AGENT, RoleUse
-from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import AnyBlock, Cell, Code, Fact, Level, Measure, Note, Section, Table, heads, say
+from pytest_agentbench.reports import phrases, suite_phrases
+from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Measure, Note, Section, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
@@ -30,14 +30,14 @@ def section(view: RunView) -> Section | None:
     """Returns a section for each suite under each variant, and what they cost together."""
     run = view.run
     parts = [of(name, (block for part in PARTS for block in part(run, name, suite))) for name, suite in run.suites.items()]
-    return of("Suites", [*parts, Fact("cost", say(phrases.costs_of_all, run.costs))])
+    return of("Suites", [*parts, Fact("cost", say(suite_phrases.costs_of_all, run.costs))])
 
 
 def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
     """The numbers that everybody reads. The first page compares arms instead."""
     first, summary, several = Level.FIRST_PAGE, Level.SUMMARY, len(run.suites) > 1
     if not run.ab:
-        yield Fact(name, say(phrases.rollouts, suite), level=first, until=summary)
+        yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary)
     for place, score in enumerate(suite.scorers):
         mean, scale = suite.scores[score].mean, suite.scales[score]
         has_news = mean is None or not scale.falling or mean.value != scale.best
@@ -52,50 +52,50 @@ def _measure(mean: Mean | None, about: str = "") -> Measure:
 
 
 def _dataset(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
-    yield Fact("data set", say(phrases.dataset, suite))
-    yield Fact("rollouts", say(phrases.statuses, suite.rollouts))
-    yield Fact("retried", say(phrases.retried, suite))
+    yield Fact("data set", say(suite_phrases.dataset, suite))
+    yield Fact("rollouts", say(suite_phrases.statuses, suite.rollouts))
+    yield Fact("retried", say(suite_phrases.retried, suite))
 
 
 def _excluded(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     """Scenarios that are in no gate, and tasks that did not run."""
     first, summary, verbose = Level.FULL if run.ab else Level.FIRST_PAGE, Level.SUMMARY, Level.VERBOSE
-    yield Fact("quarantined", say(phrases.quarantined_count, suite), "open", level=first, until=summary)
-    yield Fact("quarantined", say(phrases.quarantined, suite), "open")
+    yield Fact("quarantined", say(suite_phrases.quarantined_count, suite), "open", level=first, until=summary)
+    yield Fact("quarantined", say(suite_phrases.quarantined, suite), "open")
     rows = [
-        (Code(each.scenario, "scenario"), each.owner, each.expires, each.reason, say(phrases.quarantine_tests, each))
+        (Code(each.scenario, "scenario"), each.owner, each.expires, each.reason, say(suite_phrases.quarantine_tests, each))
         for each in suite.quarantined
     ]
     yield Table(heads("scenario", "owner", "expires", "reason", "tests"), tuple(rows), level=verbose)
     if rows:
-        yield Note(phrases.MEANS_WITH_QUARANTINED, level=verbose)
-    yield Fact("unsupported", say(phrases.unsupported_count, suite), "open", level=first, until=summary)
-    yield Fact("unsupported", say(phrases.unsupported, suite), "open")
+        yield Note(suite_phrases.MEANS_WITH_QUARANTINED, level=verbose)
+    yield Fact("unsupported", say(suite_phrases.unsupported_count, suite), "open", level=first, until=summary)
+    yield Fact("unsupported", say(suite_phrases.unsupported, suite), "open")
     unsupported = tuple((Code(task, "scenario"), why) for task, why in suite.unsupported.items())
     yield Table(heads("task", "why"), unsupported, level=verbose)
 
 
 def _scores(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
     for score, means in suite.scores.items():
-        yield Fact(score, say(phrases.score, means.mean), until=Level.FULL)
+        yield Fact(score, say(suite_phrases.score, means.mean), until=Level.FULL)
         if means.mean != means.mean_evaluable:
-            yield Fact("", say(phrases.evaluable, means.mean_evaluable), until=Level.FULL)
+            yield Fact("", say(suite_phrases.evaluable, means.mean_evaluable), until=Level.FULL)
     rows = [
-        (score, suite.scales[score].text, say(phrases.score, means.mean), say(phrases.mean, means.mean_evaluable))
+        (score, suite.scales[score].text, say(suite_phrases.score, means.mean), say(phrases.mean, means.mean_evaluable))
         for score, means in suite.scores.items()
     ]
     columns = heads("score", "scale", "mean over all, 95 % interval", "over evaluable rollouts")
     yield Table(columns, tuple(rows), level=Level.VERBOSE)
-    yield Note(say(phrases.agent_errors, suite), level=Level.VERBOSE)
+    yield Note(say(suite_phrases.agent_errors, suite), level=Level.VERBOSE)
     if suite.passes:
-        yield Fact("passed", say(phrases.passes, suite.passes, suite.scales[suite.passes.score]))
-    yield Fact("efficiency", say(phrases.efficiency, suite.efficiency))
+        yield Fact("passed", say(suite_phrases.passes, suite.passes, suite.scales[suite.passes.score]))
+    yield Fact("efficiency", say(suite_phrases.efficiency, suite.efficiency))
 
 
 def _tasks(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
     if suite.tasks:
-        yield Fact("tasks", say(phrases.tasks, suite.tasks))
-        yield from (Fact("", say(phrases.task_failure, each), until=Level.FULL) for each in suite.tasks.failures[:FAILURES])
+        yield Fact("tasks", say(suite_phrases.tasks, suite.tasks))
+        yield from (Fact("", say(suite_phrases.task_failure, each), until=Level.FULL) for each in suite.tasks.failures[:FAILURES])
     sandboxes = (*suite.sandboxes, *(suite.tasks.sandboxes if suite.tasks else ()))
     yield from (Fact("sandbox", kind) for kind in sandboxes)
 
@@ -103,33 +103,35 @@ def _tasks(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
 def _mistakes(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     if (triage := suite.triage) and triage.faulty:
         if not run.ab:
-            yield Fact("mistakes", say(phrases.mistakes, triage), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
-        yield Fact("mistakes", say(phrases.faulty, triage))
-        yield from (Fact("", say(phrases.confusion, each), until=Level.FULL) for each in triage.confused[:CONFUSED])
+            yield Fact("mistakes", say(suite_phrases.mistakes, triage), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+        yield Fact("mistakes", say(suite_phrases.faulty, triage))
+        yield from (Fact("", say(suite_phrases.confusion, each), until=Level.FULL) for each in triage.confused[:CONFUSED])
 
 
 def _without_score(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     failures, first = suite.scorer_failures, Level.FULL if run.ab else Level.FIRST_PAGE
     for place, each in enumerate(failures):
-        yield Fact("no score", say(phrases.scorer_failure, each), "open", level=first if place < CAUSES else Level.VERBOSE)
-    yield Fact("", say(phrases.more_causes, len(failures) - CAUSES), level=first, until=Level.FULL)
+        yield Fact("no score", say(suite_phrases.scorer_failure, each), "open", level=first if place < CAUSES else Level.VERBOSE)
+    yield Fact("", say(suite_phrases.more_causes, len(failures) - CAUSES), level=first, until=Level.FULL)
 
 
 def _answers(run: Run, name: str, suite: SuiteResult) -> Blocks:
     level, several = Level.FULL if run.ab else Level.FIRST_PAGE, len(suite.answers) > 1
     for score, each in suite.answers.items():
         of_score = f"{score} " if several else ""
-        judged = phrases.judged(each, suite.score_errors.get(score, 0))
+        judged = suite_phrases.judged(each, suite.score_errors.get(score, 0))
         accuracy = Measure(each.accuracy, low=each.accuracy_low, high=each.accuracy_high, about=judged)
         yield Fact(f"{of_score}accuracy", accuracy, level=level)
-        error = Measure(each.calibration_error, "RMS error", "", each.calibration_low, each.calibration_high, 3, phrases.confidence(each))
+        error = Measure(
+            each.calibration_error, "RMS error", "", each.calibration_low, each.calibration_high, 3, suite_phrases.confidence(each)
+        )
         yield Fact(f"{of_score}calibration", error, level=level)
 
 
 def _drafts(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
     if drafts := suite.drafts:
-        yield Fact("drafts", say(phrases.drafts, drafts))
-        yield from (Fact("", say(phrases.draft_score, drafts, name)) for name in drafts.scores)
+        yield Fact("drafts", say(suite_phrases.drafts, drafts))
+        yield from (Fact("", say(suite_phrases.draft_score, drafts, name)) for name in drafts.scores)
 
 
 ROLE_COLUMNS = heads("role", "model", "endpoint", ("calls", 0), "failed", "tokens", "TTFT p50, p95 ms", "E2E p50, p95 ms", "cost")
@@ -138,28 +140,28 @@ ROLE_COLUMNS = heads("role", "model", "endpoint", ("calls", 0), "failed", "token
 def _roles(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
     for name, use in suite.roles.items():
         if name != AGENT:
-            yield Fact(name, say(phrases.role, use), until=Level.FULL)
+            yield Fact(name, say(suite_phrases.role, use), until=Level.FULL)
     rows = tuple(_role_row(name, use) for name, use in suite.roles.items())
     table = Table(ROLE_COLUMNS, rows, level=Level.VERBOSE)
-    yield of("Roles", [table, Note(phrases.SERVING_CALLS, level=Level.VERBOSE)] if rows else [])
+    yield of("Roles", [table, Note(suite_phrases.SERVING_CALLS, level=Level.VERBOSE)] if rows else [])
 
 
-def _role_row(name: str, use: RoleUse) -> tuple[Cell, ...]:
-    failed = say(phrases.statuses, use.failed_calls) if use.failed_calls else "0"
-    cost = say(phrases.role_cost, use) if use.currency else None
+def _role_row(name: str, use: RoleUse) -> tuple[TableCell, ...]:
+    failed = say(suite_phrases.statuses, use.failed_calls) if use.failed_calls else "0"
+    cost = say(suite_phrases.role_cost, use) if use.currency else None
     spreads = (say(phrases.median_and_p95, spread) for spread in (use.ttft_ms, use.e2e_ms))
     models = Code(", ".join(use.models))
-    return name, models, say(phrases.role_endpoints, use), use.calls, failed, say(phrases.role_tokens, use), *spreads, cost
+    return name, models, say(suite_phrases.role_endpoints, use), use.calls, failed, say(suite_phrases.role_tokens, use), *spreads, cost
 
 
 def _worst(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     if not run.ab:
         for each in suite.worst[: WORST // len(run.suites)]:
-            yield Fact("worst", say(phrases.worst, each), one_line=True, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+            yield Fact("worst", say(suite_phrases.worst, each), one_line=True, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
     for each in suite.worst:
-        yield Fact("worst", say(phrases.worst, each), until=Level.FULL)
+        yield Fact("worst", say(suite_phrases.worst, each), until=Level.FULL)
         if suite.tasks is None:
-            yield Fact("", say(phrases.worst_tools, each), until=Level.FULL)
+            yield Fact("", say(suite_phrases.worst_tools, each), until=Level.FULL)
 
 
 def _tables(run: Run, _name: str, suite: SuiteResult) -> Blocks:
@@ -181,11 +183,11 @@ def _pass_rates(suite: SuiteResult) -> Blocks:
         return
     columns = heads("scenario", "trials that passed", "95 % interval of its rate")
     rows = [
-        (Code(each.scenario, "scenario"), say(phrases.solved, each.passed, each.trials), say(phrases.ends, each.low, each.high))
+        (Code(each.scenario, "scenario"), say(suite_phrases.solved, each.passed, each.trials), say(phrases.ends, each.low, each.high))
         for each in passes.scenarios[:PASS_RATES]
     ]
     yield Table(columns, tuple(rows), level=Level.VERBOSE)
-    yield Note(say(phrases.always_passed, passes, len(passes.scenarios) - PASS_RATES), level=Level.VERBOSE)
+    yield Note(say(suite_phrases.always_passed, passes, len(passes.scenarios) - PASS_RATES), level=Level.VERBOSE)
 
 
 TASK_COLUMNS = heads(
@@ -199,12 +201,12 @@ def _task_table(suite: SuiteResult) -> Blocks:
         return
     tasks = sorted(suite.tasks.tasks, key=lambda each: (each.reward, each.scenario))
     yield Table(TASK_COLUMNS, tuple(map(_task_row, tasks[:TASKS])), level=Level.VERBOSE)
-    yield Note(say(phrases.tasks_left, len(tasks) - TASKS), level=Level.VERBOSE)
+    yield Note(say(suite_phrases.tasks_left, len(tasks) - TASKS), level=Level.VERBOSE)
 
 
-def _task_row(each: TaskResult) -> tuple[Cell, ...]:
+def _task_row(each: TaskResult) -> tuple[TableCell, ...]:
     took = (each.reward, each.commands, each.tokens, each.seconds, each.sandbox_s, each.verifier_s)
-    name, solved = Code(each.scenario, "scenario"), say(phrases.solved, each.solved, each.trials)
+    name, solved = Code(each.scenario, "scenario"), say(suite_phrases.solved, each.solved, each.trials)
     return name, solved, *took, each.verifier, each.changed or None, each.tampered or None
 
 
@@ -212,7 +214,8 @@ def _task_failures(suite: SuiteResult) -> Blocks:
     columns = heads("the agent ended as", "first check that failed", ("rollouts", 0), "for example")
     failures = suite.tasks.failures if suite.tasks else ()
     rows = [
-        (each.end, Code(each.check) if each.check else None, each.rollouts, say(phrases.examples, each.examples, "")) for each in failures
+        (each.end, Code(each.check) if each.check else None, each.rollouts, say(suite_phrases.examples, each.examples, ""))
+        for each in failures
     ]
     yield Table(columns, tuple(rows), level=Level.VERBOSE)
 
@@ -229,16 +232,16 @@ def _mistake_tables(triage: Triage) -> Blocks:
     yield of("Tools with the most mistakes", [Table(columns, tuple(tools), level=verbose)])
 
 
-def _mistake_row(each: MistakeCount, rollouts: int) -> tuple[Cell, ...]:
-    share, examples = say(phrases.mistake_share, each.rollouts, rollouts), say(phrases.examples, each.examples, each.detail)
+def _mistake_row(each: MistakeCount, rollouts: int) -> tuple[TableCell, ...]:
+    share, examples = say(suite_phrases.mistake_share, each.rollouts, rollouts), say(suite_phrases.examples, each.examples, each.detail)
     return each.kind, share, KINDS[each.kind], examples
 
 
 def _worst_tables(suite: SuiteResult) -> Blocks:
     """The worst scenarios; a terminal has a line for each instead. Of tasks nobody says which tools are right."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[TableCell, ...]] = []
     for each in suite.worst:
-        tools = () if suite.tasks else (say(phrases.tools, each.expected_tools), say(phrases.tools, each.actual_tools))
+        tools = () if suite.tasks else (say(suite_phrases.tools, each.expected_tools), say(suite_phrases.tools, each.actual_tools))
         rows.append((Code(each.id, "scenario"), each.score, *tools, Code(each.question)))
     names = () if suite.tasks else ("expected tools", "actual tools")
     first, last = ("task", "what it says") if suite.tasks else ("scenario", "the customer asks")
@@ -251,8 +254,8 @@ def _scenarios(run: Run, suite: SuiteResult) -> Blocks:
     rows = [(Code(each.scenario, "scenario"), *each.scores.values()) for each in suite.scenarios[:SCENARIOS]]
     yield Table(heads("scenario", *((score, 3) for score in suite.scorers)), tuple(rows), level=Level.VERBOSE)
     if rows:
-        yield Note(say(phrases.scenarios_left, SCENARIOS, len(suite.scenarios)), level=Level.VERBOSE)
-        yield Note(say(phrases.spreadsheet, run), level=Level.VERBOSE)
+        yield Note(say(suite_phrases.scenarios_left, SCENARIOS, len(suite.scenarios)), level=Level.VERBOSE)
+        yield Note(say(suite_phrases.spreadsheet, run), level=Level.VERBOSE)
 
 
 Part = Callable[[Run, str, SuiteResult], Blocks]

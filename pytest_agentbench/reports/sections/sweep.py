@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_agentbench.reports import comparison_phrases, phrases
-from pytest_agentbench.reports.document import Cell, Document, Fact, Figure, Level, Note, Table, heads, say
+from pytest_agentbench.reports.document import Document, Fact, Figure, Level, Note, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.sweep.knee import knee
@@ -43,7 +43,7 @@ def _levels(sweep: Sweep, judged: Sequence[LevelVerdict]) -> Table:
     return Table(columns, rows, tones=tuple(tone(each.verdict) for each in judged))
 
 
-def _row(sweep: Sweep, level: SweepLevel, judged: LevelVerdict) -> tuple[Cell, ...]:
+def _row(sweep: Sweep, level: SweepLevel, judged: LevelVerdict) -> tuple[TableCell, ...]:
     rates = [level.part.value(name) for name in ("rollouts_per_hour", "output_tokens_per_s")]
     latencies = [level.latency(metric, q) for metric in ("ttft", "e2e") for q in (50, 95)]
     share = judged.share

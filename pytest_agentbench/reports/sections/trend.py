@@ -9,7 +9,6 @@ from pytest_agentbench.reports import comparison_phrases
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
-    Cell,
     Chart,
     ChartPoint,
     Document,
@@ -18,6 +17,7 @@ from pytest_agentbench.reports.document import (
     Note,
     Section,
     Table,
+    TableCell,
     Tone,
     heads,
     say,
@@ -57,7 +57,7 @@ def _tone(each: Regression) -> Tone:
     return TONES.get(each.state, "open")
 
 
-def _row(group: str, series: TrendSeries, each: Regression) -> tuple[Cell, ...]:
+def _row(group: str, series: TrendSeries, each: Regression) -> tuple[TableCell, ...]:
     return (
         say(comparison_phrases.regression_state, each),
         f"{group} {series.metric}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_agentbench.reports import comparison_phrases
-from pytest_agentbench.reports.document import AnyBlock, Cell, Document, Fact, Note, Table, heads, say
+from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Note, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
 
@@ -23,11 +23,11 @@ def document(what_if: WhatIf) -> Document:
 
 def _settings(what_if: WhatIf) -> Table:
     columns = heads("setting", *((f"{each.title} {each.unit}".rstrip(), each.digits) for each in what_if.measures))
-    run: tuple[Cell, ...] = ("measured", *map(what_if.measured.value, what_if.measures))
+    run: tuple[TableCell, ...] = ("measured", *map(what_if.measured.value, what_if.measures))
     return Table(columns, (run, *(_row(what_if, answer) for answer in what_if.answers)))
 
 
-def _row(what_if: WhatIf, answer: SettingEstimate) -> tuple[Cell, ...]:
+def _row(what_if: WhatIf, answer: SettingEstimate) -> tuple[TableCell, ...]:
     values = [(answer.figures.value(each), each.digits, answer.ranks.get(each.name)) for each in what_if.measures]
     return say(comparison_phrases.setting, answer), *(say(comparison_phrases.ranked, *each) for each in values)
 

@@ -7,7 +7,7 @@ from typing import Any
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.pieces import Text
+from pytest_agentbench.tap.dialects.pieces import TextPieces
 from pytest_agentbench.tap.dialects.reader import Fault
 
 _BAD_CALL = "bad_tool_call"
@@ -19,7 +19,7 @@ class Function:
     def __init__(self, field: str = "arguments") -> None:
         self.name = ""
         self._field = field
-        self._pieces = Text()
+        self._pieces = TextPieces()
 
     def merge(self, delta: Any) -> bool:
         """Adds a piece; returns whether it has a name or arguments."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.calls import Function, StreamedCalls
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
-from pytest_agentbench.tap.dialects.pieces import Text, grown, settled
+from pytest_agentbench.tap.dialects.pieces import TextPieces, grown, settled
 from pytest_agentbench.tap.dialects.reader import Said, expect
 from pytest_agentbench.tap.dialects.repeats import RepeatedEvents, repeated
 from pytest_agentbench.tap.dialects.requests import in_front
@@ -59,7 +59,7 @@ class ChatChoice(Choice):
         called = False
         for name, value in delta.items():
             before = self._message.get(name)
-            if isinstance(before, Text) and isinstance(value, str):
+            if isinstance(before, TextPieces) and isinstance(value, str):
                 before.append(value)
             elif name == "tool_calls":
                 called |= self._calls.merge(value)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
-from pytest_agentbench.tap.dialects.pieces import Text
+from pytest_agentbench.tap.dialects.pieces import TextPieces
 from pytest_agentbench.tap.dialects.reader import expect
 from pytest_agentbench.tap.dialects.requests import in_front
 
@@ -19,7 +19,7 @@ class TextChoice(Choice):
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
-        self._text = Text()
+        self._text = TextPieces()
 
     @property
     def says_something(self) -> bool:

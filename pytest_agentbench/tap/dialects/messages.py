@@ -8,7 +8,7 @@ from typing import Any
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.pieces import Fields, Text, grown, settled
+from pytest_agentbench.tap.dialects.pieces import Fields, TextPieces, grown, settled
 from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, expect, id_of, named
 from pytest_agentbench.tap.dialects.requests import in_front, stream_body
 
@@ -27,7 +27,7 @@ class ContentBlock:
     def __init__(self, start: Json) -> None:
         self._is_call = str(start.get("type")).endswith("tool_use")  # tool_use, server_tool_use, mcp_tool_use
         self._fields: Fields = grown(Fields(), start)
-        self._input = Text()  # JSON
+        self._input = TextPieces()  # JSON
         if self._is_call and not (isinstance(start.get("name"), str) and start["name"]):
             raise Fault(_BAD_CALL, f"the name of a tool call is none: {start.get('name')!r:.100}")
 

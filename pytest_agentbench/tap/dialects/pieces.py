@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Text(list[str]):
+class TextPieces(list[str]):
     """The pieces of one text."""
 
 
@@ -19,7 +19,7 @@ def grown(before: Any, more: Any) -> Any:
     Changes `before`. `settled` makes of the result what JSON has.
     """
     if isinstance(more, str):
-        text = before if isinstance(before, Text) else Text()
+        text = before if isinstance(before, TextPieces) else TextPieces()
         text.append(more)
         return text
     if isinstance(more, dict):
@@ -27,7 +27,7 @@ def grown(before: Any, more: Any) -> Any:
         for name, value in more.items():
             fields[name] = grown(fields.get(name), value)
         return fields
-    if isinstance(more, list) and isinstance(before, list) and not isinstance(before, Text):
+    if isinstance(more, list) and isinstance(before, list) and not isinstance(before, TextPieces):
         before.extend(more)
         return before
     return before if more is None else more
@@ -35,7 +35,7 @@ def grown(before: Any, more: Any) -> Any:
 
 def settled(value: Any) -> Any:
     """The whole value."""
-    if isinstance(value, Text):
+    if isinstance(value, TextPieces):
         return "".join(value)
     if isinstance(value, Fields):
         return {name: settled(each) for name, each in value.items()}

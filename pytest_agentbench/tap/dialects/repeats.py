@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.pieces import Text
+from pytest_agentbench.tap.dialects.pieces import TextPieces
 from pytest_agentbench.tap.stream import NetworkRead
 
 
@@ -17,7 +17,7 @@ class RepeatedEvents(NamedTuple):
     start: bytes  # up to the text
     end: bytes  # behind it
     kind: str  # of their chunks
-    pieces: Text  # to which the texts belong
+    pieces: TextPieces  # to which the texts belong
 
     def said_in(self, reads: Sequence[NetworkRead]) -> list[bytes]:
         """The texts of the first reads, up to one that is unlike this or whose text has to be parsed."""
@@ -40,7 +40,11 @@ def repeated(data: bytes, head: Json, delta: Json, name: str, kind: str, pieces:
 
     `head` is what else there is in it. None where another such event would say more than its text, or the text is not found.
     """
-    if not isinstance(pieces, Text) or any(value for each, value in delta.items() if each not in (name, "role")) or not _is_plain(head):
+    if (
+        not isinstance(pieces, TextPieces)
+        or any(value for each, value in delta.items() if each not in (name, "role"))
+        or not _is_plain(head)
+    ):
         return None
     key = b'"%b"' % name.encode()
     if data.count(key) != 1 or b"\\" in data:  # so that the next two quotes are those around the text

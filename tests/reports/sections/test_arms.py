@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.annotations import commands
 from pytest_agentbench.reports.document import Document, Finding, Level, Note
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared, MetricCompared
@@ -26,7 +26,7 @@ def arms(ab: ArmsCompared, level: Level = Level.VERBOSE) -> Document:
 
 def compared_in(found: Document) -> list[MetricCompared]:
     """Returns the comparisons that a report has."""
-    return [each for _, each in said(found, phrases.comparison)]
+    return [each for _, each in said(found, gate_phrases.comparison)]
 
 
 def notes(found: Document) -> list[object]:
@@ -36,7 +36,7 @@ def notes(found: Document) -> list[object]:
 def test_two_arms() -> None:
     """Both values, the difference with its interval and n, and the finding are told."""
     ab = two_arms(*both(-0.3, 2.0), facts=ArmFacts(load_s={"old": 12.34}))
-    texts = {each.metric: phrases.comparison(ab, each) for each in ab.comparisons}
+    texts = {each.metric: gate_phrases.comparison(ab, each) for each in ab.comparisons}
     metrics = {each.metric: each for each in ab.comparisons}
 
     for name, finding in (("tsq", "new is worse"), ("ttft.p50", "new is slower")):
@@ -45,9 +45,9 @@ def test_two_arms() -> None:
         assert 6 == len(amounts(texts[name].removeprefix(name).replace("x", "")))  # both values, the estimate, its interval, n
     assert f": inconclusive, {metrics['ttft.p90'].reason}" in texts["ttft.p90"]
     assert "p90 needs 100 rollouts of each arm, and there are 60" == metrics["ttft.p90"].reason
-    assert [(ab,)] == said(arms(ab), phrases.arms)
-    assert "new (y) against old (x), interleaved" == phrases.arms(ab)
-    assert "12.3 s" == amounts(phrases.arm(ab.arms[0]))[-1]
+    assert [(ab,)] == said(arms(ab), gate_phrases.arms)
+    assert "new (y) against old (x), interleaved" == gate_phrases.arms(ab)
+    assert "12.3 s" == amounts(gate_phrases.arm(ab.arms[0]))[-1]
 
 
 def test_comparisons_by_level() -> None:
@@ -60,13 +60,13 @@ def test_comparisons_by_level() -> None:
     assert "tpot.p50" in [each.metric for each in full]
     assert not any(each.metric.endswith(".p90") for each in full)
     assert list(ab.comparisons) == verbose
-    assert [(len(verbose) - len(first),)] == said(arms(ab, Level.FIRST_PAGE), phrases.no_difference)
+    assert [(len(verbose) - len(first),)] == said(arms(ab, Level.FIRST_PAGE), gate_phrases.no_difference)
     assert ["bad"] == [fact.tone for fact in facts(arms(ab, Level.FULL), "shop") if is_about(fact.content, "tsq")]
     assert ["good"] == [fact.tone for fact in facts(arms(two_arms(*both(0.3, 0.5)), Level.FULL), "shop") if is_about(fact.content, "tsq")]
 
 
 def is_about(content: object, metric: str) -> bool:
-    return isinstance(content, Finding) and content.phrase == phrases.comparison and content.values[1].metric == metric
+    return isinstance(content, Finding) and content.phrase == gate_phrases.comparison and content.values[1].metric == metric
 
 
 def test_a_session_without_arms() -> None:
@@ -79,8 +79,8 @@ def test_the_goodput_of_each_arm() -> None:
     """With objectives an arm has its good calls a second, and their share."""
     with_objectives, without = three_arms({"c": 2.0}, {}, slo={"ttft": 20.0}).arms[0], three_arms({}, {}).arms[0]
 
-    assert "100.0 %" in amounts(phrases.arm(with_objectives))
-    assert "100.0 %" not in amounts(phrases.arm(without))
+    assert "100.0 %" in amounts(gate_phrases.arm(with_objectives))
+    assert "100.0 %" not in amounts(gate_phrases.arm(without))
 
 
 @pytest.mark.parametrize(("dead", "alive"), [("b", "c"), ("c", "b")])
@@ -90,10 +90,10 @@ def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
 
     for level in (Level.FIRST_PAGE, Level.FULL, Level.VERBOSE):
         assert {alive} == {each.new_arm for each in compared_in(arms(ab, level))}
-        assert [(ab,)] == said(arms(ab, level), phrases.lost_arms)
-    assert phrases.lost_arms(ab).endswith(f": arm {dead}: it is gone")
-    assert [dead] == [arm.name for (arm,) in said(arms(ab), phrases.arm_failure)]
-    assert ["open"] == [fact.tone for fact in facts(arms(ab), "") if fact.content == Finding(phrases.lost_arms, (ab,))]
+        assert [(ab,)] == said(arms(ab, level), gate_phrases.lost_arms)
+    assert gate_phrases.lost_arms(ab).endswith(f": arm {dead}: it is gone")
+    assert [dead] == [arm.name for (arm,) in said(arms(ab), gate_phrases.arm_failure)]
+    assert ["open"] == [fact.tone for fact in facts(arms(ab), "") if fact.content == Finding(gate_phrases.lost_arms, (ab,))]
 
 
 def test_without_the_first_arm_nothing_is_compared() -> None:
@@ -102,22 +102,22 @@ def test_without_the_first_arm_nothing_is_compared() -> None:
     some = three_arms({}, {}, ArmFacts(failures={"b": "arm a: it is gone"}))
 
     assert [[], []] == [compared_in(arms(nothing, level)) for level in (Level.FULL, Level.VERBOSE)]
-    assert phrases.lost_arms(nothing) != phrases.lost_arms(some)
-    assert (True, "") == (phrases.lost_arms(nothing).endswith(": arm a: it is gone"), phrases.lost_arms(three_arms({}, {})))
-    assert (False, True) == tuple(phrases.DIFFERENCES in notes(arms(each)) for each in (nothing, some))
+    assert gate_phrases.lost_arms(nothing) != gate_phrases.lost_arms(some)
+    assert (True, "") == (gate_phrases.lost_arms(nothing).endswith(": arm a: it is gone"), gate_phrases.lost_arms(three_arms({}, {})))
+    assert (False, True) == tuple(gate_phrases.DIFFERENCES in notes(arms(each)) for each in (nothing, some))
 
 
 def test_three_arms() -> None:
     """Each value has the name of its arm, the finding names the one that differs, and files say how they share their risk."""
     ab = three_arms({"c": 2.0}, {})
-    texts = {arm: phrases.comparison(ab, each) for arm, each in of_metric(ab, "ttft.p50").items()}
+    texts = {arm: gate_phrases.comparison(ab, each) for arm, each in of_metric(ab, "ttft.p50").items()}
 
     assert texts["c"].startswith("ttft.p50     a ")
     assert " -> c " in texts["c"]
     assert texts["c"].endswith(": c is slower")
     assert texts["b"].endswith(": no difference shown")
-    assert "b (y), c (z) against a (x), interleaved" == phrases.arms(ab)
-    assert (True, False) == (phrases.FAMILY_OF_ARMS in notes(arms(ab)), phrases.FAMILY_OF_ARMS in notes(arms(two_arms(*both()))))
+    assert "b (y), c (z) against a (x), interleaved" == gate_phrases.arms(ab)
+    assert (True, False) == (gate_phrases.FAMILY_OF_ARMS in notes(arms(ab)), gate_phrases.FAMILY_OF_ARMS in notes(arms(two_arms(*both()))))
 
 
 def test_what_a_merge_request_shows() -> None:
@@ -126,7 +126,7 @@ def test_what_a_merge_request_shows() -> None:
     shown = compared_in(arms(ab, Level.SUMMARY))
     warnings = [line for line in commands(run_of(ab=ab), Path()) if line.startswith("::warning title=shop")]
 
-    assert [(ab,)] == said(arms(ab, Level.SUMMARY), phrases.arms)
+    assert [(ab,)] == said(arms(ab, Level.SUMMARY), gate_phrases.arms)
     assert [("b", "worse"), ("c", "no difference shown")] == [(each.new_arm, each.finding) for each in shown if each.metric == "tsq"]
     assert {("c", "slower")} == {(each.new_arm, each.finding) for each in shown if each.metric != "tsq"}
     assert len(warnings) == sum(each.finding in ("worse", "slower") for each in shown)

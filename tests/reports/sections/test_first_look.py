@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pytest_agentbench.metrics.performance import PartOfTime
 from pytest_agentbench.records import Rollout, Verification
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, suite_phrases
 from pytest_agentbench.reports.document import Bullets, Finding, Level
 from pytest_agentbench.reports.sections.first_look import GREAT, MOST
 from pytest_agentbench.runs.contents import Run
@@ -40,13 +40,13 @@ def test_what_decides_comes_first() -> None:
     suite = run.suites["shop"]
 
     assert [
-        (phrases.result, (rule,)),
-        (phrases.ended_badly, (suite,)),
-        (phrases.faulty, (suite.triage,)),
-        (phrases.most_confused, (suite.triage,)),
-        (phrases.worst_tool, (suite.triage,)),
-        (phrases.flips, (suite.passes,)),
-        (phrases.timing_of_run, (run.stopwatch,)),
+        (gate_phrases.result, (rule,)),
+        (suite_phrases.ended_badly, (suite,)),
+        (suite_phrases.faulty, (suite.triage,)),
+        (suite_phrases.most_confused, (suite.triage,)),
+        (suite_phrases.worst_tool, (suite.triage,)),
+        (suite_phrases.flips, (suite.passes,)),
+        (serving_phrases.timing_of_run, (run.stopwatch,)),
     ] == [(each.phrase, each.values) for each in first_look(run)]
     assert suite.triage is not None
     assert (3, 2, {"agent error": 1, "wrong tool": 1}) == (
@@ -60,7 +60,7 @@ def test_ten_at_most() -> None:
     rules = [rule_result(f"tsq.mean >= 0.{digit}", "FAIL", 0.0) for digit in range(1, 10)]
     found = first_look(run_of(rollout("a", "order"), gate=gate_result("FAIL", *rules, *rules)))
 
-    assert [phrases.result] * MOST == [each.phrase for each in found]
+    assert [gate_phrases.result] * MOST == [each.phrase for each in found]
 
 
 def test_rules_that_hold_are_no_news() -> None:
@@ -77,11 +77,13 @@ def test_tasks() -> None:
     run = run_of(*(rollout(id, "bash", verification=found) for id, found in zip("abc", failed, strict=True)), solved)
     tasks = run.suites["shop"].tasks
 
-    of_tasks = [each for each in first_look(run) if each.phrase in (phrases.tasks, phrases.commonest_failure)]
-    assert [(phrases.tasks, (tasks,)), (phrases.commonest_failure, (tasks,))] == [(each.phrase, each.values) for each in of_tasks]
+    of_tasks = [each for each in first_look(run) if each.phrase in (suite_phrases.tasks, suite_phrases.commonest_failure)]
+    assert [(suite_phrases.tasks, (tasks,)), (suite_phrases.commonest_failure, (tasks,))] == [
+        (each.phrase, each.values) for each in of_tasks
+    ]
     assert tasks is not None
     assert ("test_port", 2, ("a", "c")) == (tasks.failures[0].check, tasks.failures[0].rollouts, tasks.failures[0].examples)
-    assert phrases.tasks not in [each.phrase for each in first_look(run_of(solved))]
+    assert suite_phrases.tasks not in [each.phrase for each in first_look(run_of(solved))]
 
 
 def test_what_took_most_of_the_time() -> None:
@@ -90,7 +92,7 @@ def test_what_took_most_of_the_time() -> None:
     split = {"decoding": PartOfTime(GREAT, 1.0, None), "tools": PartOfTime(GREAT - 0.01, 1.0, None)}
     great = replace(run, performance=replace(run.performance, split=split))
 
-    assert [(phrases.time_of, ("decoding", split["decoding"]))] == [(each.phrase, each.values) for each in first_look(great)]
+    assert [(serving_phrases.time_of, ("decoding", split["decoding"]))] == [(each.phrase, each.values) for each in first_look(great)]
 
 
 def test_failed_calls() -> None:
@@ -98,7 +100,7 @@ def test_failed_calls() -> None:
     run = quiet(rollout("a", "find", tsq=1.0))
     failed = replace(run, performance=replace(run.performance, calls=3, failed_calls={"cut": 1}))
 
-    assert [(phrases.failed_of_all, (failed.performance,))] == [(each.phrase, each.values) for each in first_look(failed)]
+    assert [(serving_phrases.failed_of_all, (failed.performance,))] == [(each.phrase, each.values) for each in first_look(failed)]
 
 
 def test_of_several_suites() -> None:
@@ -107,7 +109,7 @@ def test_of_several_suites() -> None:
     several = replace(run, suites=dict.fromkeys(("shop", "bank"), run.suites["shop"]))
     triage = run.suites["shop"].triage
 
-    assert phrases.faulty in [each.phrase for each in first_look(run)]
+    assert suite_phrases.faulty in [each.phrase for each in first_look(run)]
     found = [each.values for each in first_look(several) if each.phrase == phrases.about_suite]
-    assert ["shop", "bank"] == [name for name, each in found if (each.phrase, each.values) == (phrases.faulty, (triage,))]
+    assert ["shop", "bank"] == [name for name, each in found if (each.phrase, each.values) == (suite_phrases.faulty, (triage,))]
     assert len(found) == len(first_look(several))

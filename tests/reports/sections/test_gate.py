@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.document import Document, Fact, Finding, Level
 from pytest_agentbench.reports.sections.gate import RULES, SHOWN, WORST, document_of
 from pytest_agentbench.runs.verdicts import InterimLook, RoundsResult, RuleResult
 from pytest_agentbench.stats.multiple import Suspect
 from tests.findings import facts, report, said, texts
 from tests.made_runs import gate_result, rule_result, run_of
-from tests.reports.test_phrases_gate import rule, run
+from tests.reports.test_gate_phrases import rule, run
 
 ORDER = ("PASS", "INCONCLUSIVE", "FAIL")
 
@@ -44,9 +44,9 @@ def test_the_worst_rule_first() -> None:
     found = gate_of(*rules)
 
     assert [("FAIL", "bad"), ("INCONCLUSIVE", "open"), ("PASS", "good")] == [
-        (values[0].verdict, fact.tone) for fact, values in zip(facts(found, "rule"), said(found, phrases.rule), strict=True)
+        (values[0].verdict, fact.tone) for fact, values in zip(facts(found, "rule"), said(found, gate_phrases.rule), strict=True)
     ]
-    assert [rules[1]] == [each for (each,) in said(found, phrases.reason)]
+    assert [rules[1]] == [each for (each,) in said(found, gate_phrases.reason)]
     assert 1 == texts(found).count("a note")
 
 
@@ -56,13 +56,13 @@ def test_levels() -> None:
 
     headline, first, summary, full = (gate_of(*rules, level=level) for level in list(Level)[:4])
 
-    assert [(phrases.rule, each) for each in rules[1:]] == under(headline, "rule")
-    assert [(phrases.result, each) for each in rules[1 : RULES + 1]] == under(first, "rule")
-    assert [(phrases.result, each) for each in (*rules[1:], rules[0])] == under(summary, "rule")
-    assert [(phrases.rule, each) for each in (*rules[1:], rules[0])] == under(full, "rule")
+    assert [(gate_phrases.rule, each) for each in rules[1:]] == under(headline, "rule")
+    assert [(gate_phrases.result, each) for each in rules[1 : RULES + 1]] == under(first, "rule")
+    assert [(gate_phrases.result, each) for each in (*rules[1:], rules[0])] == under(summary, "rule")
+    assert [(gate_phrases.rule, each) for each in (*rules[1:], rules[0])] == under(full, "rule")
     assert ([(2,)], []) == (said(first, phrases.more), said(summary, phrases.more))
     verdicts = [[phrase for phrase, _ in under(each, "gate")] for each in (headline, first, summary, full)]
-    assert [[phrases.gate_verdict], [phrases.gate], [phrases.gate], [phrases.gate]] == verdicts
+    assert [[gate_phrases.gate_verdict], [gate_phrases.gate], [gate_phrases.gate], [gate_phrases.gate]] == verdicts
 
 
 def test_which_scenarios_got_worse() -> None:
@@ -71,18 +71,18 @@ def test_which_scenarios_got_worse() -> None:
     few = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=3), run(n=30))
     claims, ranking = gate_of(many), gate_of(few)
 
-    found = [suspect for _, suspect in said(claims, phrases.claim)]
+    found = [suspect for _, suspect in said(claims, gate_phrases.claim)]
     assert ([(0.9, 0.0)], [0.0011]) == (
         [(each.base, each.new) for each in found if each.scenario == "4"],
         sorted({round(each.p, 4) for each in found}),
     )
-    assert (12, 0) == (len(said(claims, phrases.claim)), len(said(claims, phrases.change)))
-    assert [] == said(ranking, phrases.claim)
-    assert ["2", "1", "0"] == [suspect.scenario for _, suspect in said(ranking, phrases.change)]
+    assert (12, 0) == (len(said(claims, gate_phrases.claim)), len(said(claims, gate_phrases.change)))
+    assert [] == said(ranking, gate_phrases.claim)
+    assert ["2", "1", "0"] == [suspect.scenario for _, suspect in said(ranking, gate_phrases.change)]
     assert [(pytest.approx(base), 0.0) for base in (0.7, 0.6, 0.5)] == [
-        (suspect.base, suspect.new) for _, suspect in said(ranking, phrases.change)
+        (suspect.base, suspect.new) for _, suspect in said(ranking, gate_phrases.change)
     ]
-    assert [True] == [fact.content == phrases.NO_CLAIM for fact in facts(ranking, "")[-1:]]
+    assert [True] == [fact.content == gate_phrases.NO_CLAIM for fact in facts(ranking, "")[-1:]]
 
 
 def test_many_scenarios_that_got_worse() -> None:
@@ -91,9 +91,9 @@ def test_many_scenarios_that_got_worse() -> None:
     first, full = (gate_of(*rules, level=level) for level in (Level.FIRST_PAGE, Level.FULL))
 
     assert [(WORST, [(2 * SHOWN - WORST,)]), (SHOWN, [(SHOWN, phrases.IN_RUN_JSON)])] == [
-        (len(said(each, phrases.claim)), said(each, phrases.more)) for each in (first, full)
+        (len(said(each, gate_phrases.claim)), said(each, phrases.more)) for each in (first, full)
     ]
-    assert ["s-00", "s-00", "s-01"] == [suspect.scenario for _, suspect in said(first, phrases.claim)]
+    assert ["s-00", "s-00", "s-01"] == [suspect.scenario for _, suspect in said(first, gate_phrases.claim)]
 
 
 def test_a_ranking_on_the_first_page() -> None:
@@ -102,8 +102,8 @@ def test_a_ranking_on_the_first_page() -> None:
         gate_of(rule_result("x", verdict, suspects=suspects(5, claimed=False)), level=Level.FIRST_PAGE) for verdict in ("FAIL", "PASS")
     )
 
-    assert (WORST, 0) == (len(said(failed, phrases.change)), len(said(held, phrases.change)))
-    assert (True, False) == tuple(any(fact.content == phrases.NO_CLAIM for fact in facts(each, "")) for each in (failed, held))
+    assert (WORST, 0) == (len(said(failed, gate_phrases.change)), len(said(held, gate_phrases.change)))
+    assert (True, False) == tuple(any(fact.content == gate_phrases.NO_CLAIM for fact in facts(each, "")) for each in (failed, held))
 
 
 def test_looks() -> None:
@@ -113,9 +113,9 @@ def test_looks() -> None:
     asked = gate_result("PASS", seen)
     found, without = report(run_of(gate=asked, rounds=rounds)), report(run_of(gate=asked))
 
-    assert [(rounds, rounds.looks[0], seen)] == said(found, phrases.look)
-    assert [(asked, rounds)] == said(found, phrases.gate)
-    assert ([], [(asked, None)]) == (said(without, phrases.look), said(without, phrases.gate))
+    assert [(rounds, rounds.looks[0], seen)] == said(found, gate_phrases.look)
+    assert [(asked, rounds)] == said(found, gate_phrases.gate)
+    assert ([], [(asked, None)]) == (said(without, gate_phrases.look), said(without, gate_phrases.gate))
 
 
 def test_a_gate_alone() -> None:
@@ -124,5 +124,5 @@ def test_a_gate_alone() -> None:
     alone = document_of(asked, None)
 
     assert (None, [""]) == (alone.headline, [each.title for each in alone.sections])
-    assert [(asked, None)] == said(alone, phrases.gate)
+    assert [(asked, None)] == said(alone, gate_phrases.gate)
     assert all(isinstance(each, Fact) for each in alone.blocks())

@@ -12,7 +12,7 @@ from pytest_agentbench.gate.run_comparison import RunComparison, distinct
 from pytest_agentbench.gate.run_pair import ComparedRun
 from pytest_agentbench.reports import comparison_phrases, phrases
 from pytest_agentbench.reports.columns import columns
-from pytest_agentbench.reports.document import Cell, Document, Finding, Level, Table, plain
+from pytest_agentbench.reports.document import Document, Finding, Level, Table, TableCell, plain
 from pytest_agentbench.reports.markdown import lines as markdown
 from pytest_agentbench.reports.sections.runs_compared import LONGEST, MOST, WIDTH, document, with_short_names
 from pytest_agentbench.reports.terminal import lines
@@ -23,7 +23,7 @@ from tests.gate.test_run_comparison import noisy, passing, several
 from tests.gate.test_run_pair import run
 
 
-def words(cell: Cell) -> str:
+def words(cell: TableCell) -> str:
     return plain(cell.words) if isinstance(cell, Finding) else str(cell)
 
 

@@ -17,7 +17,7 @@ from pytest_agentbench.reports.terminal import headline_lines, lines
 from pytest_agentbench.runs.contents import Run
 from tests.findings import measure, part, report, said, tables, values_of
 from tests.made_runs import run_directory, run_of
-from tests.reports.test_phrases_serving import GPU, SERVING
+from tests.reports.test_serving_phrases import GPU, SERVING
 from tests.tables.shop import ALL
 
 EXAMPLE = Path(__file__).with_name("gpu_power.py")

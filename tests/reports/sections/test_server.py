@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Document, Finding, Level
 from tests.findings import facts, report, said
 from tests.made_runs import run_of
-from tests.reports.test_phrases_serving import GPU, SERVING
+from tests.reports.test_serving_phrases import GPU, SERVING
 
 
 def full(**changes: object) -> Document:
@@ -19,7 +19,10 @@ def test_what_servers_say() -> None:
     """Cache and load are told always, GPUs if there are any, each by its name."""
     found = full(gpus={"0": GPU})
 
-    assert ([(replace(SERVING, gpus={"0": GPU}),)],) * 2 == (said(found, phrases.server_cache), said(found, phrases.server_load))
+    assert ([(replace(SERVING, gpus={"0": GPU}),)],) * 2 == (
+        said(found, serving_phrases.server_cache),
+        said(found, serving_phrases.server_load),
+    )
     assert [(GPU, SERVING.every_s)] == [fact.content.values for fact in facts(found, "GPU 0") if isinstance(fact.content, Finding)]
     assert 2 == len(facts(found, "server"))
     assert [] == facts(report(run_of()), "server")
@@ -29,9 +32,9 @@ def test_what_disturbed_them() -> None:
     """Counters that fell and a long gap without a look are told if there were any."""
     late, restarted = full(longest_gap_s=3.9), full(resets=2)
 
-    assert (1, 0) == (len(said(late, phrases.sampling_gap)), len(said(late, phrases.counter_resets)))
-    assert (0, 1) == (len(said(restarted, phrases.sampling_gap)), len(said(restarted, phrases.counter_resets)))
-    assert [] == said(full(longest_gap_s=2.5), phrases.sampling_gap)
+    assert (1, 0) == (len(said(late, serving_phrases.sampling_gap)), len(said(late, serving_phrases.counter_resets)))
+    assert (0, 1) == (len(said(restarted, serving_phrases.sampling_gap)), len(said(restarted, serving_phrases.counter_resets)))
+    assert [] == said(full(longest_gap_s=2.5), serving_phrases.sampling_gap)
 
 
 def test_doubts() -> None:
@@ -48,5 +51,5 @@ def test_doubts() -> None:
 
 def test_samples() -> None:
     """Files say how many looks the numbers are from."""
-    assert [(SERVING,)] == said(report(run_of(serving=SERVING), Level.VERBOSE), phrases.samples)
-    assert [] == said(full(), phrases.samples)
+    assert [(SERVING,)] == said(report(run_of(serving=SERVING), Level.VERBOSE), serving_phrases.samples)
+    assert [] == said(full(), serving_phrases.samples)

@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.metrics.goodput import GoodputSummary
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
 from pytest_agentbench.records import Chunk, LLMCall, Rollout
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Level, Note
 from pytest_agentbench.reports.sections.serving import LATENCIES, call_cells
 from pytest_agentbench.runs.contents import Run
@@ -35,9 +35,9 @@ def test_latencies() -> None:
 
     median, none = (10.0, (10.0, 10.0)), (None, None, None)
     assert (9, (10.0, None), (10.0, None), median, *none, (10.0, None)) == latencies["TTFT"]
-    assert (10, None, None, 10.0, phrases.NEVER, None, None, phrases.NEVER) == latencies[phrases.ADJUSTED]
+    assert (10, None, None, 10.0, serving_phrases.NEVER, None, None, serving_phrases.NEVER) == latencies[serving_phrases.ADJUSTED]
     assert (9, (50.0, None), (50.0, None), (50.0, (50.0, 50.0)), *none, (50.0, None)) == rows(TIMED, "rates")["output tok/s of a call"]
-    assert [(TIMED.performance,)] == said(report(TIMED, Level.VERBOSE), phrases.few_values)
+    assert [(TIMED.performance,)] == said(report(TIMED, Level.VERBOSE), serving_phrases.few_values)
 
 
 def test_latencies_of_a_terminal() -> None:
@@ -62,17 +62,20 @@ def test_measures_by_level() -> None:
     spread = TIMED.performance.latency("ttft")
     assert spread is not None
     found = measure(summary, "TTFT")
-    assert (10.0, "ms", "median", 10.0, 10.0, phrases.high_latency(spread.p90)) == (
+    assert (10.0, "ms", "median", 10.0, 10.0, serving_phrases.high_latency(spread.p90)) == (
         *(found.value, found.unit, found.statistic, found.low, found.high, found.about),
     )
     assert measure(first, "throughput").value == TIMED.performance.number("output_tokens_per_s")
-    assert ("", phrases.tokens_and_calls(TIMED.performance)) == (measure(first, "throughput").about, measure(summary, "throughput").about)
+    assert ("", serving_phrases.tokens_and_calls(TIMED.performance)) == (
+        measure(first, "throughput").about,
+        measure(summary, "throughput").about,
+    )
 
 
 def test_who_had_the_time() -> None:
     """Each part has its share, its mean and its median."""
     assert [*rows(TIMED, "part")["decoding"]] == pytest.approx([0.6, 30.0, 30.0])
-    assert [(TIMED.performance.split,)] == said(report(TIMED, Level.FULL), phrases.split)
+    assert [(TIMED.performance.split,)] == said(report(TIMED, Level.FULL), serving_phrases.split)
 
 
 def test_failed_calls() -> None:
@@ -80,8 +83,8 @@ def test_failed_calls() -> None:
     performance = TIMED.performance
     whole = run_of(Rollout("shop", "s", "default", 1, "ok", ended_ns=50_000_000, calls=(GOOD,)))
 
-    assert [(performance,)] == said(report(TIMED, Level.FIRST_PAGE), phrases.failed_calls)
-    assert [("cut", 1)] == said(report(TIMED, Level.VERBOSE), phrases.failed_kind)
+    assert [(performance,)] == said(report(TIMED, Level.FIRST_PAGE), serving_phrases.failed_calls)
+    assert [("cut", 1)] == said(report(TIMED, Level.VERBOSE), serving_phrases.failed_kind)
     assert [] == facts(report(whole, Level.FIRST_PAGE), "failed") + facts(report(whole, Level.FULL), "failed")
 
 
@@ -89,9 +92,9 @@ def test_a_run_without_calls() -> None:
     """It says that nothing was measured where others have a table of latencies."""
     quiet = report(run_of(Rollout("shop", "s", "default", 1, "ok")), Level.VERBOSE)
 
-    assert phrases.NO_LATENCIES in [each.content for each in quiet.blocks() if isinstance(each, Note)]
+    assert serving_phrases.NO_LATENCIES in [each.content for each in quiet.blocks() if isinstance(each, Note)]
     assert ([], []) == (tables(quiet, "milliseconds"), tables(quiet, "rates"))
-    assert phrases.NO_LATENCIES not in [each.content for each in report(TIMED, Level.VERBOSE).blocks() if isinstance(each, Note)]
+    assert serving_phrases.NO_LATENCIES not in [each.content for each in report(TIMED, Level.VERBOSE).blocks() if isinstance(each, Note)]
 
 
 @pytest.mark.parametrize(("verdict", "tone", "first"), [("ok", "", 0), ("warn", "open", 1), (SATURATED, "bad", 1), (None, "open", 0)])
@@ -102,9 +105,9 @@ def test_timings(verdict: str | None, tone: str, first: int) -> None:
 
     [fact] = facts(report(run, Level.FULL), "stopwatch")
     assert tone == fact.tone
-    assert [(watch,)] == said(report(run, Level.FULL), phrases.timing)
-    assert [(watch,)] * first == said(report(run, Level.FIRST_PAGE), phrases.timing_trouble)
-    assert ([], [(watch,)]) == tuple(said(report(run, level), phrases.timing_evidence) for level in (Level.FULL, Level.VERBOSE))
+    assert [(watch,)] == said(report(run, Level.FULL), serving_phrases.timing)
+    assert [(watch,)] * first == said(report(run, Level.FIRST_PAGE), serving_phrases.timing_trouble)
+    assert ([], [(watch,)]) == tuple(said(report(run, level), serving_phrases.timing_evidence) for level in (Level.FULL, Level.VERBOSE))
     assert "a note" in texts(report(run, Level.FULL))
 
 
@@ -113,8 +116,8 @@ def test_goodput() -> None:
     found = GoodputSummary({"ttft": 500.0}, 9, 1, 0, {"ttft": 0}, 0.9, 1.5)
     run = replace(TIMED, performance=replace(TIMED.performance, goodput=found))
 
-    assert [(found,)] == said(report(run, Level.FIRST_PAGE), phrases.goodput)
-    assert [] == said(report(TIMED), phrases.goodput)
+    assert [(found,)] == said(report(run, Level.FIRST_PAGE), serving_phrases.goodput)
+    assert [] == said(report(TIMED), serving_phrases.goodput)
 
 
 def test_slow_calls() -> None:
@@ -132,7 +135,7 @@ def test_slow_calls() -> None:
     ] == [(*row[:2], *row[3:]) for row in values_of(table)]
     assert [(1, 1, 2), (2, 2, 1), (1, 2, 1), (1, 1, 1)] == [(row[2].number, row[2].of, row[2].attempt) for row in values_of(table)]
     assert [call_cells(each) for each in run.performance.slowest_calls] == [row[:-1] for row in table.rows]
-    assert [phrases.SLOW_CALLS] == [each.content for each in section.blocks if isinstance(each, Note)]
+    assert [serving_phrases.SLOW_CALLS] == [each.content for each in section.blocks if isinstance(each, Note)]
     assert part(report(run_of(LOST)), "Serving", "Slowest LLM calls") is None
 
 
@@ -140,4 +143,4 @@ def test_the_place_of_a_call() -> None:
     """It is told in which attempt a call was if that is not the first."""
     slow = run_of(*ALL).performance.slowest_calls
 
-    assert ["1 of 1, attempt 2", "2 of 2", "1 of 2", "1 of 1"] == [phrases.call_place(each) for each in slow]
+    assert ["1 of 1, attempt 2", "2 of 2", "1 of 2", "1 of 1"] == [serving_phrases.call_place(each) for each in slow]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Rollout, Score
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import Document, Level
 from pytest_agentbench.reports.sections.so_far import SHOWN, SoFar, document_so_far
 from pytest_agentbench.runs.sessions import Session
@@ -28,7 +28,7 @@ def test_means_and_statuses() -> None:
 
     mean, count = measure(report, "tsq"), measure(report, "rollouts")
     assert (0.75, None, phrases.mean_so_far(2)) == (mean.value, mean.low, mean.about)
-    assert (3, phrases.statuses({"ok": 2, "infra_error": 1})) == (count.value, count.about)
+    assert (3, suite_phrases.statuses({"ok": 2, "infra_error": 1})) == (count.value, count.about)
     assert [(3,)] == said(report, phrases.running)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Draft, Rollout, Score, Verification
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Fact, Finding, Level, Measure, Section, Table, say
 from pytest_agentbench.reports.sections.suites import CAUSES, FAILURES, PASS_RATES, SCENARIOS, TASKS
 from pytest_agentbench.runs.contents import Run
@@ -18,7 +18,7 @@ from pytest_agentbench.scorers.mistakes import KINDS
 from tests.findings import facts, part, report, said, tables, values_of
 from tests.made_runs import SCALES, mean, run_of
 from tests.reports.sections.shop import rollout
-from tests.reports.test_phrases_suites import NO_CALLS
+from tests.reports.test_suite_phrases import NO_CALLS
 
 
 def of_suite(run: Run, *titles: str, level: Level = Level.VERBOSE) -> Section | None:
@@ -44,7 +44,7 @@ def test_what_went_wrong() -> None:
     assert [("find", 3, 2, 0, 0), ("order", 0, 0, 2, 0)] == table(run, "Tools with the most mistakes")
     for title in ("What went wrong", "Which tool instead of which", "Tools with the most mistakes"):
         assert of_suite(right, title) is None
-    assert [] == said(report(right), phrases.mistakes)
+    assert [] == said(report(right), suite_phrases.mistakes)
 
 
 def test_mistakes_by_level() -> None:
@@ -52,8 +52,8 @@ def test_mistakes_by_level() -> None:
     run = run_of(rollout("a", "order"))
     first, full, verbose = (report(run, level) for level in (Level.FIRST_PAGE, Level.FULL, Level.VERBOSE))
 
-    assert (1, 0, 0) == tuple(len(said(each, phrases.mistakes)) for each in (first, full, verbose))
-    assert (0, 1, 0) == tuple(len(said(each, phrases.confusion)) for each in (first, full, verbose))
+    assert (1, 0, 0) == tuple(len(said(each, suite_phrases.mistakes)) for each in (first, full, verbose))
+    assert (0, 1, 0) == tuple(len(said(each, suite_phrases.confusion)) for each in (first, full, verbose))
 
 
 def test_pass_rates() -> None:
@@ -68,9 +68,9 @@ def test_pass_rates() -> None:
     assert ("s-10", (0, 2)) in [row[:2] for row in rows]
     [interval] = {row[2] for row in rows if row[0] == "s-10"}
     assert (0.0, pytest.approx(0.842, abs=0.001)) == interval
-    assert [(passes, 4)] == said(report(run), phrases.always_passed)
+    assert [(passes, 4)] == said(report(run), suite_phrases.always_passed)
     assert 1 == passes.always
-    assert [(passes, run.suites["shop"].scales["tsq"])] == said(report(run), phrases.passes)
+    assert [(passes, run.suites["shop"].scales["tsq"])] == said(report(run), suite_phrases.passes)
     assert of_suite(once, "Pass rates") is None
 
 
@@ -92,8 +92,8 @@ def test_means_of_evaluable_rollouts() -> None:
     """The terminal tells them if they differ from those over all."""
     differs, equal = run_of(rollout("a", tsq=0.5), rollout("b", status="agent_error")), run_of(rollout("a", tsq=0.5))
 
-    assert (1, 0) == tuple(len(said(report(each, Level.FULL), phrases.evaluable)) for each in (differs, equal))
-    assert 1 == len(said(report(equal, Level.FULL), phrases.score))
+    assert (1, 0) == tuple(len(said(report(each, Level.FULL), suite_phrases.evaluable)) for each in (differs, equal))
+    assert 1 == len(said(report(equal, Level.FULL), suite_phrases.score))
 
 
 def test_the_worst() -> None:
@@ -106,7 +106,7 @@ def test_the_worst() -> None:
     assert ["scenario", "tsq", "expected tools", "actual tools"] == titles(run, "Worst tsq")[:4]
     assert [("a", 0.0, "Is there a lamp?")] == table(task, "Worst tsq")
     assert ["task", "tsq"] == titles(task, "Worst tsq")[:2]
-    assert (1, 0) == tuple(len(said(report(each, Level.FULL), phrases.worst_tools)) for each in (run, task))
+    assert (1, 0) == tuple(len(said(report(each, Level.FULL), suite_phrases.worst_tools)) for each in (run, task))
 
 
 def titles(run: Run, title: str) -> list[str]:
@@ -130,7 +130,7 @@ def test_the_first_page() -> None:
     found, first = run.suites["shop"].scores["tsq"].mean, report(run, Level.FIRST_PAGE)
     assert found is not None
 
-    assert [(run.suites["shop"],)] == said(first, phrases.rollouts)
+    assert [(run.suites["shop"],)] == said(first, suite_phrases.rollouts)
     [fact] = facts(first, "tsq")
     assert Measure(0.75, low=found.low, high=found.high) == fact.content
     [summary] = facts(report(run, Level.SUMMARY), "tsq")
@@ -187,7 +187,7 @@ def test_tasks() -> None:
     assert [("c", (0, 2), 0.0), ("b", (1, 2), 0.5), ("a", (2, 2), 1.0)] == [row[:3] for row in rows]
     assert [(3.5, 1234.0, 12.0, 4.0, 1.5), (3.5, None, 12.0, 4.0, 1.5)] == [row[3:8] for row in rows[:2]]
     [fact] = facts(report(SOME, Level.FULL), "tasks")
-    assert Finding(phrases.tasks, (SOME.suites["shop"].tasks,)) == fact.content
+    assert Finding(suite_phrases.tasks, (SOME.suites["shop"].tasks,)) == fact.content
     sandboxes = facts(report(SOME), "sandbox")
     assert [("docker",), ("docker without this and that",)] == [
         each.content.values for each in sandboxes if isinstance(each.content, Finding)
@@ -203,9 +203,9 @@ def test_ways_to_fail() -> None:
     assert [("ok", "test_port", 2, (("b", "c"), "")), ("limit: iterations", None, 1, (("c-2",), ""))] == table(
         SOME, "How trials ended that did not solve their task"
     )
-    assert [(each,) for each in tasks.failures] == said(report(SOME, Level.FULL), phrases.task_failure)
-    assert FAILURES == len(said(report(many, Level.FULL), phrases.task_failure))
-    assert [] == said(report(SOME, Level.VERBOSE), phrases.task_failure)
+    assert [(each,) for each in tasks.failures] == said(report(SOME, Level.FULL), suite_phrases.task_failure)
+    assert FAILURES == len(said(report(many, Level.FULL), suite_phrases.task_failure))
+    assert [] == said(report(SOME, Level.VERBOSE), suite_phrases.task_failure)
 
 
 def test_suites_without_tasks() -> None:
@@ -221,7 +221,7 @@ def test_many_tasks() -> None:
     many = run_with(TasksSummary(tuple(task(f"t{number:03}", 2) for number in range(TASKS + 3)), ()))
 
     assert TASKS == len(table(many, "Tasks"))
-    assert [(3,)] == said(report(many), phrases.tasks_left)
+    assert [(3,)] == said(report(many), suite_phrases.tasks_left)
 
 
 def test_every_scenario() -> None:
@@ -231,9 +231,12 @@ def test_every_scenario() -> None:
 
     assert [("b", 0.75), ("a", None)] == table(run, "Every scenario")
     assert SCENARIOS == len(table(many, "Every scenario"))
-    assert ([(SCENARIOS, SCENARIOS + 2)], []) == (said(report(many), phrases.scenarios_left), said(report(run), phrases.scenarios_left))
+    assert ([(SCENARIOS, SCENARIOS + 2)], []) == (
+        said(report(many), suite_phrases.scenarios_left),
+        said(report(run), suite_phrases.scenarios_left),
+    )
     assert SCENARIOS + 2 == len(many.suites["shop"].scenarios)
-    assert [(run,)] == said(report(run), phrases.spreadsheet)
+    assert [(run,)] == said(report(run), suite_phrases.spreadsheet)
 
 
 def test_scores_that_are_not_there() -> None:
@@ -242,11 +245,11 @@ def test_scores_that_are_not_there() -> None:
     causes = tuple(ScorerFailure("tsq", f"KeyError: {number}", 1, "s-0") for number in range(CAUSES + 2))
     many = replace(run, suites={"shop": replace(run.suites["shop"], scorer_failures=causes)})
 
-    assert [(ScorerFailure("tsq", "KeyError: 'x'", 1, "s-0"),)] == said(report(run), phrases.scorer_failure)
+    assert [(ScorerFailure("tsq", "KeyError: 'x'", 1, "s-0"),)] == said(report(run), suite_phrases.scorer_failure)
     assert ["open"] == [fact.tone for fact in facts(report(run), "no score")]
     first, verbose = report(many, Level.FIRST_PAGE), report(many, Level.VERBOSE)
-    assert (CAUSES, [(2,)]) == (len(said(first, phrases.scorer_failure)), said(first, phrases.more_causes))
-    assert (CAUSES + 2, []) == (len(said(verbose, phrases.scorer_failure)), said(verbose, phrases.more_causes))
+    assert (CAUSES, [(2,)]) == (len(said(first, suite_phrases.scorer_failure)), said(first, suite_phrases.more_causes))
+    assert (CAUSES + 2, []) == (len(said(verbose, suite_phrases.scorer_failure)), said(verbose, suite_phrases.more_causes))
 
 
 def test_scenarios_in_no_gate() -> None:
@@ -259,9 +262,9 @@ def test_scenarios_in_no_gate() -> None:
     assert [("s-0", "ada", "2999-12-31", "the label is disputed", entry)] == values_of(tables(report(held), "scenario")[0])
     assert [("t-1", "needs a GPU")] == values_of(tables(report(held), "task")[0])
     first, full = report(held, Level.FIRST_PAGE), report(held, Level.FULL)
-    assert ([(suite,)], [(suite,)]) == (said(first, phrases.quarantined_count), said(first, phrases.unsupported_count))
-    assert ([(suite,)], [(suite,)]) == (said(full, phrases.quarantined), said(full, phrases.unsupported))
-    assert ([], []) == (said(report(run), phrases.quarantined_count), said(report(run), phrases.unsupported))
+    assert ([(suite,)], [(suite,)]) == (said(first, suite_phrases.quarantined_count), said(first, suite_phrases.unsupported_count))
+    assert ([(suite,)], [(suite,)]) == (said(full, suite_phrases.quarantined), said(full, suite_phrases.unsupported))
+    assert ([], []) == (said(report(run), suite_phrases.quarantined_count), said(report(run), suite_phrases.unsupported))
 
 
 def judged(scenario: str, value: float, confidence: float | None, *, by_judge: bool = False) -> Rollout:
@@ -280,10 +283,10 @@ def test_answers() -> None:
     [accuracy], [calibration] = measures(run, "accuracy"), measures(run, "calibration")
 
     assert (0.667, 0.391, 0.862) == tuple(round(value or 0.0, 3) for value in (accuracy.value, accuracy.low, accuracy.high))
-    assert phrases.judged(run.suites["shop"].answers["judged_answer"], 0) == accuracy.about
+    assert suite_phrases.judged(run.suites["shop"].answers["judged_answer"], 0) == accuracy.about
     assert (0.083, 0.0) == tuple(round(value or 0.0, 3) for value in (calibration.value, calibration.low))
     assert calibration.high is not None
-    assert ("RMS error", phrases.confidence(run.suites["shop"].answers["judged_answer"])) == (calibration.unit, calibration.about)
+    assert ("RMS error", suite_phrases.confidence(run.suites["shop"].answers["judged_answer"])) == (calibration.unit, calibration.about)
     assert [] == measures(run_of(rollout("a", tsq=1.0)), "accuracy")
 
 
@@ -293,7 +296,7 @@ def test_answers_without_confidence() -> None:
     [accuracy], [calibration] = measures(run, "accuracy"), measures(run, "calibration")
 
     assert (1.0, 0.207, 1.0) == (accuracy.value, round(accuracy.low or 0.0, 3), accuracy.high)
-    assert (None, phrases.confidence(run.suites["shop"].answers["judged_answer"])) == (calibration.value, calibration.about)
+    assert (None, suite_phrases.confidence(run.suites["shop"].answers["judged_answer"])) == (calibration.value, calibration.about)
     assert calibration.about
 
 
@@ -303,9 +306,9 @@ def test_drafts() -> None:
     run = run_of(rollout("a", tsq=1.0, drafts=drafts))
     summary = run.suites["shop"].drafts
 
-    assert [(summary,)] == said(report(run), phrases.drafts)
-    assert [(summary, "tsq")] == said(report(run), phrases.draft_score)
-    assert [] == [*said(report(run_of(rollout("a"))), phrases.drafts), *said(report(run_of(rollout("a"))), phrases.draft_score)]
+    assert [(summary,)] == said(report(run), suite_phrases.drafts)
+    assert [(summary, "tsq")] == said(report(run), suite_phrases.draft_score)
+    assert [] == [*said(report(run_of(rollout("a"))), suite_phrases.drafts), *said(report(run_of(rollout("a"))), suite_phrases.draft_score)]
 
 
 def test_roles() -> None:
@@ -318,10 +321,12 @@ def test_roles() -> None:
     with_roles = replace(run, suites={"shop": replace(run.suites["shop"], roles={"agent": agent, "search": search})})
     full = report(with_roles, Level.FULL)
 
-    assert [(search,)] == said(full, phrases.role)
-    assert ["search"] == [fact.label for fact in full.blocks() if isinstance(fact, Fact) and fact.content == say(phrases.role, search)]
+    assert [(search,)] == said(full, suite_phrases.role)
+    assert ["search"] == [
+        fact.label for fact in full.blocks() if isinstance(fact, Fact) and fact.content == say(suite_phrases.role, search)
+    ]
     rows = table(with_roles, "Roles")
     assert [("agent", "m", agent, 1, "0", agent), ("search", "", search, 2, {"cut": 1}, search)] == [row[:6] for row in rows]
     assert [(None, None, None), (None, None, search)] == [row[6:] for row in rows]
-    assert [] == said(report(with_roles, Level.VERBOSE), phrases.role)
-    assert (None, []) == (of_suite(run, "Roles"), said(report(run, Level.FULL), phrases.role))
+    assert [] == said(report(with_roles, Level.VERBOSE), suite_phrases.role)
+    assert (None, []) == (of_suite(run, "Roles"), said(report(run, Level.FULL), suite_phrases.role))

@@ -14,7 +14,7 @@ from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
 from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread
 from tests.amounts import amounts
 from tests.made_runs import run_of
@@ -41,13 +41,13 @@ def test_timings(keys: Json, parts: list[str]) -> None:
     """The verdict comes first, then why it is not better, without figures; timings of a saturated client decide nothing."""
     stopwatch = replace(READING, **keys)
 
-    assert parts == phrases.timing(stopwatch).split(": ")
-    assert phrases.timing(stopwatch) in phrases.timing_of_run(stopwatch)
+    assert parts == serving_phrases.timing(stopwatch).split(": ")
+    assert serving_phrases.timing(stopwatch) in serving_phrases.timing_of_run(stopwatch)
 
 
 def test_trouble_with_timings() -> None:
     """The first page has the verdict, and tells a client that could not keep up from timings of which some are of no use."""
-    warn, saturated = (phrases.timing_trouble(replace(READING, verdict=verdict)) for verdict in ("warn", SATURATED))
+    warn, saturated = (serving_phrases.timing_trouble(replace(READING, verdict=verdict)) for verdict in ("warn", SATURATED))
 
     assert (True, True) == (warn.startswith("warn: "), saturated.startswith(f"{SATURATED}: "))
     assert warn.removeprefix("warn") != saturated.removeprefix(SATURATED)
@@ -68,7 +68,7 @@ def test_trouble_with_timings() -> None:
 )
 def test_evidence_of_timings(keys: Json, parts: list[list[str]]) -> None:
     """What the verdict stands on, as far as it is known."""
-    text = phrases.timing_evidence(replace(READING, **keys))
+    text = serving_phrases.timing_evidence(replace(READING, **keys))
 
     assert parts == [amounts(part) for part in text.split(", ")]
     assert bool(text) == bool(parts[0])
@@ -76,11 +76,14 @@ def test_evidence_of_timings(keys: Json, parts: list[list[str]]) -> None:
 
 def test_failed_calls() -> None:
     """Failed calls are counted by kind, with what the kind means; one of a newer version is unknown."""
-    assert ("2 rate_limited: HTTP 429", "1 odd: unknown") == (phrases.failed_kind("rate_limited", 2), phrases.failed_kind("odd", 1))
+    assert ("2 rate_limited: HTTP 429", "1 odd: unknown") == (
+        serving_phrases.failed_kind("rate_limited", 2),
+        serving_phrases.failed_kind("odd", 1),
+    )
     failed = replace(NOTHING, calls=15, failed_calls={"cut": 8, "connect": 1})
-    assert ["9", "15", "8", "1"] == amounts(phrases.failed_calls(failed))
-    assert ["9", "15", "8", "1"] == amounts(phrases.failed_of_all(failed))
-    assert ("", "") == (phrases.failed_calls(NOTHING), phrases.failed_of_all(NOTHING))
+    assert ["9", "15", "8", "1"] == amounts(serving_phrases.failed_calls(failed))
+    assert ["9", "15", "8", "1"] == amounts(serving_phrases.failed_of_all(failed))
+    assert ("", "") == (serving_phrases.failed_calls(NOTHING), serving_phrases.failed_of_all(NOTHING))
 
 
 def test_goodput() -> None:
@@ -88,9 +91,9 @@ def test_goodput() -> None:
     found = GoodputSummary({"ttft": 500.0, "e2e": 30_000.0}, 9, 1, 0, {"ttft": 0}, 0.9, 1.5)
     all_good, missed, unknown = ["9", "10", "90.0 %", "1.50", "500 ms", "30000 ms"], replace(found, missed={"ttft": 1}), 2
 
-    assert all_good == amounts(phrases.goodput(found))
-    assert [*all_good, "1"] == amounts(phrases.goodput(missed))
-    assert [*all_good, "1", "2"] == amounts(phrases.goodput(replace(missed, unknown_calls=unknown)))
+    assert all_good == amounts(serving_phrases.goodput(found))
+    assert [*all_good, "1"] == amounts(serving_phrases.goodput(missed))
+    assert [*all_good, "1", "2"] == amounts(serving_phrases.goodput(replace(missed, unknown_calls=unknown)))
 
 
 def test_split() -> None:
@@ -98,10 +101,10 @@ def test_split() -> None:
     parts = ("decoding", "first_token", "tools", "client_queue", "agent")
     split = {name: PartOfTime(share, 0.0, None) for share, name in enumerate(parts)}
 
-    texts = phrases.split(split).split(", ")
+    texts = serving_phrases.split(split).split(", ")
 
-    assert [f"{phrases.PARTS[name]} {share}00.0 %".replace(" 000.0", " 0.0") for share, name in enumerate(parts)] == texts
-    assert ["64.9 %"] == amounts(phrases.time_of("tools", PartOfTime(0.649, 0.0, None)))
+    assert [f"{serving_phrases.PARTS[name]} {share}00.0 %".replace(" 000.0", " 0.0") for share, name in enumerate(parts)] == texts
+    assert ["64.9 %"] == amounts(serving_phrases.time_of("tools", PartOfTime(0.649, 0.0, None)))
 
 
 def test_dashes_are_explained() -> None:
@@ -109,9 +112,9 @@ def test_dashes_are_explained() -> None:
     full = latency_spread([1.0] * 100)
     assert full is not None
 
-    assert "" == phrases.few_values(nothing_but(ttft_ms=full))
-    assert ["10", "20", "100"] == amounts(phrases.few_values(nothing_but(ttft_ms=replace(full, p99=None))))
-    assert ("", ["12.0 ms"]) == (phrases.high_latency(None), amounts(phrases.high_latency(12.0)))
+    assert "" == serving_phrases.few_values(nothing_but(ttft_ms=full))
+    assert ["10", "20", "100"] == amounts(serving_phrases.few_values(nothing_but(ttft_ms=replace(full, p99=None))))
+    assert ("", ["12.0 ms"]) == (serving_phrases.high_latency(None), amounts(serving_phrases.high_latency(12.0)))
 
 
 def test_throughput() -> None:
@@ -121,18 +124,21 @@ def test_throughput() -> None:
         replace(nothing_but(**rates, prefix_cache_hit_ratio=each), rollouts_in_flight=InFlight(48, 40.26)) for each in (0.754, 0.0)
     )
 
-    assert ["840.0", "12.35", "1,234", "0.75", "0.50", "48", "40.3"] == amounts(phrases.throughput(known))
-    assert (["0", "0.0"], True) == (amounts(phrases.throughput(NOTHING)), "hit ratio unknown" in phrases.throughput(NOTHING))
-    assert "0.00" in amounts(phrases.throughput(cold))
+    assert ["840.0", "12.35", "1,234", "0.75", "0.50", "48", "40.3"] == amounts(serving_phrases.throughput(known))
+    assert (["0", "0.0"], True) == (
+        amounts(serving_phrases.throughput(NOTHING)),
+        "hit ratio unknown" in serving_phrases.throughput(NOTHING),
+    )
+    assert "0.00" in amounts(serving_phrases.throughput(cold))
 
 
 def test_a_rate_without_a_place_of_its_own() -> None:
     """Each rate that is known stands in the throughput, unless it has a place of its own."""
     named, others = (
-        {name: value for value, name in enumerate(registry.rates(), 1001) if (name in phrases.NAMED_METRICS) is is_named}
+        {name: value for value, name in enumerate(registry.rates(), 1001) if (name in serving_phrases.NAMED_METRICS) is is_named}
         for is_named in (True, False)
     )
-    text = phrases.throughput(nothing_but(**{name: float(value) for name, value in {**named, **others}.items()}))
+    text = serving_phrases.throughput(nothing_but(**{name: float(value) for name, value in {**named, **others}.items()}))
 
     assert all(f"{value:,}" in text for value in others.values())
     assert f"{named['goodput_per_s']:,}" not in text
@@ -144,12 +150,12 @@ def test_calls() -> None:
     calls = replace(NOTHING, calls=350, span_s=12.34, token_sources={"usage": 350}, stamps={"user": 350})
     failed = replace(calls, failed_calls={"cut": 2, "connect": 1}, token_sources={"usage": 1, "chunks": 1}, stamps={})
 
-    assert ["350", "12.3 s"] == amounts(phrases.calls(calls))
-    assert phrases.calls(calls).endswith("from usage, stamps: user")
-    assert ["350", "2", "1", "12.3 s"] == amounts(phrases.calls(failed))
-    assert "(2 cut, 1 connect)" in phrases.calls(failed)
-    assert phrases.calls(failed).endswith("from usage, chunks, stamps: none")
-    assert ["0", "350", "12.3 s"] == amounts(phrases.tokens_and_calls(calls))
+    assert ["350", "12.3 s"] == amounts(serving_phrases.calls(calls))
+    assert serving_phrases.calls(calls).endswith("from usage, stamps: user")
+    assert ["350", "2", "1", "12.3 s"] == amounts(serving_phrases.calls(failed))
+    assert "(2 cut, 1 connect)" in serving_phrases.calls(failed)
+    assert serving_phrases.calls(failed).endswith("from usage, chunks, stamps: none")
+    assert ["0", "350", "12.3 s"] == amounts(serving_phrases.tokens_and_calls(calls))
 
 
 def test_steady() -> None:
@@ -157,10 +163,10 @@ def test_steady() -> None:
     window = (3.56, 0.684, 1074.5)
     steady = SteadyRates(8, 0, SteadyRollouts(*window, rollouts_per_hour=2100.0), None)
 
-    of_rollouts, of_calls = phrases.steady(replace(NOTHING, steady=steady)).split("; ")
+    of_rollouts, of_calls = serving_phrases.steady(replace(NOTHING, steady=steady)).split("; ")
     assert ["1,074.5", "2,100", "3.6 s", "68.4 %", "90 %", "8"] == amounts(of_rollouts)
     assert (["90 %", "8"], True) == (amounts(of_calls), of_calls.startswith("never "))
-    _, of_calls = phrases.steady(replace(NOTHING, steady=replace(steady, calls=SteadyCalls(*window)))).split("; ")
+    _, of_calls = serving_phrases.steady(replace(NOTHING, steady=replace(steady, calls=SteadyCalls(*window)))).split("; ")
     assert ["1,074.5", "3.6 s", "68.4 %", "90 %", "8"] == amounts(of_calls)
 
 
@@ -171,7 +177,7 @@ def test_steady() -> None:
 def test_a_window_with_little_in_it(seconds: float, calls: int, numbers: list[str]) -> None:
     """That nothing was sent in it is said, with its ends and how long the run was; a short one is not of 0.0 s."""
     unknown = dict.fromkeys(registry.rates())
-    text = phrases.chosen_window(WindowSummary(5.0, 6.0, seconds, 4.0, calls, 0, unknown, {}))
+    text = serving_phrases.chosen_window(WindowSummary(5.0, 6.0, seconds, 4.0, calls, 0, unknown, {}))
 
     assert numbers == amounts(text)
     assert text.startswith("- " if calls else "no")
@@ -202,31 +208,36 @@ def test_the_prefix_cache_of_a_server() -> None:
     unknown = replace(SERVING, prefix_cache=CacheHits(None, None, None), preemptions=None)
 
     assert (["0.62", "3"], True) == (
-        amounts(phrases.server_cache(SERVING)),
-        "(vllm:prefix_cache_hits_total)" in phrases.server_cache(SERVING),
+        amounts(serving_phrases.server_cache(SERVING)),
+        "(vllm:prefix_cache_hits_total)" in serving_phrases.server_cache(SERVING),
     )
-    assert ([], True) == (amounts(phrases.server_cache(unknown)), phrases.server_cache(unknown).endswith(" unknown"))
-    assert ["0.62", "0"] == amounts(phrases.server_cache(replace(SERVING, preemptions=0.0)))
+    assert ([], True) == (amounts(serving_phrases.server_cache(unknown)), serving_phrases.server_cache(unknown).endswith(" unknown"))
+    assert ["0.62", "0"] == amounts(serving_phrases.server_cache(replace(SERVING, preemptions=0.0)))
 
 
 def test_the_load_of_a_server() -> None:
     """Load is told as far as it is known, and not of too few looks."""
-    assert ["25.0 %", "50.0 %", "3.2", "8"] == amounts(phrases.server_load(SERVING))
-    assert phrases.server_load(SERVING).endswith("waiting unknown")
-    none, two = (phrases.server_load(replace(SERVING, rounds=rounds, kv_usage=Gauge(0.0, 0.0))) for rounds in (0, 2))
+    assert ["25.0 %", "50.0 %", "3.2", "8"] == amounts(serving_phrases.server_load(SERVING))
+    assert serving_phrases.server_load(SERVING).endswith("waiting unknown")
+    none, two = (serving_phrases.server_load(replace(SERVING, rounds=rounds, kv_usage=Gauge(0.0, 0.0))) for rounds in (0, 2))
     assert (["1 s"], ["2", "1 s"]) == (amounts(none), amounts(two))
-    assert phrases.server_load(replace(SERVING, rounds=3)) == phrases.server_load(SERVING)
+    assert serving_phrases.server_load(replace(SERVING, rounds=3)) == serving_phrases.server_load(SERVING)
 
 
 def test_what_disturbed_a_server() -> None:
     """Counters that fell are counted if any did; a gap in the sampling has its length and the time between two looks."""
-    assert ("", ["2"]) == (phrases.counter_resets(SERVING), amounts(phrases.counter_resets(replace(SERVING, resets=2))))
-    assert ["3.9 s", "1 s"] == amounts(phrases.sampling_gap(replace(SERVING, longest_gap_s=3.9)))
+    assert ("", ["2"]) == (serving_phrases.counter_resets(SERVING), amounts(serving_phrases.counter_resets(replace(SERVING, resets=2))))
+    assert ["3.9 s", "1 s"] == amounts(serving_phrases.sampling_gap(replace(SERVING, longest_gap_s=3.9)))
 
 
 def test_gpus() -> None:
     """Memory, use and power of a GPU are told as far as they are known, and not of too few looks."""
-    assert (["70,000", "81,559 MiB", "87.5 %"], True) == (amounts(phrases.gpu(GPU, 1.0)), "power unknown" in phrases.gpu(GPU, 1.0))
-    assert ["70,000", "81,559 MiB", "0.0 %", "512 W"] == amounts(phrases.gpu(replace(GPU, sm_percent_mean=0.0, power_w_mean=511.6), 1.0))
-    assert ["1", "1 s"] == amounts(phrases.gpu(replace(GPU, looks=1), 1.0))
-    assert ["70,000", "81,559 MiB"] == amounts(phrases.gpu(replace(GPU, sm_percent_mean=None), 1.0))
+    assert (["70,000", "81,559 MiB", "87.5 %"], True) == (
+        amounts(serving_phrases.gpu(GPU, 1.0)),
+        "power unknown" in serving_phrases.gpu(GPU, 1.0),
+    )
+    assert ["70,000", "81,559 MiB", "0.0 %", "512 W"] == amounts(
+        serving_phrases.gpu(replace(GPU, sm_percent_mean=0.0, power_w_mean=511.6), 1.0)
+    )
+    assert ["1", "1 s"] == amounts(serving_phrases.gpu(replace(GPU, looks=1), 1.0))
+    assert ["70,000", "81,559 MiB"] == amounts(serving_phrases.gpu(replace(GPU, sm_percent_mean=None), 1.0))

@@ -10,7 +10,7 @@ from pytest_agentbench.records import RolloutKey
 LONGEST = 300  # characters of an address; a rollout with a longer name is found in the table
 
 
-class Addresses:
+class RolloutLinks:
     """The addresses of the rollouts of a run, by the names that its report has for them.
 
     A report names a rollout by its key or its id, or any rollout of a scenario by the scenario. If several suites have the same

@@ -9,7 +9,7 @@ import pytest
 from pytest_agentbench.metrics.drafts import DraftMeans, DraftsSummary
 from pytest_agentbench.metrics.roles import RoleUse
 from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Code, plain, spans
 from pytest_agentbench.runs.results import RetriedMeans, ScorerFailure, WorstScore
 from pytest_agentbench.runs.tasks import TaskFailure, TaskResult, TasksSummary
@@ -39,25 +39,25 @@ NO_CALLS = RoleUse(
 
 def test_scores() -> None:
     """A score has what it is over; if there is no interval, or no value, it is said that there is none."""
-    assert "0.500 [0.250, 0.750] mean, 95 % interval of the suite over 100 scenarios" == phrases.score(mean(scenarios=100))
-    assert ["0.500", "1"] == amounts(phrases.score(mean(low=None, high=None, scenarios=1)))
-    assert "no interval" in phrases.score(mean(low=None, high=None))
-    assert ["0.500", "0.250", "0.750", "95 %", "9", "4"] == amounts(phrases.score(mean(clusters=4)))
-    assert ("not measured", "") == (phrases.score(None), phrases.mean_of(None))
-    assert phrases.score(mean()).endswith(phrases.mean_of(mean()))
+    assert "0.500 [0.250, 0.750] mean, 95 % interval of the suite over 100 scenarios" == suite_phrases.score(mean(scenarios=100))
+    assert ["0.500", "1"] == amounts(suite_phrases.score(mean(low=None, high=None, scenarios=1)))
+    assert "no interval" in suite_phrases.score(mean(low=None, high=None))
+    assert ["0.500", "0.250", "0.750", "95 %", "9", "4"] == amounts(suite_phrases.score(mean(clusters=4)))
+    assert ("not measured", "") == (suite_phrases.score(None), suite_phrases.mean_of(None))
+    assert suite_phrases.score(mean()).endswith(suite_phrases.mean_of(mean()))
 
 
 def test_data_sets() -> None:
     """A data set is named with its size, its label source and the beginning of its hash."""
     data = DatasetInfo("agentbench banking", "f", "data.json", "0123456789abcdef", "hand", 100)
 
-    assert "agentbench banking: 100 scenarios, labels: hand, sha256 0123456789ab" == phrases.dataset(replace(SUITE, dataset=data))
+    assert "agentbench banking: 100 scenarios, labels: hand, sha256 0123456789ab" == suite_phrases.dataset(replace(SUITE, dataset=data))
 
 
 def test_statuses() -> None:
     """What happened is counted, what did not is left out."""
-    assert "97 ok, 3 limit" == phrases.statuses({"ok": 97, "limit": 3, "agent_error": 0})
-    assert "none" == phrases.statuses({"ok": 0})
+    assert "97 ok, 3 limit" == suite_phrases.statuses({"ok": 97, "limit": 3, "agent_error": 0})
+    assert "none" == suite_phrases.statuses({"ok": 0})
 
 
 def test_rollouts() -> None:
@@ -65,10 +65,10 @@ def test_rollouts() -> None:
     good, mixed = replace(SUITE, rollouts={"ok": 3, "limit": 0}), replace(SUITE, rollouts={"ok": 1, "limit": 2})
     rules = replace(good, dataset=replace(SUITE.dataset, label_source="heuristic-v1"))
 
-    assert "3 rollouts, all ok" == phrases.rollouts(good)
-    assert "3 rollouts: 1 ok, 2 limit" == phrases.rollouts(mixed)
-    assert phrases.rollouts(rules).endswith(": heuristic-v1")
-    assert ("", True) == (phrases.ended_badly(good), phrases.ended_badly(mixed).endswith(": 2 limit"))
+    assert "3 rollouts, all ok" == suite_phrases.rollouts(good)
+    assert "3 rollouts: 1 ok, 2 limit" == suite_phrases.rollouts(mixed)
+    assert suite_phrases.rollouts(rules).endswith(": heuristic-v1")
+    assert ("", True) == (suite_phrases.ended_badly(good), suite_phrases.ended_badly(mixed).endswith(": 2 limit"))
 
 
 def test_rollouts_that_were_tried_again() -> None:
@@ -76,17 +76,20 @@ def test_rollouts_that_were_tried_again() -> None:
     measured = replace(SUITE, retried=2, retried_scores={"tsq": RetriedMeans(mean(0.5, None, None), mean(0.6, None, None))})
     lost = replace(SUITE, retried=2, retried_scores={"tsq": RetriedMeans(None, mean(0.6, None, None))})
 
-    assert (["2", "0.500", "0.600"], True) == (amounts(phrases.retried(measured)), ": tsq " in phrases.retried(measured))
-    assert ["2"] == amounts(phrases.retried(lost))
-    assert "" == phrases.retried(SUITE)
+    assert (["2", "0.500", "0.600"], True) == (amounts(suite_phrases.retried(measured)), ": tsq " in suite_phrases.retried(measured))
+    assert ["2"] == amounts(suite_phrases.retried(lost))
+    assert "" == suite_phrases.retried(SUITE)
 
 
 def test_drafts() -> None:
     """How many drafts there were, in how many rollouts one was accepted, and what choosing was worth."""
     found = DraftsSummary(rollouts=3, drafts=6, accepted=2, scores={"tsq": DraftMeans(rollouts=2, first=0.375, chosen=0.625)})
 
-    assert ["6", "3", "2.00", "2", "66.7 %"] == amounts(phrases.drafts(found))
-    assert (["0.375", "0.625"], True) == (amounts(phrases.draft_score(found, "tsq")), phrases.draft_score(found, "tsq").startswith("tsq "))
+    assert ["6", "3", "2.00", "2", "66.7 %"] == amounts(suite_phrases.drafts(found))
+    assert (["0.375", "0.625"], True) == (
+        amounts(suite_phrases.draft_score(found, "tsq")),
+        suite_phrases.draft_score(found, "tsq").startswith("tsq "),
+    )
 
 
 def task(scenario: str, solved: int, trials: int = 2) -> TaskResult:
@@ -97,26 +100,26 @@ def test_tasks() -> None:
     """Tasks are told by whether all, some or none of their trials solved them; some only if there are any."""
     some, all_of_them = TasksSummary((task("a", 2), task("b", 1), task("c", 0)), ()), TasksSummary((task("a", 2),), ())
 
-    assert ["1", "3", "1", "1"] == amounts(phrases.tasks(some))
-    assert ["1", "1", "0"] == amounts(phrases.tasks(all_of_them))
-    assert ["2", "3"] == amounts(phrases.solved(2, 3))
+    assert ["1", "3", "1", "1"] == amounts(suite_phrases.tasks(some))
+    assert ["1", "1", "0"] == amounts(suite_phrases.tasks(all_of_them))
+    assert ["2", "3"] == amounts(suite_phrases.solved(2, 3))
 
 
 def test_ways_to_fail() -> None:
     """How the agent ended, the first check that failed if one did, how many rollouts, and one of them by name."""
     checked, unchecked = TaskFailure("ok", "test_port", 2, ("b", "c")), TaskFailure("limit: iterations", "", 1, ("c-2",))
 
-    assert Code("b", "scenario") == phrases.task_failure(checked)[-1]
-    assert plain(phrases.task_failure(checked)).startswith("ok, first failed: test_port: 2 rollouts, ")
-    assert plain(phrases.task_failure(unchecked)).startswith("limit: iterations: 1 rollout, ")
-    of_all = phrases.commonest_failure(TasksSummary((), (checked, unchecked)))
-    assert phrases.task_failure(checked) == spans(of_all)[1:]
-    assert "" == phrases.commonest_failure(TasksSummary((task("a", 2),), ()))
+    assert Code("b", "scenario") == suite_phrases.task_failure(checked)[-1]
+    assert plain(suite_phrases.task_failure(checked)).startswith("ok, first failed: test_port: 2 rollouts, ")
+    assert plain(suite_phrases.task_failure(unchecked)).startswith("limit: iterations: 1 rollout, ")
+    of_all = suite_phrases.commonest_failure(TasksSummary((), (checked, unchecked)))
+    assert suite_phrases.task_failure(checked) == spans(of_all)[1:]
+    assert "" == suite_phrases.commonest_failure(TasksSummary((task("a", 2),), ()))
 
 
 def test_what_a_table_of_tasks_leaves_out() -> None:
     """It is counted if there is any."""
-    assert (["3"], []) == (amounts(phrases.tasks_left(3)), amounts(phrases.tasks_left(0)))
+    assert (["3"], []) == (amounts(suite_phrases.tasks_left(3)), amounts(suite_phrases.tasks_left(0)))
 
 
 def trials(**passes: str) -> list[Rollout]:
@@ -133,11 +136,11 @@ def test_flips() -> None:
     few = run_of(*trials(a="110", b="10", c="00", d="11")).suites["shop"].passes
     many = run_of(*trials(a="10", b="10", c="10", d="10")).suites["shop"].passes
 
-    assert [Code("b", "scenario"), Code("a", "scenario")] == [each for each in spans(phrases.flips(few)) if isinstance(each, Code)]
-    assert (["2"], ["4"]) == (amounts(phrases.flips(few)), amounts(phrases.flips(many)))
-    assert ["a", "b", "c"] == [each.text for each in spans(phrases.flips(many)) if isinstance(each, Code)]
-    assert "others" in plain(phrases.flips(many))
-    assert ("", "") == (phrases.flips(None), phrases.flips(run_of(*trials(c="00", d="11")).suites["shop"].passes))
+    assert [Code("b", "scenario"), Code("a", "scenario")] == [each for each in spans(suite_phrases.flips(few)) if isinstance(each, Code)]
+    assert (["2"], ["4"]) == (amounts(suite_phrases.flips(few)), amounts(suite_phrases.flips(many)))
+    assert ["a", "b", "c"] == [each.text for each in spans(suite_phrases.flips(many)) if isinstance(each, Code)]
+    assert "others" in plain(suite_phrases.flips(many))
+    assert ("", "") == (suite_phrases.flips(None), suite_phrases.flips(run_of(*trials(c="00", d="11")).suites["shop"].passes))
 
 
 def test_pass_rates_in_short() -> None:
@@ -145,11 +148,11 @@ def test_pass_rates_in_short() -> None:
     passes = run_of(*trials(a="11", b="11", c="10")).suites["shop"].passes
     assert passes is not None
 
-    assert ["2"] == amounts(phrases.always_passed(passes, 0))
-    assert ["2", "4"] == amounts(phrases.always_passed(passes, 4))
+    assert ["2"] == amounts(suite_phrases.always_passed(passes, 0))
+    assert ["2", "4"] == amounts(suite_phrases.always_passed(passes, 4))
     assert ("", ["4"]) == (
-        phrases.always_passed(replace(passes, always=0), 0),
-        amounts(phrases.always_passed(replace(passes, always=0), 4)),
+        suite_phrases.always_passed(replace(passes, always=0), 0),
+        amounts(suite_phrases.always_passed(replace(passes, always=0), 4)),
     )
 
 
@@ -164,7 +167,7 @@ def test_pass_rates_in_short() -> None:
 )
 def test_roles(changes: Json, numbers: list[str], timed: str) -> None:
     """Calls, those that failed, tokens, time and cost of a role, and what of it is in the timings of calls."""
-    text = phrases.role(replace(NO_CALLS, prompt_tokens=1000, output_tokens=100, seconds=0.2, **changes))
+    text = suite_phrases.role(replace(NO_CALLS, prompt_tokens=1000, output_tokens=100, seconds=0.2, **changes))
 
     assert numbers == amounts(text)
     assert f", {timed} " in text
@@ -179,13 +182,13 @@ def test_cells_of_roles() -> None:
         replace(NO_CALLS, endpoints=expert),
     )
 
-    assert ("the backend",) == phrases.role_endpoints(backend)
-    assert ("the backend", ", ", Code("http://expert/v1")) == phrases.role_endpoints(both)
-    assert (Code("http://expert/v1"),) == phrases.role_endpoints(other)
+    assert ("the backend",) == suite_phrases.role_endpoints(backend)
+    assert ("the backend", ", ", Code("http://expert/v1")) == suite_phrases.role_endpoints(both)
+    assert (Code("http://expert/v1"),) == suite_phrases.role_endpoints(other)
     assert ["3,916", "2,000", "336"] == amounts(
-        phrases.role_tokens(replace(NO_CALLS, prompt_tokens=3916, cached_tokens=2000, output_tokens=336))
+        suite_phrases.role_tokens(replace(NO_CALLS, prompt_tokens=3916, cached_tokens=2000, output_tokens=336))
     )
-    assert ("", "unknown, in USD") == (phrases.role_cost(NO_CALLS), phrases.role_cost(replace(NO_CALLS, currency="USD")))
+    assert ("", "unknown, in USD") == (suite_phrases.role_cost(NO_CALLS), suite_phrases.role_cost(replace(NO_CALLS, currency="USD")))
 
 
 TRIAGE = Triage(
@@ -199,45 +202,45 @@ TRIAGE = Triage(
 
 def test_mistakes() -> None:
     """Rollouts with a mistake of all; tools that were taken for others, and what was wrong with a tool, by name."""
-    assert ["2", "3"] == amounts(phrases.faulty(TRIAGE))
-    assert (["2"], []) == (amounts(phrases.confusion(TRIAGE.confused[0])[-1]), amounts(phrases.confusion(TRIAGE.confused[1])))
-    assert [Code("order"), Code("find")] == [each for each in phrases.confusion(TRIAGE.confused[0]) if isinstance(each, Code)]
-    assert phrases.confusion(TRIAGE.confused[0]) == spans(phrases.most_confused(TRIAGE))[1:]
-    assert (Code("find"), ["2", "3", "1"]) == (phrases.tool(TRIAGE.tools[0])[0], amounts(phrases.tool(TRIAGE.tools[0])))
-    assert phrases.tool(TRIAGE.tools[0]) == spans(phrases.worst_tool(TRIAGE))[1:]
+    assert ["2", "3"] == amounts(suite_phrases.faulty(TRIAGE))
+    assert (["2"], []) == (amounts(suite_phrases.confusion(TRIAGE.confused[0])[-1]), amounts(suite_phrases.confusion(TRIAGE.confused[1])))
+    assert [Code("order"), Code("find")] == [each for each in suite_phrases.confusion(TRIAGE.confused[0]) if isinstance(each, Code)]
+    assert suite_phrases.confusion(TRIAGE.confused[0]) == spans(suite_phrases.most_confused(TRIAGE))[1:]
+    assert (Code("find"), ["2", "3", "1"]) == (suite_phrases.tool(TRIAGE.tools[0])[0], amounts(suite_phrases.tool(TRIAGE.tools[0])))
+    assert suite_phrases.tool(TRIAGE.tools[0]) == spans(suite_phrases.worst_tool(TRIAGE))[1:]
     nothing = replace(TRIAGE, confused=(), tools=())
-    assert ("", "") == (phrases.most_confused(nothing), phrases.worst_tool(nothing))
-    assert ["9", "90.0 %"] == amounts(phrases.mistake_share(9, 10))
+    assert ("", "") == (suite_phrases.most_confused(nothing), suite_phrases.worst_tool(nothing))
+    assert ["9", "90.0 %"] == amounts(suite_phrases.mistake_share(9, 10))
 
 
 def test_examples() -> None:
     """Scenarios by name, and what went wrong in them, if that is known."""
     a, b = Code("a", "scenario"), Code("b", "scenario")
 
-    assert (a, ", ", b, ": ", Code("order instead of find")) == phrases.examples(["a", "b"], "order instead of find")
-    assert (a,) == phrases.examples(["a"], "")
+    assert (a, ", ", b, ": ", Code("order instead of find")) == suite_phrases.examples(["a", "b"], "order instead of find")
+    assert (a,) == suite_phrases.examples(["a"], "")
 
 
 def test_scores_that_are_not_there() -> None:
     """A cause has its rollouts, the scorer, the error and the first rollout; causes that are not shown are counted."""
     failure = ScorerFailure("tsq", "KeyError: 'x'\nTraceback", 2, "s-0")
 
-    text = phrases.scorer_failure(failure)
+    text = suite_phrases.scorer_failure(failure)
 
     assert text.startswith("2 rollouts: scorer tsq failed: KeyError: 'x' ...")
     assert text.endswith(" s-0")
-    assert (["2"], "") == (amounts(phrases.more_causes(2)), phrases.more_causes(0))
+    assert (["2"], "") == (amounts(suite_phrases.more_causes(2)), suite_phrases.more_causes(0))
 
 
 def test_the_worst() -> None:
     """A scenario with a low score has its question, if one is known, and tools that were expected and called."""
     low = WorstScore("s-0", "s", "Is there a lamp?", 0.25, "", ("find", "order"), ())
 
-    assert 's-0 0.250 "Is there a lamp?"' == phrases.worst(low)
-    assert "s-0 0.250" == phrases.worst(replace(low, question=""))
-    assert "expected find, order; actual none" == phrases.worst_tools(low)
+    assert 's-0 0.250 "Is there a lamp?"' == suite_phrases.worst(low)
+    assert "s-0 0.250" == suite_phrases.worst(replace(low, question=""))
+    assert "expected find, order; actual none" == suite_phrases.worst_tools(low)
 
 
 def test_scenarios_that_are_not_shown() -> None:
     """They are counted if there are any."""
-    assert (["200", "40"], "") == (amounts(phrases.scenarios_left(200, 240)), phrases.scenarios_left(200, 200))
+    assert (["200", "40"], "") == (amounts(suite_phrases.scenarios_left(200, 240)), suite_phrases.scenarios_left(200, 200))

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.verdict import judge_rules
-from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import Code, plain, spans
 from pytest_agentbench.runs.verdicts import BaselineRun, RoundsResult, RuleResult
 from pytest_agentbench.session.gate import rule_result
@@ -60,7 +60,7 @@ ONE = ["100", "300", "95 %"]
             "e2e.p50 <= +9% vs baseline",
             "PASS",
             ["+0.0 %", "-0.0 %", "+0.0 %", "+9.0 %", *BOTH, "14"],
-            f"calls, 95 % moving blocks of 14; {phrases.LOAD}",
+            f"calls, 95 % moving blocks of 14; {gate_phrases.LOAD}",
         ),
         ("rollouts_per_hour >= -5% vs baseline", "FAIL", ["-10.0 %", "-5.0 %", "300"], "rollouts"),
         ("rollouts_per_hour >= 1", "PASS", ["900.0", "1.000", "300"], "rollouts"),
@@ -70,7 +70,7 @@ ONE = ["100", "300", "95 %"]
 )
 def test_rules(text: str, verdict: str, numbers: list[str], basis: str) -> None:
     """A rule has its verdict, estimate, interval and threshold in the metric's unit, and what they rest on."""
-    said = phrases.rule(rule(text, run(rates={"rollouts_per_hour": 900.0}), run()))
+    said = gate_phrases.rule(rule(text, run(rates={"rollouts_per_hour": 900.0}), run()))
     of_rule, _, found = said.partition(f"shop {text}: ")
 
     assert "" == of_rule
@@ -83,8 +83,8 @@ def test_rules_in_short() -> None:
     """Without what it rests on, a rule is its text, its verdict, and the estimate with its interval."""
     result = rule("tsq.mean >= -0.1 vs baseline", run(), run())
 
-    assert "shop tsq.mean >= -0.1 vs baseline: PASS of suite, +0.000 [-0.011, +0.011]" == phrases.result(result)
-    assert phrases.rule(result).startswith(phrases.result(result))
+    assert "shop tsq.mean >= -0.1 vs baseline: PASS of suite, +0.000 [-0.011, +0.011]" == gate_phrases.result(result)
+    assert gate_phrases.rule(result).startswith(gate_phrases.result(result))
 
 
 def said(phrase: Callable[[RuleResult], str], *rules: RuleResult) -> list[bool]:
@@ -101,15 +101,18 @@ def test_details() -> None:
     part = rule("tsq.mean >= -0.05 vs baseline", run(n=90), run())
     missed = rule("ttft.p50 <= 9s", run())
 
-    assert (["300", "0.011", "0.01", "4"], []) == (amounts(phrases.reason(wide)), [*wide.notes])
-    assert ["0.022", "4", "5", "0.011"] == amounts(phrases.power(wide))
-    assert ["", "", ""] == [each(wide) for each in (phrases.least_margin, phrases.p_worse, phrases.left_out_scenarios)]
-    assert (["1.000"], ["0.034"]) == (amounts(phrases.least_margin(small)), amounts(phrases.least_margin(of_population)))
-    assert "the run has no such number" == phrases.reason(nothing)
-    others = (phrases.power, phrases.least_margin, phrases.p_worse, phrases.left_out_scenarios)
+    assert (["300", "0.011", "0.01", "4"], []) == (amounts(gate_phrases.reason(wide)), [*wide.notes])
+    assert ["0.022", "4", "5", "0.011"] == amounts(gate_phrases.power(wide))
+    assert ["", "", ""] == [each(wide) for each in (gate_phrases.least_margin, gate_phrases.p_worse, gate_phrases.left_out_scenarios)]
+    assert (["1.000"], ["0.034"]) == (amounts(gate_phrases.least_margin(small)), amounts(gate_phrases.least_margin(of_population)))
+    assert "the run has no such number" == gate_phrases.reason(nothing)
+    others = (gate_phrases.power, gate_phrases.least_margin, gate_phrases.p_worse, gate_phrases.left_out_scenarios)
     assert [""] * 4 == [each(nothing) for each in others]
-    assert (["10"], True) == (amounts(phrases.left_out_scenarios(part)), "only in the baseline" in phrases.left_out_scenarios(part))
-    distance, *reliability = amounts(phrases.power(missed))
+    assert (["10"], True) == (
+        amounts(gate_phrases.left_out_scenarios(part)),
+        "only in the baseline" in gate_phrases.left_out_scenarios(part),
+    )
+    distance, *reliability = amounts(gate_phrases.power(missed))
     assert (True, ["4", "5"]) == (distance.endswith(" ms"), reliability)
 
 
@@ -120,16 +123,16 @@ def test_a_rule_that_was_decided_has_no_reason() -> None:
         for verdict, of in (("PASS", "suite"), ("INCONCLUSIVE", "suite"), ("INCONCLUSIVE", "population"))
     )
 
-    assert [False, True, True] == said(phrases.reason, decided, suite, population)
-    assert ("trials", "scenarios") == tuple(phrases.reason(each).split("more ")[1].split()[0] for each in (suite, population))
+    assert [False, True, True] == said(gate_phrases.reason, decided, suite, population)
+    assert ("trials", "scenarios") == tuple(gate_phrases.reason(each).split("more ")[1].split()[0] for each in (suite, population))
 
 
 def test_p_worse() -> None:
     """The p-value is told if it was computed, and zero is one."""
     known, zero, unknown = (made_rule("tsq.mean >= 0.5", "PASS", p_worse=p) for p in (0.04321, 0.0, None))
 
-    assert ["0.0432"] == amounts(phrases.p_worse(known))
-    assert [True, False] == said(phrases.p_worse, zero, unknown)
+    assert ["0.0432"] == amounts(gate_phrases.p_worse(known))
+    assert [True, False] == said(gate_phrases.p_worse, zero, unknown)
 
 
 def test_deterministic() -> None:
@@ -140,37 +143,37 @@ def test_deterministic() -> None:
         [asked_so], evidence([*(trial(i, 0.5 + i % 2 / 2 * (k % 2), number=k) for i in range(9) for k in (1, 2))]), {"shop": run()}
     )
 
-    found = phrases.rule(judged).partition(": ")[2]
+    found = gate_phrases.rule(judged).partition(": ")[2]
     assert ["+0.000", "-0.001", "100", "300", "300", "1.2 %"] == amounts(found)
     assert found.startswith("PASS of suite")
     assert "300 trials, deterministic; " in found
-    assert ["+0.000", "1.2 %"] == amounts(phrases.result(judged).partition(": ")[2])
+    assert ["+0.000", "1.2 %"] == amounts(gate_phrases.result(judged).partition(": ")[2])
     assert "the suite says that it is deterministic, but trials of 4 scenarios differ (1): judged as any other" in differing[0].notes
 
 
 def test_the_whole() -> None:
     """The verdict comes first, then what it was compared with and what it overrules."""
     gate = gate_result("FAIL", tests_below=1, baselines=dict.fromkeys(("shop", "bank"), BaselineRun("a", None, "")))
-    verdict, compared, overruled = phrases.gate(gate).split("; ")
+    verdict, compared, overruled = gate_phrases.gate(gate).split("; ")
 
     assert ("FAIL", "compared with a") == (verdict, compared)
     assert ["1"] == amounts(overruled)
-    assert ["PASS", "shown only: the tests decide"] == phrases.gate(gate_result("PASS", decides=False)).split("; ")
-    assert "PASS" == phrases.gate(gate_result("PASS"))
-    assert "FAIL" in phrases.gate_verdict(gate)
+    assert ["PASS", "shown only: the tests decide"] == gate_phrases.gate(gate_result("PASS", decides=False)).split("; ")
+    assert "PASS" == gate_phrases.gate(gate_result("PASS"))
+    assert "FAIL" in gate_phrases.gate_verdict(gate)
 
 
 def test_scenarios_that_got_worse() -> None:
     """A claim has the score before and now, and its p-value; a ranking has no p-value."""
     result, suspect = made_rule("tsq.mean >= -0.05 vs baseline", "FAIL"), Suspect("b-17", 0.9, 0.0, 0.001084, claimed=True)
 
-    name, change = phrases.change(result, suspect)
-    *same, p = spans(phrases.claim(result, suspect))
+    name, change = gate_phrases.change(result, suspect)
+    *same, p = spans(gate_phrases.claim(result, suspect))
     assert [name, change] == same
     assert Code("b-17", "scenario") == name
     assert (["0.900", "0.000"], ["0.00108"]) == (amounts(change), amounts(p))
     assert plain(change).startswith(" tsq ")
-    assert ["1.000", "0.000"] == amounts(phrases.fall(replace(suspect, base=1.0)))
+    assert ["1.000", "0.000"] == amounts(gate_phrases.fall(replace(suspect, base=1.0)))
 
 
 def test_what_became_of_a_rule() -> None:
@@ -178,9 +181,9 @@ def test_what_became_of_a_rule() -> None:
     failed = made_rule("x", "FAIL", -0.1, low=-0.15, high=-0.05)
     open_one = made_rule("x", "INCONCLUSIVE", reason="the timings are of a saturated client")
 
-    assert "FAIL: -0.1 [-0.15, -0.05]" == phrases.found(failed)
-    assert "INCONCLUSIVE: nothing measured; the timings are of a saturated client" == phrases.found(open_one)
-    assert "PASS: 0" == phrases.found(made_rule("x", "PASS", 0.0))
+    assert "FAIL: -0.1 [-0.15, -0.05]" == gate_phrases.found(failed)
+    assert "INCONCLUSIVE: nothing measured; the timings are of a saturated client" == gate_phrases.found(open_one)
+    assert "PASS: 0" == gate_phrases.found(made_rule("x", "PASS", 0.0))
 
 
 @pytest.mark.parametrize(
@@ -192,5 +195,5 @@ def test_rounds(ran: int, stands: bool, numbers: list[str]) -> None:
     """It is said after how many of the rounds the verdict stands, and what that saved, or where they were broken off."""
     rounds = RoundsResult(ran=ran, most=5, stands=stands, saved=300 if stands else 0, looks=())
 
-    assert numbers == amounts(phrases.rounds_of_trials(rounds))
-    assert ["PASS", phrases.rounds_of_trials(rounds)] == phrases.gate(gate_result("PASS"), rounds).split("; ")
+    assert numbers == amounts(gate_phrases.rounds_of_trials(rounds))
+    assert ["PASS", gate_phrases.rounds_of_trials(rounds)] == gate_phrases.gate(gate_result("PASS"), rounds).split("; ")

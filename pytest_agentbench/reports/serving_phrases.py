@@ -1,0 +1,276 @@
+"""The words of how fast a backend served, of how far the timings can be trusted, and of what servers say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.chosen_window import WindowSummary
+from pytest_agentbench.metrics.goodput import GoodputSummary
+from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts
+from pytest_agentbench.metrics.slow_calls import SlowCall
+from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
+from pytest_agentbench.metrics.windows import InFlight
+from pytest_agentbench.records import ERROR_KINDS
+from pytest_agentbench.reports.document import Code, Text
+from pytest_agentbench.reports.numbers import number, percent, seconds_text
+from pytest_agentbench.stats.percentiles import HIGH, needed
+
+ENOUGH = 3  # looks in the time of the calls; of fewer no mean and no peak is told
+
+#: Who had the time of rollouts.
+PARTS = {
+    "decoding": "decoding",
+    "first_token": "waiting for the first token",
+    "tools": "tools",
+    "client_queue": "client queue",
+    "roles": "other roles",
+    "judge": "judge",
+    "agent": "agent",
+}
+
+DEFINITIONS: Text = (
+    "TTFT: last request byte sent to first content, reasoning or tool-call text. ITL: gaps between output events, pooled. ",
+    "TPOT: (last - first) / (tokens - tokens of the first event) per call. Client queue: from the agent's call to the send. ",
+    *("Stamps ", Code("user"), " are taken in the tap's process, ", Code("kernel"), " at the receipt of the packet."),
+)
+
+INTERVALS = (
+    "In brackets: 95 % intervals from order statistics, as if the values were independent. "
+    "Calls of one scenario and gaps of one stream are not, so the intervals are too narrow."
+)
+
+SLOW_CALLS: Text = (
+    *("Times are milliseconds, then tokens. ", Code("agentbench show RUN --profile", "command")),
+    " says why, and has the agents' call tree, concurrency spikes, and what prompts share.",
+)
+
+NO_LATENCIES = "No LLM call was measured, so there are no latencies."
+
+CACHED = "of the prompt tokens were found there"
+
+NEVER = "never"
+
+ADJUSTED = "TTFT, failed calls as never"
+
+#: Metrics of a session that have a place of their own in reports, or none, as LLM calls/min. `throughput` lists all others.
+NAMED_METRICS = (
+    *("output_tokens_per_s", "rollouts_per_hour", "calls_per_minute", "speedup"),
+    *("prefix_cache_hit_ratio", "call_prefix_cache_hit_ratio", "goodput_per_s"),
+)
+
+
+def failed_of_all(performance: PerformanceSummary) -> str:
+    """`9 of 15 LLM calls failed: 9 cut`; empty if none did."""
+    return _failures(performance, " failed")
+
+
+def _failures(performance: PerformanceSummary, verb: str) -> str:
+    failed = sum(performance.failed_calls.values())
+    kinds = ", ".join(f"{amount} {kind}" for kind, amount in performance.failed_calls.items())
+    return f"{failed} of {performance.calls} LLM calls{verb}: {kinds}" if failed else ""
+
+
+def time_of(part: str, of_time: PartOfTime) -> str:
+    """`64.9 % of the rollouts' time went to decoding`."""
+    return f"{percent(of_time.share)} of the rollouts' time went to {PARTS[part]}"
+
+
+def timing_verdict(stopwatch: Stopwatch) -> str:
+    """The stopwatch's verdict on itself, and what it means for gates."""
+    if stopwatch.verdict is None:
+        return "no verdict: no call was measured"
+    return str(stopwatch.verdict) + (", timing gates are INCONCLUSIVE" if stopwatch.verdict == SATURATED else "")
+
+
+def timing(stopwatch: Stopwatch) -> str:
+    """How far the timings can be trusted and what to do about it, the verdict first; without figures."""
+    return ": ".join(filter(None, (timing_verdict(stopwatch), "; ".join(stopwatch.reasons))))
+
+
+def timing_of_run(stopwatch: Stopwatch) -> str:
+    """`timings: warn: ...`."""
+    return f"timings: {timing(stopwatch)}"
+
+
+def timing_trouble(stopwatch: Stopwatch) -> str:
+    """Whether the timings are of use at all, and where to read more."""
+    what = "this machine could not keep up" if stopwatch.verdict == SATURATED else "not all of them are usable"
+    return f"{stopwatch.verdict}: {what}, see report.md"
+
+
+def timing_evidence(stopwatch: Stopwatch) -> str:
+    """What the verdict on the timings stands on; empty if nobody knows."""
+    if stopwatch.clean_share is None:
+        return ""
+    facts = [f"{percent(stopwatch.clean_share)} of the stamps clean"]
+    if stopwatch.late_share:
+        facts.append(f"{percent(stopwatch.late_share)} shared because they were read late")
+        facts.append(f"those of {percent(stopwatch.late_calls_share)} of the calls")
+    if stopwatch.read_lag_ms is not None:
+        facts.append(f"read lag p99 {stopwatch.read_lag_ms:.2f} ms")
+    if stopwatch.client_queue_ms is not None:
+        facts.append(f"client queue p99 {stopwatch.client_queue_ms:.1f} ms")
+    shares = (("tap", stopwatch.tap_cpu), ("pool", stopwatch.pool_cpu))
+    facts += [f"{name} at most {percent(share)} of a core" for name, share in shares if share is not None]
+    return ", ".join(facts)
+
+
+def calls(performance: PerformanceSummary) -> str:
+    """The calls behind the numbers."""
+    failed = ", ".join(f"{amount} {kind}" for kind, amount in performance.failed_calls.items())
+    all_calls = f"{performance.calls} LLM calls{f' ({failed})' if failed else ''} in {performance.span_s:.1f} s"
+    sources, stamps = (", ".join(names) or "none" for names in (performance.token_sources, performance.stamps))
+    return f"{all_calls}, token counts from {sources}, stamps: {stamps}"
+
+
+def failed_calls(performance: PerformanceSummary) -> str:
+    """`9 of 15 LLM calls: 9 cut`; empty if none failed."""
+    return _failures(performance, "")
+
+
+def failed_kind(kind: str, amount: int) -> str:
+    """`9 cut: the stream ended before its end mark`: failed calls of a kind, with what the kind means."""
+    return f"{amount} {kind}: {ERROR_KINDS.get(kind, 'unknown')}"
+
+
+def high_latency(p90: float | None) -> str:
+    """`p90 12.0 ms`; empty if too few calls were measured."""
+    return "" if p90 is None else f"p90 {number(p90)} ms"
+
+
+def tokens_and_calls(performance: PerformanceSummary) -> str:
+    """`12,345 tokens of 62 calls in 1.1 s`."""
+    return f"{performance.output_tokens:,} tokens of {performance.calls:,} calls in {performance.span_s:.1f} s"
+
+
+def in_flight(performance: PerformanceSummary) -> str:
+    """`in flight 8 peak, 7.8 mean`: rollouts."""
+    flight = performance.rollouts_in_flight or InFlight(0, 0.0)
+    return f"in flight {flight.peak} peak, {flight.mean:.1f} mean"
+
+
+def throughput(performance: PerformanceSummary) -> str:
+    """How much was served."""
+    rates = {name: performance.number(name) for name in registry.rates()}
+    ratio, of_calls = rates["prefix_cache_hit_ratio"], rates["call_prefix_cache_hit_ratio"]
+    speedup = "" if rates["speedup"] is None else f" ({rates['speedup']:.2f} times the mean of a call)"
+    others = [metric for name, metric in registry.rates().items() if name not in NAMED_METRICS and rates[name] is not None]
+    return (
+        f"{number(rates['output_tokens_per_s'])} output tok/s{speedup}, {number(rates['rollouts_per_hour'], 0)} rollouts/h, "
+        f"{''.join(f'{number(rates[each.name], each.digits)} {each.title}, ' for each in others)}"
+        f"prefix cache hit ratio {'unknown' if ratio is None else f'{ratio:.2f} ({of_calls:.2f} mean of calls)'}, "
+        f"{in_flight(performance)}"
+    )
+
+
+def steady(performance: PerformanceSummary) -> str:
+    """Rates of the time in which the concurrency asked for was there."""
+    rates = performance.steady
+    windows = (("rollouts", rates.rollouts), ("calls", rates.calls))
+    return "; ".join(_steady(window, f"90 % of {rates.asked} {name} in flight") for name, window in windows)
+
+
+def _steady(window: SteadyCalls | None, what: str) -> str:
+    if window is None:
+        return f"never {what}"
+    per_hour = f", {number(window.rollouts_per_hour, 0)} rollouts/h" if isinstance(window, SteadyRollouts) else ""
+    rates = f"{number(window.output_tokens_per_s)} output tok/s{per_hour}"
+    return f"{rates} in the {seconds_text(window.seconds)} ({percent(window.share)}) with {what}"
+
+
+def chosen_window(window: WindowSummary) -> str:
+    """Rates of the window that the user chose, or that there is nothing in it."""
+    ends = f"{window.start_s:g} s" + (" on" if window.end_s is None else f" to {window.end_s:g} s")
+    if not window.seconds:
+        return f"nothing was measured from {ends} after the first call: the run was over {window.run_s:.1f} s after it"
+    if not window.calls:
+        return f"no LLM call was sent from {ends} after the first one, in {seconds_text(window.seconds)}"
+    failed = f" ({window.failed_calls} failed)" if window.failed_calls else ""
+    measured = window.metrics
+    rates = f"{number(measured['output_tokens_per_s'])} output tok/s, {number(measured['rollouts_per_hour'], 0)} rollouts/h"
+    all_calls = f"{number(measured['calls_per_minute'])} LLM calls/min, {window.calls} LLM calls{failed}"
+    return f"{rates}, {all_calls} in the {seconds_text(window.seconds)} from {ends} after the first call"
+
+
+def goodput(value: GoodputSummary) -> str:
+    """How many calls met all objectives."""
+    objectives = ", ".join(f"{name} <= {limit:g} ms" for name, limit in value.slo_ms.items())
+    of = value.good_calls + value.bad_calls
+    missed = ", ".join(f"{amount} {name}" for name, amount in value.missed.items() if amount)
+    return (
+        f"{value.good_calls} of {of} calls good ({percent(value.attainment)}), "
+        f"{number(value.goodput_per_s, 2)} good calls/s under {objectives}"
+        f"{f'; missed: {missed}' if missed else ''}"
+        f"{f'; {unknown} could not be judged' if (unknown := value.unknown_calls) else ''}"
+    )
+
+
+def split(value: Mapping[str, PartOfTime]) -> str:
+    """Who had the time of the rollouts."""
+    return ", ".join(f"{title} {percent(value[part].share)}" for part, title in PARTS.items() if part in value)
+
+
+def few_values(performance: PerformanceSummary) -> str:
+    """Why a table of latencies has dashes; empty if it has none."""
+    tables = [table for table in performance.latencies.values() if table]
+    if all(getattr(table, f"p{q}") is not None for table in tables for q in HIGH):
+        return ""
+    return f"A dash is too few values: {', '.join(f'p{q} needs {needed(q)}' for q in HIGH if q != 50)}."
+
+
+def call_place(call: SlowCall) -> str:
+    """`2 of 4, attempt 2`: which call of its attempt it was."""
+    return f"{call.number} of {call.of}" + f", attempt {call.attempt}" * (call.attempt > 1)
+
+
+def server_cache(serving: ServingSummary) -> str:
+    """`prefix cache hit ratio 0.92 (vllm:prefix_cache_hits_total), 3 preemptions`."""
+    found = serving.prefix_cache
+    ratio = "unknown" if found.hit_ratio is None else f"{found.hit_ratio:.2f} ({found.source})"
+    preemptions = "" if serving.preemptions is None else f", {serving.preemptions:.0f} preemptions"
+    return f"prefix cache hit ratio {ratio}{preemptions}"
+
+
+def server_load(serving: ServingSummary) -> str:
+    """KV cache and requests, or that there were too few samples to say."""
+    if serving.rounds < ENOUGH:
+        return f"KV cache and requests: {_too_short(serving.rounds, serving.every_s)}"
+    usage = serving.kv_usage
+    used = "unknown" if usage.max is None else f"{percent(usage.mean)} mean, {percent(usage.max)} peak"
+    return f"KV cache {used}; requests: running {_load(serving.running)}, waiting {_load(serving.waiting)}"
+
+
+def sampling_gap(serving: ServingSummary) -> str:
+    """How long nobody sampled the servers."""
+    return f"up to {serving.longest_gap_s:.1f} s without a look, which should come every {serving.every_s:g} s"
+
+
+def counter_resets(serving: ServingSummary) -> str:
+    """`counters fell 2 times: something was started again`; empty if none fell."""
+    return f"counters fell {serving.resets} times: something was started again" if serving.resets else ""
+
+
+def gpu(use: GpuUse, every_s: float) -> str:
+    """`40,000 of 81,559 MiB at most, 93.1 % busy, 512 W mean`, or that there were too few samples to say."""
+    if use.looks < ENOUGH:
+        return _too_short(use.looks, every_s)
+    busy = "unknown how" if use.sm_percent_mean is None else f"{use.sm_percent_mean:.1f} %"
+    watts = "power unknown" if use.power_w_mean is None else f"{number(use.power_w_mean, 0)} W mean"
+    return f"{use.used_mib_max:,} of {use.total_mib:,} MiB at most, {busy} busy, {watts}"
+
+
+def samples(serving: ServingSummary) -> str:
+    """How many samples the numbers of servers are from, and where those are."""
+    return f"From {serving.looks} looks, all of which are in samples.jsonl beside this file."
+
+
+def _too_short(looks: int, every_s: float) -> str:
+    """Why nothing is told of what changes from look to look."""
+    times = f"{looks} look{'s' * (looks != 1)}" if looks else "no look"
+    return f"too short to sample, {times} in the time of the calls (one comes every {every_s:g} s)"
+
+
+def _load(load: Gauge) -> str:
+    return "unknown" if load.max is None else f"{number(load.mean)} mean {load.max:.0f} peak"

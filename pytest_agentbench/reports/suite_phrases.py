@@ -1,0 +1,349 @@
+"""The words of what a suite measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.answers import AnswersSummary
+from pytest_agentbench.metrics.drafts import DraftsSummary
+from pytest_agentbench.metrics.efficiency import Efficiency
+from pytest_agentbench.metrics.registry import Metric
+from pytest_agentbench.metrics.roles import RoleUse
+from pytest_agentbench.records import Scale
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Code, Text
+from pytest_agentbench.reports.failure_section import brief
+from pytest_agentbench.reports.numbers import count, percent, significant
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.results import Mean, Passes, QuarantineResult, RetriedMeans, ScorerFailure, SuiteResult, WorstScore
+from pytest_agentbench.runs.tasks import TaskFailure, TasksSummary
+from pytest_agentbench.runs.triage import Confusion, ToolMistakes, Triage
+from pytest_agentbench.stats.pass_rates import PassRate
+
+BY_HAND = "hand"  # the source of labels that somebody has read
+
+MEANS_WITH_QUARANTINED = "Means are with the scenarios in quarantine."
+
+MEANS_OF_TRIALS = "Commands, tokens and seconds are means of the agent's trials."
+
+SERVING_CALLS = "Serving metrics are of calls that reached the backend under test. Those to other endpoints, and judges', are here alone."
+
+
+def ended_badly(suite: SuiteResult) -> str:
+    """`not all rollouts ended well: 3 limit`; empty if all did."""
+    bad = {status: amount for status, amount in suite.rollouts.items() if status != "ok" and amount}
+    return f"not all rollouts ended well: {statuses(bad)}" if bad else ""
+
+
+def most_confused(triage: Triage) -> Text:
+    """`most confused: get_balance instead of get_history 7 times`; empty if no tool was taken for another."""
+    return ("most confused: ", *confusion(triage.confused[0])) if triage.confused else ""
+
+
+def worst_tool(triage: Triage) -> Text:
+    """`the tool with the most mistakes: get_balance, which 31 of 40 rollouts did not call`."""
+    return ("the tool with the most mistakes: ", *tool(triage.tools[0])) if triage.tools else ""
+
+
+def commonest_failure(tasks: TasksSummary) -> Text:
+    """`the most frequent way to fail: limit: iterations: 4 rollouts, for example ...`; empty if every task was solved."""
+    return ("the most frequent way to fail: ", *task_failure(tasks.failures[0])) if tasks.failures else ""
+
+
+def flips(passes: Passes | None) -> Text:
+    """`trials of 2 scenarios do not agree whether it passes: a, b`, those nearest to a coin's toss first; empty if all agree."""
+    mixed = [each for each in (passes.scenarios if passes else ()) if each.passed]
+    if not mixed:
+        return ""
+    nearest = sorted(mixed, key=lambda each: (abs(each.passed / each.trials - 0.5), each.scenario))
+    named = _listed([Code(each.scenario, "scenario") for each in nearest[: phrases.NAMED]])
+    others = (" and others",) if len(mixed) > phrases.NAMED else ()
+    return (f"trials of {count(len(mixed), 'scenario')} do not agree whether it passes: ", *named, *others)
+
+
+def _listed(names: Sequence[Code]) -> tuple[str | Code, ...]:
+    """Names with commas between them."""
+    return tuple(part for name in names for part in (", ", name))[1:]
+
+
+def dataset(suite: SuiteResult) -> str:
+    """One line on what was run, so that nobody takes one data set for another."""
+    data = suite.dataset
+    left = "".join(f", {amount} {what} left out" for what, amount in data.left_out.items())
+    return f"{data.name}: {data.size} scenarios{left}, labels: {data.label_source}, sha256 {data.sha256[:12] or 'unknown'}"
+
+
+def statuses(rollouts: Mapping[str, int]) -> str:
+    """`97 ok, 3 limit`; what did not happen is left out."""
+    return ", ".join(f"{amount} {status}" for status, amount in rollouts.items() if amount) or "none"
+
+
+def rollouts(suite: SuiteResult) -> str:
+    """`100 rollouts, all ok`, or `100 rollouts: 97 ok, 3 limit; labels: heuristic-v1`."""
+    total = sum(suite.rollouts.values())
+    how = "all ok" if total and total == suite.rollouts["ok"] else statuses(suite.rollouts)
+    source = suite.dataset.label_source
+    labels = "" if source == BY_HAND else f"; labels: {source}"
+    return f"{total} rollout{'s' * (total != 1)}{',' if how == 'all ok' else ':'} {how}{labels}"
+
+
+def retried(suite: SuiteResult) -> str:
+    """Whether rollouts that were tried again score like the others; empty if none was."""
+    if not suite.retried:
+        return ""
+    found = [_retried_mean(name, means) for name, means in suite.retried_scores.items() if means.retried]
+    return ": ".join(filter(None, [f"{suite.retried} tried more than once", ", ".join(found)]))
+
+
+def _retried_mean(name: str, means: RetriedMeans) -> str:
+    return f"{name} {phrases.mean(means.retried)} against {phrases.mean(means.others)} of the others"
+
+
+def mean_of(value: Mean | None) -> str:
+    """`mean, 95 % interval of the suite over 100 scenarios`: what a mean is over."""
+    if value is None:
+        return ""
+    together = f" in {value.clusters} cluster{'s' * (value.clusters != 1)}" if value.clusters < value.scenarios else ""
+    scenarios = f"{value.scenarios} scenario{'s' * (value.scenarios != 1)}{together}"
+    return f"mean over {scenarios}, no interval" if value.low is None else f"mean, 95 % interval of the {value.of} over {scenarios}"
+
+
+def score(value: Mean | None) -> str:
+    """`0.612 [0.571, 0.653] mean, 95 % interval of the suite over 100 scenarios`."""
+    if value is None:
+        return "not measured"
+    return f"{value.value:.3f} {mean_of(value)}" if value.low is None else f"{phrases.mean(value)} {mean_of(value)}"
+
+
+def evaluable(value: Mean | None) -> str:
+    """`0.612 [0.571, 0.653] over evaluable rollouts only`."""
+    return "no evaluable rollout" if value is None else f"{phrases.mean(value)} over evaluable rollouts only"
+
+
+def agent_errors(suite: SuiteResult) -> str:
+    """What an agent's error counts as in the means over all, and what the intervals are over."""
+    counted = {name: each.worst for name, each in suite.scales.items() if each.worst is not None}
+    left_out = [name for name in suite.scales if name not in counted]
+    values = {f"{value:g}" for value in counted.values()}
+    if not left_out and len(values) == 1:
+        errors = f"an agent's error counts as {values.pop()}, the worst value"
+    else:
+        parts = [f"as {value:g} in {name}" for name, value in counted.items()]
+        sentences = [f"an agent's error counts as the worst value, {', '.join(parts)}"] if parts else []
+        sentences += [f"agent errors are left out of {', '.join(left_out)}, without a worst value"] if left_out else []
+        errors = "; ".join(sentences)
+    return f"Over all: {errors}; an infra_error is left out. Intervals are over scenarios; trials of one scenario are averaged first."
+
+
+def passes(value: Passes, of: Scale) -> str:
+    """`0.812 [0.771, 0.853] of the trials, those with tsq >= 0.5; pass@3 0.9 [0.8, 1.0], pass^3 0.5 [0.4, 0.6]; 95 % intervals`."""
+    first = f"{phrases.mean(value.pass_all[0])} of the trials, those with {value.score} {of.sign} {value.floor:g}"
+    last = ((False, value.pass_at[-1]), (True, value.pass_all[-1]))
+    rates = [f"{PassRate(every, each.k).name} {phrases.mean(each)}" for every, each in last if each.k > 1]
+    return f"{'; '.join(filter(None, (first, ', '.join(rates))))}; 95 % intervals"
+
+
+def always_passed(value: Passes, left: int) -> str:
+    """`7 scenarios passed in all of their trials; 3 more are in run.json`; empty if there are neither."""
+    always = [f"{count(value.always, 'scenario')} passed in all of their trials"] if value.always else []
+    return "; ".join([*always, *([f"{left} more are in run.json"] if left > 0 else [])])
+
+
+def efficiency(value: Efficiency) -> str:
+    """What the scores of a suite took, as far as it is known; empty if nothing is."""
+    known = {metric: each for metric in registry.efficiency().values() if (each := value.metrics[metric.name]) is not None}
+    return ", ".join(f"{metric.title} {significant(each)}{_currency(metric, value)}" for metric, each in known.items())
+
+
+def _currency(metric: Metric, value: Efficiency) -> str:
+    return f" {value.currency}" if metric.money else ""
+
+
+def costs(value: Mapping[str, float | None]) -> str:
+    """`1.25 USD`; empty if nobody said what tokens cost."""
+    return ", ".join(f"unknown, in {currency}" if cost is None else f"{significant(cost)} {currency}" for currency, cost in value.items())
+
+
+def costs_of_all(value: Mapping[str, float | None]) -> str:
+    """`1.25 USD, all suites together`; empty if nobody said what tokens cost."""
+    return f"{costs(value)}, all suites together" if value else ""
+
+
+def judged(value: AnswersSummary, without: int) -> str:
+    """`by Wilson; 12 questions, 8 of 12 answers by the judge`; `without` a score are answers whose scorer or judge failed."""
+    left = f"; {without} without a score, for the scorer or its judge failed" if without else ""
+    return f"interval by Wilson; {value.questions:,} questions, {value.judged:,} of {value.answers:,} answers by the judge{left}"
+
+
+def confidence(value: AnswersSummary) -> str:
+    """`of 12 answers that are 0.383 sure in the mean, 1 bin`; without an error, that no answer says how sure it is."""
+    if value.calibration_error is None or value.confidence is None:
+        return "no answer says how sure it is"
+    return f"of {value.confident:,} answers that are {value.confidence:.3f} sure in the mean, {count(value.bins, 'bin')}"
+
+
+def drafts(value: DraftsSummary) -> str:
+    """How many drafts agents made, and how many rollouts have an accepted one."""
+    each = value.drafts / value.rollouts
+    accepted = f"{value.accepted} ({percent(value.accepted / value.rollouts)}) with an accepted one"
+    return f"{value.drafts} of {value.rollouts} rollouts ({each:.2f} each), {accepted}"
+
+
+def draft_score(value: DraftsSummary, name: str) -> str:
+    """`tsq 0.500 of the first drafts, 0.600 of the chosen ones`."""
+    means = value.scores[name]
+    return f"{name} {means.first:.3f} of the first drafts, {means.chosen:.3f} of the chosen ones"
+
+
+def quarantined_count(suite: SuiteResult) -> str:
+    """`2 of 100 scenarios, in no gate`; empty if there are none."""
+    entries = len(suite.quarantined)
+    return f"{entries} of {suite.dataset.size} scenarios, in no gate" if entries else ""
+
+
+def quarantined(suite: SuiteResult) -> str:
+    """Scenarios that the gate leaves out, who answers for them, and how they did; empty if there are none."""
+    parts = [f"{each.scenario} ({each.owner}, until {each.expires}; {quarantine_tests(each)})" for each in suite.quarantined]
+    return f"{quarantined_count(suite)}: {', '.join(parts)}" if parts else ""
+
+
+def quarantine_tests(entry: QuarantineResult) -> str:
+    """`2 of 3 tests passed`."""
+    return f"{entry.passed} of {count(entry.tests, 'test')} passed"
+
+
+def unsupported_count(suite: SuiteResult) -> str:
+    """`2 of 80 tasks ask for what is not supported`; empty if there are none."""
+    return f"{len(suite.unsupported)} of {suite.dataset.size} tasks ask for what is not supported" if suite.unsupported else ""
+
+
+def unsupported(suite: SuiteResult) -> str:
+    """Tasks that were skipped for what they ask for; empty if there are none."""
+    return f"{len(suite.unsupported)} of {suite.dataset.size} tasks: {', '.join(suite.unsupported)}" if suite.unsupported else ""
+
+
+def faulty(triage: Triage) -> str:
+    """`63 of 100 rollouts have a mistake, some of them several: missing call 40, bad argument 31`."""
+    some = ", some of them several" if sum(each.rollouts for each in triage.kinds) > triage.faulty else ""
+    return f"{triage.faulty} of {triage.rollouts} rollouts ha{'s' if triage.faulty == 1 else 've'} a mistake{some}: {mistakes(triage)}"
+
+
+def mistakes(triage: Triage) -> str:
+    """`missing call 40, bad argument 31, wrong tool 12`."""
+    return ", ".join(f"{each.kind} {each.rollouts}" for each in triage.kinds)
+
+
+def mistake_share(amount: int, total: int) -> str:
+    """`9, 90.0 %`."""
+    return f"{amount}, {percent(amount / total)}"
+
+
+def examples(ids: Sequence[str], detail: str) -> Text:
+    """`a, b, c: no get_rate`."""
+    names = _listed([Code(each, "scenario") for each in ids])
+    return (*names, ": ", Code(detail)) if detail else names
+
+
+def confusion(value: Confusion) -> tuple[str | Code, ...]:
+    """`get_balance instead of get_history 7 times`."""
+    times = f" {value.rollouts} times" if value.rollouts > 1 else " once"
+    return Code(value.actual), " instead of ", Code(value.expected), times
+
+
+def tool(value: ToolMistakes) -> tuple[str | Code, ...]:
+    """`get_balance, which 31 of 40 rollouts did not call, 2 called unasked, 5 gave wrong arguments`."""
+    parts = [f"{value.missing} of {value.expected} rollouts did not call"] * bool(value.missing)
+    parts += [f"{value.unexpected} called unasked"] * bool(value.unexpected)
+    parts += [f"{value.bad_arguments} gave wrong arguments"] * bool(value.bad_arguments)
+    return Code(value.tool), f", which {', '.join(parts)}"
+
+
+def tools(names: Sequence[str]) -> Text:
+    """Names of tools; `none` of none."""
+    return Code(", ".join(names) or "none")
+
+
+def worst(value: WorstScore) -> str:
+    """`banking-010 0.000 "Bees don't mind paperwork"`."""
+    question = f' "{value.question}"' if value.question else ""
+    return f"{value.id} {value.score:.3f}{question}"
+
+
+def worst_tools(value: WorstScore) -> str:
+    """`expected find_item, order_item; actual find_item`."""
+    expected, actual = (", ".join(names) or "none" for names in (value.expected_tools, value.actual_tools))
+    return f"expected {expected}; actual {actual}"
+
+
+def scenarios_left(shown: int, total: int) -> str:
+    """`The worst 200; 40 more are in run.json.`; empty if all are shown."""
+    return f"The worst {shown}; {total - shown} more are in run.json." if total > shown else ""
+
+
+def spreadsheet(run: Run) -> Text:
+    """How the scores of each trial are written as CSV."""
+    command = Code(f"agentbench export {run.id} --as csv", "command")
+    return "For a spreadsheet, each trial with the parts of its scores: ", command, " writes scores.csv."
+
+
+def scorer_failure(value: ScorerFailure) -> str:
+    """`3 rollouts: scorer mistakes failed: ValueError: no label (scorers.py:12), first in banking-003`."""
+    return f"{count(value.rollouts, 'rollout')}: scorer {value.score} failed: {brief(value.error)}, first in {value.first}"
+
+
+def more_causes(amount: int) -> str:
+    """`and 2 more causes, see report.md`; empty if all are shown."""
+    return f"and {count(amount, 'more cause')}, see report.md" if amount > 0 else ""
+
+
+def tasks(value: TasksSummary) -> str:
+    """`3 of 5 tasks solved in all verified trials, 1 in some of them, 1 in none`."""
+    total = len(value.tasks)
+    always, never = sum(each.solved == each.trials for each in value.tasks), sum(each.solved == 0 for each in value.tasks)
+    parts = [f"{always} of {total} tasks solved in all verified trials", f"{never} in none"]
+    if some := total - always - never:
+        parts.insert(1, f"{some} in some of them")
+    return ", ".join(parts)
+
+
+def task_failure(value: TaskFailure) -> tuple[str | Code, ...]:
+    """`limit: iterations, first failed: test_port: 4 rollouts, for example fix-permissions`."""
+    check = f", first failed: {value.check}" if value.check else ""
+    return f"{value.end}{check}: {count(value.rollouts, 'rollout')}, for example ", Code(value.examples[0], "scenario")
+
+
+def tasks_left(left: int) -> str:
+    """What the table of tasks shows, and how to read it."""
+    return f"The lowest rewards first{f'; {left} more tasks are in run.json' if left > 0 else ''}. {MEANS_OF_TRIALS}"
+
+
+def solved(amount: int, trials: int) -> str:
+    """`2 of 3`."""
+    return f"{amount} of {trials}"
+
+
+def role(use: RoleUse) -> str:
+    """What the calls of a role took."""
+    failed = f" ({sum(use.failed_calls.values())} failed)" if use.failed_calls else ""
+    cost = f", {text}" if (text := role_cost(use)) else ""
+    timed = "all of it" if use.measured == use.calls else f"{use.measured} calls" if use.measured else "none of it"
+    tokens = f"{use.prompt_tokens:,} + {use.output_tokens:,} tokens"
+    return f"{use.calls} calls{failed}, {tokens}, {use.seconds:.1f} s{cost}, {timed} in the timings of calls"
+
+
+def role_cost(use: RoleUse) -> str:
+    """`0.0123 USD`; empty without prices."""
+    return costs({use.currency: use.cost}) if use.currency else ""
+
+
+def role_endpoints(use: RoleUse) -> Text:
+    """`the backend`, and the addresses of other endpoints."""
+    own = ("the backend",) if use.measured or not use.endpoints else ()
+    others = _listed([Code(each) for each in use.endpoints])
+    return (*own, *((", ",) if own and others else ()), *others)
+
+
+def role_tokens(use: RoleUse) -> str:
+    """`3,916 (2,000 cached) + 336`."""
+    return f"{use.prompt_tokens:,} ({use.cached_tokens:,} cached) + {use.output_tokens:,}"
