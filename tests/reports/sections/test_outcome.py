@@ -64,7 +64,7 @@ def test_failed_tests() -> None:
     found = report(run, Level.SUMMARY)
 
     rows = table(part(found, "Outcome", "Failed tests, the lowest scores first"))
-    assert [99, *range(1, SHOWN)] == [int(test.id[-3:-1]) for test, _ in rows]
+    assert [99, *range(1, SHOWN)] == [int(test[-3:-1]) for test, _ in rows]
     assert [(2,)] == said(found, phrases.more)
     assert [(run,)] == said(report(run, Level.FIRST_PAGE), phrases.tests)
     assert part(report(QUIET), "Outcome", "Failed tests, the lowest scores first") is None
@@ -75,7 +75,7 @@ def test_tests_that_could_not_be_measured() -> None:
     run = run_with(failure(1, "error", status="infra_error"), failure(2, "error", status="ok"), failure(3, "error", status="infra_error"))
     lost, other = (part(report(run, Level.SUMMARY), "Outcome", f"Not measured: {status}") for status in ("infra_error", "error"))
 
-    assert ([1, 3], [2]) == tuple([int(test.id[-3:-1]) for test, _ in table(each)] for each in (lost, other))
+    assert ([1, 3], [2]) == tuple([int(test[-3:-1]) for test, _ in table(each)] for each in (lost, other))
 
 
 def test_what_did_not_happen_is_not_told() -> None:
