@@ -9,18 +9,17 @@ from typing import Any
 from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import (
     AnyBlock,
-    Bullets,
     Code,
     Document,
     Fact,
     Finding,
     Level,
     Measure,
-    Note,
     Section,
     Table,
     TableCell,
     Text,
+    contents,
     plain,
 )
 from pytest_agentbench.reports.sections import document
@@ -49,13 +48,14 @@ def said(report: Document, phrase: Callable[..., Any]) -> list[tuple[Any, ...]]:
 
 def findings(report: Document) -> Iterator[Finding]:
     """Yields every finding of a report."""
-    blocks = [*([report.headline] if report.headline else []), *report.blocks()]
-    yield from (each for block in blocks for each in _contents(block) if isinstance(each, Finding))
+    headline = report.headline.content if report.headline else None
+    yield from [headline] if isinstance(headline, Finding) else []
+    yield from (each for section in report.sections for each in section.findings())
 
 
 def texts(report: Document) -> list[Text]:
     """Returns the texts that a report has as they are, from top to bottom: notes of other programs, and fixed sentences."""
-    return [each for block in report.blocks() for each in _contents(block) if isinstance(each, str | tuple | Code)]
+    return [each for block in report.blocks() for each in contents(block) if isinstance(each, str | tuple | Code)]
 
 
 def facts(report: Document, label: str) -> list[Fact]:
@@ -112,14 +112,3 @@ def _value(cell: TableCell) -> Any:
     if not isinstance(cell, Finding):
         return cell.text if isinstance(cell, Code) else cell
     return cell.values[0] if len(cell.values) == 1 else cell.values
-
-
-def _contents(block: AnyBlock) -> tuple[Any, ...]:
-    match block:
-        case Fact() | Note():
-            return (block.content,)
-        case Bullets():
-            return block.items
-        case Table():
-            return tuple(cell for row in block.rows for cell in row)
-    return ()

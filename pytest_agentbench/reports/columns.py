@@ -1,11 +1,17 @@
-"""Text in the columns of a terminal: how many it takes, cut to so many, or folded into several lines."""
+"""Texts and tables in the columns of a terminal: how many they take, cut to so many, or folded into several lines."""
 
 from __future__ import annotations
 
+import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.reports.document import Column, Finding, Table, TableCell, plain
+from pytest_agentbench.reports.numbers import number
+
+GAP = "  "  # between the columns of a table
 DOTS = "..."  # for what is left out
 
 
@@ -33,3 +39,44 @@ def fold(text: str, width: int) -> Iterator[str]:
             longer = word
         line = longer
     yield line
+
+
+def table_lines(table: Table, width: int = sys.maxsize) -> Iterator[str]:
+    """Yields a table; if its columns do not fit beside each other, in several parts, each of which begins with the same columns.
+
+    Rows without a value are left out of a part. The first column is cut if not even one other column fits beside it.
+    """
+    header = [one_line(column.title) for column in table.columns]
+    rows = [[one_line(cell_text(cell, column)) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
+    widths = [max(map(columns, texts)) for texts in zip(header, *rows, strict=True)]
+    others = sum(widths[1 : table.repeated]) + max(widths[table.repeated :], default=0) + len(GAP) * table.repeated
+    widths[0] = min(widths[0], max(width - others, width // 3))
+    for places in parts(widths, table.repeated, width):
+        for row in (header, *rows):
+            cells = [row[place] for place in places]
+            if row is header or any(cell not in ("", "-") for cell in cells[1:]) or len(places) == len(widths):
+                yield GAP.join(_padded(cut(row[place], widths[place]), widths[place], table.columns[place]) for place in places).rstrip()
+
+
+def parts(widths: Sequence[int], repeated: int, width: int) -> Iterator[list[int]]:
+    """Yields the places of columns that stand beside each other, the first ones in each part: as many as fit, one other at least."""
+    first = [*range(min(repeated, len(widths)))]
+    part = list(first)
+    for place in range(len(first), len(widths)):
+        if len(part) > len(first) and sum(widths[each] + len(GAP) for each in (*part, place)) - len(GAP) > width:
+            yield part
+            part = list(first)
+        part.append(place)
+    yield part
+
+
+def cell_text(cell: TableCell, column: Column) -> str:
+    """Returns a cell without marks: a number with the digits of its column, `-` if there is nothing."""
+    if isinstance(cell, int | float):
+        return number(cell, column.digits or 0)
+    return "-" if cell is None else plain(cell.words if isinstance(cell, Finding) else cell)
+
+
+def _padded(text: str, width: int, column: Column) -> str:
+    padding = " " * (width - columns(text))
+    return padding + text if column.has_numbers else text + padding

@@ -117,6 +117,13 @@ class Table(ReportBlock):
     repeated: int = 1  # columns that a terminal repeats if the others do not fit beside each other
     tones: tuple[Tone, ...] = ()  # of each row, whose first cell a page colours; empty: no row has one
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if a row does not have a cell for each column, or if only some rows have a tone."""
+        if wrong := next((row for row in self.rows if len(row) != len(self.columns)), None):
+            raise ValueError(f"a row has {len(wrong)} cells, and the table {len(self.columns)} columns")
+        if self.tones and len(self.tones) != len(self.rows):
+            raise ValueError(f"{len(self.tones)} of {len(self.rows)} rows have a tone")
+
 
 @dataclass(frozen=True)
 class Bullets(ReportBlock):
@@ -194,6 +201,10 @@ class Section:
             else:
                 yield each
 
+    def findings(self) -> Iterator[Finding]:
+        """Yields the findings of all blocks from top to bottom."""
+        yield from (each for block in self.flat() for each in contents(block) if isinstance(each, Finding))
+
 
 @dataclass(frozen=True)
 class Document:
@@ -217,6 +228,23 @@ def section(title: Text, blocks: Iterable[AnyBlock | Section | None]) -> Section
     """Returns a section of the blocks that have something to say; None if none has."""
     kept = tuple(block for block in blocks if block is not None and not _is_empty(block))
     return Section(title, kept) if kept else None
+
+
+def contents(block: AnyBlock) -> tuple[Any, ...]:
+    """Returns all that a block says: texts, findings, measures and cells."""
+    match block:
+        case Fact() | Note():
+            return (block.content,)
+        case Chart():
+            return block.content, *(point.about for point in block.points)
+        case Bullets():
+            return block.items
+        case Table():
+            return tuple(cell for row in block.rows for cell in row)
+        case Listing():
+            return (block.text,)
+        case Figure():
+            return block.title, block.path
 
 
 def words_of(content: Content) -> Text | Measure:

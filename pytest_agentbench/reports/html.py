@@ -1,9 +1,8 @@
-"""A document as HTML that needs no script: what is read first, and the report from top to bottom."""
+"""A document as HTML that needs no script."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from html import escape
 from itertools import groupby
 from typing import NamedTuple
@@ -48,85 +47,26 @@ def no_address(_name: str, _titles: Titles) -> str:
     return ""
 
 
-def run_html(document: Document, address: Address) -> str:
-    """Returns a run in words: what is read first, and below it the whole report, which opens on request."""
-    lines = [f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">', *first_screen(document, address)]
-    if document.at(Level.VERBOSE).sections != document.at(Level.SUMMARY).sections:
-        lines.append(f'<details class="report"><summary><h2>{phrases.WHOLE_REPORT}</h2></summary>')
-        lines += [*text(document, 3, address), "</details>"]
-    return "\n".join([*lines, "</section>"])
-
-
 def text(document: Document, depth: int, address: Address = no_address) -> Iterator[str]:
     """Yields the sections of a document; their titles are headings of a depth."""
     for section in document.at(Level.VERBOSE).sections:
-        yield from _section(section, _HtmlLayout(address), depth)
+        yield from _section(section, HtmlLayout(address), depth)
 
 
-def first_screen(document: Document, address: Address = no_address) -> Iterator[str]:
-    """Yields the headline and all else that the first page of a terminal says in words, the measures as cards, and then the rest."""
-    layout, shown, headline = _HtmlLayout(address), document.at(Level.SUMMARY), document.headline
-    yield f'<p class="soft">{layout.text(document.title)}</p>'
-    if headline:
-        yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</h1>'
-    said = [each.content for each in shown.blocks() if isinstance(each, Fact)]
-    placed = [(section, *each) for section in shown.sections for each in _without_tables(section, layout, said)]
-    cards = [each for *_, each in placed if _is_measure(each)]
-    texts = [(section, part, each) for section, part, each in placed if not _is_measure(each)]
-    yield from _blocks((part, each) for _, part, each in texts if each.level <= Level.FIRST_PAGE)
-    if cards:
-        yield f'<div class="figures">{"".join(map(_card, cards))}</div>'
-    yield '<div class="rest">'
-    for section in shown.sections:
-        if rest := [(part, each) for of, part, each in texts if of is section and each.level > Level.FIRST_PAGE]:
-            yield from (f"<div><h2>{layout.text(section.title)}</h2>", *_blocks(rest), "</div>")
-    yield "</div>"
-
-
-def _without_tables(section: Section, around: _HtmlLayout, said: list[Content]) -> Iterator[_Placed]:
-    """Yields the blocks of a section, but for tables with the notes that belong to them, and of a list what is not said elsewhere."""
-    layout = around.inside(section)
-    before: AnyBlock | Section | None = None
-    for each in section.blocks:
-        if isinstance(each, Section):
-            yield from _without_tables(each, layout, said)
-        elif isinstance(each, Bullets):
-            if items := tuple(item for item in each.items if item not in said):
-                yield layout, replace(each, items=items)
-        elif not isinstance(each, Table) and not (isinstance(each, Note) and isinstance(before, Table)):
-            yield layout, each
-        before = each
-
-
-def _is_measure(each: AnyBlock) -> bool:
-    return isinstance(each, Fact) and isinstance(each.content, Measure)
-
-
-def _card(each: AnyBlock) -> str:
-    """A measure as a card: its number large, its unit beside it, and what else is to be known of it below."""
-    assert isinstance(each, Fact) and isinstance(each.content, Measure)
-    measure = each.content
-    unit = ", ".join(filter(None, (phrases.unit_of(measure), measure.statistic)))
-    shown = f' <span class="unit">{escape(one_line(unit))}</span>' if unit else ""
-    about = escape(one_line("; ".join(filter(None, (phrases.interval(measure), measure.about)))))
-    title, value = escape(one_line(each.label)), escape(phrases.figure(measure))
-    return f'<div class="figure"><h2>{title}</h2><p class="value">{value}{shown}</p><p class="soft">{about}</p></div>'
-
-
-def _section(section: Section, around: _HtmlLayout, depth: int) -> Iterator[str]:
+def _section(section: Section, around: HtmlLayout, depth: int) -> Iterator[str]:
     """Yields a section; its title is a heading of a depth, and the name of the tables in it."""
     layout, heading = around.inside(section), f"h{min(depth, 6)}"
     title = f"<{heading}>{layout.text(section.title)}</{heading}>" if plain(section.title) else ""
     yield f"<details><summary>{title}</summary>" if section.folded else f"<section>{title}"
-    run: list[_Placed] = []
+    run: list[PlacedBlock] = []
     for each in section.blocks:
         if isinstance(each, Section):
-            yield from _blocks(run)
+            yield from blocks_html(run)
             run = []
             yield from _section(each, layout, depth + 1)
         else:
             run.append((layout, each))
-    yield from _blocks(run)
+    yield from blocks_html(run)
     yield "</details>" if section.folded else "</section>"
 
 
@@ -134,7 +74,7 @@ def _section(section: Section, around: _HtmlLayout, depth: int) -> Iterator[str]
 LISTS: Mapping[type, tuple[str, str]] = {Fact: ('<dl class="facts">', "</dl>"), Chart: ('<div class="charts">', "</div>")}
 
 
-def _blocks(placed: Iterable[_Placed]) -> Iterator[str]:
+def blocks_html(placed: Iterable[PlacedBlock]) -> Iterator[str]:
     """Yields blocks; facts that follow each other are one list of terms and descriptions, and charts stand in a grid."""
     for kind, run in groupby(placed, key=lambda each: type(each[1])):
         parts = [layout.block(each) for layout, each in run]
@@ -142,13 +82,13 @@ def _blocks(placed: Iterable[_Placed]) -> Iterator[str]:
         yield from [f"{opened}{''.join(parts)}{closed}"] if opened else parts
 
 
-class _HtmlLayout(NamedTuple):
+class HtmlLayout(NamedTuple):
     """How the blocks of a section become HTML."""
 
     address: Address
     titles: Titles = ()
 
-    def inside(self, section: Section) -> _HtmlLayout:
+    def inside(self, section: Section) -> HtmlLayout:
         """Returns the layout of a section in this one."""
         return self._replace(titles=(*self.titles, one_line(plain(section.title))))
 
@@ -201,7 +141,7 @@ class _HtmlLayout(NamedTuple):
         return f'<a href="{escape(address)}">{shown}</a>' if address else shown
 
 
-_Placed = tuple[_HtmlLayout, AnyBlock]
+PlacedBlock = tuple[HtmlLayout, AnyBlock]
 
 
 def _class_of(column: Column, tone: str = "") -> str:

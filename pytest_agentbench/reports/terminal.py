@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.columns import columns, cut, fold
+from pytest_agentbench.reports.columns import columns, cut, fold, table_lines
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
     Chart,
     Code,
-    Column,
     Content,
     Document,
     Fact,
     Figure,
-    Finding,
     Level,
     Listing,
     Measure,
     Note,
     Section,
     Table,
-    TableCell,
     Text,
     Tone,
     plain,
     spans,
     words_of,
 )
-from pytest_agentbench.reports.numbers import number
 
 WIDTH = 80  # columns, if the terminal does not tell
 LABEL = 11  # columns that labels have at least
 INDENT = "    "  # before a line of a log, which may look like a line of ours
-GAP = "  "  # between the columns of a table
 
 #: Tone -> the terminal's colour.
 COLOURS: Mapping[Tone, str] = {"good": "green", "bad": "red", "open": "yellow", "": ""}
@@ -150,47 +145,6 @@ class _TerminalLayout(NamedTuple):
         for each in texts:
             yield Line(f"{label}{' ' * (column - columns(label))} {each}".rstrip())
             label = ""
-
-
-def table_lines(table: Table, width: int = sys.maxsize) -> Iterator[str]:
-    """Yields a table; if its columns do not fit beside each other, in several parts, each of which begins with the same columns.
-
-    Rows without a value are left out of a part. The first column is cut if not even one other column fits beside it.
-    """
-    header = [one_line(column.title) for column in table.columns]
-    rows = [[one_line(cell_text(cell, column)) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
-    widths = [max(map(columns, texts)) for texts in zip(header, *rows, strict=True)]
-    others = sum(widths[1 : table.repeated]) + max(widths[table.repeated :], default=0) + len(GAP) * table.repeated
-    widths[0] = min(widths[0], max(width - others, width // 3))
-    for places in parts(widths, table.repeated, width):
-        for row in (header, *rows):
-            cells = [row[place] for place in places]
-            if row is header or any(cell not in ("", "-") for cell in cells[1:]) or len(places) == len(widths):
-                yield GAP.join(_padded(cut(row[place], widths[place]), widths[place], table.columns[place]) for place in places).rstrip()
-
-
-def parts(widths: Sequence[int], repeated: int, width: int) -> Iterator[list[int]]:
-    """Yields the places of columns that stand beside each other, the first ones in each part: as many as fit, one other at least."""
-    first = [*range(min(repeated, len(widths)))]
-    part = list(first)
-    for place in range(len(first), len(widths)):
-        if len(part) > len(first) and sum(widths[each] + len(GAP) for each in (*part, place)) - len(GAP) > width:
-            yield part
-            part = list(first)
-        part.append(place)
-    yield part
-
-
-def cell_text(cell: TableCell, column: Column) -> str:
-    """Returns a cell without marks: a number with the digits of its column, `-` if there is nothing."""
-    if isinstance(cell, int | float):
-        return number(cell, column.digits or 0)
-    return "-" if cell is None else plain(cell.words if isinstance(cell, Finding) else cell)
-
-
-def _padded(text: str, width: int, column: Column) -> str:
-    padding = " " * (width - columns(text))
-    return padding + text if column.has_numbers else text + padding
 
 
 def _words(content: Content) -> str:

@@ -16,7 +16,7 @@ from pytest_agentbench import reports
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import markdown
 from pytest_agentbench.reports.document import Chart, Document, Level, Listing, plain
-from pytest_agentbench.reports.html import run_html
+from pytest_agentbench.reports.page.first_screen import run_html
 from pytest_agentbench.reports.terminal import write_run
 from tests.paper import Paper
 from tests.reports.every_document import Documents, places, with_text
@@ -196,6 +196,13 @@ def openings(line: str) -> Iterator[str]:
     while mark := OPENING.match(rest):
         yield mark[0] if mark[0].strip() else "indented"
         rest = "" if mark[0].startswith("#") else rest[mark.end() :].removeprefix(" ")
+
+
+def test_renderers_are_short() -> None:
+    """What lays out a document is read in one go."""
+    lengths = {name: len(SOURCES[name].read_text(encoding="utf-8").splitlines()) for name in RENDERERS}
+
+    assert {} == {name: length for name, length in lengths.items() if length >= 200}
 
 
 def test_each_text_is_shown() -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reference.store import EXPECTED, archive_of, read_archive, stored
-from pytest_agentbench.reports import html, markdown, terminal
+from pytest_agentbench.reports import markdown, terminal
 from pytest_agentbench.reports.document import Document, Level
+from pytest_agentbench.reports.page.first_screen import first_screen
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import FILE, read_run
@@ -39,7 +40,7 @@ def rendered(report: Document) -> dict[str, str]:
         "first page": printed(terminal.lines(report, Level.FIRST_PAGE, 80)),
         "-v": printed(terminal.lines(report, Level.FULL)),
         "report.md": "\n".join(markdown.lines(report, Level.VERBOSE)),
-        "report.html": unescape(re.sub("<[^>]*>", " ", "\n".join(html.first_screen(report)))),
+        "report.html": unescape(re.sub("<[^>]*>", " ", "\n".join(first_screen(report)))),
     }
 
 

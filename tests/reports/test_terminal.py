@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from pytest_agentbench.records import Rollout, Score, ToolCall
-from pytest_agentbench.reports.columns import columns
+from pytest_agentbench.reports.columns import columns, table_lines
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
@@ -22,7 +22,7 @@ from pytest_agentbench.reports.document import (
     Table,
     heads,
 )
-from pytest_agentbench.reports.terminal import INDENT, headline_lines, lines, parts, rollout_lines, table_lines, write_run
+from pytest_agentbench.reports.terminal import INDENT, headline_lines, lines, rollout_lines, write_run
 from tests.paper import Paper
 
 FIRST = Level.FIRST_PAGE
@@ -137,7 +137,6 @@ def test_tables() -> None:
         "ttft    low       1.2      -  slower",
         "tsq     high     10.0    2.0",
     ] == [*table_lines(TABLE)]
-    assert [[0, 1]] == [*parts([5, 6], 2, 1)]
 
 
 def test_colours() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.reports.columns import columns
+from pytest_agentbench.reports.columns import columns, parts, table_lines
 from pytest_agentbench.reports.document import Table, heads
-from pytest_agentbench.reports.terminal import parts, table_lines
 
 
 def test_parts_begin_with_the_same_columns() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
-from pytest_agentbench.reports.html import run_html
 from pytest_agentbench.reports.page.data import PackedRollouts, RunData, keys_of, packed_data, run_data
+from pytest_agentbench.reports.page.first_screen import run_html
 from pytest_agentbench.reports.page.intervals import intervals, sides
 from pytest_agentbench.reports.page.links import RolloutLinks
 from pytest_agentbench.reports.page.shell import page

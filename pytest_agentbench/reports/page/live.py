@@ -12,10 +12,10 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
-from pytest_agentbench.reports.html import run_html
 from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
 from pytest_agentbench.reports.page.distributions import Distributions
+from pytest_agentbench.reports.page.first_screen import run_html
 from pytest_agentbench.reports.page.intervals import intervals
 from pytest_agentbench.reports.page.links import RolloutLinks
 from pytest_agentbench.reports.page.rollouts import detail

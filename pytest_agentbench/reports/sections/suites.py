@@ -251,7 +251,7 @@ def _worst_tables(suite: SuiteResult) -> Blocks:
 
 def _scenarios(run: Run, suite: SuiteResult) -> Blocks:
     """Every scenario with its scores, and where they are trial by trial."""
-    rows = [(Code(each.scenario, "scenario"), *each.scores.values()) for each in suite.scenarios[:SCENARIOS]]
+    rows = [(Code(each.scenario, "scenario"), *(each.scores.get(score) for score in suite.scorers)) for each in suite.scenarios[:SCENARIOS]]
     yield Table(heads("scenario", *((score, 3) for score in suite.scorers)), tuple(rows), level=Level.VERBOSE)
     if rows:
         yield Note(say(suite_phrases.scenarios_left, SCENARIOS, len(suite.scenarios)), level=Level.VERBOSE)

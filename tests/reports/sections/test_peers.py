@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pytest_agentbench.metrics.other_tools import PeerTable
+from pytest_agentbench.reports.columns import table_lines
 from pytest_agentbench.reports.document import plain
 from pytest_agentbench.reports.numbers import number
 from pytest_agentbench.reports.sections.peers import document
-from pytest_agentbench.reports.terminal import table_lines
 from tests.findings import said, tables, texts
 
 TWO = PeerTable("Tool 1.0", ("avg", "max"), {"TTFT": (1.25, None), "Requests": (1200,)}, ("Counts differ.", "So do clocks."))

@@ -12,7 +12,7 @@ from pytest_agentbench.gate.run_comparison import RunComparison, distinct
 from pytest_agentbench.gate.run_pair import ComparedRun
 from pytest_agentbench.reports import comparison_phrases, phrases
 from pytest_agentbench.reports.columns import columns
-from pytest_agentbench.reports.document import Document, Finding, Level, Table, TableCell, plain
+from pytest_agentbench.reports.document import Code, Document, Finding, Level, Table, TableCell, plain
 from pytest_agentbench.reports.markdown import lines as markdown
 from pytest_agentbench.reports.sections.runs_compared import LONGEST, MOST, WIDTH, document, with_short_names
 from pytest_agentbench.reports.terminal import lines
@@ -24,7 +24,7 @@ from tests.gate.test_run_pair import run
 
 
 def words(cell: TableCell) -> str:
-    return plain(cell.words) if isinstance(cell, Finding) else str(cell)
+    return plain(cell.words if isinstance(cell, Finding) else cell) if isinstance(cell, str | tuple | Code | Finding) else str(cell)
 
 
 def titled(report: Document, title: str) -> Table:
@@ -36,7 +36,7 @@ def titled(report: Document, title: str) -> Table:
 def differing(report: Document) -> Iterator[tuple[str, Table]]:
     """Yields the tables of scenarios that differ, and the titles of their sections."""
     named = [(part, table) for part in report.sections for table in part.flat() if isinstance(table, Table)]
-    yield from ((plain(part.title), table) for part, table in named if isinstance(table.rows[0][0], Finding))
+    yield from ((plain(part.title), table) for part, table in named if isinstance(table.rows[0][0], Code))
 
 
 def test_scores_and_differences() -> None:
@@ -86,9 +86,7 @@ def test_details() -> None:
     assert [("shop", "a", "b", counts)] == said(report, comparison_phrases.scenarios_left_out)
     assert [("shop", "b", again)] == said(report, comparison_phrases.retried)
     assert [] == said(report, comparison_phrases.same_scores)
-    assert [[("lower",)]] == [
-        [cell.values for cell in row[:1] if isinstance(cell, Finding)] for _, each in differing(report) for row in each.rows
-    ]
+    assert [Code("lower", "scenario")] == [row[0] for _, each in differing(report) for row in each.rows]
     assert [] == [*said(short, comparison_phrases.scenarios_left_out), *said(short, comparison_phrases.retried)]
     same = document(several(runs.runs[0], runs.runs[0]), details=True)
     assert [("shop", ["tsq"])] == said(same, comparison_phrases.same_scores)

@@ -26,9 +26,24 @@ MODULES = ("gpu_power", "broken_section")
 #: Sections that cannot be made -> what is wrong with them.
 BROKEN = {
     "broken_section:fails": "ZeroDivisionError: division by zero",
+    "broken_section:speechless": "KeyError: 'no word'",
     "broken_section:lost": "AttributeError: module 'broken_section' has no attribute 'lost'",
     "no_such_module_of_a_test:section": "ModuleNotFoundError: No module named 'no_such_module_of_a_test'",
 }
+
+BROKEN_SECTION = """
+from pytest_agentbench import Note, Section
+from pytest_agentbench.reports.document import say
+
+def fails(view):
+    return 1 / 0
+
+def words():
+    raise KeyError("no word")
+
+def speechless(view):
+    return Section("Speechless", (Note(say(words)),))
+"""
 
 Install = Callable[..., None]
 
@@ -44,7 +59,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         declared = "".join(f"{name} = {value}\n" for name, value in entries.items())
         (site / "power-1.dist-info/entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{declared}")
         shutil.copy(EXAMPLE, site / "gpu_power.py")
-        (site / "broken_section.py").write_text("def fails(view):\n    return 1 / 0\n")
+        (site / "broken_section.py").write_text(BROKEN_SECTION)
         monkeypatch.syspath_prepend(site)
         for name in MODULES:
             monkeypatch.delitem(sys.modules, name, raising=False)
