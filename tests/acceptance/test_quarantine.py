@@ -81,6 +81,7 @@ def test_the_gate_leaves_it_out(
 
     held.suite(scenarios=20)
     monkeypatch.chdir(held.root)
+    capsys.readouterr()
     assert 0 == main(["gate", "latest", "--baseline", "before", "--gate", HALF])
     told = read_run(held.directory).gate
     assert told is not None
