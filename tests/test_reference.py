@@ -56,17 +56,18 @@ def test_a_change_is_seen(tmp_path: Path) -> None:
     files = read_archive(archive)
     run = files[f"{EXPECTED}run.json"].replace(b'"not_run": 0', b'"not_run": 7', 1)
     write_archive(archive, {**files, f"{EXPECTED}run.json": run})
-    terminal = tmp_path / "pytest_agentbench/reports/terminal.py"
-    terminal.write_text(terminal.read_text(encoding="utf-8").replace('"throughput  {', '"rates       {'), encoding="utf-8")
+    phrases = tmp_path / "pytest_agentbench/reports/serving_phrases.py"
+    phrases.write_text(phrases.read_text(encoding="utf-8").replace(" peak, {flight.mean", " at most, {flight.mean"), encoding="utf-8")
 
     done = compare("resumed", folder=tmp_path)
 
     assert 1 == done.returncode
     lines = done.stdout.splitlines()
-    assert ["--- stored/resumed/run.json", "--- stored/resumed/terminal.txt"] == [line for line in lines if line.startswith("--- ")]
+    changed = ("comment.md", "report.html", "report.md", "run.json", "terminal.txt")  # one phrase reaches every reader
+    assert [f"--- stored/resumed/{name}" for name in changed] == [line for line in lines if line.startswith("--- ")]
     assert any(line.startswith('-    "not_run": 7') for line in lines)
-    assert any(line.startswith("-throughput ") for line in lines)
-    assert any(line.startswith("+rates ") for line in lines)
+    assert any(line.startswith("-throughput ") and " peak, " in line for line in lines)
+    assert any(line.startswith("+throughput ") and " at most, " in line for line in lines)
     assert "1 run, 1 differ" == lines[-1]
 
 
