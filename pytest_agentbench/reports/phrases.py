@@ -1,8 +1,8 @@
 """The words of reports: a function for each kind of finding.
 
 A sentence that a reader sees stands here, or in the phrases of its subject (`suite_phrases`, `gate_phrases`, `serving_phrases`,
-`comparison_phrases`), and nowhere else. A function gets typed values and returns a text; it is empty if there is nothing to say. Names of tools, scenarios and commands are
-marked as `Code`, and nothing is escaped here.
+`comparison_phrases`), and nowhere else. A function gets typed values and returns a text; it is empty if there is nothing to say. Names
+of tools, scenarios and commands are marked as `Code`, and nothing is escaped here.
 """
 
 from __future__ import annotations
