@@ -25,7 +25,7 @@ def test_a_run_with_a_name(project: Project, monkeypatch: pytest.MonkeyPatch, ca
     assert (directory / "report.md").read_text().startswith(f"# Run {directory.name}: ")
     assert 0 == main(["compare", first.name, "shop-kv"])
     told = capsys.readouterr().out
-    assert [first.name, directory.name] == re.findall(r"^shop-kv(?: \(2\))? +(\S+) of ", told, re.MULTILINE)
+    assert [first.name, directory.name] == re.findall(r"^shop-kv(?: \(2\))? +(\S+-shop-kv) ", told, re.MULTILINE)
     assert 0 == main(["export", "shop-kv", "--as", "nat"])
     assert (directory / "nat" / "dynamo_evals" / "shop-kv" / "jobs" / f"job_{directory.name}").is_dir()
 
