@@ -148,6 +148,9 @@ def test_pass_rates_in_short() -> None:
     passes = run_of(*trials(a="11", b="11", c="10")).suites["shop"].passes
     assert passes is not None
 
+    rates = suite_phrases.passes(passes, run_of().suites["shop"].scales["tsq"])
+    assert all(f"{name} {rate.value:.3f}" in rates for name, rate in (("pass@2", passes.pass_at[-1]), ("pass^2", passes.pass_all[-1])))
+    assert passes.pass_at[-1].value != passes.pass_all[-1].value
     assert ["2"] == amounts(suite_phrases.always_passed(passes, 0))
     assert ["2", "4"] == amounts(suite_phrases.always_passed(passes, 4))
     assert ("", ["4"]) == (

@@ -17,6 +17,7 @@ from pytest_agentbench.reports.markdown import lines as markdown
 from pytest_agentbench.reports.sections.runs_compared import LONGEST, MOST, WIDTH, document, with_short_names
 from pytest_agentbench.reports.terminal import lines
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE
+from pytest_agentbench.stats.percentiles import latency_spread
 from tests.findings import facts, said, tables
 from tests.gate.evidences import HASHES, evidence, trial
 from tests.gate.test_run_comparison import noisy, passing, several
@@ -70,6 +71,22 @@ def test_rows_without_a_value_are_left_out() -> None:
     assert ["0", "0"] == [words(cell) for cell in speeds.rows[0][1:]]
     assert all(any(words(cell) not in ("", "None") for cell in row[1:]) for row in speeds.rows)
     assert [] == [row for row in titled(report, "shop").rows if "vs a" in words(row[0])]
+
+
+def test_speeds() -> None:
+    """A row has the percentile of each run's own latencies."""
+    runs = several(*(with_ttft(value) for value in (10.0, 20.0)))
+    rows = {words(row[0]): [words(cell) for cell in row[1:]] for row in titled(document(runs, details=False), "Speed, ms").rows}
+
+    assert (["10.0", "20.0"], ["10.0", "20.0"]) == (rows["TTFT p50"], rows["TTFT p90"])
+
+
+def with_ttft(value: float) -> ComparedRun:
+    """Returns a run whose calls had one TTFT in milliseconds."""
+    found = run(noisy())
+    performance = found.facts.performance
+    metrics = {**performance.metrics, "ttft_ms": latency_spread([value] * 20)}
+    return replace(found, facts=replace(found.facts, performance=replace(performance, metrics=metrics)))
 
 
 def test_details() -> None:

@@ -15,6 +15,7 @@ from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Means, QuarantineResult, ScorerFailure
 from pytest_agentbench.runs.tasks import TaskFailure, TaskResult, TasksSummary
 from pytest_agentbench.scorers.mistakes import KINDS
+from tests.amounts import amounts
 from tests.findings import facts, part, report, said, tables, values_of
 from tests.made_runs import SCALES, mean, run_of
 from tests.reports.sections.shop import rollout
@@ -261,6 +262,8 @@ def test_scenarios_in_no_gate() -> None:
     first, full = report(held, Level.FIRST_PAGE), report(held, Level.FULL)
     assert ([(suite,)], [(suite,)]) == (said(first, suite_phrases.quarantined_count), said(first, suite_phrases.unsupported_count))
     assert ([(suite,)], [(suite,)]) == (said(full, suite_phrases.quarantined), said(full, suite_phrases.unsupported))
+    size = replace(suite, dataset=replace(suite.dataset, size=7))
+    assert [["1", "7"]] * 2 == [amounts(each(size)) for each in (suite_phrases.quarantined_count, suite_phrases.unsupported_count)]
     assert ([], []) == (said(report(run), suite_phrases.quarantined_count), said(report(run), suite_phrases.unsupported))
 
 
