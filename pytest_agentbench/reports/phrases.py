@@ -42,6 +42,8 @@ DERIVED = "every number here can be derived again from rollouts.jsonl beside thi
 
 UNRECORDED = "what it ran on is not recorded"
 
+COMPARISON = "The comparison"
+
 WHOLE_REPORT = "The whole report"
 
 IN_RUN_JSON = "in run.json"

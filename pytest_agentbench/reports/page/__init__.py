@@ -9,9 +9,10 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
+from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.page.data import PackedRollouts, RunData, keys_of, packed_data, run_data
-from pytest_agentbench.reports.page.first_screen import run_html
-from pytest_agentbench.reports.page.intervals import intervals, sides
+from pytest_agentbench.reports.page.first_screen import folded_html, run_html
+from pytest_agentbench.reports.page.intervals import compared_runs, intervals, sides
 from pytest_agentbench.reports.page.links import RolloutLinks
 from pytest_agentbench.reports.page.shell import page
 from pytest_agentbench.reports.sections import document
@@ -34,9 +35,15 @@ def write_several(directories: Sequence[Path], path: Path, on_damage: Callable[[
     """The page of some runs, the first of which the others are compared with; raises ConfigError and OSError."""
     runs = [read_run(directory) for directory in directories]
     data = [readable(run, directory, on_damage) for run, directory in zip(runs, directories, strict=True)]
-    compared = [*(sides(directories) if len(runs) > 1 else []), *(each for run in runs for each in intervals(run))]
+    compared, texts = [each for run in runs for each in intervals(run)], []
+    if len(runs) > 1:
+        from pytest_agentbench.reports.sections import runs_compared  # a session's own page compares no runs, and waits for no statistics
+
+        comparison = compared_runs(directories)
+        compared = [*sides(comparison), *compared]
+        texts.append(folded_html(phrases.COMPARISON, runs_compared.document(comparison, details=True)))
     views = [RunView(run, directory) for run, directory in zip(runs, directories, strict=True)]
-    return write_page(views, data, compared, path)
+    return write_page(views, data, compared, path, texts)
 
 
 def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> RunData:
@@ -51,8 +58,8 @@ def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
     return data
 
 
-def write_page(views: Sequence[RunView], data: Sequence[RunData], compared: Sequence[Json], path: Path) -> Path:
-    """Writes what has been read of some runs; `compared` has the intervals of their differences."""
-    texts = "\n".join(run_html(document(view), RolloutLinks(keys_of(each)).of) for view, each in zip(views, data, strict=True))
-    html = page(" and ".join(view.run.id for view in views), texts, data, compared)
+def write_page(views: Sequence[RunView], data: Sequence[RunData], compared: Sequence[Json], path: Path, texts: Sequence[str] = ()) -> Path:
+    """Writes what has been read of some runs; `compared` has the intervals of their differences, `texts` is HTML about all of them."""
+    of_runs = (run_html(document(view), RolloutLinks(keys_of(each)).of) for view, each in zip(views, data, strict=True))
+    html = page(" and ".join(view.run.id for view in views), "\n".join([*of_runs, *texts]), data, compared)
     return write_whole(path, html, errors="backslashreplace")

@@ -16,9 +16,14 @@ def run_html(document: Document, address: Address) -> str:
     """Returns a run in words: what is read first, and below it the whole report, which opens on request."""
     lines = [f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">', *first_screen(document, address)]
     if document.at(Level.VERBOSE).sections != document.at(Level.SUMMARY).sections:
-        lines.append(f'<details class="report"><summary><h2>{phrases.WHOLE_REPORT}</h2></summary>')
-        lines += [*text(document, 3, address), "</details>"]
+        lines.append(folded_html(phrases.WHOLE_REPORT, document, address))
     return "\n".join([*lines, "</section>"])
+
+
+def folded_html(title: str, document: Document, address: Address = no_address) -> str:
+    """Returns a whole document under a title, which opens on request."""
+    parts = [f'<details class="report"><summary><h2>{title}</h2></summary>', *text(document, 3, address), "</details>"]
+    return "\n".join(parts)
 
 
 def first_screen(document: Document, address: Address = no_address) -> Iterator[str]:

@@ -29,13 +29,17 @@ def intervals(run: Run) -> list[Json]:
     return [each for each in (*ruled, *compared) if each]
 
 
-def sides(directories: Sequence[Path]) -> list[Json]:
-    """Those of other runs against the first one; raises ConfigError."""
+def compared_runs(directories: Sequence[Path]) -> RunComparison:
+    """Returns the comparison of some runs, the first of which is the reference; raises ConfigError."""
     from pytest_agentbench.gate.run_comparison import RunComparison, distinct
     from pytest_agentbench.gate.run_pair import read  # a session's own page compares no runs, and need not wait for the statistics
 
     names = distinct([name_of(directory.resolve()) or directory.resolve().name for directory in directories])
-    runs = RunComparison(names, tuple(map(read, directories)))
+    return RunComparison(names, tuple(map(read, directories)))
+
+
+def sides(runs: RunComparison) -> list[Json]:
+    """Returns the intervals of other runs against the first one."""
     return [each for each in _sides(runs) if each]
 
 

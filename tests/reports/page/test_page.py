@@ -182,13 +182,18 @@ def test_words_of_others_are_words(tmp_path: Path, opened: Opened, words: str) -
 
 
 def test_two_runs_side_by_side(tmp_path: Path, opened: Opened) -> None:
-    """What passes in one run and not in the other has flipped, and a rollout is shown beside the same one of the other run."""
+    """What passes in one run and not in the other has flipped, and a rollout is shown beside the same one of the other run.
+
+    The comparison stands there as text, too: `agentbench compare` has the same rows.
+    """
     run_directory(tmp_path / "old", rollout("a", 1.0), rollout("b", 1.0))
     run_directory(tmp_path / "new", rollout("a", 0.0), rollout("b", 1.0))
     page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html", pytest.fail))
 
     poll(page, "document.querySelector('#flips')")
     assert ["a"] == page.evaluate("[...document.querySelectorAll('#flips tbody th')].map(cell => cell.textContent)")
+    rows = [row.all_text_contents() for row in (each.locator("th, td") for each in page.locator("details.report").last.locator("tr").all())]
+    assert {("", "old", "new"), ("tsq", "1.000", "0.500"), ("a", "1.000 1/1", "0.000 0/1")} <= {tuple(row) for row in rows}
     page.evaluate("location.hash = 'a'")
     poll(page, "document.querySelectorAll('dialog .transcript').length === 2")
 
@@ -220,7 +225,7 @@ def test_links_of_several_runs(tmp_path: Path, opened: Opened) -> None:
     page = opened(write_several([tmp_path / "old", tmp_path / "new"], tmp_path / "two.html", pytest.fail))
 
     poll(page, ROWS + ".length === 3")
-    assert 2 == page.locator("details.report").count()
+    assert 3 == page.locator("details.report").count()  # one of each run, and the comparison
     found = {(run, name): target for name, target, run in page.evaluate(LINKED) if "[" not in name}
     assert found == {
         ("Run old", "a"): "old: shop[a]",
