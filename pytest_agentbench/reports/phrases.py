@@ -235,16 +235,6 @@ def exit_status(run: Run) -> str:
     return "" if run.exit_status is None else f"exit status {run.exit_status}"
 
 
-def resume(run: Run) -> Text:
-    """The command that resumes a run; empty if nothing is left to do."""
-    return Code(run.resume or "", "command")
-
-
-def report(directory: str) -> Text:
-    """Where the report is."""
-    return Code(f"{directory}/report.md", "command")
-
-
 def files(directory: str) -> Text:
     """Where the report and the data of a run are."""
     return (Code(f"{directory}/report.md", "command"), " (and run.json, rollouts.jsonl)")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_agentbench.plots import drawn
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import AnyBlock, Fact, Figure, Level, Section, say
+from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Figure, Level, Section, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
 
@@ -18,8 +18,8 @@ def section(view: RunView) -> Section | None:
 
 def _blocks(view: RunView) -> Iterator[AnyBlock]:
     first, full = Level.FIRST_PAGE, Level.FULL
-    yield Fact("go on with", say(phrases.resume, view.run), "open", level=Level.HEADLINE)
-    yield Fact("report", say(phrases.report, view.place), level=Level.HEADLINE, until=first)
+    yield Fact("go on with", Code(view.run.resume or "", "command"), "open", level=Level.HEADLINE)
+    yield Fact("report", Code(f"{view.place}/report.md", "command"), level=Level.HEADLINE, until=first)
     yield Fact("more", phrases.MORE, level=first, until=first)
     yield Fact("report", say(phrases.files, view.place), level=full, until=full)
     for title, file in drawn(view.directory):
