@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
 
 
 def run_trend(options: argparse.Namespace) -> None:
-    """A line for each regression and for what was left out, and the files that were written."""
+    """Prints the period, each regression, what was left out, and the files that were written."""
     from pytest_agentbench.gate.trend import read_past, trend_of
     from pytest_agentbench.reports.sections.trend import document
     from pytest_agentbench.reports.trend import write

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.reports.document import Column, Finding, Table, TableCell, plain
-from pytest_agentbench.reports.numbers import number
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import Column, Table, plain
 
 GAP = "  "  # between the columns of a table
 DOTS = "..."  # for what is left out
@@ -47,7 +47,7 @@ def table_lines(table: Table, width: int = sys.maxsize) -> Iterator[str]:
     Rows without a value are left out of a part. The first column is cut if not even one other column fits beside it.
     """
     header = [one_line(column.title) for column in table.columns]
-    rows = [[one_line(cell_text(cell, column)) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
+    rows = [[one_line(plain(phrases.cell(cell, column))) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
     widths = [max(map(columns, texts)) for texts in zip(header, *rows, strict=True)]
     others = sum(widths[1 : table.repeated]) + max(widths[table.repeated :], default=0) + len(GAP) * table.repeated
     widths[0] = min(widths[0], max(width - others, width // 3))
@@ -68,13 +68,6 @@ def parts(widths: Sequence[int], repeated: int, width: int) -> Iterator[list[int
             part = list(first)
         part.append(place)
     yield part
-
-
-def cell_text(cell: TableCell, column: Column) -> str:
-    """Returns a cell without marks: a number with the digits of its column, `-` if there is nothing."""
-    if isinstance(cell, int | float):
-        return number(cell, column.digits or 0)
-    return "-" if cell is None else plain(cell.words if isinstance(cell, Finding) else cell)
 
 
 def _padded(text: str, width: int, column: Column) -> str:

@@ -13,6 +13,8 @@ from typing import Any, Literal, ParamSpec
 
 P = ParamSpec("P")
 
+LONGEST = 300  # characters of what a test, a tool or a model said
+
 Tone = Literal["good", "bad", "open", ""]  # what a verdict means for its reader; renderers choose the colour
 
 
@@ -32,6 +34,12 @@ class Code:
 
     text: str
     kind: Literal["name", "scenario", "command"] = "name"  # a page links to a scenario; a command is never cut or folded
+
+    @property
+    def shown(self) -> str:
+        """The text as files show it: on one line, and cut if it is long and no command."""
+        text = " ".join(self.text.split())
+        return text if self.kind == "command" or len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 Text = str | Code | tuple[str | Code, ...]
@@ -225,9 +233,12 @@ class Document:
 
 
 def section(title: Text, blocks: Iterable[AnyBlock | Section | None]) -> Section | None:
-    """Returns a section of the blocks that have something to say; None if none has."""
-    kept = tuple(block for block in blocks if block is not None and not _is_empty(block))
-    return Section(title, kept) if kept else None
+    """Returns a section of the blocks that have something to say, sections in it last; None if there is nothing to say.
+
+    What follows a section in a text would be read as a part of it.
+    """
+    kept = [block for block in blocks if block is not None and not _is_empty(block)]
+    return Section(title, tuple(sorted(kept, key=lambda block: isinstance(block, Section)))) if kept else None
 
 
 def contents(block: AnyBlock) -> tuple[Any, ...]:

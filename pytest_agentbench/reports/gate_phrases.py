@@ -8,7 +8,7 @@ from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
 from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.numbers import count, number, percent, significant
-from pytest_agentbench.reports.outcome import score_of
+from pytest_agentbench.reports.outcome import score_of, whole
 from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.runs.contents import Failure, Run
 from pytest_agentbench.runs.verdicts import GateResult, InterimLook, RoundsResult, RuleResult
@@ -54,11 +54,6 @@ def gate(result: GateResult, rounds: RoundsResult | None = None) -> str:
     if not result.decides:
         facts.append("shown only: the tests decide")
     return "; ".join([result.verdict, *facts])
-
-
-def gate_verdict(result: GateResult) -> str:
-    """`gate FAIL`."""
-    return f"gate {result.verdict}"
 
 
 def rounds_of_trials(rounds: RoundsResult) -> str:
@@ -144,14 +139,14 @@ def left_out_scenarios(rule: RuleResult) -> str:
     return f"scenarios left out: {parts}" if parts else ""
 
 
-def change(rule: RuleResult, suspect: Suspect) -> tuple[str | Code, ...]:
-    """`banking-017 tsq 1.000 -> 0.000`."""
-    return Code(suspect.scenario, "scenario"), f" {score_of(rule)} {suspect.base:.3f} -> {suspect.new:.3f}"
+def change(rule: RuleResult, suspect: Suspect, suite: str) -> tuple[str | Code, ...]:
+    """`banking-017 tsq 1.000 -> 0.000`; with the name of its suite, if there are several: `banking-017 banking tsq ...`."""
+    return Code(suspect.scenario, "scenario"), f" {f'{suite} ' if suite else ''}{score_of(rule)} {suspect.base:.3f} -> {suspect.new:.3f}"
 
 
-def claim(rule: RuleResult, suspect: Suspect) -> Text:
+def claim(rule: RuleResult, suspect: Suspect, suite: str) -> Text:
     """`banking-017 tsq 1.000 -> 0.000 (p 0.002)`."""
-    return (*change(rule, suspect), f" (p {suspect.p:.3g})")
+    return (*change(rule, suspect, suite), f" (p {suspect.p:.3g})")
 
 
 def _basis(rule: RuleResult) -> str:
@@ -223,12 +218,6 @@ def arms(ab: ArmsCompared) -> str:
     """`new (backend-b) against old (backend-a), interleaved`."""
     base, *others = (f"{each.name} ({each.value})" for each in ab.arms)
     return f"{', '.join(others)} against {base}, {ab.order}"
-
-
-def whole(ab: ArmsCompared) -> list[MetricCompared]:
-    """Returns the comparisons of arms that ran to their end."""
-    lost = {each.name for each in ab.arms if each.failure}
-    return [each for each in ab.comparisons if not {each.base_arm, each.new_arm} & lost]
 
 
 def lost_arms(ab: ArmsCompared) -> str:

@@ -22,7 +22,6 @@ from pytest_agentbench.reports.document import (
     Figure,
     Level,
     Listing,
-    Measure,
     Note,
     Section,
     Table,
@@ -30,11 +29,7 @@ from pytest_agentbench.reports.document import (
     Text,
     plain,
     spans,
-    words_of,
 )
-from pytest_agentbench.reports.numbers import number
-
-WIDTH = 300  # characters of what a test, a tool or a model said
 
 Titles = tuple[str, ...]  # of a section, behind those of the sections that it is in
 
@@ -117,26 +112,19 @@ class HtmlLayout(NamedTuple):
         return shown
 
     def words(self, content: Content) -> str:
-        found = words_of(content)
-        return escape(one_line(phrases.measure(found))) if isinstance(found, Measure) else self.text(found)
+        """Returns a content as HTML."""
+        return self.text(phrases.words(content))
 
     def text(self, found: Text) -> str:
         return "".join(self._code(part) if isinstance(part, Code) else escape(one_line(part)) for part in spans(found))
 
     def _row(self, row: tuple[TableCell, ...], columns: tuple[Column, ...], tone: str) -> str:
         first, *others = zip(row, columns, strict=True)
-        cells = "".join(f"<td{_class_of(column)}>{self._cell(cell, column)}</td>" for cell, column in others)
-        return f'<tr><th scope="row"{_class_of(columns[0], tone)}>{self._cell(*first)}</th>{cells}</tr>'
-
-    def _cell(self, cell: TableCell, column: Column) -> str:
-        if cell is None:
-            return "-"
-        return number(cell, column.digits or 0) if isinstance(cell, int | float) else self.words(cell)
+        cells = "".join(f"<td{_class_of(column)}>{self.text(phrases.cell(cell, column))}</td>" for cell, column in others)
+        return f'<tr><th scope="row"{_class_of(columns[0], tone)}>{self.text(phrases.cell(*first))}</th>{cells}</tr>'
 
     def _code(self, part: Code) -> str:
-        text = " ".join(part.text.split())
-        is_cut = part.kind != "command" and len(text) > WIDTH
-        shown = f"<code>{escape(one_line(f'{text[:WIDTH]}...' if is_cut else text))}</code>"
+        shown = f"<code>{escape(one_line(part.shown))}</code>"
         address = self.address(part.text, self.titles) if part.kind == "scenario" else ""
         return f'<a href="{escape(address)}">{shown}</a>' if address else shown
 

@@ -19,25 +19,18 @@ from pytest_agentbench.reports.document import (
     Document,
     Fact,
     Figure,
-    Finding,
     Level,
     Listing,
-    Measure,
     Note,
     Section,
     Table,
     TableCell,
     Text,
     spans,
-    words_of,
 )
-from pytest_agentbench.reports.numbers import number
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
-
-WIDTH = 300  # characters of what a test, a tool or a model said
-WHOLE = 1 << 16  # characters of a command or of settings, which are there to be copied
 
 _MARKUP = re.compile(r"[\\`*]|(?<![^\W_])_|_(?![^\W_])|~(?=\S)|(?<=\S)~|\](?=[(\[:])|!(?=\[)")  # a backslash in front takes its meaning
 _TAG, _ENTITY = re.compile(r"<(?=[A-Za-z/!?])"), re.compile(r"&(?=#?\w+;)")
@@ -99,8 +92,7 @@ def _block(each: AnyBlock, *, continues: bool) -> Iterator[str]:
 
 
 def _words(content: Content) -> str:
-    found = words_of(content)
-    return prose(phrases.measure(found)) if isinstance(found, Measure) else _text(found)
+    return _text(phrases.words(content))
 
 
 def _beginning(words: str) -> str:
@@ -109,24 +101,16 @@ def _beginning(words: str) -> str:
 
 
 def _text(text: Text) -> str:
-    return "".join(_code(part) if isinstance(part, Code) else prose(part) for part in spans(text))
-
-
-def _code(part: Code) -> str:
-    return code(part.text, WHOLE if part.kind == "command" else WIDTH)
+    return "".join(code(part.shown) if isinstance(part, Code) else prose(part) for part in spans(text))
 
 
 def _cell(cell: TableCell, column: Column) -> str:
-    if cell is None:
-        return "-"
-    return number(cell, column.digits or 0) if isinstance(cell, int | float) else _text(cell.words if isinstance(cell, Finding) else cell)
+    return _text(phrases.cell(cell, column))
 
 
-def code(text: str, width: int = WIDTH) -> str:
-    """A name, or what somebody said, as it is; `width`: so many characters of it."""
-    short = one_line(" ".join(text.split()))
-    short = f"{short[:width]}..." if len(short) > width else short
-    quoted = short.replace("`", "'")
+def code(text: str) -> str:
+    """A name, or what somebody said, as it is."""
+    quoted = one_line(text).replace("`", "'")
     return f"`{quoted}`" if quoted else ""
 
 

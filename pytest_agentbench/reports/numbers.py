@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -35,6 +36,11 @@ def brackets(interval: tuple[float, float] | None) -> str:
 def seconds_text(seconds: float) -> str:
     """Returns seconds; if they are less than a tenth, as milliseconds."""
     return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
+
+
+def each_count(amounts: Mapping[str, int]) -> str:
+    """Returns `97 ok, 3 limit`; what did not happen is left out."""
+    return ", ".join(f"{amount} {name}" for name, amount in amounts.items() if amount)
 
 
 def count(amount: int, noun: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pytest_agentbench.gate.exit_status import IMPORTED, NO_GATE
 from pytest_agentbench.reports.document import Tone
+from pytest_agentbench.runs.arm_results import ArmsCompared, MetricCompared
 from pytest_agentbench.runs.contents import Failure, Run
 from pytest_agentbench.runs.verdicts import RuleResult
 from pytest_agentbench.stats.decisions import FAIL, PASS
@@ -46,6 +47,12 @@ def suspects(rules: Iterable[RuleResult]) -> list[tuple[RuleResult, Suspect]]:
     """Returns all scenarios that got worse since the baseline, each with its rule, the surest first; equal ones by name."""
     found = [(rule, each) for rule in rules for each in claims_of(rule)]
     return sorted(found, key=lambda pair: (pair[1].p, pair[0].suite, pair[0].rule, pair[1].scenario))
+
+
+def whole(ab: ArmsCompared) -> list[MetricCompared]:
+    """Returns the comparisons of arms that ran to their end."""
+    lost = {each.name for each in ab.arms if each.failure}
+    return [each for each in ab.comparisons if not {each.base_arm, each.new_arm} & lost]
 
 
 def failed_tests(run: Run) -> list[Failure]:

@@ -16,7 +16,7 @@ from pytest_agentbench.gate.exit_status import CANNOT_TELL, EXITS, NO_GATE, SKIP
 from pytest_agentbench.gate.rules import floors_of
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports import numbers
-from pytest_agentbench.reports.document import Code, Finding, Measure, Text, spans
+from pytest_agentbench.reports.document import Code, Column, Content, Finding, Measure, TableCell, Text, spans, words_of
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.numbers import count, number, percent
 from pytest_agentbench.runs.contents import BackendUse, Environment, OwnMean, Run
@@ -57,6 +57,19 @@ def measure(value: Measure) -> str:
     """`11.3 ms, median (95 % interval 9.6 to 10.9); p90 12.0 ms`."""
     known = ", ".join(filter(None, (" ".join(filter(None, (figure(value), unit_of(value)))), value.statistic)))
     return "; ".join(filter(None, (known + (f" ({text})" if (text := interval(value)) else ""), value.about)))
+
+
+def words(content: Content) -> Text:
+    """A content in words."""
+    found = words_of(content)
+    return measure(found) if isinstance(found, Measure) else found
+
+
+def cell(value: TableCell, column: Column) -> Text:
+    """A cell of a table in words: a number has the digits of its column, and nothing is a dash."""
+    if value is None:
+        return "-"
+    return number(value, column.digits or 0) if isinstance(value, int | float) else words(value)
 
 
 def figure(value: Measure) -> str:
@@ -357,7 +370,6 @@ def rollout(value: Rollout) -> str:
     return f"{value.key}  {value.status}  {scores or value.reason}  {value.duration_s:.2f} s"
 
 
-def rollout_tools(value: Rollout) -> str:
-    """`expected find_item, order_item; actual find_item`."""
-    expected, actual = (", ".join(names) or "none" for names in (value.expected_tools, value.tools))
-    return f"expected {expected}; actual {actual}"
+def expected_and_actual(expected: Sequence[str], actual: Sequence[str]) -> str:
+    """`expected find_item, order_item; actual find_item`: tools."""
+    return f"expected {', '.join(expected) or 'none'}; actual {', '.join(actual) or 'none'}"

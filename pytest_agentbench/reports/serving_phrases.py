@@ -14,7 +14,7 @@ from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
 from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.reports.numbers import number, percent, seconds_text
+from pytest_agentbench.reports.numbers import each_count, number, percent, seconds_text
 from pytest_agentbench.stats.percentiles import HIGH, needed
 
 ENOUGH = 3  # looks in the time of the calls; of fewer no mean and no peak is told
@@ -68,8 +68,7 @@ def failed_of_all(performance: PerformanceSummary) -> str:
 
 def _failures(performance: PerformanceSummary, verb: str) -> str:
     failed = sum(performance.failed_calls.values())
-    kinds = ", ".join(f"{amount} {kind}" for kind, amount in performance.failed_calls.items())
-    return f"{failed} of {performance.calls} LLM calls{verb}: {kinds}" if failed else ""
+    return f"{failed} of {performance.calls} LLM calls{verb}: {each_count(performance.failed_calls)}" if failed else ""
 
 
 def time_of(part: str, of_time: PartOfTime) -> str:
@@ -119,7 +118,7 @@ def timing_evidence(stopwatch: Stopwatch) -> str:
 
 def calls(performance: PerformanceSummary) -> str:
     """The calls behind the numbers."""
-    failed = ", ".join(f"{amount} {kind}" for kind, amount in performance.failed_calls.items())
+    failed = each_count(performance.failed_calls)
     all_calls = f"{performance.calls} LLM calls{f' ({failed})' if failed else ''} in {performance.span_s:.1f} s"
     sources, stamps = (", ".join(names) or "none" for names in (performance.token_sources, performance.stamps))
     return f"{all_calls}, token counts from {sources}, stamps: {stamps}"
@@ -198,7 +197,7 @@ def goodput(value: GoodputSummary) -> str:
     """How many calls met all objectives."""
     objectives = ", ".join(f"{name} <= {limit:g} ms" for name, limit in value.slo_ms.items())
     of = value.good_calls + value.bad_calls
-    missed = ", ".join(f"{amount} {name}" for name, amount in value.missed.items() if amount)
+    missed = each_count(value.missed)
     return (
         f"{value.good_calls} of {of} calls good ({percent(value.attainment)}), "
         f"{number(value.goodput_per_s, 2)} good calls/s under {objectives}"

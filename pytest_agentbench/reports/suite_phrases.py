@@ -14,7 +14,7 @@ from pytest_agentbench.records import Scale
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.failure_section import brief
-from pytest_agentbench.reports.numbers import count, percent, significant
+from pytest_agentbench.reports.numbers import count, each_count, percent, significant
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean, Passes, QuarantineResult, RetriedMeans, ScorerFailure, SuiteResult, WorstScore
 from pytest_agentbench.runs.tasks import TaskFailure, TasksSummary
@@ -76,7 +76,7 @@ def dataset(suite: SuiteResult) -> str:
 
 def statuses(rollouts: Mapping[str, int]) -> str:
     """`97 ok, 3 limit`; what did not happen is left out."""
-    return ", ".join(f"{amount} {status}" for status, amount in rollouts.items() if amount) or "none"
+    return each_count(rollouts) or "none"
 
 
 def rollouts(suite: SuiteResult) -> str:
@@ -171,7 +171,7 @@ def costs_of_all(value: Mapping[str, float | None]) -> str:
 
 
 def judged(value: AnswersSummary, without: int) -> str:
-    """`by Wilson; 12 questions, 8 of 12 answers by the judge`; `without` a score are answers whose scorer or judge failed."""
+    """`interval by Wilson; 12 questions, 8 of 12 answers by the judge`; `without` a score are answers whose scorer or judge failed."""
     left = f"; {without} without a score, for the scorer or its judge failed" if without else ""
     return f"interval by Wilson; {value.questions:,} questions, {value.judged:,} of {value.answers:,} answers by the judge{left}"
 
@@ -268,12 +268,6 @@ def worst(value: WorstScore) -> str:
     """`banking-010 0.000 "Bees don't mind paperwork"`."""
     question = f' "{value.question}"' if value.question else ""
     return f"{value.id} {value.score:.3f}{question}"
-
-
-def worst_tools(value: WorstScore) -> str:
-    """`expected find_item, order_item; actual find_item`."""
-    expected, actual = (", ".join(names) or "none" for names in (value.expected_tools, value.actual_tools))
-    return f"expected {expected}; actual {actual}"
 
 
 def scenarios_left(shown: int, total: int) -> str:

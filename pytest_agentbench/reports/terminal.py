@@ -57,7 +57,7 @@ class Line(NamedTuple):
 
 
 def write_run(terminal: TerminalReporter, document: Document, verbosity: int = 0, width: int = WIDTH, details: Iterable[str] = ()) -> None:
-    """Writes a report: one line under -q, the first page otherwise, with -v all that is a line, and with -vv tables too.
+    """Writes a report: one line under -q, the first page otherwise, with -v all but long tables, and with -vv those too.
 
     The first page is folded to the width, but for commands and paths. All else is a line each, however long. `details` are the
     `rollout_lines` of all rollouts, which come last.
@@ -148,8 +148,7 @@ class _TerminalLayout(NamedTuple):
 
 
 def _words(content: Content) -> str:
-    text = words_of(content)
-    return phrases.measure(text) if isinstance(text, Measure) else plain(text)
+    return plain(phrases.words(content))
 
 
 def _has_command(text: Text | Measure) -> bool:
@@ -160,4 +159,4 @@ def rollout_lines(rollout: Rollout, *, with_tools: bool) -> Iterator[str]:
     """Yields what the terminal shows of a rollout with -v, and with -vv."""
     yield f"  {phrases.rollout(rollout)}"
     if with_tools:
-        yield f"      {phrases.rollout_tools(rollout)}"
+        yield f"      {phrases.expected_and_actual(rollout.expected_tools, rollout.tools)}"

@@ -28,7 +28,7 @@ class RunView:
 
     @cached_property
     def frame(self) -> Frame:
-        """All rollouts, calls and events of the run as columns. They are read from the journal when a section first asks for them."""
+        """All rollouts, calls and events of the run as columns. A view reads the journal when a section first asks for them."""
         from pytest_agentbench.metrics.frame_reader import FrameReader  # numpy with it
         from pytest_agentbench.runs.journal import FILE, read_journal
 

@@ -97,5 +97,5 @@ def _between(verdicts: Mapping[int, str], low: int | None, high: int | None) -> 
 
 
 def verdicts(judged: Sequence[LevelVerdict]) -> dict[int, str]:
-    """SweepLevel -> verdict."""
+    """Concurrency -> verdict."""
     return {each.concurrency: each.verdict for each in judged}

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_agentbench.reports import serving_phrases, suite_phrases, terminal
+from pytest_agentbench.reports import phrases, serving_phrases, suite_phrases, terminal
 from pytest_agentbench.reports.document import Document, Level
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
@@ -64,7 +64,7 @@ def test_verbosity(project: Project, way: tuple[str, ...]) -> None:
     assert suite.dataset.sha256[:12] in "\n".join(lines)
     worst = [(each.id, f"{each.score:.3f}", each.question) for (each,) in said(full, suite_phrases.worst)]
     assert [(f"shop-{number}", "0.667", f"Customer shop-{number}: is there a lamp?") for number in range(2)] == worst
-    tools = [(each.expected_tools, each.actual_tools) for (each,) in said(full, suite_phrases.worst_tools)]
+    tools = said(full, phrases.expected_and_actual)
     assert [(("find_item", "order_item"), ("find_item",))] * 2 == tools
     assert [4] == [performance.calls for (performance,) in said(full, serving_phrases.calls)]
     assert said(full, serving_phrases.throughput) and tables(full, "ms")

@@ -75,7 +75,7 @@ def test_a_gate() -> None:
     ]
     assert "the timings are of a saturated client" in [gate_phrases.reason(rule) for (rule,) in said(shown, gate_phrases.reason)]
     assert [("shop-2", 1.0, 0.2, 0.01), ("shop-1", 1.0, 0.0, 0.04)] == [
-        (suspect.scenario, suspect.base, suspect.new, suspect.p) for _, suspect in said(shown, gate_phrases.claim)
+        (suspect.scenario, suspect.base, suspect.new, suspect.p) for _, suspect, _ in said(shown, gate_phrases.claim)
     ]
 
 

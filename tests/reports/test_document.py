@@ -77,6 +77,16 @@ def test_nested_sections() -> None:
     assert (["outer"], ["b"]) == ([each.title for each in document.at(Level.SUMMARY).sections], labels(document.at(Level.SUMMARY)))
 
 
+def test_what_stands_before_sections() -> None:
+    """Blocks come before the sections in a section: what follows one would be read as a part of it."""
+    inner, first, last = Section("inner", (Note("a"),)), Note("b"), Note("c")
+
+    found = section("outer", [first, inner, last])
+
+    assert found is not None
+    assert (first, last, inner) == found.blocks
+
+
 def test_the_headline_stays() -> None:
     """Every reader gets it, also of a document without sections."""
     headline = Fact("verdict", "PASS", "good", level=Level.HEADLINE)

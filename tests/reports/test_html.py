@@ -11,6 +11,7 @@ import pytest
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.document import (
+    LONGEST,
     AnyBlock,
     Bullets,
     Code,
@@ -25,7 +26,7 @@ from pytest_agentbench.reports.document import (
     Table,
     heads,
 )
-from pytest_agentbench.reports.html import WIDTH, no_address
+from pytest_agentbench.reports.html import no_address
 from pytest_agentbench.reports.page.first_screen import run_html
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
@@ -254,7 +255,7 @@ def test_long_names_are_cut() -> None:
     long = "x" * 1000
     _, report = html_of(Bullets((Code(long), Code(long, "scenario"), Code(long, "command")), level=VERBOSE))
 
-    assert [f"{'x' * WIDTH}...", f"{'x' * WIDTH}...", long] == texts(report.all("code"))
+    assert [f"{'x' * LONGEST}...", f"{'x' * LONGEST}...", long] == texts(report.all("code"))
 
 
 @pytest.mark.parametrize(

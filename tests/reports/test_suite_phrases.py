@@ -241,7 +241,6 @@ def test_the_worst() -> None:
 
     assert 's-0 0.250 "Is there a lamp?"' == suite_phrases.worst(low)
     assert "s-0 0.250" == suite_phrases.worst(replace(low, question=""))
-    assert "expected find, order; actual none" == suite_phrases.worst_tools(low)
 
 
 def test_scenarios_that_are_not_shown() -> None:

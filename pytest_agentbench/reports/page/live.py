@@ -12,6 +12,7 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
+from pytest_agentbench.reports.html import no_address
 from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
 from pytest_agentbench.reports.page.distributions import Distributions
@@ -120,7 +121,8 @@ class LiveRecords:
         self.server: list[Json] = []
         self.so_far = SoFar()
         self._sessions = read_sessions(directory)
-        self._read = 0  # bytes
+        self._read, self._is_read = 0, False  # bytes; whether there are no more
+        self._html: dict[bool, str] = {}  # the report of a run that has ended: without links until all records are read, and with them
         self._numbers: dict[RolloutKey, int] = {}
         self._looks, self._next_look = 0, 0.0  # seconds, time.monotonic()
 
@@ -141,11 +143,12 @@ class LiveRecords:
 
     def html(self, phase: RunPhase) -> str:
         """Returns what the page says of the run in words: its report, or while it has not ended what is known so far."""
-        if self.run:
-            report = document(RunView(self.run, self._directory))
-        else:
-            report = document_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped")
-        return run_html(report, RolloutLinks(self._numbers).of)
+        if self.run is None:
+            return run_html(document_so_far(self._directory.name, self.session, self.so_far, stopped=phase == "stopped"), no_address)
+        if self._is_read not in self._html:
+            address = RolloutLinks(self._numbers).of if self._is_read else no_address
+            self._html[self._is_read] = run_html(document(RunView(self.run, self._directory)), address)
+        return self._html[self._is_read]
 
     def read_on(self) -> bool:
         """Takes the next records, AT_ONCE at most; True where more are there."""
@@ -156,9 +159,11 @@ class LiveRecords:
                 for _ in range(AT_ONCE):
                     line = lines.readline()
                     if not line.endswith(b"\n"):  # the end, or a record that is being written
+                        self._is_read = True
                         return False
                     self._take(line[:-1], new, replaced)
                     self._read += len(line)
+                self._is_read = False
                 return True
         finally:
             self.distributions.add(new.frame())

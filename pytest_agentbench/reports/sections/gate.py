@@ -31,8 +31,7 @@ def document_of(gate: GateResult, rounds: RoundsResult | None) -> Document:
 
 def _section(gate: GateResult, rounds: RoundsResult | None) -> Section | None:
     verdict = Fact("gate", say(gate_phrases.gate, gate, rounds), tone(gate.verdict), level=Level.FIRST_PAGE)
-    short = Fact("gate", say(gate_phrases.gate_verdict, gate), level=Level.HEADLINE, until=Level.HEADLINE)
-    return of("Gate", [short, verdict, *_rules(gate), *_claims(gate), *_ranking(gate), _looks(rounds)])
+    return of("Gate", [verdict, *_rules(gate), *_claims(gate), *_ranking(gate), _looks(rounds)])
 
 
 def _rules(gate: GateResult) -> Iterator[AnyBlock]:
@@ -57,11 +56,18 @@ def _details(rule: RuleResult) -> Iterator[AnyBlock]:
 def _claims(gate: GateResult) -> Iterator[AnyBlock]:
     found = suspects(gate.rules)
     for place, (rule, suspect) in enumerate(found[:SHOWN]):
-        yield Fact("worse", say(gate_phrases.claim, rule, suspect), level=Level.FIRST_PAGE if place < WORST else Level.SUMMARY)
+        yield Fact(
+            "worse", say(gate_phrases.claim, rule, suspect, _suite(gate, rule)), level=Level.FIRST_PAGE if place < WORST else Level.SUMMARY
+        )
     yield Fact("", say(phrases.more, len(found) - WORST), level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
     yield Fact("", say(phrases.more, len(found) - SHOWN, phrases.IN_RUN_JSON), level=Level.SUMMARY)
     if found:
         yield Note(gate_phrases.BY_CHANCE, level=Level.VERBOSE)
+
+
+def _suite(gate: GateResult, rule: RuleResult) -> str:
+    """Returns the suite of a rule; empty if all rules are about one suite."""
+    return rule.suite if len({each.suite for each in gate.rules}) > 1 else ""
 
 
 def _ranking(gate: GateResult) -> Iterator[AnyBlock]:
@@ -70,7 +76,9 @@ def _ranking(gate: GateResult) -> Iterator[AnyBlock]:
         for suspect in ranking_of(rule):
             is_first = rule.verdict == "FAIL" and shown < WORST
             shown += is_first
-            yield Fact("fell", say(gate_phrases.change, rule, suspect), level=Level.FIRST_PAGE if is_first else Level.FULL)
+            yield Fact(
+                "fell", say(gate_phrases.change, rule, suspect, _suite(gate, rule)), level=Level.FIRST_PAGE if is_first else Level.FULL
+            )
     if any(ranking_of(rule) for rule in gate.rules):
         yield Fact("", gate_phrases.NO_CLAIM, level=Level.FIRST_PAGE if shown else Level.FULL)
 

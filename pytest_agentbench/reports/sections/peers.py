@@ -20,7 +20,7 @@ def document(tool: str, tables: Iterable[tuple[str, PeerTable]]) -> Document:
 def _section(of: str, figures: PeerTable) -> Section:
     columns = heads("metric", *((title or "value", DIGITS) for title in figures.columns))
     rows = tuple((name, *(_cell(values, place) for place in range(len(figures.columns)))) for name, values in figures.rows.items())
-    differs = Bullets(tuple(each for each in figures.differs))
+    differs = Bullets(tuple(figures.differs))
     return Section(comparison_phrases.peer_table(figures.title, of), (Table(columns, rows), differs))
 
 

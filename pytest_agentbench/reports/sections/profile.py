@@ -54,8 +54,8 @@ def _concurrency(concurrency: Concurrency | None) -> Iterator[AnyBlock]:
     spikes = tuple((each.start_s, each.duration_s * 1e3, each.peak, *_of_calls(each.sent)) for each in concurrency.spikes)
     yield Table(heads(("at s", 3), ("for ms", 1), ("in flight", 0), *OF_CALLS), spikes)
     yield Note(say(comparison_phrases.calls_in_spikes, concurrency))
-    levels = [(say(comparison_phrases.in_flight, each.least, each.most), each.share, each.sent) for each in concurrency.levels]
-    rows = tuple((flight, say(percent, share), *_of_calls(sent)) for flight, share, sent in levels)
+    flight = comparison_phrases.in_flight
+    rows = tuple((say(flight, each.least, each.most), say(percent, each.share), *_of_calls(each.sent)) for each in concurrency.levels)
     yield Table(heads(("in flight", 0), ("of the time", 1), *OF_CALLS), rows)
 
 

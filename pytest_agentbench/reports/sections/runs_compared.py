@@ -167,7 +167,7 @@ def _differing_scenarios(runs: RunComparison, most: int | None, *, details: bool
 
 def _remarks(runs: RunComparison, *, details: bool) -> Iterator[Bullets]:
     """What is the same, what was left out, and what is not compared."""
-    found = [*(details_of(runs) if details else ()), *(each for each in doubt_sentences(runs))]
+    found = [*(details_of(runs) if details else ()), *doubt_sentences(runs)]
     if found:
         yield Bullets(tuple(found))
 

@@ -34,7 +34,7 @@ from pytest_agentbench.stats.percentiles import INFINITE, LatencySpread, Percent
 COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 RATE_COLUMNS = ("mean", "max", "p50", "p10", "p5", "p1", "min")
 RATES = {"call_output_tokens_per_s": "output tok/s of a call", "rollout_calls_per_minute": "LLM calls/min of a rollout"}
-LATENCIES = {"ttft": True, "itl": False, "e2e": False}  # latency -> whether it is on the first page
+LATENCIES = ("ttft", "itl", "e2e")  # of a summary, the first of them on the first page too
 
 
 def section(view: RunView) -> Section | None:
@@ -47,19 +47,21 @@ def section(view: RunView) -> Section | None:
 
 def _measures(run: Run) -> Iterator[AnyBlock]:
     """The numbers that everybody reads. The first page compares arms instead: a number over all of them is about none."""
-    performance, summary = run.performance, Level.SUMMARY
-    first = summary if run.ab else Level.FIRST_PAGE
-    for name, is_first in LATENCIES.items():
+    performance, first, summary = run.performance, Level.FIRST_PAGE, Level.SUMMARY
+    for place, name in enumerate(LATENCIES):
         if spread := performance.latency(name):
             low, high = spread.intervals.get("p50") or (None, None)
             median = Measure(spread.p50, "ms", "median", low, high, digits=1)
-            yield Fact(registry.title_of(name), median, level=first if is_first else summary, until=Level.FIRST_PAGE)
+            if place == 0 and not run.ab:
+                yield Fact(registry.title_of(name), median, level=first, until=first)
             with_p90 = replace(median, about=serving_phrases.high_latency(spread.p90))
             yield Fact(registry.title_of(name), with_p90, level=summary, until=summary)
     if rate := performance.number("output_tokens_per_s"):
-        yield Fact("throughput", Measure(rate, "output tokens/s", digits=1), level=first, until=Level.FIRST_PAGE)
-        found = Measure(rate, "output tokens/s", digits=1, about=serving_phrases.tokens_and_calls(performance))
-        yield Fact("throughput", found, level=summary, until=summary)
+        throughput = Measure(rate, "output tokens/s", digits=1)
+        if not run.ab:
+            yield Fact("throughput", throughput, level=first, until=first)
+        with_tokens = replace(throughput, about=serving_phrases.tokens_and_calls(performance))
+        yield Fact("throughput", with_tokens, level=summary, until=summary)
     if per_hour := performance.number("rollouts_per_hour"):
         found = Measure(per_hour, digits=0, about=serving_phrases.in_flight(performance))
         yield Fact(registry.title_of("rollouts_per_hour"), found, level=summary, until=summary)

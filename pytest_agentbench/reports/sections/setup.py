@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, say
+from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Note, Section, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
@@ -20,6 +20,7 @@ def _blocks(run: Run) -> Iterator[AnyBlock]:
     verbose, backend = Level.VERBOSE, run.backend
     yield Fact("backend", say(phrases.backend, run), level=Level.SUMMARY)
     yield Fact("", backend.note)
+    yield Fact("run", Code(run.id), level=Level.SUMMARY, until=Level.SUMMARY)
     yield Fact("finished", run.finished_at, level=Level.SUMMARY)
     yield from (Fact("model", each, "open", level=Level.FIRST_PAGE) for each in backend.warnings)
     yield Fact("stack", say(phrases.boot, backend))

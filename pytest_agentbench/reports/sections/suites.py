@@ -29,8 +29,9 @@ Blocks = Iterator[AnyBlock | Section | None]
 def section(view: RunView) -> Section | None:
     """Returns a section for each suite under each variant, and what they cost together."""
     run = view.run
+    cost = suite_phrases.costs_of_all if len(run.suites) > 1 else suite_phrases.costs
     parts = [of(name, (block for part in PARTS for block in part(run, name, suite))) for name, suite in run.suites.items()]
-    return of("Suites", [*parts, Fact("cost", say(suite_phrases.costs_of_all, run.costs))])
+    return of("Suites", [Fact("cost", say(cost, run.costs)), *parts])
 
 
 def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
@@ -44,7 +45,12 @@ def _first_page(run: Run, name: str, suite: SuiteResult) -> Blocks:
         # A second score that counts mistakes is on the first page if there were any, and there are no other suites.
         if not run.ab and (place == 0 or (has_news and not several)):
             yield Fact(score, _measure(mean), level=first, until=first)
-        yield Fact(f"{name} {score}" if several else score, _measure(mean, scale.text), level=summary, until=summary)
+        yield Fact(_in_summary(run, name, score), _measure(mean, scale.text), level=summary, until=summary)
+
+
+def _in_summary(run: Run, name: str, label: str) -> str:
+    """Returns a label with the name of the suite if there are several: the first screen of a page has no title above a measure."""
+    return f"{name} {label}" if len(run.suites) > 1 else label
 
 
 def _measure(mean: Mean | None, about: str = "") -> Measure:
@@ -59,9 +65,12 @@ def _dataset(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
 
 def _excluded(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     """Scenarios that are in no gate, and tasks that did not run."""
-    first, summary, verbose = Level.FULL if run.ab else Level.FIRST_PAGE, Level.SUMMARY, Level.VERBOSE
-    yield Fact("quarantined", say(suite_phrases.quarantined_count, suite), "open", level=first, until=summary)
-    yield Fact("quarantined", say(suite_phrases.quarantined, suite), "open")
+    first, summary, verbose = Level.SUMMARY if run.ab else Level.FIRST_PAGE, Level.SUMMARY, Level.VERBOSE
+    for level, until in ((first, summary), (verbose, verbose)):
+        yield Fact("quarantined", say(suite_phrases.quarantined_count, suite), "open", level=level, until=until)
+        yield Fact("unsupported", say(suite_phrases.unsupported_count, suite), "open", level=level, until=until)
+    yield Fact("quarantined", say(suite_phrases.quarantined, suite), "open", until=Level.FULL)
+    yield Fact("unsupported", say(suite_phrases.unsupported, suite), "open", until=Level.FULL)
     rows = [
         (Code(each.scenario, "scenario"), each.owner, each.expires, each.reason, say(suite_phrases.quarantine_tests, each))
         for each in suite.quarantined
@@ -69,8 +78,6 @@ def _excluded(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     yield Table(heads("scenario", "owner", "expires", "reason", "tests"), tuple(rows), level=verbose)
     if rows:
         yield Note(suite_phrases.MEANS_WITH_QUARANTINED, level=verbose)
-    yield Fact("unsupported", say(suite_phrases.unsupported_count, suite), "open", level=first, until=summary)
-    yield Fact("unsupported", say(suite_phrases.unsupported, suite), "open")
     unsupported = tuple((Code(task, "scenario"), why) for task, why in suite.unsupported.items())
     yield Table(heads("task", "why"), unsupported, level=verbose)
 
@@ -116,16 +123,25 @@ def _without_score(run: Run, _name: str, suite: SuiteResult) -> Blocks:
 
 
 def _answers(run: Run, name: str, suite: SuiteResult) -> Blocks:
-    level, several = Level.FULL if run.ab else Level.FIRST_PAGE, len(suite.answers) > 1
+    several = len(suite.answers) > 1
     for score, each in suite.answers.items():
         of_score = f"{score} " if several else ""
         judged = suite_phrases.judged(each, suite.score_errors.get(score, 0))
         accuracy = Measure(each.accuracy, low=each.accuracy_low, high=each.accuracy_high, about=judged)
-        yield Fact(f"{of_score}accuracy", accuracy, level=level)
+        yield from _measured(run, name, f"{of_score}accuracy", accuracy)
         error = Measure(
             each.calibration_error, "RMS error", "", each.calibration_low, each.calibration_high, 3, suite_phrases.confidence(each)
         )
-        yield Fact(f"{of_score}calibration", error, level=level)
+        yield from _measured(run, name, f"{of_score}calibration", error)
+
+
+def _measured(run: Run, name: str, label: str, measure: Measure) -> Blocks:
+    """A measure at all levels. The first page compares arms instead."""
+    summary = Level.SUMMARY
+    if not run.ab:
+        yield Fact(label, measure, level=Level.FIRST_PAGE, until=Level.FIRST_PAGE)
+    yield Fact(_in_summary(run, name, label), measure, level=summary, until=summary)
+    yield Fact(label, measure)
 
 
 def _drafts(_run: Run, _name: str, suite: SuiteResult) -> Blocks:
@@ -161,7 +177,7 @@ def _worst(run: Run, _name: str, suite: SuiteResult) -> Blocks:
     for each in suite.worst:
         yield Fact("worst", say(suite_phrases.worst, each), until=Level.FULL)
         if suite.tasks is None:
-            yield Fact("", say(suite_phrases.worst_tools, each), until=Level.FULL)
+            yield Fact("", say(phrases.expected_and_actual, each.expected_tools, each.actual_tools), until=Level.FULL)
 
 
 def _tables(run: Run, _name: str, suite: SuiteResult) -> Blocks:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pytest_agentbench.reports import comparison_phrases, phrases
 from pytest_agentbench.reports.document import Document, Fact, Figure, Level, Note, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.sweep.knee import knee
 from pytest_agentbench.sweep.levels import Sweep, SweepLevel, short_blocks
 from pytest_agentbench.sweep.verdict import Criteria, LevelVerdict, greatest, verdicts
@@ -40,7 +39,7 @@ def _levels(sweep: Sweep, judged: Sequence[LevelVerdict]) -> Table:
     rates = [(title, 1) for title in ("rollouts/h", "tokens/s", "ttft p50 ms", "p95", "e2e p50 ms", "p95")]
     rows = tuple(_row(sweep, level, each) for level, each in zip(sweep.levels, judged, strict=True))
     columns = heads(*counts, *rates, (sweep.score, 3), "good calls", "verdict")
-    return Table(columns, rows, tones=tuple(tone(each.verdict) for each in judged))
+    return Table(columns, rows)
 
 
 def _row(sweep: Sweep, level: SweepLevel, judged: LevelVerdict) -> tuple[TableCell, ...]:

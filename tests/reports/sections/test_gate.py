@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_levels() -> None:
     assert [(gate_phrases.rule, each) for each in (*rules[1:], rules[0])] == under(full, "rule")
     assert ([(2,)], []) == (said(first, phrases.more), said(summary, phrases.more))
     verdicts = [[phrase for phrase, _ in under(each, "gate")] for each in (headline, first, summary, full)]
-    assert [[gate_phrases.gate_verdict], [gate_phrases.gate], [gate_phrases.gate], [gate_phrases.gate]] == verdicts
+    assert [[], [gate_phrases.gate], [gate_phrases.gate], [gate_phrases.gate]] == verdicts
 
 
 def test_which_scenarios_got_worse() -> None:
@@ -71,16 +72,16 @@ def test_which_scenarios_got_worse() -> None:
     few = rule("tsq.mean >= -0.05 vs baseline", run(n=30, wrong=3), run(n=30))
     claims, ranking = gate_of(many), gate_of(few)
 
-    found = [suspect for _, suspect in said(claims, gate_phrases.claim)]
+    found = [suspect for _, suspect, _ in said(claims, gate_phrases.claim)]
     assert ([(0.9, 0.0)], [0.0011]) == (
         [(each.base, each.new) for each in found if each.scenario == "4"],
         sorted({round(each.p, 4) for each in found}),
     )
     assert (12, 0) == (len(said(claims, gate_phrases.claim)), len(said(claims, gate_phrases.change)))
     assert [] == said(ranking, gate_phrases.claim)
-    assert ["2", "1", "0"] == [suspect.scenario for _, suspect in said(ranking, gate_phrases.change)]
+    assert ["2", "1", "0"] == [suspect.scenario for _, suspect, _ in said(ranking, gate_phrases.change)]
     assert [(pytest.approx(base), 0.0) for base in (0.7, 0.6, 0.5)] == [
-        (suspect.base, suspect.new) for _, suspect in said(ranking, gate_phrases.change)
+        (suspect.base, suspect.new) for _, suspect, _ in said(ranking, gate_phrases.change)
     ]
     assert [True] == [fact.content == gate_phrases.NO_CLAIM for fact in facts(ranking, "")[-1:]]
 
@@ -93,7 +94,10 @@ def test_many_scenarios_that_got_worse() -> None:
     assert [(WORST, [(2 * SHOWN - WORST,)]), (SHOWN, [(SHOWN, phrases.IN_RUN_JSON)])] == [
         (len(said(each, gate_phrases.claim)), said(each, phrases.more)) for each in (first, full)
     ]
-    assert ["s-00", "s-00", "s-01"] == [suspect.scenario for _, suspect in said(first, gate_phrases.claim)]
+    assert ["s-00", "s-00", "s-01"] == [suspect.scenario for _, suspect, _ in said(first, gate_phrases.claim)]
+    assert {""} == {suite for _, _, suite in said(full, gate_phrases.claim)}
+    of_two = gate_of(rules[0], replace(rules[1], suite="bank"), level=Level.FULL)
+    assert {"shop", "bank"} == {suite for _, _, suite in said(of_two, gate_phrases.claim)}  # which the lines name
 
 
 def test_a_ranking_on_the_first_page() -> None:

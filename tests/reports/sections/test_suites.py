@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Draft, Rollout, Score, Verification
-from pytest_agentbench.reports import suite_phrases
+from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import Fact, Finding, Level, Measure, Section, Table, say
 from pytest_agentbench.reports.sections.suites import CAUSES, FAILURES, PASS_RATES, SCENARIOS, TASKS
 from pytest_agentbench.runs.contents import Run
@@ -107,7 +107,7 @@ def test_the_worst() -> None:
     assert ["scenario", "tsq", "expected tools", "actual tools"] == titles(run, "Worst tsq")[:4]
     assert [("a", 0.0, "Is there a lamp?")] == table(task, "Worst tsq")
     assert ["task", "tsq"] == titles(task, "Worst tsq")[:2]
-    assert (1, 0) == tuple(len(said(report(each, Level.FULL), suite_phrases.worst_tools)) for each in (run, task))
+    assert (1, 0) == tuple(len(said(report(each, Level.FULL), phrases.expected_and_actual)) for each in (run, task))
 
 
 def titles(run: Run, title: str) -> list[str]:
@@ -265,6 +265,8 @@ def test_scenarios_in_no_gate() -> None:
     size = replace(suite, dataset=replace(suite.dataset, size=7))
     assert [["1", "7"]] * 2 == [amounts(each(size)) for each in (suite_phrases.quarantined_count, suite_phrases.unsupported_count)]
     assert ([], []) == (said(report(run), suite_phrases.quarantined_count), said(report(run), suite_phrases.unsupported))
+    files = report(held, Level.VERBOSE)  # which have the names in a table
+    assert ([(suite,)], []) == (said(files, suite_phrases.quarantined_count), said(files, suite_phrases.quarantined))
 
 
 def judged(scenario: str, value: float, confidence: float | None, *, by_judge: bool = False) -> Rollout:
@@ -288,6 +290,17 @@ def test_answers() -> None:
     assert calibration.high is not None
     assert ("RMS error", suite_phrases.confidence(run.suites["shop"].answers["judged_answer"])) == (calibration.unit, calibration.about)
     assert [] == measures(run_of(rollout("a", tsq=1.0)), "accuracy")
+
+
+def test_answers_of_two_suites() -> None:
+    """A summary, whose measures stand under no title on a page, names the suite of each."""
+    run = run_of(judged("b-0", 1.0, 0.5))
+    both = replace(run, suites={"shop": run.suites["shop"], "bank": run.suites["shop"]})
+
+    labels = [each.label for each in report(both, Level.SUMMARY).blocks() if isinstance(each, Fact) and isinstance(each.content, Measure)]
+
+    assert {f"{name} {what}" for name in ("shop", "bank") for what in ("accuracy", "calibration", "tsq")} <= {*labels}
+    assert "accuracy" not in labels
 
 
 def test_answers_without_confidence() -> None:

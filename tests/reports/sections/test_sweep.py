@@ -29,14 +29,13 @@ def sweep(tmp_path: Path) -> Sweep:
 
 
 def test_levels(sweep: Sweep) -> None:
-    """Each level has a row with its numbers and its verdict, which gives the row its tone; without objectives no call is a good one."""
+    """Each level has a row with its numbers and its verdict; without objectives no call is a good one."""
     report = document(sweep, JUDGED, TERMS)
     [table] = tables(report, "in flight")
     free = document(sweep, [LevelVerdict(level, None, PASS, None) for level in (1, 4)], Criteria({}))
 
     assert [[1, 3, 0, 60 / 15], [4, 2, 0, 20 / 4]] == [[*row[:3], row[4]] for row in table.rows]
     assert [(PASS,), (FAIL,)] == said(report, comparison_phrases.level_verdict)
-    assert ("good", "bad") == table.tones
     assert [(0.99, 0.95, 1.0), (0.5, 0.4, 0.6)] == said(report, comparison_phrases.good_share)
     assert [] == said(free, comparison_phrases.good_share)
 
