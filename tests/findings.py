@@ -64,8 +64,8 @@ def facts(report: Document, label: str) -> list[Fact]:
 
 
 def under(report: Document, label: str) -> list[tuple[Any, ...]]:
-    """Returns the values of each finding under a label, from top to bottom."""
-    return [fact.content.values for fact in facts(report, label) if isinstance(fact.content, Finding)]
+    """Returns the values of each finding under a label, and texts as they are, from top to bottom."""
+    return [fact.content.values if isinstance(fact.content, Finding) else (fact.content,) for fact in facts(report, label)]
 
 
 def gate_of(report: Document) -> GateResult:

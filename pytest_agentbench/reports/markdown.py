@@ -36,9 +36,8 @@ _MARKUP = re.compile(r"[\\`*]|(?<![^\W_])_|_(?![^\W_])|~(?=\S)|(?<=\S)~|\](?=[(\
 _TAG, _ENTITY = re.compile(r"<(?=[A-Za-z/!?])"), re.compile(r"&(?=#?\w+;)")
 _MENTION, _ADDRESS = re.compile(r"@(?=\w)"), re.compile(r"\b(https?|ftp|mailto|www)(?=:|\.)", re.IGNORECASE)
 _BAR = re.compile(r"(?<!\\)((?:\\\\)*)\|")  # that no backslash, or a backslash which is itself escaped, stands before
-_OPENING = re.compile(
-    r"\s*(?:(\d{1,9})(?=[.)](?:\s|$))|(?=#{1,6}(?:\s|$)|[-+](?:[-+\s]|$)|>|\[[ xX]\]\s))"
-)  # of a list, a heading, a quote
+#: The beginning of a list, a heading or a quote.
+_OPENING = re.compile(r"(\d{1,9})(?=[.)](?:\s|$))|(?=#{1,6}(?:\s|$)|[-+](?:[-+\s]|$)|>|\[[ xX]\]\s)")
 _ROUND = str.maketrans("[]", "()")  # for the text of a picture, in which brackets would be those of links
 _NOTHING = "<!-- -->"  # what GitHub and GitLab show nothing of, and what is no mention and no address with it inside
 
@@ -97,7 +96,9 @@ def _words(content: Content) -> str:
 
 def _beginning(words: str) -> str:
     """Returns words that are the first of a line, where a few marks would begin a list, a heading, a quote or a block of code."""
-    return _OPENING.sub(lambda mark: f"{mark[1] or ''}\\", words.lstrip(), count=1) if _OPENING.match(words) else words.lstrip()
+    text = words.lstrip()
+    mark = _OPENING.match(text)
+    return f"{mark[0]}\\{text[mark.end() :]}" if mark else text
 
 
 def _text(text: Text) -> str:

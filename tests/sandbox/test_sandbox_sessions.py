@@ -15,7 +15,7 @@ from pytest_agentbench.reports.document import Code, Level, plain, say
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.sandbox.limits import UNLIMITED_KIND
 from pytest_agentbench.sandbox.ownership import OWNER
-from tests.findings import gate_of, reasons, report_of, said, tables, texts
+from tests.findings import gate_of, reasons, report_of, tables, texts, under
 from tests.project import Project
 from tests.sandbox.conftest import IMAGE
 from tests.tasks import write_task
@@ -113,7 +113,7 @@ def test_a_terminal_agent(bench: Project) -> None:
     (command,) = rollouts["solved"].tool_calls
     assert ("bash", SOLVE) == (command.name, command.arguments["command"])
     assert rollouts["solved"].started_ns < (command.started_ns or 0) < (command.ended_ns or 0) < rollouts["solved"].ended_ns
-    [(told,)] = said(report_of(bench.directory, Level.FULL), suite_phrases.tasks)
+    [(told,)] = under(report_of(bench.directory, Level.FULL), "tasks")
     assert [("cheat", 0), ("endless", 1), ("idle", 0), ("late", 1), ("solved", 1)] == [(each.scenario, each.solved) for each in told.tasks]
     is_unlimited = [UNLIMITED_KIND] == bench.run_json["suites"]["bench"]["tasks"]["sandboxes"]
     assert is_unlimited == ("storage driver has no quotas" in result.stdout.str())
