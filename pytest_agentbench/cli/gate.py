@@ -54,11 +54,9 @@ def run_gate(options: argparse.Namespace) -> int:
     """The lines that the session printed of its gate; returns the exit status that it would have had for them."""
     from dataclasses import replace
 
-    from pytest_agentbench.cli.plain import PlainOutput
+    from pytest_agentbench.cli.plain import print_document
     from pytest_agentbench.errors import ConfigError
-    from pytest_agentbench.reports.document import Level
     from pytest_agentbench.reports.sections.gate import document_of
-    from pytest_agentbench.reports.terminal import lines, write
     from pytest_agentbench.runs.run_file import find_run, read_run
     from pytest_agentbench.session.gate import judge_again
 
@@ -68,7 +66,7 @@ def run_gate(options: argparse.Namespace) -> int:
     result, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     if result is None:
         raise ConfigError(f"nothing is asked of {run.id}: its suites have no rules; give some with --gate, or a --baseline")
-    write(PlainOutput(), lines(document_of(result, run.rounds), Level.FULL))
+    print_document(document_of(result, run.rounds))
     return status_of(replace(run, gate=result), evidence, options.inconclusive)
 
 

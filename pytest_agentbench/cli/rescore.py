@@ -35,12 +35,10 @@ def add(commands: Any) -> None:
 
 def run_rescore(options: argparse.Namespace) -> None:
     """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
-    from pytest_agentbench.cli.plain import PlainOutput
+    from pytest_agentbench.cli.plain import print_document
     from pytest_agentbench.lib.threads import run_apart
     from pytest_agentbench.reports import write_reports
-    from pytest_agentbench.reports.document import Level
     from pytest_agentbench.reports.sections.gate import document_of
-    from pytest_agentbench.reports.terminal import lines, write
     from pytest_agentbench.rollouts.rescore import floors, load_groups, refuse_empty, rescore
     from pytest_agentbench.runs.directory import discard
     from pytest_agentbench.runs.run_file import find_run, read_run, write_run
@@ -64,7 +62,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     for floor in missed:
         print(f"{floor.group} {floor.score}: {floor.below} of {floor.rollouts} rollouts do not reach the floor of {floor.floor:g}")
     if new.gate:
-        write(PlainOutput(), lines(document_of(new.gate, new.rounds), Level.FULL))
+        print_document(document_of(new.gate, new.rounds))
     print(f"wrote {target}")
 
 

@@ -38,7 +38,7 @@ def _all(run: Run, workspace: Path) -> Iterator[str]:
         if rule.verdict in LEVELS:
             folder = run.suites[rule.suite].folder if rule.suite in run.suites else ""
             place = (_within(workspace, Path(folder, "suite.yaml")), 1) if folder else None
-            yield command(LEVELS[rule.verdict], f"{rule.suite}: {rule.rule}", gate_phrases.found(rule), place)
+            yield command(LEVELS[rule.verdict], f"{rule.suite}: {rule.rule}", gate_phrases.outcome(rule), place)
     if run.ab:
         yield from _losers(run.ab)
     for rule, suspect in suspects(rules):

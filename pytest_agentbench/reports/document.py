@@ -222,9 +222,14 @@ class Document:
     headline: Fact | None  # None for reports that only compare
     sections: tuple[Section, ...]
 
+    @classmethod
+    def of(cls, title: Text, parts: Iterable[Section | None], headline: Fact | None = None) -> Document:
+        """Returns a document of the sections that have something to say."""
+        return cls(title, headline, tuple(part for part in parts if part))
+
     def at(self, level: Level) -> Document:
         """Returns what a reader of a level sees of the document."""
-        return replace(self, sections=tuple(part for each in self.sections if (part := each.at(level))))
+        return self.of(self.title, (each.at(level) for each in self.sections), self.headline)
 
     def blocks(self) -> Iterator[AnyBlock]:
         """Yields all blocks from top to bottom."""

@@ -182,7 +182,7 @@ def _reach(rule: RuleResult, reach: float) -> str:
     return _amount(replace(rule, vs_baseline=rule.kind == "latency" and rule.vs_baseline), reach).lstrip("+")
 
 
-def found(rule: RuleResult) -> str:
+def outcome(rule: RuleResult) -> str:
     """`FAIL: 0.412 [0.371, 0.453]; too few scenarios`: what became of a rule whose text stands beside it."""
     ends = "" if rule.low is None or rule.high is None else f" [{rule.low:.4g}, {rule.high:.4g}]"
     value = "nothing measured" if rule.estimate is None else f"{rule.estimate:.4g}{ends}"

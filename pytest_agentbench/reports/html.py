@@ -115,8 +115,8 @@ class HtmlLayout(NamedTuple):
         """Returns a content as HTML."""
         return self.text(phrases.words(content))
 
-    def text(self, found: Text) -> str:
-        return "".join(self._code(part) if isinstance(part, Code) else escape(one_line(part)) for part in spans(found))
+    def text(self, text: Text) -> str:
+        return "".join(self._code(part) if isinstance(part, Code) else escape(one_line(part)) for part in spans(text))
 
     def _row(self, row: tuple[TableCell, ...], columns: tuple[Column, ...], tone: str) -> str:
         first, *others = zip(row, columns, strict=True)

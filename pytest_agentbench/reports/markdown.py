@@ -74,8 +74,8 @@ def _section(section: Section, depth: int) -> Iterator[str]:
 def _block(each: AnyBlock, *, continues: bool) -> Iterator[str]:
     match each:
         case Fact():
-            said = f"**{prose(each.label)}**: {_words(each.content)}" if each.label else _beginning(_words(each.content))
-            yield f"{'' if each.label or not continues else '  '}- {said}"
+            line = f"**{prose(each.label)}**: {_words(each.content)}" if each.label else _beginning(_words(each.content))
+            yield f"{'' if each.label or not continues else '  '}- {line}"
         case Table():
             yield from table([prose(column.title) for column in each.columns], [[*map(_cell, row, each.columns)] for row in each.rows])
         case Bullets():

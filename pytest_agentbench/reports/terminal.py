@@ -21,7 +21,6 @@ from pytest_agentbench.reports.document import (
     Figure,
     Level,
     Listing,
-    Measure,
     Note,
     Section,
     Table,
@@ -29,7 +28,6 @@ from pytest_agentbench.reports.document import (
     Tone,
     plain,
     spans,
-    words_of,
 )
 
 WIDTH = 80  # columns, if the terminal does not tell
@@ -82,10 +80,9 @@ def write(terminal: TerminalReporter, lines: Iterable[Line]) -> None:
 def headline_lines(document: Document) -> Iterator[str]:
     """Yields the headline with all that belongs to it on one line, and each command on a line of its own."""
     facts = [each for each in document.at(Level.HEADLINE).blocks() if isinstance(each, Fact)]
-    commands = [fact for fact in facts if _has_command(words_of(fact.content))]
-    found = [document.headline, *facts] if document.headline else facts
-    said = "; ".join(_words(fact.content) for fact in found if fact not in commands)
-    yield one_line(f"agentbench: {said}")
+    commands = [fact for fact in facts if _has_command(phrases.words(fact.content))]
+    sentences = [document.headline, *facts] if document.headline else facts
+    yield one_line(f"agentbench: {'; '.join(_words(fact.content) for fact in sentences if fact not in commands)}")
     yield from (one_line(f"agentbench: {fact.label} {_words(fact.content)}") for fact in commands)
 
 
@@ -139,9 +136,9 @@ class _TerminalLayout(NamedTuple):
         yield from (line._replace(tone=fact.tone) for line in self._labelled(fact.label, self.column, fact.content, cut_it=fact.one_line))
 
     def _labelled(self, label: str, column: int, content: Content, *, cut_it: bool = False) -> Iterator[Line]:
-        label, text = one_line(label), one_line(_words(content))
-        room = max(self.width - max(column, columns(label)) - 1, self.width // 3)
-        texts = [text] if _has_command(words_of(content)) else [cut(text, room)] if cut_it else fold(text, room)
+        label, words = one_line(label), phrases.words(content)
+        text, room = one_line(plain(words)), max(self.width - max(column, columns(label)) - 1, self.width // 3)
+        texts = [text] if _has_command(words) else [cut(text, room)] if cut_it else fold(text, room)
         for each in texts:
             yield Line(f"{label}{' ' * (column - columns(label))} {each}".rstrip())
             label = ""
@@ -151,8 +148,8 @@ def _words(content: Content) -> str:
     return plain(phrases.words(content))
 
 
-def _has_command(text: Text | Measure) -> bool:
-    return not isinstance(text, Measure) and any(isinstance(part, Code) and part.kind == "command" for part in spans(text))
+def _has_command(text: Text) -> bool:
+    return any(isinstance(part, Code) and part.kind == "command" for part in spans(text))
 
 
 def rollout_lines(rollout: Rollout, *, with_tools: bool) -> Iterator[str]:

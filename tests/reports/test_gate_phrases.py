@@ -181,9 +181,9 @@ def test_what_became_of_a_rule() -> None:
     failed = made_rule("x", "FAIL", -0.1, low=-0.15, high=-0.05)
     open_one = made_rule("x", "INCONCLUSIVE", reason="the timings are of a saturated client")
 
-    assert "FAIL: -0.1 [-0.15, -0.05]" == gate_phrases.found(failed)
-    assert "INCONCLUSIVE: nothing measured; the timings are of a saturated client" == gate_phrases.found(open_one)
-    assert "PASS: 0" == gate_phrases.found(made_rule("x", "PASS", 0.0))
+    assert "FAIL: -0.1 [-0.15, -0.05]" == gate_phrases.outcome(failed)
+    assert "INCONCLUSIVE: nothing measured; the timings are of a saturated client" == gate_phrases.outcome(open_one)
+    assert "PASS: 0" == gate_phrases.outcome(made_rule("x", "PASS", 0.0))
 
 
 @pytest.mark.parametrize(

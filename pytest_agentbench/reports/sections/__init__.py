@@ -41,8 +41,7 @@ def document(view: RunView) -> Document:
     """Returns the report of a run."""
     run = view.run
     headline = Fact("verdict", say(phrases.headline, run), tone(run.verdict), level=Level.HEADLINE)
-    parts = (each(view) for each in (*SECTIONS, *_of_plugins()))
-    return Document(f"Run {run.id}", headline, tuple(part for part in parts if part))
+    return Document.of(f"Run {run.id}", (each(view) for each in (*SECTIONS, *_of_plugins())), headline)
 
 
 def _of_plugins() -> Iterator[SectionFunction]:

@@ -34,23 +34,24 @@ def essentials(ab: ArmsCompared) -> list[MetricCompared]:
 
 def _blocks(run: Run, ab: ArmsCompared) -> Iterator[AnyBlock]:
     first, summary = Level.FIRST_PAGE, Level.SUMMARY
+    comparisons, shown = whole(ab), essentials(ab)
     yield Fact("A/B", say(gate_phrases.arms, ab), level=first)
     yield Fact("", say(gate_phrases.lost_arms, ab), "open", level=first)
-    for each in essentials(ab):
+    for each in shown:
         short = each if each.low is None else replace(each, reason="")  # an interval speaks for itself
         yield Fact(each.suite, say(gate_phrases.comparison, ab, short), TONES.get(each.finding, ""), level=first, until=summary)
-    yield Fact("", say(gate_phrases.no_difference, len(whole(ab)) - len(essentials(ab))), level=first, until=summary)
+    yield Fact("", say(gate_phrases.no_difference, len(comparisons) - len(shown)), level=first, until=summary)
     for name, suite in run.suites.items():
         yield Fact(name, say(suite_phrases.rollouts, suite), level=first, until=summary)
     for arm in ab.arms:
         yield Fact(arm.name, say(gate_phrases.arm, arm))
         yield Fact("", say(gate_phrases.arm_failure, arm), "bad", level=Level.VERBOSE)
-    for each in whole(ab):
+    for each in comparisons:
         # A percentile of which nothing can be said is worth no line of a terminal.
         level = Level.VERBOSE if each.metric.endswith(".p90") and each.low is None else Level.FULL
         yield Fact(each.suite, say(gate_phrases.comparison, ab, each), TONES.get(each.finding, ""), level=level)
     yield from (Fact("not equal", warning, "open", level=first) for warning in ab.warnings)
-    if whole(ab):
+    if comparisons:
         yield Note(gate_phrases.DIFFERENCES, level=Level.VERBOSE)
         if len(ab.arms) > 2:
             yield Note(gate_phrases.FAMILY_OF_ARMS, level=Level.VERBOSE)

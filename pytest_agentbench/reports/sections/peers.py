@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice, repeat
 
 from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.reports import comparison_phrases
@@ -19,12 +20,12 @@ def document(tool: str, tables: Iterable[tuple[str, PeerTable]]) -> Document:
 
 def _section(of: str, figures: PeerTable) -> Section:
     columns = heads("metric", *((title or "value", DIGITS) for title in figures.columns))
-    rows = tuple((name, *(_cell(values, place) for place in range(len(figures.columns)))) for name, values in figures.rows.items())
+    rows = tuple((name, *_cells(values, len(figures.columns))) for name, values in figures.rows.items())
     differs = Bullets(tuple(figures.differs))
     return Section(comparison_phrases.peer_table(figures.title, of), (Table(columns, rows), differs))
 
 
-def _cell(values: Iterable[float | None], place: int) -> TableCell:
+def _cells(values: Iterable[float | None], width: int) -> Iterator[TableCell]:
     """A count has no digits after the point. A tool may have fewer values in a row than columns."""
-    value = dict(enumerate(values)).get(place, "")
-    return say(number, value, 0) if isinstance(value, int) else value
+    for value in islice(chain(values, repeat("")), width):
+        yield say(number, value, 0) if isinstance(value, int) else value

@@ -27,7 +27,7 @@ def document(profile: Profile) -> Document:
         of("Concurrency spikes", _concurrency(profile.concurrency)),
         of("Common prompt prefixes", _prompts(profile.prompts)),
     )
-    return Document("Profile", None, tuple(part for part in parts if part))
+    return Document.of("Profile", parts)
 
 
 def _slowest(profile: Profile) -> Iterator[AnyBlock]:

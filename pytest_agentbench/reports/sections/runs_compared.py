@@ -60,7 +60,7 @@ def document(runs: RunComparison, *, details: bool, most: int | None = None) -> 
     differing = _differing_scenarios(runs, most, details=details)
     parts = (_runs(runs), of("Setup", setup(runs)), *suites, of("Speed, ms", [_table(runs, _speed_rows(runs))]), *differing)
     reading = Section("How to read it", (Note(say(comparison_phrases.how_to_read, runs.names[0])), *_remarks(runs, details=details)))
-    return Document(" | ".join(runs.names), None, (*(part for part in parts if part), reading))
+    return Document.of(" | ".join(runs.names), (*parts, reading))
 
 
 def with_short_names(runs: RunComparison) -> RunComparison:

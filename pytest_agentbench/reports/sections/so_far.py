@@ -48,8 +48,7 @@ class SoFar:
 def document_so_far(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Document:
     """Returns the report of a run that has not ended. `stopped`: no session works on it."""
     headline = Fact("verdict", say(phrases.stopped if stopped else phrases.running, so_far.ended), "open", level=Level.HEADLINE)
-    section = of("So far", _blocks(name, session, so_far, stopped=stopped))
-    return Document(f"Run {name}", headline, (section,) if section else ())
+    return Document.of(f"Run {name}", [of("So far", _blocks(name, session, so_far, stopped=stopped))], headline)
 
 
 def _blocks(name: str, session: Session | None, so_far: SoFar, *, stopped: bool) -> Iterator[AnyBlock]:

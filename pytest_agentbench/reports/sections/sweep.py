@@ -17,7 +17,7 @@ def document(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, pict
     figure = [Figure("throughput against latency, and the share of good calls", picture, level=Level.VERBOSE)] if picture else []
     files = Note(say(comparison_phrases.sweep_files, sweep.run), level=Level.VERBOSE)
     parts = (of("", _conclusions(sweep, judged, terms)), of("Levels", [_levels(sweep, judged), *figure, files]))
-    return Document(f"Sweep of {sweep.suite} on {sweep.run.backend.name}", None, tuple(part for part in parts if part))
+    return Document.of(f"Sweep of {sweep.suite} on {sweep.run.backend.name}", parts)
 
 
 def _conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) -> Iterator[Fact]:

@@ -35,7 +35,7 @@ def document(trend: Trend) -> Document:
     left_out = of("Left out", [Bullets(tuple(say(comparison_phrases.excluded, each) for each in trend.left_out))])
     reading = Section("", (Note(comparison_phrases.CHARTS, level=Level.VERBOSE),))
     parts = (period, of("Regressions", _regressions(trend)), *suites, left_out, reading)
-    return Document(", ".join(trend.suites), None, tuple(part for part in parts if part))
+    return Document.of(", ".join(trend.suites), parts)
 
 
 def _regressions(trend: Trend) -> Iterator[AnyBlock]:

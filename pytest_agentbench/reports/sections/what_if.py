@@ -18,7 +18,7 @@ def document(what_if: WhatIf) -> Document:
         Fact("speed", say(comparison_phrases.worker_speed, what_if.timing)),
     )
     parts = (of("", simulation), of("Settings", [_settings(what_if)]), of("Ranking", _ranking(what_if)))
-    return Document(f"What if: {what_if.run}", None, tuple(part for part in parts if part))
+    return Document.of(f"What if: {what_if.run}", parts)
 
 
 def _settings(what_if: WhatIf) -> Table:
