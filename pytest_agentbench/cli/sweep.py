@@ -95,7 +95,7 @@ def run_sweep(options: argparse.Namespace) -> None:
 
 
 def _find(options: argparse.Namespace, terms: Criteria) -> None:
-    from pytest_agentbench.reports.comparison_phrases import search_result
+    from pytest_agentbench.reports.capacity_phrases import search_result
     from pytest_agentbench.sweep.search import search
 
     low, high = options.concurrency[0], options.concurrency[-1]

@@ -102,13 +102,13 @@ def _unseen(rule: RuleResult) -> str:
 
 
 def reason(rule: RuleResult) -> str:
-    """Why nothing could be decided; empty of a rule that was decided."""
+    """Why nothing could be decided. The text is empty of a rule that was decided."""
     undecided = f"the interval holds the threshold: more {NARROWER.get(rule.of, 'trials or scenarios')} make it narrower"
     return rule.reason or (undecided if rule.verdict == "INCONCLUSIVE" else "")
 
 
 def power(rule: RuleResult) -> str:
-    """What such a run could have found, and with which margins it passes; empty if that is not known."""
+    """What such a run could have found, and with which margins it passes. The text is empty if that is not known."""
     if rule.detectable is None:
         return ""
     if not rule.vs_baseline:
@@ -121,7 +121,7 @@ def power(rule: RuleResult) -> str:
 
 
 def least_margin(rule: RuleResult) -> str:
-    """The smallest margin with which a run of this size can pass; empty if the rule's own is larger, or could be decided."""
+    """The smallest margin with which a run of this size can pass. The text is empty if the rule's own is larger, or could be decided."""
     floor, undecided = rule.floor, rule.verdict == "INCONCLUSIVE" and not rule.reason
     if rule.detectable is None or floor is None or not undecided or not rule.vs_baseline or not 0 < abs(rule.threshold) <= floor:
         return ""
@@ -129,12 +129,12 @@ def least_margin(rule: RuleResult) -> str:
 
 
 def p_worse(rule: RuleResult) -> str:
-    """The p-value of the scores having got worse; empty if it was not computed."""
+    """The p-value of the scores having got worse. The text is empty if it was not computed."""
     return "" if rule.p_worse is None else f"p of worse, the trials of each scenario dealt out anew: {rule.p_worse:.3g}"
 
 
 def left_out_scenarios(rule: RuleResult) -> str:
-    """`scenarios left out: 3 not in the baseline`; empty if none was."""
+    """`scenarios left out: 3 not in the baseline`. The text is empty if none was."""
     parts = ", ".join(f"{amount} {what}" for name, what in MISSING.items() if (amount := getattr(rule.missing, name)))
     return f"scenarios left out: {parts}" if parts else ""
 
@@ -221,7 +221,7 @@ def arms(ab: ArmsCompared) -> str:
 
 
 def lost_arms(ab: ArmsCompared) -> str:
-    """Arms that are not there, and what is not compared for it; empty if all is well."""
+    """Arms that are not there, and what is not compared for it. The text is empty if all is well."""
     failures = [each.failure.partition("\n")[0] for each in ab.arms if each.failure]
     what = "not in these comparisons" if whole(ab) else "nothing is compared"
     return f"{what}: {'; '.join(failures)}" if failures else ""
@@ -243,7 +243,7 @@ def arm(value: ArmResult) -> str:
 
 
 def arm_failure(value: ArmResult) -> str:
-    """Why an arm is not there, or is gone; empty if all was well."""
+    """Why an arm is not there, or is gone. The text is empty if all was well."""
     return value.failure.partition("\n")[0]
 
 
@@ -261,12 +261,12 @@ def comparison(ab: ArmsCompared, each: MetricCompared) -> str:
 
 
 def no_difference(left: int) -> str:
-    """`of 11 other figures no difference is shown`; empty if all are shown."""
+    """`of 11 other figures no difference is shown`. The text is empty if all are shown."""
     return f"of {left} other figures no difference is shown" if left else ""
 
 
 def cache(run: Run) -> str:
-    """How the prefix cache was made ready; empty if it was left as it is."""
+    """How the prefix cache was made ready. The text is empty if it was left as it is."""
     state = run.cache
     if state is None or state.policy == CARRY:
         return ""

@@ -1,8 +1,8 @@
 """The words of reports: a function for each kind of finding.
 
 A sentence that a reader sees stands here, or in the phrases of its subject (`suite_phrases`, `gate_phrases`, `serving_phrases`,
-`comparison_phrases`), and nowhere else. A function gets typed values and returns a text; it is empty if there is nothing to say. Names
-of tools, scenarios and commands are marked as `Code`, and nothing is escaped here.
+`comparison_phrases`, `capacity_phrases`, `profile_phrases`), and nowhere else. A function gets typed values and returns a text; it is
+empty if there is nothing to say. Names of tools, scenarios and commands are marked as `Code`, and nothing is escaped here.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def median_and_p95(spread: LatencySpread | None) -> str:
 
 
 def more(amount: int, what: str = "") -> str:
-    """`and 4 more`, of what a list has left out; empty if that is nothing."""
+    """`and 4 more`, of what a list has left out. The text is empty if that is nothing."""
     return f"and {amount} more{f' {what}' if what else ''}" if amount > 0 else ""
 
 
@@ -177,7 +177,7 @@ def _share(amount: int, total: int, noun: str) -> str:
 
 
 def earlier_runs(earlier: EarlierRuns | None) -> str:
-    """`the 3rd run of this setup, 2 before it were not PASS`; empty if every earlier run was PASS."""
+    """`the 3rd run of this setup, 2 before it were not PASS`. The text is empty if every earlier run was PASS."""
     if not earlier or not earlier.not_passed:
         return ""
     place, failed = earlier.runs + 1, len(earlier.not_passed)
@@ -192,7 +192,7 @@ def backend_failure(run: Run) -> str:
 
 
 def tests(run: Run) -> str:
-    """`1 failed, 2 could not be measured, 9 passed`; empty if all passed."""
+    """`1 failed, 2 could not be measured, 9 passed`. The text is empty if all passed."""
     words = {"failed": "failed", "errors": "could not be measured", "passed": "passed"}
     if not run.tests.failed and not run.tests.errors:
         return ""
@@ -212,7 +212,7 @@ def sessions(run: Run) -> str:
 
 
 def interruptions(run: Run) -> str:
-    """`pool 2, tap 1; 9 attempts were run again`; empty if no part of the session died."""
+    """`pool 2, tap 1; 9 attempts were run again`. The text is empty if no part of the session died."""
     parts = [f"{part} {amount}" for part, amount in run.interruptions.deaths.items()]
     attempts = run.interruptions.attempts
     again = f"{attempts} attempt{'s were' if attempts != 1 else ' was'} run again"
@@ -220,20 +220,20 @@ def interruptions(run: Run) -> str:
 
 
 def restarts(backend: BackendUse) -> str:
-    """`engine once, worker-1 3 times, in the middle of the run`; empty if nothing was started again."""
+    """`engine once, worker-1 3 times, in the middle of the run`. The text is empty if nothing was started again."""
     counts = backend.restarts or {}
     services = ", ".join(f"{name} {'once' if amount == 1 else f'{amount} times'}" for name, amount in counts.items())
     return f"{services}, in the middle of the run" if services else ""
 
 
 def unknown_suites(run: Run) -> str:
-    """Suites of which nothing was measured although thresholds are asked of them; empty if that is as it should be."""
+    """Suites of which nothing was measured although thresholds are asked of them. The text is empty if that is as it should be."""
     names = run.unknown_suites if run.verdict != SKIPPED else ()
     return f"{', '.join(names)}: no rollout was measured, so no threshold is known to hold" if names else ""
 
 
 def not_run(run: Run) -> str:
-    """`2 of 8 planned rollouts`; empty if all were run."""
+    """`2 of 8 planned rollouts`. The text is empty if all were run."""
     return f"{run.plan.not_run} of {run.plan.rollouts} planned rollouts" if run.plan.not_run else ""
 
 

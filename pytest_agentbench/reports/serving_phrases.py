@@ -62,7 +62,7 @@ NAMED_METRICS = (
 
 
 def failed_of_all(performance: PerformanceSummary) -> str:
-    """`9 of 15 LLM calls failed: 9 cut`; empty if none did."""
+    """`9 of 15 LLM calls failed: 9 cut`. The text is empty if none did."""
     return _failures(performance, " failed")
 
 
@@ -100,7 +100,7 @@ def timing_trouble(stopwatch: Stopwatch) -> str:
 
 
 def timing_evidence(stopwatch: Stopwatch) -> str:
-    """What the verdict on the timings stands on; empty if nobody knows."""
+    """What the verdict on the timings stands on. The text is empty if nobody knows."""
     if stopwatch.clean_share is None:
         return ""
     facts = [f"{percent(stopwatch.clean_share)} of the stamps clean"]
@@ -125,7 +125,7 @@ def calls(performance: PerformanceSummary) -> str:
 
 
 def failed_calls(performance: PerformanceSummary) -> str:
-    """`9 of 15 LLM calls: 9 cut`; empty if none failed."""
+    """`9 of 15 LLM calls: 9 cut`. The text is empty if none failed."""
     return _failures(performance, "")
 
 
@@ -135,7 +135,7 @@ def failed_kind(kind: str, amount: int) -> str:
 
 
 def high_latency(p90: float | None) -> str:
-    """`p90 12.0 ms`; empty if too few calls were measured."""
+    """`p90 12.0 ms`. The text is empty if too few calls were measured."""
     return "" if p90 is None else f"p90 {number(p90)} ms"
 
 
@@ -212,7 +212,7 @@ def split(value: Mapping[str, PartOfTime]) -> str:
 
 
 def few_values(performance: PerformanceSummary) -> str:
-    """Why a table of latencies has dashes; empty if it has none."""
+    """Why a table of latencies has dashes. The text is empty if it has none."""
     tables = [table for table in performance.latencies.values() if table]
     if all(getattr(table, f"p{q}") is not None for table in tables for q in HIGH):
         return ""
@@ -247,7 +247,7 @@ def sampling_gap(serving: ServingSummary) -> str:
 
 
 def counter_resets(serving: ServingSummary) -> str:
-    """`counters fell 2 times: something was started again`; empty if none fell."""
+    """`counters fell 2 times: something was started again`. The text is empty if none fell."""
     return f"counters fell {serving.resets} times: something was started again" if serving.resets else ""
 
 

@@ -31,13 +31,13 @@ SERVING_CALLS = "Serving metrics are of calls that reached the backend under tes
 
 
 def ended_badly(suite: SuiteResult) -> str:
-    """`not all rollouts ended well: 3 limit`; empty if all did."""
+    """`not all rollouts ended well: 3 limit`. The text is empty if all did."""
     bad = {status: amount for status, amount in suite.rollouts.items() if status != "ok" and amount}
     return f"not all rollouts ended well: {statuses(bad)}" if bad else ""
 
 
 def most_confused(triage: Triage) -> Text:
-    """`most confused: get_balance instead of get_history 7 times`; empty if no tool was taken for another."""
+    """`most confused: get_balance instead of get_history 7 times`. The text is empty if no tool was taken for another."""
     return ("most confused: ", *confusion(triage.confused[0])) if triage.confused else ""
 
 
@@ -47,12 +47,12 @@ def worst_tool(triage: Triage) -> Text:
 
 
 def commonest_failure(tasks: TasksSummary) -> Text:
-    """`the most frequent way to fail: limit: iterations: 4 rollouts, for example ...`; empty if every task was solved."""
+    """`the most frequent way to fail: limit: iterations: 4 rollouts, for example ...`. The text is empty if every task was solved."""
     return ("the most frequent way to fail: ", *task_failure(tasks.failures[0])) if tasks.failures else ""
 
 
 def flips(passes: Passes | None) -> Text:
-    """`trials of 2 scenarios do not agree whether it passes: a, b`, those nearest to a coin's toss first; empty if all agree."""
+    """`trials of 2 scenarios do not agree whether it passes: a, b`, nearest to a coin's toss first. The text is empty if all agree."""
     mixed = [each for each in (passes.scenarios if passes else ()) if each.passed]
     if not mixed:
         return ""
@@ -89,7 +89,7 @@ def rollouts(suite: SuiteResult) -> str:
 
 
 def retried(suite: SuiteResult) -> str:
-    """Whether rollouts that were tried again score like the others; empty if none was."""
+    """Whether rollouts that were tried again score like the others. The text is empty if none was."""
     if not suite.retried:
         return ""
     found = [_retried_mean(name, means) for name, means in suite.retried_scores.items() if means.retried]
@@ -145,13 +145,13 @@ def passes(value: Passes, of: Scale) -> str:
 
 
 def always_passed(value: Passes, left: int) -> str:
-    """`7 scenarios passed in all of their trials; 3 more are in run.json`; empty if there are neither."""
+    """`7 scenarios passed in all of their trials; 3 more are in run.json`. The text is empty if there are neither."""
     always = [f"{count(value.always, 'scenario')} passed in all of their trials"] if value.always else []
     return "; ".join([*always, *([f"{left} more are in run.json"] if left > 0 else [])])
 
 
 def efficiency(value: Efficiency) -> str:
-    """What the scores of a suite took, as far as it is known; empty if nothing is."""
+    """What the scores of a suite took, as far as it is known. The text is empty if nothing is."""
     known = {metric: each for metric in registry.efficiency().values() if (each := value.metrics[metric.name]) is not None}
     return ", ".join(f"{metric.title} {significant(each)}{_currency(metric, value)}" for metric, each in known.items())
 
@@ -161,12 +161,12 @@ def _currency(metric: Metric, value: Efficiency) -> str:
 
 
 def costs(value: Mapping[str, float | None]) -> str:
-    """`1.25 USD`; empty if nobody said what tokens cost."""
+    """`1.25 USD`. The text is empty if nobody said what tokens cost."""
     return ", ".join(f"unknown, in {currency}" if cost is None else f"{significant(cost)} {currency}" for currency, cost in value.items())
 
 
 def costs_of_all(value: Mapping[str, float | None]) -> str:
-    """`1.25 USD, all suites together`; empty if nobody said what tokens cost."""
+    """`1.25 USD, all suites together`. The text is empty if nobody said what tokens cost."""
     return f"{costs(value)}, all suites together" if value else ""
 
 
@@ -197,13 +197,13 @@ def draft_score(value: DraftsSummary, name: str) -> str:
 
 
 def quarantined_count(suite: SuiteResult) -> str:
-    """`2 of 100 scenarios, in no gate`; empty if there are none."""
+    """`2 of 100 scenarios, in no gate`. The text is empty if there are none."""
     entries = len(suite.quarantined)
     return f"{entries} of {suite.dataset.size} scenarios, in no gate" if entries else ""
 
 
 def quarantined(suite: SuiteResult) -> str:
-    """Scenarios that the gate leaves out, who answers for them, and how they did; empty if there are none."""
+    """Scenarios that the gate leaves out, who answers for them, and how they did. The text is empty if there are none."""
     parts = [f"{each.scenario} ({each.owner}, until {each.expires}; {quarantine_tests(each)})" for each in suite.quarantined]
     return f"{quarantined_count(suite)}: {', '.join(parts)}" if parts else ""
 
@@ -214,12 +214,12 @@ def quarantine_tests(entry: QuarantineResult) -> str:
 
 
 def unsupported_count(suite: SuiteResult) -> str:
-    """`2 of 80 tasks ask for what is not supported`; empty if there are none."""
+    """`2 of 80 tasks ask for what is not supported`. The text is empty if there are none."""
     return f"{len(suite.unsupported)} of {suite.dataset.size} tasks ask for what is not supported" if suite.unsupported else ""
 
 
 def unsupported(suite: SuiteResult) -> str:
-    """Tasks that were skipped for what they ask for; empty if there are none."""
+    """Tasks that were skipped for what they ask for. The text is empty if there are none."""
     return f"{len(suite.unsupported)} of {suite.dataset.size} tasks: {', '.join(suite.unsupported)}" if suite.unsupported else ""
 
 
@@ -271,7 +271,7 @@ def worst(value: WorstScore) -> str:
 
 
 def scenarios_left(shown: int, total: int) -> str:
-    """`The worst 200; 40 more are in run.json.`; empty if all are shown."""
+    """`The worst 200; 40 more are in run.json.`. The text is empty if all are shown."""
     return f"The worst {shown}; {total - shown} more are in run.json." if total > shown else ""
 
 
@@ -287,7 +287,7 @@ def scorer_failure(value: ScorerFailure) -> str:
 
 
 def more_causes(amount: int) -> str:
-    """`and 2 more causes, see report.md`; empty if all are shown."""
+    """`and 2 more causes, see report.md`. The text is empty if all are shown."""
     return f"and {count(amount, 'more cause')}, see report.md" if amount > 0 else ""
 
 

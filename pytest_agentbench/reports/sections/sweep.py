@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_agentbench.reports import comparison_phrases, phrases
+from pytest_agentbench.reports import capacity_phrases, phrases
 from pytest_agentbench.reports.document import Document, Fact, Figure, Level, Note, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.sweep.knee import knee
@@ -15,7 +15,7 @@ from pytest_agentbench.sweep.verdict import Criteria, LevelVerdict, greatest, ve
 def document(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, picture: str = "") -> Document:
     """Returns what a sweep found; `picture` is the file with its figure, if there is one."""
     figure = [Figure("throughput against latency, and the share of good calls", picture, level=Level.VERBOSE)] if picture else []
-    files = Note(say(comparison_phrases.sweep_files, sweep.run), level=Level.VERBOSE)
+    files = Note(say(capacity_phrases.sweep_files, sweep.run), level=Level.VERBOSE)
     parts = (of("", _conclusions(sweep, judged, terms)), of("Levels", [_levels(sweep, judged), *figure, files]))
     return Document.of(f"Sweep of {sweep.suite} on {sweep.run.backend.name}", parts)
 
@@ -24,14 +24,14 @@ def _conclusions(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria) 
     """The knee, the greatest level that is good enough, and what the numbers do not include."""
     operations = sweep.operations
     if bend := knee(operations):
-        yield Fact("knee", say(comparison_phrases.knee, bend.concurrency, max(operations).concurrency))
-    yield Fact("answer", say(comparison_phrases.greatest, greatest(verdicts(judged)), terms))
+        yield Fact("knee", say(capacity_phrases.knee, bend.concurrency, max(operations).concurrency))
+    yield Fact("answer", say(capacity_phrases.greatest, greatest(verdicts(judged)), terms))
     for level in sweep.levels:
-        yield Fact("lost", say(comparison_phrases.lost, level.concurrency, level.statuses), "open")
+        yield Fact("lost", say(capacity_phrases.lost, level.concurrency, level.statuses), "open")
     yield Fact("not run", say(phrases.not_run, sweep.run), "open")
-    yield Fact("warm-up", say(comparison_phrases.warm_up, sum(sweep.warm_up.values())))
-    yield Fact("no warm-up", say(comparison_phrases.unwarmed, [level for level, rollouts in sweep.warm_up.items() if not rollouts]))
-    yield from (Fact("blocks", say(comparison_phrases.short_blocks, *each)) for each in short_blocks(sweep))
+    yield Fact("warm-up", say(capacity_phrases.warm_up, sum(sweep.warm_up.values())))
+    yield Fact("no warm-up", say(capacity_phrases.unwarmed, [level for level, rollouts in sweep.warm_up.items() if not rollouts]))
+    yield from (Fact("blocks", say(capacity_phrases.short_blocks, *each)) for each in short_blocks(sweep))
 
 
 def _levels(sweep: Sweep, judged: Sequence[LevelVerdict]) -> Table:
@@ -46,8 +46,8 @@ def _row(sweep: Sweep, level: SweepLevel, judged: LevelVerdict) -> tuple[TableCe
     rates = [level.part.value(name) for name in ("rollouts_per_hour", "output_tokens_per_s")]
     latencies = [level.latency(metric, q) for metric in ("ttft", "e2e") for q in (50, 95)]
     share = judged.share
-    good = say(comparison_phrases.good_share, share.mean, share.low, share.high) if share else None
-    verdict = say(comparison_phrases.level_verdict, judged.verdict)
+    good = say(capacity_phrases.good_share, share.mean, share.low, share.high) if share else None
+    verdict = say(capacity_phrases.level_verdict, judged.verdict)
     return (
         *(level.concurrency, len(level.part.rollouts), level.failed_calls),
         *(*rates, *latencies, sweep.quality(level), good, verdict),

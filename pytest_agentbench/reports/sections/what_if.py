@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_agentbench.reports import comparison_phrases
+from pytest_agentbench.reports import capacity_phrases
 from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Note, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
@@ -13,9 +13,9 @@ from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
 def document(what_if: WhatIf) -> Document:
     """Returns the answer of a simulator, with how far it can be trusted first."""
     simulation = (
-        Fact("anchor", say(comparison_phrases.anchor, what_if)),
-        Fact("replayed", say(comparison_phrases.replayed, what_if)),
-        Fact("speed", say(comparison_phrases.worker_speed, what_if.timing)),
+        Fact("anchor", say(capacity_phrases.anchor, what_if)),
+        Fact("replayed", say(capacity_phrases.replayed, what_if)),
+        Fact("speed", say(capacity_phrases.worker_speed, what_if.timing)),
     )
     parts = (of("", simulation), of("Settings", [_settings(what_if)]), of("Ranking", _ranking(what_if)))
     return Document.of(f"What if: {what_if.run}", parts)
@@ -29,7 +29,7 @@ def _settings(what_if: WhatIf) -> Table:
 
 def _row(what_if: WhatIf, answer: SettingEstimate) -> tuple[TableCell, ...]:
     values = [(answer.figures.value(each), each.digits, answer.ranks.get(each.name)) for each in what_if.measures]
-    return say(comparison_phrases.setting, answer), *(say(comparison_phrases.ranked, *each) for each in values)
+    return say(capacity_phrases.setting, answer), *(say(capacity_phrases.ranked, *each) for each in values)
 
 
 def _ranking(what_if: WhatIf) -> Iterator[AnyBlock]:
@@ -37,6 +37,6 @@ def _ranking(what_if: WhatIf) -> Iterator[AnyBlock]:
     if len(what_if.answers) < 2:
         return
     if what_if.own is None:
-        yield Note(comparison_phrases.NOT_RANKED)
+        yield Note(capacity_phrases.NOT_RANKED)
         return
-    yield from (Fact(each.title, say(comparison_phrases.ranking, what_if, each)) for each in what_if.measures)
+    yield from (Fact(each.title, say(capacity_phrases.ranking, what_if, each)) for each in what_if.measures)

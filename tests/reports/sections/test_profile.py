@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_agentbench.profile import Profile, read_profile
 from pytest_agentbench.profile.concurrency import Concurrency, ConcurrencyLevel, Latencies, Spike
 from pytest_agentbench.profile.prefixes import PromptReuse
-from pytest_agentbench.reports import comparison_phrases
+from pytest_agentbench.reports import profile_phrases
 from pytest_agentbench.reports.document import Note
 from pytest_agentbench.reports.sections.profile import document
 from tests.findings import said, tables, texts
@@ -28,7 +28,7 @@ def test_a_run(tmp_path: Path) -> None:
     assert [each.in_flight or None for each in profile.slowest] == [row[-2] for row in slow.rows]
     assert [each.why for each in profile.slowest] == [text for text in texts(report) if text in {each.why for each in profile.slowest}]
     assert [(each.count, each.total_s, each.self_s) for each in profile.tree] == [row[1:4] for row in tree.rows]
-    assert [(each,) for each in profile.tree] == said(report, comparison_phrases.branch)
+    assert [(each,) for each in profile.tree] == said(report, profile_phrases.branch)
     assert 4 == len(report.sections)
 
 
@@ -44,17 +44,17 @@ def test_spikes() -> None:
 
     [spikes] = tables(spiky, "at s")
     assert ((1.5, 250.0, 9, 3, 50.0, None),) == spikes.rows
-    assert [(found,)] == said(spiky, comparison_phrases.calls_in_spikes)
-    assert ([], []) == (tables(even, "at s"), said(even, comparison_phrases.calls_in_spikes))
+    assert [(found,)] == said(spiky, profile_phrases.calls_in_spikes)
+    assert ([], []) == (tables(even, "at s"), said(even, profile_phrases.calls_in_spikes))
     for report in (spiky, even):
-        assert [(3, 4)] == said(report, comparison_phrases.in_flight)
-    assert [(2, 10)] == said(spiky, comparison_phrases.untimed)
-    assert [(2,)] == said(spiky, comparison_phrases.unknown_prompts)
+        assert [(3, 4)] == said(report, profile_phrases.in_flight)
+    assert [(2, 10)] == said(spiky, profile_phrases.untimed)
+    assert [(2,)] == said(spiky, profile_phrases.unknown_prompts)
 
 
 def test_nothing_known() -> None:
     """A run without calls has a note in each section."""
     notes = [each.content for each in document(Profile(0, 0, (), (), None, NO_PROMPTS)).blocks() if isinstance(each, Note)]
 
-    assert [comparison_phrases.NO_CALL] * 2 == [each for each in notes if each == comparison_phrases.NO_CALL]
-    assert {comparison_phrases.NO_ROLLOUT, comparison_phrases.NO_PROMPT} < {each for each in notes if isinstance(each, str)}
+    assert [profile_phrases.NO_CALL] * 2 == [each for each in notes if each == profile_phrases.NO_CALL]
+    assert {profile_phrases.NO_ROLLOUT, profile_phrases.NO_PROMPT} < {each for each in notes if isinstance(each, str)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.reports import comparison_phrases, phrases
+from pytest_agentbench.reports import capacity_phrases, phrases
 from pytest_agentbench.reports.document import Figure, Level
 from pytest_agentbench.reports.sections.sweep import document
 from pytest_agentbench.stats.decisions import FAIL, PASS
@@ -35,9 +35,9 @@ def test_levels(sweep: Sweep) -> None:
     free = document(sweep, [LevelVerdict(level, None, PASS, None) for level in (1, 4)], Criteria({}))
 
     assert [[1, 3, 0, 60 / 15], [4, 2, 0, 20 / 4]] == [[*row[:3], row[4]] for row in table.rows]
-    assert [(PASS,), (FAIL,)] == said(report, comparison_phrases.level_verdict)
-    assert [(0.99, 0.95, 1.0), (0.5, 0.4, 0.6)] == said(report, comparison_phrases.good_share)
-    assert [] == said(free, comparison_phrases.good_share)
+    assert [(PASS,), (FAIL,)] == said(report, capacity_phrases.level_verdict)
+    assert [(0.99, 0.95, 1.0), (0.5, 0.4, 0.6)] == said(report, capacity_phrases.good_share)
+    assert [] == said(free, capacity_phrases.good_share)
 
 
 def test_conclusions(sweep: Sweep) -> None:
@@ -46,16 +46,16 @@ def test_conclusions(sweep: Sweep) -> None:
     one, four = sweep.levels
     longer = replace(sweep, levels=(one, four, replace(four, concurrency=8)), warm_up={1: 2, 4: 1, 8: 0})
 
-    assert [] == said(report, comparison_phrases.knee)
-    assert [(SustainedRange(1, 4), TERMS)] == said(report, comparison_phrases.greatest)
-    assert [(3,)] == said(report, comparison_phrases.warm_up)
-    assert [] == said(report, comparison_phrases.unwarmed)
-    assert [(4, 2)] == said(report, comparison_phrases.short_blocks)
-    assert [] == said(report, comparison_phrases.lost)
+    assert [] == said(report, capacity_phrases.knee)
+    assert [(SustainedRange(1, 4), TERMS)] == said(report, capacity_phrases.greatest)
+    assert [(3,)] == said(report, capacity_phrases.warm_up)
+    assert [] == said(report, capacity_phrases.unwarmed)
+    assert [(4, 2)] == said(report, capacity_phrases.short_blocks)
+    assert [] == said(report, capacity_phrases.lost)
     assert [(sweep.run,)] == said(report, phrases.not_run)
     more = document(longer, (*JUDGED, LevelVerdict(8, LOW, FAIL, None)), TERMS)
-    assert [(4, 8)] == said(more, comparison_phrases.knee)
-    assert [([8],)] == said(more, comparison_phrases.unwarmed)
+    assert [(4, 8)] == said(more, capacity_phrases.knee)
+    assert [([8],)] == said(more, capacity_phrases.unwarmed)
 
 
 def test_the_picture_is_in_files_alone(sweep: Sweep) -> None:
@@ -63,7 +63,7 @@ def test_the_picture_is_in_files_alone(sweep: Sweep) -> None:
     report = document(sweep, JUDGED, TERMS, "sweep.png")
 
     assert ["sweep.png"] == [each.path for each in report.blocks() if isinstance(each, Figure)]
-    assert [(sweep.run,)] == said(report, comparison_phrases.sweep_files)
+    assert [(sweep.run,)] == said(report, capacity_phrases.sweep_files)
     assert [] == [each for each in report.at(Level.FULL).blocks() if isinstance(each, Figure)]
-    assert [] == said(report.at(Level.FULL), comparison_phrases.sweep_files)
+    assert [] == said(report.at(Level.FULL), capacity_phrases.sweep_files)
     assert [] == [each for each in document(sweep, JUDGED, TERMS).blocks() if isinstance(each, Figure)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_agentbench.reports import comparison_phrases
+from pytest_agentbench.reports import capacity_phrases
 from pytest_agentbench.reports.document import Note
 from pytest_agentbench.reports.sections.what_if import document
 from pytest_agentbench.simulation.figures import Figures
@@ -29,8 +29,8 @@ def test_settings() -> None:
 
     assert ["setting", "TTFT p50 ms", "duration s"] == [column.title for column in table.columns]
     assert ("measured", 200.0, 10.0) == table.rows[0]
-    assert [(200.0, 1, 2), (10.0, 1, None), (100.0, 1, 1), (10.0, 1, None)] == said(document(ANSWER), comparison_phrases.ranked)
-    assert [True, False] == [answer.own for (answer,) in said(document(ANSWER), comparison_phrases.setting)]
+    assert [(200.0, 1, 2), (10.0, 1, None), (100.0, 1, 1), (10.0, 1, None)] == said(document(ANSWER), capacity_phrases.ranked)
+    assert [True, False] == [answer.own for (answer,) in said(document(ANSWER), capacity_phrases.setting)]
 
 
 def test_the_anchor_comes_first() -> None:
@@ -38,8 +38,8 @@ def test_the_anchor_comes_first() -> None:
     report = document(ANSWER)
 
     assert ["anchor", "replayed", "speed", "TTFT p50", "duration"] == [each.label for label in LABELS for each in facts(report, label)]
-    assert [(ANSWER,)] == said(report, comparison_phrases.anchor) == said(report, comparison_phrases.replayed)
-    assert [(MOCKER,)] == said(report, comparison_phrases.worker_speed)
+    assert [(ANSWER,)] == said(report, capacity_phrases.anchor) == said(report, capacity_phrases.replayed)
+    assert [(MOCKER,)] == said(report, capacity_phrases.worker_speed)
     assert "anchor" == getattr(next(report.blocks()), "label", "")
 
 
@@ -51,8 +51,8 @@ def test_ranking() -> None:
     unknown = replace(ANSWER, own=None, off={}, lacking=("workers",))
     alone = replace(ANSWER, answers=[OWN])
 
-    assert ["ttft_p50_ms", "duration_s"] == [measure.name for _, measure in said(document(ANSWER), comparison_phrases.ranking)]
-    assert [comparison_phrases.NOT_RANKED] == [each.content for each in document(unknown).blocks() if isinstance(each, Note)]
+    assert ["ttft_p50_ms", "duration_s"] == [measure.name for _, measure in said(document(ANSWER), capacity_phrases.ranking)]
+    assert [capacity_phrases.NOT_RANKED] == [each.content for each in document(unknown).blocks() if isinstance(each, Note)]
     for report in map(document, (unknown, alone)):
-        assert [] == said(report, comparison_phrases.ranking)
+        assert [] == said(report, capacity_phrases.ranking)
     assert [] == [each for each in document(alone).blocks() if isinstance(each, Note)]

@@ -1,0 +1,165 @@
+"""The words of what a stack could carry: a sweep over levels of concurrency, and a simulation of other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.records import EVALUABLE
+from pytest_agentbench.reports.document import Code, Text
+from pytest_agentbench.reports.numbers import number, percent
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.simulation.question import MOCKER
+from pytest_agentbench.simulation.ranks import change as simulated_change
+from pytest_agentbench.simulation.ranks import percentage, spread
+from pytest_agentbench.simulation.worker_speed import StepLine, WorkerSpeed
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
+
+if TYPE_CHECKING:
+    from pytest_agentbench.simulation.figures import Figures, SettingMetric
+    from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
+    from pytest_agentbench.sweep.verdict import Criteria, SustainedRange
+
+ANCHORS = ("ttft_p50_ms", "ttft_p99_ms", "hit_ratio", "duration_s")  # numbers that tell how far a simulation is off
+
+#: Verdict on a level of a sweep -> its words.
+OF_LEVELS: Mapping[str, str] = {PASS: "good enough", FAIL: "not good enough", INCONCLUSIVE: "cannot tell"}
+
+NOT_RANKED = "not ranked: it is unknown how far this simulation is from the machine"
+
+
+def knee(concurrency: int, last: int) -> str:
+    """The level beyond which more in flight costs more than it gains; if it is the last that was measured, it may lie beyond."""
+    beyond = "; no level beyond it was measured, and the knee may lie there" if concurrency == last else ""
+    return f"{concurrency} in flight, where tokens/s over the median duration of a call are the most{beyond}"
+
+
+def greatest(sustained: SustainedRange, terms: Criteria) -> str:
+    """`2 in flight is good enough, 8 is not; of 4 the data cannot tell (quality lower by no more than 0.05)`."""
+    if sustained.shown is None:
+        smallest = f"the smallest that is shown not to be: {sustained.refuted or 'none'}"
+        return f"no level is shown to be good enough ({criteria(terms)}); {smallest}; more scenarios and trials make the intervals narrower"
+    refuted = f"{sustained.refuted} is not" if sustained.refuted else "none that was measured is shown not to be"
+    between = f"; of {', '.join(map(str, sustained.undecided))} the data cannot tell" if sustained.undecided else ""
+    return f"{sustained.shown} in flight is good enough, {refuted}{between} ({criteria(terms)})"
+
+
+def criteria(terms: Criteria) -> str:
+    """`90.0 % of the calls within ttft 500.0 ms, and quality lower by no more than 0.05`."""
+    slo = ", ".join(f"{name} {number(value)} ms" for name, value in terms.slo.items())
+    speed = f"{percent(terms.target)} of the calls within {slo}, and " if slo else ""
+    return f"{speed}quality lower by no more than {terms.margin:g}"
+
+
+def search_result(low: int, high: int, sustained: SustainedRange, terms: Criteria) -> str:
+    """The answer of a search in several sessions."""
+    return f"search from {low} to {high}: {greatest(sustained, terms)}"
+
+
+def lost(concurrency: int, statuses: Mapping[str, int]) -> str:
+    """`concurrency 8: 2 infra_error`: rollouts of a level of which nothing is known. The text is empty if there are none."""
+    parts = [f"{amount} {status}" for status, amount in statuses.items() if status not in EVALUABLE]
+    return f"concurrency {concurrency}: {', '.join(parts)}" if parts else ""
+
+
+def warm_up(rollouts: int) -> str:
+    """How many rollouts were left out because they warmed a level up. The text is empty if none was."""
+    return f"{rollouts} rollouts, the first block of each level" if rollouts else ""
+
+
+def unwarmed(levels: Sequence[int]) -> str:
+    """Levels without a warm-up. The text is empty if each had one."""
+    names = ", ".join(map(str, levels))
+    return f"concurrency {names} had one block only, and no warm-up: what came first is in its numbers" if levels else ""
+
+
+def short_blocks(concurrency: int, rollouts: int) -> str:
+    """Why a level was not full for much of its time."""
+    return (
+        f"concurrency {concurrency} ran in blocks of {rollouts} rollouts, so for much of their time fewer were in flight; "
+        "a suite of more scenarios makes longer ones"
+    )
+
+
+def good_share(mean: float | None, low: float | None, high: float | None) -> str:
+    """`90.0 % (37.0 % to 100.0 %)`: the share of good calls with its interval."""
+    return f"{percent(mean)} ({percent(low)} to {percent(high)})"
+
+
+def level_verdict(verdict: str) -> str:
+    """`good enough`."""
+    return OF_LEVELS[verdict]
+
+
+def sweep_files(run: Run) -> Text:
+    """What the other files of a sweep have."""
+    return (
+        *(f"Run {run.id}. ", Code("levels.csv"), " has more columns; ", Code("benchmark_results.csv"), ", ", Code("benchmark_report.md")),
+        *(" and ", Code("analysis_*.txt"), " are what ", Code("run_concurrency_benchmark.sh"), " of the NeMo Agent Toolkit's example "),
+        "writes, its wall clock being the time in which rollouts of the level ran.",
+    )
+
+
+def anchor(what_if: WhatIf) -> Text:
+    """How far the simulation of the run's own setting is from what was measured."""
+    if what_if.own is None:
+        options = ",".join(f"{name}={'kv' if name == 'router' else 'N'}" for name in what_if.lacking)
+        lacking = " and ".join(what_if.lacking)
+        command = Code(f"--own {options}", "command")
+        return f"nothing anchors this table: the run does not say its {lacking}, which ", command, " would"
+    parts = [_anchored(each, what_if.own.figures, what_if.measured) for each in what_if.measures if each.name in ANCHORS]
+    return f"{what_if.run} as it was ({what_if.own.setting.text}), simulated / measured: {', '.join(filter(None, parts))}"
+
+
+def _anchored(measure: SettingMetric, simulation: Figures, run: Figures) -> str:
+    """`TTFT p50 57.0 / 43.0 ms (+32 %)`."""
+    one, other = simulation.value(measure), run.value(measure)
+    if one is None or other is None:
+        return ""
+    values = " / ".join(number(value, measure.digits) for value in (one, other))
+    return f"{measure.title} {values} {measure.unit}".rstrip() + f" ({simulated_change(one, other, share=measure.share)})"
+
+
+def replayed(what_if: WhatIf) -> str:
+    """What was replayed, and in blocks of how many tokens."""
+    left_out = f"; {what_if.left_out} that failed are left out" if what_if.left_out else ""
+    blocks = ", ".join(map(str, sorted({answer.setting.block_size for answer in what_if.answers})))
+    return f"{what_if.calls} calls replayed by Dynamo's simulator{left_out}; blocks of {blocks} tokens, for each worker"
+
+
+def worker_speed(timing: WorkerSpeed | str) -> str:
+    """How fast a simulated worker is."""
+    if isinstance(timing, WorkerSpeed):
+        reading, answering = _step(timing.prefill, "that no cache has"), _step(timing.decode, "in work")
+        return f"of a worker, as measured: a prompt takes {reading}, a token of an answer {answering}"
+    if timing == MOCKER:
+        model = "of a worker, by the simulator's own model"
+        return f"{model}, in which answers are faster where the cache is larger: what blocks are worth it cannot tell"
+    return f"of a worker, as {timing} says"
+
+
+def _step(line: StepLine, which: str) -> str:
+    slope = f" + {line.per_token_ms * 1e3:.3g} ms for 1,000 tokens {which}" if line.per_token_ms else ""
+    return f"{line.base_ms:.1f} ms{slope}"
+
+
+def setting(answer: SettingEstimate) -> str:
+    """`2 workers, 800 blocks, kv`; `(own)` behind the setting that the run had."""
+    return f"{answer.setting.text}{' (own)' if answer.own else ''}"
+
+
+def ranked(value: float | None, digits: int, rank: int | None) -> str:
+    """`48.3 (1)`: a number with its place."""
+    return number(value, digits) + (f" ({rank})" if rank else "")
+
+
+def ranking(what_if: WhatIf, measure: SettingMetric) -> str:
+    """From which difference on settings have places in a number, or why they have none."""
+    if measure.name not in what_if.off:
+        return "not ranked, for it was not measured"
+    off = percentage(what_if.off[measure.name], share=measure.share)
+    if all(measure.name in answer.ranks for answer in what_if.answers):
+        return f"ranked where settings differ by more than {off}, which the simulation may be off"
+    values = [value for answer in what_if.answers if (value := answer.figures.value(measure)) is not None]
+    widest = percentage(spread(values, share=measure.share), share=measure.share)
+    return f"not ranked: the simulation may be {off} off, and these settings differ by {widest} at most"
