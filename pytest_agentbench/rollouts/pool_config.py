@@ -1,25 +1,17 @@
-"""The first line of a pool's stdin, with what an earlier pool of the session left, and the last lines that a pool writes to its pipe."""
+"""The first line of a pool's stdin, and the last lines that a pool writes to its pipe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.lib.sizes import Sizes
-from pytest_agentbench.records import Rollout, RolloutKey
-from pytest_agentbench.rollouts.inherited import Inherited, RolloutEnd
+from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.protocol import ShowUser
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import PoolSuite
-
-
-@dataclass(frozen=True)
-class StoredOutcome:
-    """A rollout that stands in the journal, and is not run again."""
-
-    key: RolloutKey
-    status: str  # one of STATUSES
 
 
 @dataclass(frozen=True)
@@ -47,6 +39,7 @@ class PoolSettings:
     """What all pools of a session are told alike."""
 
     session: int  # number of the session within its run
+    rerun: tuple[str, ...]  # statuses of earlier sessions whose rollouts run again
     run: str  # the session's own name, for sandboxes and ids of rollouts; no other session has it
     backend: str  # hash of the backend's identity
     suites: Mapping[str, PoolSuite]  # by their names; folders in them are of this host
@@ -68,24 +61,18 @@ class PoolConfig:
     listener: int  # file descriptor of the listening socket, inherited from the controller on this host
     pipe: int  # file descriptor of the pipe for `FromPipe`, inherited from the controller on this host
     settings: PoolSettings
-    stored: tuple[StoredOutcome, ...]
-    inherited: Inherited | None  # None for the first pool of a session
+    number: int  # of the pool within its session, counted from 1
+    directory: Path  # of the run on this host, whose journal and attempts.jsonl the pool reads
+    attempts_size: int  # bytes of attempts.jsonl that the pool reads: what is written later, it is told as well
 
 
 @dataclass(frozen=True)
 class BlockedBy:
     """Written by a pool that ends itself, because a rollout has blocked its event loop for too long. The next pool ends it like this."""
 
-    end: RolloutEnd
-
-
-@dataclass(frozen=True)
-class BlockedByScorer:
-    """Written by a pool that ends itself, because a scorer has blocked its event loop for too long. The rollout ends like this."""
-
-    rollout: Rollout  # without that score
+    rollout: Rollout  # as in `EndRollout`
 
 
 #: Lines of JSON in the pipe, which a thread of the pool writes while the event loop stands still. The controller reads them to the end.
-FromPipe = ShowUser | BlockedBy | BlockedByScorer
+FromPipe = ShowUser | BlockedBy
 FROM_PIPE: Messages[FromPipe] = Messages(FromPipe)

@@ -2,8 +2,9 @@
 
 The controller starts the pool with a `PoolConfig` (`rollouts/pool_config`), connects to it, says `Hello`, and then sends `ToPool`.
 The pool sends `ToController`. Most messages are notes, which are not answered. A `ControllerQuestion` is answered, in the order of the
-questions, and the pool waits for its `ControllerAnswer`. What the controller notes of the pool's state (`rollouts/inherited`) is what the
-next pool gets if this one dies. A message that cannot be read ends the pool's work with a sentence: no test waits for ever.
+questions, and the pool waits for its `ControllerAnswer`. Messages that are entries of attempts.jsonl (`runs/attempts`) are written there
+by the controller, and a pool that replaces this one reads them. A message that cannot be read ends the pool's work with a sentence: no
+test waits for ever.
 
 The life of a rollout. Messages in lower case are those of tests and of taps, which have protocols of their own:
 
@@ -13,12 +14,12 @@ The life of a rollout. Messages in lower case are those of tests and of taps, wh
       |-- get rollout ->|                               |                   |        |
       |                 |<- Start ----------------------|  the backend answers       |
       |                 |-- AttemptBegun -------------->|                   |        |
-      |                 |-- TokenOpened --------------->|                   |        |
-      |                 |-- open the token ----------------------------------------->|
+      |                 |-- AddressOpened ------------->|                   |        |
+      |                 |-- open the address --------------------------------------->|
       |                 |   the agent runs, and calls the model -------------------->|
-      |                 |-- close the token ---------------------------------------->|
-      |                 |<- calls under the token -----------------------------------|
-      |                 |-- TokenClosed --------------->|                   |        |
+      |                 |-- close the address -------------------------------------->|
+      |                 |<- calls under the address ---------------------------------|
+      |                 |-- AddressClosed ------------->|                   |        |
       |                 |-- RolloutFinished, record --->|-- redacted line ->|        |
       |                 |<- RecordLine, redacted line --|                   |        |
       |                 |-- RolloutRead --------------->|                   |        |
@@ -29,9 +30,10 @@ A pool that dies while a test waits. The listening socket is the controller's, s
     controller            old pool               new pool                    test
       |                      |<------------------------------- get rollout ----|
       |<- end of the line ---X--------------------------- end of the line ---->|
-      |-- PoolConfig with what the old pool has left -->|                      |
+      |-- PoolConfig ---------------------------------->|                      |
+      |                                                 |  reads rollouts.jsonl and attempts.jsonl
       |-- Hello, HoldAttempts, Start ------------------>|<---- get rollout ----|
-      |<- TokenClosed, LabelReleased -------------------|  what the old pool had open
+      |<- AddressClosed, LabelReleased -----------------|  what the old pool had open
       |<- AttemptFailed, interrupted -------------------|  for each rollout that was in flight
       |<- AttemptBegun, ..., RolloutFinished -----------|  the rollout runs again
       |-- RecordLine ---------------------------------->|---- redacted line -->|
@@ -45,7 +47,7 @@ from typing import Generic, TypeVar
 
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, RolloutKey
-from pytest_agentbench.rollouts.inherited import RolloutEnd, RolloutTally, StateNote
+from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, RolloutTally, RunAlone, TurnWanted
 from pytest_agentbench.tap.protocol import TapPorts
 
 Answered = TypeVar("Answered")
@@ -90,6 +92,7 @@ class Start:
     """Sent when the backend answers, to the next pool of a session as well. The pool connects to the taps and begins."""
 
     endpoint: Endpoint
+    known: tuple[Endpoint, ...]  # all endpoints of this session so far: earlier pools may have left labels that are not released there
     taps: TapPorts  # on this host
     elapsed_s: float  # seconds in which rollouts of this session could run before
     unbuilt: Mapping[str, str]  # image of a task -> why it could not be made
@@ -136,21 +139,7 @@ class ArmGone:
 class HoldAttempts:
     """Sent when a part of the session has died or serves again. The pool begins no attempt until all of them serve."""
 
-    why: str  # empty if all of them serve
-
-
-@dataclass(frozen=True)
-class RunAlone:
-    """Sent after the death of a part of the session. The pool runs nothing beside any of these rollouts."""
-
-    keys: tuple[RolloutKey, ...]
-
-
-@dataclass(frozen=True)
-class EndRollout:
-    """Sent when a rollout is to blame for the deaths of a part of the session. The pool ends it like this, instead of running it again."""
-
-    end: RolloutEnd
+    away: Mapping[str, str]  # part that does not serve -> group of the only rollouts that use it; empty if all of them do
 
 
 @dataclass(frozen=True)
@@ -277,14 +266,6 @@ class BackendWanted:
 
 
 @dataclass(frozen=True)
-class TurnWanted:
-    """Sent before a block of rollouts. The controller makes the arm ready, which may take minutes, and sends `Turn` or `NoTurn`."""
-
-    arm: str
-    rollouts: int  # in the block
-
-
-@dataclass(frozen=True)
 class PlanSettled:
     """Sent when all planned rollouts are over, if trials that no test asks for are among them, and when the pool gives up.
 
@@ -308,10 +289,10 @@ class Drained:
     tally: RolloutTally
 
 
-#: `session/processes` takes these messages, `session/parts` all others.
+#: `session/processes` takes these messages, `rollouts/parts` all others.
 SessionNote = BackendWanted | TurnWanted | PlanSettled | ShowUser | Drained
 SessionQuestion = PlanMade | RolloutFinished | RecordWanted | BlockBegun | BlockEnded
 
-PoolNote = StateNote | SessionNote | LookWanted | CaughtUp | TemplateServes
+PoolNote = PoolEntry | SessionNote | LookWanted | CaughtUp | TemplateServes
 ToController = PoolNote | SessionQuestion | TemplateLost
 TO_CONTROLLER: Messages[ToController] = Messages(ToController)

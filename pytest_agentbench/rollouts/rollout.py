@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,10 +92,12 @@ async def run_rollout(
     session: aiohttp.ClientSession | None,
     budget: float | None,
     opening: SandboxFactory = AT_ONCE,
+    begun: Callable[[], object] = lambda: None,
 ) -> Rollout:
     """Runs the agent once on a scenario, for `budget` seconds at most, and scores what it did.
 
-    Leaves as an exception: a cancellation, and an InfraError where there is no backend to speak to, or no sandbox.
+    `begun` is called when the attempt begins: its sandbox is open, and it has called nothing yet. Leaves as an exception: a cancellation,
+    and an InfraError where there is no backend to speak to, or no sandbox.
     """
     scenario = setup.tools.for_scenario(scenario)
     lines = Lines(tap, key, session, setup.unstructured, setup.roles, setup.limits)
@@ -105,6 +107,7 @@ async def run_rollout(
         setup.tools.opened(scenario, budget) as source,
     ):
         tools = Toolbox(scenario.tools, sandbox, answered(source, setup.answers, scenario, key.trial), code, setup.sizes)
+        begun()
         return await _run(key, scenario, setup, lines, tools, budget)
 
 

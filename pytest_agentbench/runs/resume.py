@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Attempt, Json, RolloutKey
 from pytest_agentbench.runs.directory import LATEST, runs_called
-from pytest_agentbench.runs.journal import FILE, Entry, Journal, record_line, rollout_of
+from pytest_agentbench.runs.journal import FILE, Entry, Journal, JournalIndex, record_line, rollout_of
 from pytest_agentbench.runs.sessions import FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session
 from pytest_agentbench.suites.hashes import ContentHashes, differences
@@ -32,11 +32,19 @@ class HashChange(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EarlierSessions:
-    """What earlier sessions left to this one."""
+class EarlierWork:
+    """The rollouts of a run that have a record, when a session or one of its pools begins."""
 
-    kept: Mapping[RolloutKey, str] = field(default_factory=dict)  # rollouts that stand -> their status
+    kept: Mapping[RolloutKey, str] = field(default_factory=dict)  # those that do not run again -> their status
     again: frozenset[RolloutKey] = frozenset()  # those that are to run again
+    recorded: Mapping[RolloutKey, int] = field(default_factory=dict)  # all of them -> session of their last record
+
+
+def earlier_work(index: JournalIndex, session: int, rerun: Collection[str]) -> EarlierWork:
+    """Returns what is done of a run. Records of earlier sessions with one of the statuses `rerun` do not count in this session."""
+    entries = {key: entry for key, entry in index.entries.items() if entry.kind == "scenario"}
+    kept = {key: entry.status for key, entry in entries.items() if entry.session == session or entry.status not in rerun}
+    return EarlierWork(kept, frozenset(entries.keys() - kept.keys()), {key: entry.session for key, entry in entries.items()})
 
 
 def find_resumable(name: str, reports: Path) -> Path:
@@ -58,22 +66,27 @@ def find_resumable(name: str, reports: Path) -> Path:
 
 
 def take_up(
-    journal: Journal, contents: ContentHashes, suites: Mapping[str, Json], backend: Json, sessions: Sequence[Session], rerun: Sequence[str]
-) -> EarlierSessions:
-    """What is kept of a run; what has one of the statuses `rerun` is forgotten, so that it runs again.
+    journal: Journal,
+    session: int,
+    contents: ContentHashes,
+    suites: Mapping[str, Json],
+    backend: Json,
+    sessions: Sequence[Session],
+    rerun: Collection[str],
+) -> EarlierWork:
+    """Returns what session number `session` keeps of a run. What runs again is forgotten by the journal.
 
     `suites` and `backend` are the identities of today. Raises ConfigError with everything that has changed since a rollout that is kept.
     """
-    entries = {key: entry for key, entry in journal.index.entries.items() if entry.kind == "scenario"}
-    kept = {key: entry for key, entry in entries.items() if entry.status not in rerun}
+    work = earlier_work(journal.index, session, rerun)
+    kept = {key: journal.index.entries[key] for key in work.kept}
     if reasons := [*refusals(kept, contents, suites, backend, sessions)]:
         listed = "".join(f"\n  - {reason}" for reason in reasons)
         way_out = "undo that, or leave out --agentbench-resume to start a run of its own"
         raise ConfigError(f"the run {journal.path.parent.name} cannot be gone on with:{listed}\n{way_out}")
-    again = frozenset(entries.keys() - kept.keys())
-    for key in again:
+    for key in work.again:
         journal.forget(key)
-    return EarlierSessions({key: entry.status for key, entry in kept.items()}, again)
+    return work
 
 
 def with_earlier(line: bytes, before: bytes) -> bytes:

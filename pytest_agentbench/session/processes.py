@@ -24,11 +24,11 @@ from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey, arm_of
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.inherited import RolloutTally
+from pytest_agentbench.rollouts.parts.pool_process import PoolProcess
+from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.pool_config import PoolSettings
+from pytest_agentbench.runs.attempts import AttemptLog, RolloutsPlanned, RolloutTally, TurnWanted
 from pytest_agentbench.session.block_turns import BlockTurns
-from pytest_agentbench.session.parts import SessionParts
-from pytest_agentbench.session.pool_process import PoolProcess
 from pytest_agentbench.session.recorder import Ledger
 from pytest_agentbench.session.rounds import Rounds
 from pytest_agentbench.session.task_images import TaskImages
@@ -64,6 +64,7 @@ class Services:
         taps: int,
         budgets: Budgets,
         ledger: Ledger,
+        log: AttemptLog,
         redactor: Redactor,
         sayings: queue.SimpleQueue[str],
         turns: BlockTurns | None = None,
@@ -96,7 +97,7 @@ class Services:
         self._drained = threading.Event()
         self._turning = threading.Lock()
         self._finishing = False
-        self._parts = SessionParts(directory / "backend", pool_settings, taps, budgets, self)
+        self._parts = SessionParts(directory / "backend", pool_settings, taps, budgets, log, self)
         self._boot = daemon(self._start, name="boot")
 
     @property
@@ -111,7 +112,7 @@ class Services:
     @property
     def interruptions(self) -> Json:
         """How often parts of the session died, and how many attempts were run again for that."""
-        return {"deaths": dict(self._parts.deaths.counts), "attempts": self._parts.handover.interrupted}
+        return {"deaths": dict(self._parts.deaths.counts), "attempts": self._parts.log.state.interruptions}
 
     @property
     def boot_status(self) -> str:
@@ -148,10 +149,6 @@ class Services:
         if self.turns is not None:
             with self._turning:
                 self.turns.close()
-
-    def kept(self) -> Mapping[RolloutKey, str]:
-        """What has its place in the journal."""
-        return self.ledger.kept
 
     def processes(self) -> Mapping[str, Child]:
         """Of the backend."""
@@ -294,7 +291,8 @@ class Services:
             if swapped and self.sampler is not None:
                 self.sampler.stop()
                 self._start_sampler()
-        pool.send(protocol.NoTurn(self._redactor.plain(answer.reason)) if isinstance(answer, protocol.NoTurn) else answer)
+        plain = protocol.NoTurn(self._redactor.plain(answer.reason)) if isinstance(answer, protocol.NoTurn) else answer
+        self._parts.answer_turn(pool, plain)
 
     @_refuses_waiting
     def _rested(self, whole: bool) -> None:
@@ -308,7 +306,7 @@ class Services:
     def heard(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
         """Does what the pool wants of the session, and answers its questions."""
         match message:
-            case protocol.TurnWanted(arm, rollouts):  # an arm may take minutes to load, and tests ask for records meanwhile
+            case TurnWanted(arm, rollouts):  # an arm may take minutes to load, and tests ask for records meanwhile
                 daemon(self._turn, pool, arm, rollouts, name="turn")
             case protocol.PlanSettled(whole):
                 self._parts.add_round((), tell=False)
@@ -318,7 +316,7 @@ class Services:
             case protocol.BackendWanted():
                 self.ledger.wanted.set()
             case protocol.Drained(tally):
-                self.labels, self.unrecorded = tally, self._parts.handover.unrecorded
+                self.labels, self.unrecorded = tally, self._parts.log.state.unrecorded
                 self._drained.set()
             case _:
                 pool.send(*self._answer(message, body))
@@ -330,7 +328,7 @@ class Services:
                 case protocol.PlanMade():
                     return self._plan(question), b""
                 case protocol.RolloutFinished():
-                    self._parts.handover.over(question.key)
+                    self._parts.log.over(question.key)
                     line = self.ledger.finished(question, body)
                     self._parts.ended(question.key, question.calls, question.kind)
                     return protocol.RecordLine(), line
@@ -351,7 +349,7 @@ class Services:
 
     def _plan(self, plan: protocol.PlanMade) -> protocol.PlanTaken:
         """Notes what tests ask for; returns what runs beside it."""
-        self._parts.handover.planned(plan.keys)
+        self._parts.log.append(RolloutsPlanned(plan.keys))
         self.images.planned = plan.keys
         self.ledger.planned(len(set(plan.keys)), plan.stored, plan.selected)
         if self.rounds is None:

@@ -15,7 +15,7 @@ from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import EVALUABLE, RolloutKey
 from pytest_agentbench.rollouts.protocol import RolloutFinished
 from pytest_agentbench.runs.journal import Journal
-from pytest_agentbench.runs.resume import EarlierSessions, with_earlier
+from pytest_agentbench.runs.resume import EarlierWork, with_earlier
 
 DURATIONS = "durations.json"  # beside the run directories: how long each rollout took last, for longest first
 
@@ -28,7 +28,7 @@ class Ledger:
         self.path = self.journal.path
         self._redact, self._on_finished = redact, on_finished
         self.wanted = threading.Event()  # a test that needs the backend is known
-        self.stored = EarlierSessions()  # of earlier sessions of this run
+        self.stored = EarlierWork()  # of earlier sessions of this run
         self.planned_keys = 0
         self.taken_over = 0  # of them, those that an earlier session ran
         self.selected: Mapping[str, int] = {}  # suite under a variant -> selected tests that want a rollout, skipped ones included

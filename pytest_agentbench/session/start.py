@@ -19,6 +19,7 @@ from pytest_agentbench.lib.losses import Losses
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.rollouts.pool_config import BlockSettings, PoolSettings, Scheduling
+from pytest_agentbench.runs.attempts import AttemptLog
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.directory import name_of, new_directory
 from pytest_agentbench.runs.environment import environment
@@ -59,6 +60,7 @@ def open_session(setup: Setup) -> OpenSession:
     sayings: queue.SimpleQueue[str] = queue.SimpleQueue()
     rounds = _make_rounds(setup, run.directory, sayings)
     number = run.sessions[-1].number
+    log = AttemptLog(run.directory, number, hooks.redacted, sayings.put)
     pool_settings = _pool_settings(setup, run.directory, number)
     services = Services(
         setup.backend,
@@ -67,6 +69,7 @@ def open_session(setup: Setup) -> OpenSession:
         setup.settings.taps,
         _budgets(setup.settings),
         run.ledger,
+        log,
         redactor,
         sayings,
         BlockTurns(setup.backend, setup.settings.cache) if setup.in_blocks else None,
@@ -107,9 +110,9 @@ def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
     earlier, number = read_sessions(directory), 1
     if old is not None:
         contents = ContentHashes(suites, digest(setup.identity), prompt_hashes)
-        ledger.stored = take_up(ledger.journal, contents, identities, setup.identity, earlier, settings.resume_rerun)
         recorded = [each.session for each in ledger.journal.index.entries.values()]  # the line of a session may be damaged
         number += max([*(each.number for each in earlier), *recorded], default=1)
+        ledger.stored = take_up(ledger.journal, number, contents, identities, setup.identity, earlier, settings.resume_rerun)
     folder_of(directory, number).mkdir(exist_ok=True)
     started_at = setup.started_at.isoformat(timespec="seconds")
     now = Session(number, started_at, setup.command, setup.concurrency, setup.identity, identities)
@@ -144,6 +147,7 @@ def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
     settings = setup.settings
     return PoolSettings(
         session=session,
+        rerun=tuple(settings.resume_rerun),
         run=f"{directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
         backend=digest(setup.identity),
         suites={name: suite.for_pool() for name, suite in setup.suites.items()},

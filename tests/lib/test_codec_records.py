@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +22,8 @@ from pytest_agentbench.lib.codec import plain, read, received
 from pytest_agentbench.lib.json_text import dumps_any, loads
 from pytest_agentbench.lib.messages import Messages, OtherVersion, Refused
 from pytest_agentbench.lib.record_fields import is_array, is_record, parts_of
-from pytest_agentbench.rollouts.inherited import Inherited
 from pytest_agentbench.rollouts.pool_config import PoolConfig
+from pytest_agentbench.runs.attempts import AttemptEntry
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.sessions import Session
 from pytest_agentbench.suites.suite import PoolSuite
@@ -47,7 +48,7 @@ PROTOCOLS = [messages, *(module(file) for file in sorted(PACKAGE.rglob("*protoco
 READERS = [(name, each) for home in PROTOCOLS for name, each in vars(home).items() if isinstance(each, Messages)]
 MESSAGES = [kind for home in PROTOCOLS for kind in records_of(home)]
 RECORDS = [kind for file in sorted((PACKAGE / "records").glob("[a-z]*.py")) for kind in records_of(module(file))]
-FILES = [Session, RunFacts, Trial, Run, PoolSuite, PoolConfig, Inherited]
+FILES = [Session, RunFacts, Trial, Run, PoolSuite, PoolConfig, *typing.get_args(AttemptEntry)]
 KINDS = [*RECORDS, *MESSAGES, *FILES]
 
 few = settings(max_examples=8, suppress_health_check=[*HealthCheck], deadline=None, phases=[Phase.generate])  # large ones shrink slowly

@@ -79,7 +79,7 @@ def test_a_refusal() -> None:
 def test_secrets_stay_out_of_logs() -> None:
     """No text of a message, as errors and logs may hold it, has a token or a key in it."""
     package = Path(pytest_agentbench.__file__).parent
-    names = ("*protocol.py", "pool_config.py", "inherited.py", "messages.py", "endpoint.py")
+    names = ("*protocol.py", "pool_config.py", "attempts.py", "inherited.py", "messages.py", "endpoint.py")
     files = [file.relative_to(package.parent) for name in names for file in package.rglob(name)]
     records = {
         each
@@ -89,5 +89,5 @@ def test_secrets_stay_out_of_logs() -> None:
     }
     secrets = [(kind.__name__, field) for kind in records for field in dataclasses.fields(kind) if field.name in ("token", "api_key")]
 
-    assert {"Hello", "TapConfig", "PoolConfig", "PoolAddress", "OpenToken", "Endpoint", "UpstreamFacts"} < {name for name, _ in secrets}
+    assert {"Hello", "TapConfig", "PoolConfig", "PoolAddress", "Endpoint", "UpstreamFacts"} < {name for name, _ in secrets}
     assert [] == [name for name, field in secrets if field.repr]

@@ -16,7 +16,6 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.inherited import StateNote
 from pytest_agentbench.rollouts.inline_protocol import ReturnAddress
 from pytest_agentbench.rollouts.pool_config import PoolConfig, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import (
@@ -32,11 +31,12 @@ from pytest_agentbench.rollouts.worker_protocol import (
     UnrecordedRollout,
     read_answer,
 )
+from pytest_agentbench.runs.attempts import PoolEntry
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Suite
 from pytest_agentbench.tap.protocol import TapPorts
 from tests.project import Project
-from tests.rollouts.pool.test_server import pool_settings
+from tests.rollouts.pool.test_server import empty_run, pool_settings
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ class PoolProcess:
         settings = pool_settings(suite, scheduling=Scheduling(concurrency=8, retries=0, keep_order=False, durations={}))
         with socket.create_server(("127.0.0.1", 0)) as listener, Path(os.devnull).open("wb") as pipe:
             self.port: int = listener.getsockname()[1]
-            config = PoolConfig(TOKEN, listener.fileno(), pipe.fileno(), settings, (), None)
+            config = PoolConfig(TOKEN, listener.fileno(), pipe.fileno(), settings, 1, empty_run(log.parent / "run"), 0)
             self.child = Child("pytest_agentbench.rollouts.pool", config, log, pass_fds=(listener.fileno(), pipe.fileno()))
         self.lines: list[socket.socket] = []
 
@@ -82,7 +82,7 @@ def heard(controller: socket.socket) -> protocol.ToController:
         match message := protocol.TO_CONTROLLER.read(wire.receive(controller)[0]):
             case protocol.LookWanted():
                 wire.send(controller, protocol.Looked())
-            case _ if not isinstance(message, StateNote):
+            case _ if not isinstance(message, PoolEntry):
                 return message
 
 
@@ -199,7 +199,7 @@ def test_a_plan_that_comes_after_the_failure_is_answered(pool: PoolProcess) -> N
 def test_a_tap_that_is_away(pool: PoolProcess) -> None:
     """Rollouts wait for a tap that is not there until the controller says what becomes of it."""
     controller, line = pool.connect("controller"), pool.connect()
-    wire.send(controller, protocol.Start(Endpoint("http://127.0.0.1:1/v1", "m"), TapPorts(1, (1,), ""), 0.0, {}))
+    wire.send(controller, protocol.Start(Endpoint("http://127.0.0.1:1/v1", "m"), (), TapPorts(1, (1,), ""), 0.0, {}))
     wire.send(line, GetRollout(KEY))
     wire.send(controller, protocol.NothingRuns("the tap is gone", "infra_error"))
 

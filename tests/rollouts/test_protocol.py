@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -11,20 +12,21 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.messages import header
 from pytest_agentbench.records import Attempt, Endpoint, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.inherited import (
+from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, BlockSettings, FromPipe, PoolConfig
+from pytest_agentbench.runs.attempts import (
+    AddressClosed,
+    AddressOpened,
     AttemptBegun,
     AttemptFailed,
+    EndRollout,
     LabelReleased,
     OpenLabel,
-    OpenToken,
-    RolloutEnd,
+    PoolEntry,
     RolloutRead,
     RolloutTally,
-    StateNote,
-    TokenClosed,
-    TokenOpened,
+    RunAlone,
+    TurnWanted,
 )
-from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, BlockedByScorer, BlockSettings, FromPipe, PoolConfig
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.tap.protocol import TapPorts
 from tests.rollouts.pool.test_server import pool_settings, shop
@@ -33,7 +35,7 @@ KEY = RolloutKey("shop", "shop-0", "hot", 2)
 TALLY = RolloutTally(labelled=3, announced=2)
 ENDPOINT = Endpoint("http://127.0.0.1:9/v1", "m", api_key="hush", roles={"judge": {"model": "j"}}, request_fields={"seed": None})
 TAPS = TapPorts(4711, (4712, 4713), "secret")
-END = RolloutEnd(KEY, "agent_error", "it blocked the event loop", log="hello\n")
+END = Rollout(*KEY, status="agent_error", reason="it blocked the event loop", log="hello\n")
 ATTEMPT = Attempt(1, "infra_error", "interrupted", 2, 10, 20, calls=(LLMCall(11, 12, 13),))
 UNSCORED = Rollout(*KEY, status="ok", answer="A lamp.", scores={"tsq": Score(0.5)}, score_errors={"slow": "it blocked"})
 
@@ -43,19 +45,19 @@ TO_POOL: list[protocol.ToPool] = [
     protocol.BlockNoted(),
     protocol.TemplateVerdict(again=True),
     protocol.QuestionFailed("the disk is full"),
-    protocol.Start(ENDPOINT, TAPS, 1.5, {"image": "no Dockerfile"}),
+    protocol.Start(ENDPOINT, (ENDPOINT,), TAPS, 1.5, {"image": "no Dockerfile"}),
     protocol.Turn(ENDPOINT, "salt"),
     protocol.NoTurn("no GPU"),
     protocol.ArmGone("b", "no GPU"),
-    protocol.HoldAttempts("tap: started again"),
+    protocol.HoldAttempts({"tap": "", "template of shop": "shop"}),
     protocol.AddRound((KEY, KEY)),
     protocol.NothingRuns("no GPU", "missing"),
     protocol.Cancel("a test failed"),
     protocol.EndSession(),
     protocol.TapsRestarted(TAPS),
     protocol.BackendMoved(ENDPOINT),
-    protocol.RunAlone((KEY,)),
-    protocol.EndRollout(END),
+    RunAlone((KEY,)),
+    EndRollout(END),
     protocol.CatchUp(7),
     protocol.Looked(),
 ]
@@ -68,22 +70,22 @@ TO_CONTROLLER: list[protocol.ToController] = [
     protocol.BlockEnded(),
     protocol.TemplateLost("template of shop", "shop"),
     RolloutRead(KEY),
-    AttemptBegun(KEY),
+    AttemptBegun(KEY, 7),
     AttemptFailed(KEY, ATTEMPT, interrupted=True),
-    TokenOpened(OpenToken("t", KEY, lent=True, label=None), TALLY),
-    TokenOpened(OpenToken("t", KEY, lent=False, label=OpenLabel("r-1", ENDPOINT)), TALLY),
-    TokenClosed("t", 2, unreleased=True, tally=TALLY),
+    AddressOpened("1.1", KEY, lent=True, label=None, tally=TALLY),
+    AddressOpened("1.2", KEY, lent=False, label=OpenLabel("r-1", ENDPOINT.url), tally=TALLY),
+    AddressClosed("1.1", 2, unreleased=True, tally=TALLY),
     LabelReleased("r-1", TALLY),
     protocol.LookWanted(),
     protocol.CaughtUp(7),
     protocol.TemplateServes("template of shop"),
     protocol.BackendWanted(),
-    protocol.TurnWanted("b", 3),
+    TurnWanted("b", 3),
     protocol.PlanSettled(whole=False),
     protocol.ShowUser("hello"),
     protocol.Drained(TALLY),
 ]
-TO_PIPE: list[FromPipe] = [protocol.ShowUser("hello"), BlockedBy(END), BlockedByScorer(UNSCORED)]
+TO_PIPE: list[FromPipe] = [protocol.ShowUser("hello"), BlockedBy(END), BlockedBy(UNSCORED)]
 
 
 def over_the_wire(message: object) -> object:
@@ -127,7 +129,7 @@ def test_questions_and_notes() -> None:
 
     assert questions | {*typing.get_args(protocol.PoolNote)} == {*typing.get_args(protocol.ToController)}
     assert set() == questions & {*typing.get_args(protocol.PoolNote)}
-    assert {*typing.get_args(StateNote)} < {*typing.get_args(protocol.PoolNote)}
+    assert {*typing.get_args(PoolEntry)} < {*typing.get_args(protocol.PoolNote)}
     assert {*typing.get_args(protocol.ControllerAnswer)} == answers | {protocol.QuestionFailed}
 
 
@@ -144,5 +146,5 @@ def test_the_config_of_a_pool() -> None:
     """It arrives as it was sent, with blocks and without."""
     blocks = BlockSettings({"hot": VariantOrigin("default", "b")}, "cold", in_sequence=True, own={"b": 3})
 
-    for config in (PoolConfig("secret", 3, 4, pool_settings(shop(), blocks=each), (), None) for each in (None, blocks)):
+    for config in (PoolConfig("secret", 3, 4, pool_settings(shop(), blocks=each), 2, Path("reports/run"), 4711) for each in (None, blocks)):
         assert config == codec.received(PoolConfig, json.loads(json.dumps(codec.plain(config))))

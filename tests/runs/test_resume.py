@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.runs.journal import Journal, record_line, rollout_of
-from pytest_agentbench.runs.resume import EarlierSessions, find_resumable, take_up, with_earlier
+from pytest_agentbench.runs.resume import EarlierWork, find_resumable, take_up, with_earlier
 from pytest_agentbench.runs.sessions import FILE, Session, append_session, folder_of, read_sessions
 from pytest_agentbench.suites.hashes import ContentHashes, PromptSource, digest, suite_identity
 from pytest_agentbench.suites.suite import DatasetInfo, PoolSuite, Scenario, Suite
@@ -49,12 +49,12 @@ class Run:
 
     def take_up(
         self, suite: Suite | None = None, backend: Json = BACKEND, rerun: tuple[str, ...] = RERUN, prompts: PromptSource = one_prompt
-    ) -> tuple[EarlierSessions, Journal]:
+    ) -> tuple[EarlierWork, Journal]:
         """The next session, perhaps with something changed."""
         suites = {"shop": self.suite if suite is None else suite}
         identities = {name: suite_identity(each, prompts) for name, each in suites.items()}
         with Journal(self.directory) as journal:
-            return take_up(journal, ContentHashes(suites, digest(backend), prompts), identities, backend, self.sessions, rerun), journal
+            return take_up(journal, 2, ContentHashes(suites, digest(backend), prompts), identities, backend, self.sessions, rerun), journal
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_what_runs_again_is_forgotten(run: Run) -> None:
     suites = {"shop": run.suite}
     with Journal(run.directory) as journal:
         identities = {"shop": suite_identity(run.suite, one_prompt)}
-        take_up(journal, ContentHashes(suites, digest(BACKEND), one_prompt), identities, BACKEND, run.sessions, RERUN)
+        take_up(journal, 2, ContentHashes(suites, digest(BACKEND), one_prompt), identities, BACKEND, run.sessions, RERUN)
 
         assert b"shop" in journal.line(a)
         with pytest.raises(KeyError):
@@ -166,7 +166,7 @@ def test_a_suite_that_is_not_there(run: Run) -> None:
     """A run is a whole: a suite that the command line does not lead to would be missing from its numbers."""
     run.write("a")
     with Journal(run.directory) as journal, pytest.raises(ConfigError, match="1 of its rollouts are of the suite shop, which the command"):
-        take_up(journal, ContentHashes({}, digest(BACKEND), one_prompt), {}, BACKEND, run.sessions, RERUN)
+        take_up(journal, 2, ContentHashes({}, digest(BACKEND), one_prompt), {}, BACKEND, run.sessions, RERUN)
 
 
 def test_records_without_hashes(run: Run) -> None:

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.inherited import RolloutTally
 from pytest_agentbench.rollouts.pool.announcements import Announcer
+from pytest_agentbench.runs.attempts import RolloutTally
 from tests.servers.real_server import Server, ask
 from tests.tap.peers import Tap
 

@@ -43,8 +43,7 @@ async def _serve(config: PoolConfig, listener: socket.socket) -> bool:
     """Runs the pool until the session ends or the controller dies. Returns whether the controller died."""
     sys.path[:] = config.settings.sys_path
     pool = Pool(config)
-    longest = max((pool.budget or suite.timeout for suite in pool.suites.values()), default=0.0)
-    watchdog = Watchdog(ControllerPipe(config.pipe), longest)
+    watchdog = Watchdog(ControllerPipe(config.pipe), pool.runner.longest_s)
     watchdog.start()
     end_with_stdin(asyncio.get_running_loop(), pool.finished)
     serving(Listening(listener.getsockname()[1]))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
-import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import aiohttp
@@ -17,27 +19,43 @@ from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.metrics.cost import TokenPrices
 from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.inherited import LabelReleased, OpenLabel, OpenToken, RolloutTally, StateNote, TokenClosed, TokenOpened
 from pytest_agentbench.rollouts.pool.announcements import Announcer, total
 from pytest_agentbench.rollouts.pool.models import SessionModels
+from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptState, LabelReleased, OpenLabel, PoolEntry, RolloutTally
 from pytest_agentbench.tap.client import Taps
 from pytest_agentbench.tap.protocol import OpenAddress, RolloutAccount, SpendingLimits, TapPorts
 from pytest_agentbench.tap.routing_hints import NO_LABEL
 
-TellController = Callable[[StateNote], None]
+TellController = Callable[[PoolEntry], None]
 
 
 class Addresses:
-    """Of one session. The controller is told of all that must be closed or released when this pool dies."""
+    """The addresses under which the attempts of one pool call models.
 
-    def __init__(self, run: str, tell: TellController, why_not: Callable[[], str]) -> None:
-        """`run` begins the ids that the stack gets; `why_not` says why there is no backend."""
-        self._run, self._tell, self._why_not = run, tell, why_not
+    An address is its token, `NUMBER-SECRET`. The number begins with that of the pool, so no two pools of a session use the same one. The
+    secret is derived from the session's, so a later pool knows the token of a number. The controller is told of an address before it is
+    opened and after it was closed. It writes the number down, so that a later pool can close what this one leaves open.
+
+    Not thread-safe: all methods run on the pool's event loop.
+    """
+
+    def __init__(self, run: str, pool: int, secret: str, tell: TellController, why_not: Callable[[], str], before: RolloutTally) -> None:
+        """Creates the addresses of pool number `pool`.
+
+        Args:
+            run: Beginning of the ids that the stack gets.
+            pool: Number of the pool within its session.
+            secret: The session's token.
+            tell: Tells the controller.
+            why_not: Returns why there is no backend.
+            before: Tally of earlier pools of the session.
+        """
+        self._run, self._pool, self._secret, self._tell, self._why_not, self._before = run, pool, secret, tell, why_not, before
         self.session: aiohttp.ClientSession | None = None
         self.taps: Taps | None = None
         self.endpoint: Endpoint | None = None
         self.salt = ""  # before the system prompts of agents
-        self.before = RolloutTally()  # of pools that died
+        self.left_calls: Mapping[RolloutKey, Sequence[LLMCall]] = {}  # calls of attempts that were in flight when an earlier pool died
         self._url = ""
         self._count = 0
         self._announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
@@ -80,7 +98,7 @@ class Addresses:
         return await self._open(key, access, lent=False)
 
     async def lend(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """The same for a test process, which goes on when this pool dies."""
+        """Opens an address for a test process, which continues to call there when this pool dies."""
         return await self._open(key, access, lent=True)
 
     async def _open(self, key: RolloutKey, access: Access, *, lent: bool) -> ModelAddress:
@@ -90,15 +108,15 @@ class Addresses:
         facts = played(access, self.endpoint)
         elsewhere = _elsewhere(access.role, facts) if facts.get("url") else None
         self._count += 1
-        token = f"{self._count}-{secrets.token_urlsafe(16)}"
+        token = token_of(f"{self._pool}.{self._count}", self._secret)
         address = _address(token, access, facts, facts.get("prices") if elsewhere else self.endpoint.prices)
         announcer, label = self.announcer_at(self.endpoint), NO_LABEL
         if elsewhere is None:
             self._holders[token] = announcer
             label = announcer.announce(token, key, access.role)
         id = announcer.id_of(token)
-        announced = None if id is None else OpenLabel(id, self.endpoint)
-        self._tell(TokenOpened(OpenToken(token, key, lent, announced), self.tally))
+        announced = None if id is None else OpenLabel(id, self.endpoint.url)
+        self._tell(AddressOpened(number_of(token), key, lent, announced, self.tally))
         try:
             there = None if elsewhere is None else self.taps.upstream(elsewhere)
             salt = "" if access.role == JUDGE else self.salt
@@ -115,12 +133,6 @@ class Addresses:
         facts = played(access, self.endpoint)
         at = _elsewhere(access.role, facts) if facts.get("url") else self.endpoint
         return await self._models.facts(replace(at, model=access.model or facts.get("model") or at.model), facts)
-
-    def adopt(self, token: str, label: OpenLabel) -> None:
-        """One that a pool before this one has opened."""
-        announcer = self.announcer_at(label.endpoint)
-        announcer.adopt(token, label.id)
-        self._holders[token] = announcer
 
     async def said(self, token: str) -> list[Json]:
         """Raises InfraError when the tap cannot be asked."""
@@ -140,7 +152,7 @@ class Addresses:
     def _closed(self, token: str, calls: Sequence[LLMCall] = ()) -> None:
         announcer = self._holders.pop(token, None)
         unreleased = announcer is not None and announcer.over(token, calls)
-        self._tell(TokenClosed(token, len(calls), unreleased, self.tally))
+        self._tell(AddressClosed(number_of(token), len(calls), unreleased, self.tally))
 
     def _there(self) -> Taps:
         if self.taps is None:
@@ -150,12 +162,24 @@ class Addresses:
     def _released(self, id: str) -> None:
         self._tell(LabelReleased(id, self.tally))
 
-    def release(self, labels: Iterable[OpenLabel]) -> None:
-        """Releases what a pool before this one has closed and not released."""
-        for label in labels:
-            announcer = self.announcer_at(label.endpoint)
-            announcer.adopt(label.id, label.id)
-            announcer.over(label.id)
+    async def take_over(self, left: AttemptState, endpoints: Sequence[Endpoint]) -> None:
+        """Closes the addresses that earlier pools have left open, keeps their calls, and releases their labels at `endpoints`."""
+        for endpoint in endpoints:
+            self.announcer_at(endpoint)
+        calls: defaultdict[RolloutKey, list[LLMCall]] = defaultdict(list)
+        for address in left.addresses.values():
+            token = token_of(address.number, self._secret)
+            if address.label is not None and (announcer := self._announcers.get(address.label.url)) is not None:
+                announcer.adopt(token, address.label.id)
+                self._holders[token] = announcer
+            if not address.lent:
+                with suppress(InfraError):  # The tap has died as well, so these calls are not known any more.
+                    calls[address.key] += await self.close(token)
+        for label in left.labels.values():
+            if (announcer := self._announcers.get(label.url)) is not None:
+                announcer.adopt(label.id, label.id)
+                announcer.over(label.id)
+        self.left_calls = calls
 
     async def farewell(self) -> None:
         """Releases all that is not released."""
@@ -164,7 +188,17 @@ class Addresses:
     @property
     def tally(self) -> RolloutTally:
         """Of this pool and those before it."""
-        return total([self.before, *(each.tally for each in self._announcers.values())])
+        return total([self._before, *(each.tally for each in self._announcers.values())])
+
+
+def token_of(number: str, secret: str) -> str:
+    """Returns the token of an address; `secret` is the session's, so nobody else can derive it."""
+    return f"{number}-{hashlib.blake2b(number.encode(), key=secret.encode(), digest_size=16).hexdigest()}"
+
+
+def number_of(token: str) -> str:
+    """Returns the number of an address, which is no secret."""
+    return token.partition("-")[0]
 
 
 def played(access: Access, backend: Endpoint) -> Json:

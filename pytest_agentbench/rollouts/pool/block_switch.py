@@ -5,46 +5,30 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
-
-import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import ModelAddress, Tap
 from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.blocks import Block, arrange
+from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
+from pytest_agentbench.rollouts.pool.outages import Interrupted
+from pytest_agentbench.rollouts.pool.runner import Runner
+from pytest_agentbench.rollouts.pool.scheduler import WriteRecord
 from pytest_agentbench.rollouts.pool_config import BlockSettings
-from pytest_agentbench.rollouts.protocol import Answered, BlockBegun, BlockEnded, ControllerQuestion, NoTurn, PoolNote, Turn, TurnWanted
-from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
-from pytest_agentbench.sandbox.factory import Sandboxes
-from pytest_agentbench.suites.suite import Scenario
-
-
-class Host(Protocol):
-    """The pool, as far as turns need it."""
-
-    session: aiohttp.ClientSession | None
-    addresses: Addresses
-    sandboxes: Sandboxes
-
-    def tell(self, message: PoolNote) -> None: ...
-
-    async def ask(self, question: ControllerQuestion[Answered]) -> tuple[Answered, bytes]: ...
-
-    async def setup_of(self, key: RolloutKey) -> tuple[Scenario, RolloutSetup, float]:
-        """What a rollout is made of, and its budget in seconds."""
-
-    async def record(self, rollout: Rollout) -> bytes: ...
+from pytest_agentbench.rollouts.protocol import BlockBegun, BlockEnded, NoTurn, Turn
+from pytest_agentbench.runs.attempts import TurnWanted
 
 
 class BlockTransition:
     """The scheduler's way from a block to the next one."""
 
-    def __init__(self, host: Host, settings: BlockSettings, concurrency: int) -> None:
-        self._host, self._settings, self._concurrency = host, settings, concurrency
+    def __init__(
+        self, runner: Runner, link: ControllerLink, record: WriteRecord, settings: BlockSettings, concurrency: int, blocks: int
+    ) -> None:
+        """`blocks` is the number of blocks that earlier pools of the session have begun: each one has a number of its own."""
+        self._runner, self._link, self._record = runner, link, record
+        self._settings, self._concurrency, self._number = settings, concurrency, blocks
         self._told: asyncio.Future[Turn | NoTurn] | None = None
-        self._number = 0
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
         settings = self._settings
@@ -56,21 +40,34 @@ class BlockTransition:
             self._told.set_result(message)
 
     async def enter(self, block: Block) -> str:
-        """Makes all ready for a block; returns why its rollouts cannot run. Raises InfraError when tap or controller are gone."""
+        """Makes all ready for a block; returns why its rollouts cannot run.
+
+        Raises Interrupted if a part of the session died meanwhile, and InfraError if it cannot be entered for another reason.
+        """
+        key = block.keys[0]
+        before = self._runner.outages.count(key)
+        try:
+            return await self._enter(block)
+        except InfraError as error:
+            if await self._runner.outages.explain(key, (), before):
+                raise Interrupted(Rollout(*key, status="infra_error", reason=str(error))) from error
+            raise
+
+    async def _enter(self, block: Block) -> str:
         self._told = asyncio.get_running_loop().create_future()
-        self._host.tell(TurnWanted(block.arm, len(block.keys)))
+        self._link.tell(TurnWanted(block.arm, len(block.keys)))
         answer = await self._told
         if isinstance(answer, NoTurn):
             return answer.reason
-        await self._host.addresses.point_at(answer.endpoint)
-        self._host.addresses.salt = answer.salt
+        await self._runner.addresses.point_at(answer.endpoint)
+        self._runner.addresses.salt = answer.salt
         self._number += 1
         primed = await self._prime(block) if self._settings.policy == "primed" else None
-        await self._host.ask(BlockBegun(primed))
+        await self._link.ask(BlockBegun(primed))
         return ""
 
     async def leave(self) -> None:
-        await self._host.ask(BlockEnded())
+        await self._link.ask(BlockEnded())
 
     async def _prime(self, block: Block) -> int:
         """Makes the first call of each rollout; how many went well."""
@@ -84,21 +81,16 @@ class BlockTransition:
 
     async def _first_call(self, key: RolloutKey) -> bool:
         """The agent itself makes it, and is answered no further one; what becomes of it then is not looked at."""
-        try:
-            scenario, setup, budget = await self._host.setup_of(key)
-        except InfraError:  # its suite's code cannot be loaded, which the rollout itself will say
+        rollout = await self._runner.first_call(key, FirstCallOnly(self._runner.addresses))
+        if rollout is None:
             return False
-        tap = FirstCallOnly(self._host.addresses)
-        rollout = await run_rollout(
-            key, scenario, dataclasses.replace(setup, scorers={}), tap, self._host.session, budget, self._host.sandboxes
-        )
         is_successful = any(call.error_kind is None for call in rollout.calls)  # there is one at most that was relayed
         status, reason = ("ok", "") if is_successful else ("infra_error", rollout.reason or "no call was made")
         name = f"{key} before block {self._number}"
         primer = dataclasses.replace(
             rollout, suite="", scenario=name, variant="default", trial=1, kind="primer", status=status, reason=reason
         )
-        await self._host.record(primer)
+        await self._record(primer)
         return is_successful
 
 

@@ -6,9 +6,8 @@ import os
 from typing import NoReturn
 
 from pytest_agentbench.lib import json_text, messages
-from pytest_agentbench.records import Rollout, RolloutKey
-from pytest_agentbench.rollouts.inherited import RolloutEnd
-from pytest_agentbench.rollouts.pool_config import BlockedBy, BlockedByScorer, FromPipe
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.rollouts.pool_config import BlockedBy, FromPipe
 from pytest_agentbench.rollouts.protocol import ShowUser
 
 BLOCKED = 3  # exit status of a pool that ended itself because somebody held it up
@@ -24,18 +23,10 @@ class ControllerPipe:
     def say(self, sentence: str) -> None:
         self._write(ShowUser(sentence))
 
-    def leave(self, key: RolloutKey, reason: str, log: str) -> NoReturn:
-        self._leave_with(BlockedBy(RolloutEnd(key, "agent_error", reason, log)))
-
-    def leave_with(self, rollout: Rollout) -> NoReturn:
-        self._leave_with(BlockedByScorer(rollout))
-
-    def leave_behind(self) -> NoReturn:
-        os._exit(BLOCKED)
-
-    def _leave_with(self, message: FromPipe) -> NoReturn:
+    def leave(self, rollout: Rollout | None) -> NoReturn:
         try:
-            self._write(message)
+            if rollout is not None:
+                self._write(BlockedBy(rollout))
         finally:  # The pool is held up, whether the controller can be told why or not.
             os._exit(BLOCKED)
 

@@ -1,4 +1,4 @@
-"""Which rollout runs next, how many at once, and what is done about those that did not work."""
+"""Which rollout runs next, and how many at the same time."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ import asyncio
 import dataclasses
 import functools
 import math
-import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import losses
-from pytest_agentbench.metrics.blame import refusal
-from pytest_agentbench.records import Attempt, Rollout, RolloutKey
+from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
+from pytest_agentbench.rollouts.pool.outages import Interrupted
 from pytest_agentbench.rollouts.pool.refusals import Refusals
+from pytest_agentbench.rollouts.pool.retries import RetryPolicy
 from pytest_agentbench.rollouts.pool_config import Scheduling
 
-RunRollout = Callable[[RolloutKey], Awaitable[Rollout]]
+RunAttempt = Callable[[RolloutKey], Awaitable[Rollout]]
 WriteRecord = Callable[[Rollout], Awaitable[bytes]]
 
 KEPT = 512  # bodies of finished rollouts kept in memory; older ones are read again from the journal
-PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
-LONGEST_PAUSE = 60.0  # seconds; a backend that asks for more is asked again all the same
 
 
 @dataclass(frozen=True)
@@ -39,54 +37,43 @@ class Outcome:
     cause: str = ""  # of an infra_error that is no rollout's own: why nothing can run any more
 
 
-class AttemptListener(Protocol):
-    """Whoever is told how attempts go, so that a pool that dies loses none of them."""
-
-    def begun(self, key: RolloutKey) -> None: ...
-
-    def failed(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None:
-        """One that is followed by another one."""
-
-    async def looked(self, rollout: Rollout) -> None:
-        """Returns when it is known, by `hold`, whether a part of the session went away while a failed attempt ran."""
-
-
-class NoListener:
-    """Nobody."""
-
-    def begun(self, key: RolloutKey) -> None: ...
-
-    def failed(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None: ...
-
-    async def looked(self, rollout: Rollout) -> None: ...
-
-
 class BlockSwitch(Protocol):
     """What happens between two blocks of rollouts, where they run in blocks."""
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]: ...
 
     async def enter(self, block: Block) -> str:
-        """Returns why its rollouts cannot run; may raise InfraError."""
+        """Returns why its rollouts cannot run. Raises Interrupted if a part of the session died meanwhile, and may raise InfraError."""
 
     async def leave(self) -> None: ...
 
 
 class Scheduler:
-    """Runs the jobs of a plan, each once, `concurrency` at a time."""
+    """Runs each planned rollout once, with at most `concurrency` of them at the same time.
 
-    def __init__(self, run: RunRollout, record: WriteRecord, settings: Scheduling) -> None:
-        self._run, self._record, self.settings = run, record, settings
+    A rollout is waiting (in the queue or in a later block), running, being recorded, or finished. `outcome` waits until it is finished.
+    Every planned rollout gets an outcome, whether it ran or not. Nothing runs before `start`.
+
+    - `run` makes one attempt. If that fails, `retries` decides whether there is another one. An attempt that raises Interrupted puts
+      its rollout back into the queue.
+    - `hold(reason)` prevents new attempts while a process of the session is restarted; `hold("")` ends that.
+    - `stop` starts no more rollouts, and the waiting ones get its reason as their outcome; running ones finish. `cancel` also cancels
+      running ones, except those that are being recorded. `drop` removes the waiting rollouts of one arm, `give_up` those of a group.
+    - `resize` changes the concurrency. If it falls, running rollouts finish, and others begin when fewer are running.
+    - If rollouts run in blocks (`turns` is set), a block contains one arm, and nothing runs between two blocks.
+
+    Not thread-safe: all methods run on the pool's event loop.
+    """
+
+    def __init__(self, run: RunAttempt, record: WriteRecord, settings: Scheduling, retries: RetryPolicy) -> None:
+        """`run` makes one attempt, and may raise Interrupted. `record` journals a rollout; it may raise InfraError."""
+        self._run, self._record, self.settings, self._retries = run, record, settings, retries
         self.started = False  # rollouts run from `start` on
         self.stored: Mapping[RolloutKey, Outcome] = {}  # what earlier sessions of this run have recorded
         self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
         self.broken_status = "infra_error"
         self.stopped = asyncio.Event()  # `broken` says why
-        self.reporter: AttemptListener = NoListener()
         self.alone: set[RolloutKey] = set()  # rollouts beside which nothing else runs
-        self.earlier: dict[RolloutKey, tuple[Attempt, ...]] = {}  # attempts of rollouts that have not ended
-        self.tries: Counter[RolloutKey] = Counter()  # how many of them count against the retries
-        self._outages = 0  # times that a part of the session went away
         self._refusals = Refusals()
         self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
         self._dropped: dict[str, str] = {}  # arm that is gone -> why
@@ -96,7 +83,8 @@ class Scheduler:
         self.turns: BlockSwitch | None = None  # None: all rollouts are one block
         self._blocks: deque[Block] = deque()
         self._arm: str | None = None  # whose block is under way
-        self._in_flight = settings.concurrency  # at most, in the block that is under way
+        self._concurrency = settings.concurrency  # rollouts that run at the same time, at most
+        self._block_concurrency = math.inf  # the same for the block that is under way
         self._turning: asyncio.Task[None] | None = None  # the way to the next block, while nothing runs
         self._waiting: deque[RolloutKey] = deque()
         self._running: dict[RolloutKey, asyncio.Task[Outcome | None]] = {}
@@ -125,12 +113,13 @@ class Scheduler:
         self.started = True
         self._fill()
 
-    def hold(self, why: str) -> None:
-        """A part of the session is away: no attempt begins until it is there again, which an empty text says.
+    def resize(self, concurrency: int) -> None:
+        """Changes how many rollouts run at the same time."""
+        self._concurrency = concurrency
+        self._fill()
 
-        Attempts that it has failed are run again, and cost their rollouts no retry.
-        """
-        self._outages += bool(why)
+    def hold(self, why: str) -> None:
+        """Prevents new attempts because a part of the session is away; an empty text ends that."""
         if why and not self.broken:
             self.there.clear()
         else:
@@ -242,7 +231,7 @@ class Scheduler:
     def _may_begin(self) -> bool:
         """Whether the next rollout can run beside those that do."""
         ready = self.started and self._turning is None and self.there.is_set()
-        if not ready or not self._waiting or len(self._running) >= self._in_flight:
+        if not ready or not self._waiting or len(self._running) >= min(self._concurrency, self._block_concurrency):
             return False
         return not self._running or self.alone.isdisjoint({self._waiting[0], *self._running})
 
@@ -263,17 +252,15 @@ class Scheduler:
         if why := await self._entered(turns, block):
             self._refuse(Outcome("infra_error", why), set())
         else:
-            self._arm, self._in_flight = block.arm, block.concurrency
+            self._arm, self._block_concurrency = block.arm, block.concurrency
 
     async def _entered(self, turns: BlockSwitch, block: Block) -> str:
-        """Why a block's rollouts cannot run. One is entered anew where a part of the session died meanwhile, and is there again."""
+        """Returns why a block's rollouts cannot run. A block whose beginning was interrupted is entered again."""
         while True:
-            outages = self._outages
             try:
                 return await turns.enter(block)
-            except InfraError as error:
-                await self.reporter.looked(Rollout(*block.keys[0], status="infra_error", reason=str(error)))
-                if self._outages == outages or self.broken:
+            except Interrupted:
+                if self.broken:
                     raise
             await self.there.wait()
 
@@ -321,68 +308,41 @@ class Scheduler:
         if outcome is None and not self.broken and key.group not in self._given_up:
             self._waiting.appendleft(key)
         else:
-            self.earlier.pop(key, None)
+            self._retries.forget(key)
             why = self.broken or self._given_up.get(key.group, "")
             self._outcomes[key].set_result(outcome or Outcome(self.broken_status, why))
         self._fill()
 
     async def _attempts(self, key: RolloutKey) -> Rollout | None:
-        """The last attempt, which knows of those of this session before it; None where that was interrupted.
-
-        Only `infra_error` is tried again, a refusal never.
-        """
+        """Returns the record of the last attempt, which contains the earlier ones; None if the attempt was interrupted."""
         while True:
-            outages, earlier = self._outages, self.earlier.get(key, ())
-            self.reporter.begun(key)
-            rollout = dataclasses.replace(await self._attempt(key), attempt=len(earlier) + 1, earlier_attempts=earlier)
-            if await self._is_interrupted(rollout, outages):
-                self._note(rollout, interrupted=True)
+            try:
+                rollout, is_interrupted = await self._run(key), False
+            except Interrupted as interruption:
+                rollout, is_interrupted = interruption.rollout, not self.broken
+            rollout = self._retries.numbered(rollout)
+            if is_interrupted:
+                self._retries.keep(key, rollout.attempts[-1], interrupted=True)
                 await self.there.wait()
                 return rollout if self._is_over() else None
-            self.tries[key] += 1
-            tries = self.tries[key]
-            if rollout.status != "infra_error" or tries > self.settings.retries or refusal((*rollout.calls, *rollout.other_calls)):
+            pause = self._retries.pause_after(rollout)
+            if pause is None:
                 return rollout
             if not self.broken:
-                await asyncio.sleep(pause(rollout, tries))
+                await asyncio.sleep(pause)
                 await self.there.wait()
             if self._is_over():
                 return rollout
-            self._note(rollout, interrupted=False)
+            self._retries.keep(key, rollout.attempts[-1], interrupted=False)
 
     def _is_over(self) -> bool:
         """Whether no rollout of the block that is under way is tried again: nothing runs any more, or its arm is gone."""
         return bool(self.broken) or self._arm in self._dropped
 
-    async def _is_interrupted(self, rollout: Rollout, outages: int) -> bool:
-        """Whether a part of the session went away while it ran, and has failed it; before that there were so many `outages`."""
-        if rollout.status != "infra_error" and not rollout.score_errors:
-            return False
-        await self.reporter.looked(rollout)
-        return self._outages > outages and not self.broken
-
-    def _note(self, rollout: Rollout, *, interrupted: bool) -> None:
-        self.earlier[rollout.key] = rollout.attempts
-        self.reporter.failed(rollout.key, rollout.attempts[-1], interrupted=interrupted)
-
-    async def _attempt(self, key: RolloutKey) -> Rollout:
-        started_at, started = time.time(), time.monotonic_ns()
-        try:
-            return await self._run(key)
-        except InfraError as error:  # the tap did not even open or close the attempt
-            times: dict[str, Any] = {"started_at": started_at, "started_ns": started, "ended_ns": time.monotonic_ns()}
-            return Rollout(*key, status="infra_error", reason=str(error), **times)
-
     def _keep(self, key: RolloutKey, body: bytes) -> None:
         self._bodies[key] = body
         if len(self._bodies) > KEPT:
             self._bodies.popitem(last=False)
-
-
-def pause(rollout: Rollout, attempt: int) -> float:
-    """Seconds to wait after a failed attempt, counted from 1: longer each time, and as long as the backend asked for (Retry-After)."""
-    asked = rollout.calls[-1].retry_after_s if rollout.calls else None
-    return min(max(math.ldexp(PAUSE, attempt - 1), asked or 0), LONGEST_PAUSE)
 
 
 def longest_first(keys: Sequence[RolloutKey], durations: Mapping[str, float]) -> list[RolloutKey]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
-from collections import Counter, deque
+import time
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 import aiohttp
 import orjson
@@ -17,18 +18,17 @@ from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.messages import Messages
-from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Attempt, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.inherited import RolloutRead
-from pytest_agentbench.rollouts.pool.addresses import Addresses
+from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
-from pytest_agentbench.rollouts.pool.inheritance import Inheritance
-from pytest_agentbench.rollouts.pool.reporter import Reporter
+from pytest_agentbench.rollouts.pool.controller_link import GONE, ControllerLink
+from pytest_agentbench.rollouts.pool.outages import Outages
+from pytest_agentbench.rollouts.pool.retries import RetryPolicy
+from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
-from pytest_agentbench.rollouts.pool.templates import Setups
-from pytest_agentbench.rollouts.pool_config import PoolConfig
-from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
+from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
     FoundScenario,
@@ -43,15 +43,13 @@ from pytest_agentbench.rollouts.worker_protocol import (
     WorkerAnswer,
     WorkerQuestion,
 )
-from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.attempts import EndRollout, RolloutRead, RunAlone, read_attempts
+from pytest_agentbench.runs.journal import read_index, rollout_of
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.record_size import sized
-from pytest_agentbench.sandbox.factory import Sandboxes
+from pytest_agentbench.runs.resume import earlier_work
 from pytest_agentbench.suites.hashes import ContentHashes
-from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tap.protocol import TapPorts
-
-GONE = "the controller's line is closed"
 
 TestQuestion = WorkerQuestion | inline.InlineQuestion
 TestAnswer = WorkerAnswer | inline.InlineAnswer
@@ -59,53 +57,68 @@ FROM_TEST: Messages[TestQuestion] = Messages(TestQuestion)
 
 
 class Pool:
-    """One session's rollouts."""
+    """The server in the pool process. It plans the rollouts of one session, and gives the results to tests.
+
+    It listens on a socket that the controller opened. Clients present the session's token. There are two kinds:
+
+    - The controller has one connection and sends commands (start, hold, cancel, finish). `_obey` handles them.
+    - Test processes send requests (plan, rollout, scenario). `_answer` handles them. Only the first plan counts, because all workers of
+      a session select the same tests.
+
+    The scheduler decides what runs, and the runner makes the attempts. A finished rollout goes to the controller first, which redacts it
+    and writes it to the journal. Tests get the line that was written. If the pool dies, the controller starts another one on the same
+    port. What the new one has to know, it reads in the journal and in attempts.jsonl (`state`).
+
+    Not thread-safe: all methods run on the event loop.
+    """
 
     def __init__(self, config: PoolConfig) -> None:
+        """Reads the journal and attempts.jsonl. Raises OSError if that is not possible."""
         settings = config.settings
         self.introductions = Introductions(config.token)
-        self.suites = settings.suites
-        self.scenarios = {(suite.name, each.id): each for suite in self.suites.values() for each in suite.scenarios}
-        self.sizes = settings.sizes
-        self.setups = Setups(self)
-        self.scheduler = Scheduler(self._run, self.record, settings.scheduling)
-        self.scheduler.stored = {each.key: Outcome(each.status, recorded=True) for each in config.stored}
-        self.reporter = Reporter(self.tell)
-        self.scheduler.reporter = self.reporter
-        self.addresses = Addresses(settings.run, self.tell, lambda: self.scheduler.broken)
-        self.inheritance = Inheritance(config.inherited, settings.session)
-        self.inheritance.hand_to(self.scheduler, self.addresses)
-        self.sandboxes = Sandboxes(settings.run, settings.sandboxes, lambda sentence: self.tell(protocol.ShowUser(sentence)))
-        self.turning = BlockTransition(self, settings.blocks, settings.scheduling.concurrency) if settings.blocks else None
+        self.suites, self.sizes = settings.suites, settings.sizes
+        earlier = earlier_work(read_index(config.directory), settings.session, settings.rerun)
+        self.state = read_attempts(config.directory, settings.session, earlier.recorded, config.attempts_size)
+        self.link = ControllerLink()
+        self.outages = Outages(self.link.tell)
+        self.addresses = Addresses(
+            settings.run, config.number, config.token, self.link.tell, lambda: self.scheduler.broken, self.state.tally
+        )
+        self.runner = Runner(settings, self.addresses, self.outages, self, self.state)
+        self.retries = RetryPolicy(settings.scheduling.retries, self.state.failed, self.link.tell)
+        self.scheduler = Scheduler(self.runner.run, self.record, settings.scheduling, self.retries)
+        self.scheduler.stored = {key: Outcome(status, recorded=True) for key, status in earlier.kept.items()}
+        self.scheduler.alone.update(self.state.alone)
+        self.turning = self._block_transition(settings)
         self.scheduler.turns = self.turning
         self.number = settings.session  # of the session within its run
         self.contents = ContentHashes(self.suites, settings.backend, prompt_hashes)
         self.time_limit = settings.time_limit
-        self.budget = settings.budget  # seconds for a rollout; None: what its suite says
-        self.planned = self.inheritance.plan is not None
+        self.planned = self.state.plan is not None
         self.cancelled = False  # pytest itself is about to end the session
-        self.unread = Counter(self.inheritance.plan or ())  # how many of the planned tests have still to ask for each rollout
-        self.controller: asyncio.StreamWriter | None = None
-        self.controlled = asyncio.Event()  # the controller is connected
-        self.replies: deque[asyncio.Future[tuple[Any, bytes]]] = deque()  # what the controller still has to answer, in order
-        self.unreadable = ""  # what is wrong with a message of the controller; it may have been an answer, so that no later one is believed
+        self.unread = +(self.state.plan or Counter())  # planned rollout -> tests that have still to ask for it
         self.booted = asyncio.Event()  # the backend answers, or never will
         self.finished = asyncio.Event()
         self.draining: asyncio.Task[None] | None = None
         self.round: asyncio.Task[None] | None = None  # of trials that no test asks for
-        self.session: aiohttp.ClientSession | None = None
+
+    def _block_transition(self, settings: PoolSettings) -> BlockTransition | None:
+        if settings.blocks is None:
+            return None
+        concurrency = settings.scheduling.concurrency
+        return BlockTransition(self.runner, self.link, self.record, settings.blocks, concurrency, self.state.blocks)
 
     async def serve(self, listener: socket.socket) -> None:
         """Answers until the controller ends it, who first asks the system what it has cost."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, use_dns_cache=False)
-        async with aiohttp.ClientSession(connector=connector, json_serialize=lambda value: orjson.dumps(value).decode()) as self.session:
-            self.addresses.session = self.session
-            self.scheduler.plan(self.inheritance.plan or ())
-            self._add_round(self.inheritance.round)
+        async with aiohttp.ClientSession(connector=connector, json_serialize=lambda value: orjson.dumps(value).decode()) as session:
+            self.addresses.session = session
+            self.scheduler.plan([*self.unread.elements()])
+            self._add_round(self.state.round)
             server = await asyncio.start_server(self._connected, sock=listener)
             await self.finished.wait()
             server.close()
-            await self.setups.close()
+            await self.runner.close()
             if self.draining is None:  # the controller is gone, and with it the taps
                 self.scheduler.cancel(GONE)  # sandboxes and programs of agents end with their rollouts
                 await asyncio.gather(self.addresses.farewell(), self.scheduler.drained())
@@ -122,44 +135,39 @@ class Pool:
             writer.close()
 
     async def _controller(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.controller = writer
-        self.controlled.set()
+        self.link.opened(writer)
+        for sentence in self.state.damaged:
+            self.link.tell(protocol.ShowUser(sentence))
         try:
             while True:
                 try:
                     header, body = await wire.read(reader)
                     message = protocol.TO_POOL.read(header)
                 except ValueError as error:
-                    self.unreadable = f"the pool cannot read what the controller sent: {error}"
-                    self._fail_replies(self.unreadable)
-                    self._give_up(self.unreadable)
+                    reason = f"the pool cannot read what the controller sent: {error}"
+                    self.link.fail(reason)
+                    self._give_up(reason)
                     continue
                 try:
-                    if not (self.unreadable and isinstance(message, protocol.ControllerAnswer)):
-                        await self._obey(message, body)
+                    await self._obey(message, body)
                 except Exception as error:
                     self._give_up(f"the pool failed: {cause(error)}")
         finally:
-            self.controller = None
-            self.reporter.end()
-            self._fail_replies(GONE)
-
-    def _fail_replies(self, reason: str) -> None:
-        while self.replies:
-            _answer_with(self.replies.popleft(), protocol.QuestionFailed(reason))
+            self.outages.end()
+            self.link.closed()
 
     def _give_up(self, reason: str) -> None:
         """Refuses all rollouts, and ends each wait for a message of the controller, since it may be the one that was lost."""
         self.scheduler.stop(reason, "infra_error")
         self.booted.set()
-        self.reporter.end()
+        self.outages.end()
         if self.turning is not None:
             self.turning.told(protocol.NoTurn(reason))
-        self.tell(protocol.PlanSettled(whole=False))
+        self.link.tell(protocol.PlanSettled(whole=False))
 
     async def _obey(self, message: protocol.ToPool, body: bytes) -> None:
         if isinstance(message, protocol.ControllerAnswer):
-            _answer_with(self.replies.popleft(), message, body)
+            self.link.take(message, body)
             return
         match message:
             case protocol.Start():
@@ -169,8 +177,9 @@ class Pool:
                 self.turning.told(message)
             case protocol.ArmGone(arm, reason):
                 self.scheduler.drop(arm, reason)
-            case protocol.HoldAttempts(why):
-                self.scheduler.hold(why)
+            case protocol.HoldAttempts(away):
+                self.outages.update(away)
+                self.scheduler.hold(", ".join(away))
             case protocol.AddRound(keys):
                 self._add_round(keys)
             case protocol.NothingRuns(reason, status):
@@ -190,13 +199,13 @@ class Pool:
         """What comes of the death of a part of the session."""
         match message:
             case protocol.Looked():
-                self.reporter.answer()
+                self.outages.answer()
             case protocol.CatchUp(number):
-                self.tell(protocol.CaughtUp(number))
-            case protocol.RunAlone(keys):
+                self.link.tell(protocol.CaughtUp(number))
+            case RunAlone(keys):
                 self.scheduler.alone.update(keys)
-            case protocol.EndRollout(end):
-                self.inheritance.ends[end.key] = end
+            case EndRollout(rollout):
+                self.runner.ends[rollout.key] = rollout
             case protocol.TapsRestarted(taps):
                 await self._reconnect(taps)
             case protocol.BackendMoved(endpoint):
@@ -207,13 +216,14 @@ class Pool:
     async def _drain(self) -> None:
         await self.scheduler.drained()
         await self.addresses.farewell()
-        self.tell(protocol.Drained(self.addresses.tally))
+        self.link.tell(protocol.Drained(self.addresses.tally))
 
     async def _start(self, start: protocol.Start) -> None:
         """Points the taps at the backend, which answers, and begins."""
-        self.sandboxes.unbuilt = start.unbuilt
+        self.runner.may_use(start.unbuilt)
         await self._connect(start.taps, start.endpoint)
-        await self.inheritance.settle(self.scheduler, self.addresses)
+        await self.addresses.take_over(self.state, start.known)
+        self._keep_interrupted()
         self.booted.set()
         if self.time_limit is not None:
             over = (f"the session's time limit of {self.time_limit:g} s is over", "cancelled")
@@ -222,6 +232,16 @@ class Pool:
             else:
                 asyncio.get_running_loop().call_later(self.time_limit - start.elapsed_s, self.scheduler.stop, *over)
         self.scheduler.start()
+
+    def _keep_interrupted(self) -> None:
+        """Keeps the attempts that were in flight when an earlier pool of this session died, with the calls that the taps saw of them."""
+        for key, (began, why) in self.state.interrupted.items():
+            if key not in self.runner.ends:
+                calls = self.addresses.left_calls.get(key, ())
+                measured, others = (tuple(call for call in calls if call.measured is each) for each in (True, False))
+                number, times = self.retries.count(key) + 1, (self.number, began, time.monotonic_ns())
+                attempt = Attempt(number, "infra_error", f"interrupted: {why}", *times, measured, others)
+                self.retries.keep(key, attempt, interrupted=True)
 
     async def _connect(self, taps: TapPorts | None, endpoint: Endpoint) -> None:
         """Points the taps at the backend; `taps` are the new ones, None if the present ones stay."""
@@ -236,7 +256,7 @@ class Pool:
             if self.addresses.has_taps:
                 self.scheduler.stop(f"the tap does not answer: {error}", "infra_error")
             else:  # the controller starts it again, and says so
-                self.scheduler.hold(str(error))
+                self.hold("tap", "")
 
     async def _reconnect(self, taps: TapPorts) -> None:
         """A tap has been started again, and knows nothing."""
@@ -244,31 +264,32 @@ class Pool:
             await self._connect(taps, endpoint)
 
     def tell(self, message: protocol.PoolNote) -> None:
-        """Tells the controller something that it does not reply to."""
-        if self.controller is not None:
-            self.controller.write(wire.pack(message))
+        """Sends a message to the controller, as `ControllerLink.tell` does."""
+        self.link.tell(message)
 
-    async def ask(self, question: protocol.ControllerQuestion[protocol.Answered], body: bytes = b"") -> tuple[protocol.Answered, bytes]:
-        """Returns the controller's answer; it answers in the order of the questions. Raises InfraError with the reason if it cannot."""
-        await self.controlled.wait()
-        if self.controller is None or self.unreadable:
-            raise InfraError(self.unreadable or GONE)
-        reply: asyncio.Future[tuple[protocol.Answered, bytes]] = asyncio.get_running_loop().create_future()
-        self.replies.append(reply)
-        self.controller.write(wire.pack(question, body))
-        return await reply
+    async def ask(self, question: protocol.ControllerQuestion[protocol.Answered]) -> tuple[protocol.Answered, bytes]:
+        """Asks the controller, as `ControllerLink.ask` does."""
+        return await self.link.ask(question)
+
+    def hold(self, part: str, group: str) -> None:
+        """Prevents new attempts because a part of the session is away, which only rollouts of `group` use; empty: all."""
+        self.outages.add(part, group)
+        self.scheduler.hold(part)
+
+    def give_up(self, group: str, reason: str) -> None:
+        """Refuses the rollouts of a group that have not begun."""
+        self.scheduler.give_up(group, reason)
 
     async def record(self, rollout: Rollout) -> bytes:
         """Hands a rollout to the journal; returns the line as it stands there."""
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
-        earlier = tuple(dataclasses.replace(attempt, session=self.number) for attempt in rollout.earlier_attempts)
-        rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster, earlier_attempts=earlier)
+        rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
         rollout, line = sized(rollout, self.sizes)
         scores = {name: float(score) for name, score in rollout.scores.items()}
         calls = sum(len(attempt.calls) + len(attempt.other_calls) for attempt in rollout.attempts)
         finished = protocol.RolloutFinished(rollout.key, rollout.kind, rollout.status, scores, tokens, calls, rollout.duration_s)
-        _, written = await self.ask(finished, line)
+        _, written = await self.link.ask(finished, line)
         return written
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -297,7 +318,7 @@ class Pool:
             case PlanSelected():
                 return await self._plan(question), b""
             case GetScenario(key):
-                return FoundScenario(codec.plain(self._scenario(key))), b""
+                return FoundScenario(codec.plain(self.runner.scenario(key))), b""
             case GetBackend():
                 return await self._backend(), b""
             case inline.LendAddress(key, access):
@@ -317,7 +338,7 @@ class Pool:
             self.planned = True
             stored = len(self.scheduler.stored.keys() & set(plan.keys))
             self.unread.update(plan.keys)
-            taken, _ = await self.ask(protocol.PlanMade(plan.keys, stored, plan.selected))
+            taken, _ = await self.link.ask(protocol.PlanMade(plan.keys, stored, plan.selected))
             self.scheduler.plan(plan.keys)
             self._add_round(taken.beside)
         return PlanAccepted()
@@ -326,17 +347,20 @@ class Pool:
         """Of trials, behind all that waits; when everything is over the controller is told."""
         if keys:
             self.scheduler.plan(keys)
-            self.round = asyncio.create_task(self.reporter.rested(self.scheduler.settled()))
+            self.round = asyncio.create_task(self._tell_when_settled())
+
+    async def _tell_when_settled(self) -> None:
+        self.link.tell(protocol.PlanSettled(await self.scheduler.settled()))
 
     async def _rollout(self, key: RolloutKey) -> tuple[RecordedRollout | UnrecordedRollout, bytes]:
         outcome: Outcome = await self.scheduler.outcome(key)
         self.unread.subtract([key])
-        self.tell(RolloutRead(key))
+        self.link.tell(RolloutRead(key))
         shared_cause, over = self.scheduler.cause(key, outcome) or None, await self._is_over(key, outcome)
         if not outcome.recorded:
             return UnrecordedRollout(outcome.status, outcome.reason, shared_cause, over), b""
         body = self.scheduler.body(key)
-        return RecordedRollout(shared_cause, over), body if body is not None else (await self.ask(protocol.RecordWanted(key)))[1]
+        return RecordedRollout(shared_cause, over), body if body is not None else (await self.link.ask(protocol.RecordWanted(key)))[1]
 
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
         """Whether tests are left, and all that they could be told is what this one is told."""
@@ -351,9 +375,9 @@ class Pool:
 
     async def _backend_there(self) -> None:
         """Waits until it answers, or never will; one that is booted on demand is demanded."""
-        await self.controlled.wait()
+        await self.link.connected.wait()
         if not self.booted.is_set():
-            self.tell(protocol.BackendWanted())
+            self.link.tell(protocol.BackendWanted())
         await self.booted.wait()
         await self.scheduler.there.wait()
 
@@ -366,7 +390,8 @@ class Pool:
 
     async def _settled(self, token: str) -> None:
         """Waits until the taps know this pool, where an earlier one has lent the address."""
-        if token in self.inheritance.lent:
+        address = self.state.addresses.get(number_of(token))
+        if address is not None and address.lent:
             await self.booted.wait()
 
     async def _open(self, key: RolloutKey, access: Access) -> inline.LentAddress | QuestionRefused:
@@ -375,26 +400,3 @@ class Pool:
             return inline.LentAddress(await self.addresses.lend(key, access))
         except InfraError as error:
             return QuestionRefused(str(error), self.scheduler.broken_status)
-
-    async def _run(self, key: RolloutKey) -> Rollout:
-        if end := self.inheritance.end_of(key, self.suites[key.suite], self.scenarios):
-            return end
-        scenario, setup, budget = await self.setup_of(key)
-        return await run_rollout(key, scenario, setup, self.addresses, self.session, budget, self.sandboxes)
-
-    async def setup_of(self, key: RolloutKey) -> tuple[Scenario, RolloutSetup, float]:
-        """Raises InfraError as `Setups.of` does."""
-        suite = self.suites[key.suite]
-        return self._scenario(key), await self.setups.of(suite, key.variant), self.budget or suite.timeout
-
-    def _scenario(self, key: RolloutKey) -> Scenario:
-        return self.scenarios[key.suite, key.scenario]
-
-
-def _answer_with(reply: asyncio.Future[tuple[Any, bytes]], answer: protocol.ControllerAnswer, body: bytes = b"") -> None:
-    if reply.done():
-        return  # whoever asked has been cancelled
-    if isinstance(answer, protocol.QuestionFailed):
-        reply.set_exception(InfraError(answer.reason))
-    else:
-        reply.set_result((answer, body))

@@ -14,21 +14,23 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.protocol import Job
 from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template, TemplateDied
-from pytest_agentbench.rollouts.pool.scheduler import Scheduler
 from pytest_agentbench.rollouts.protocol import Answered, ControllerQuestion, PoolNote, TemplateLost, TemplateServes
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
 from pytest_agentbench.suites.suite import PoolSuite
 
 
-class SetupHost(Protocol):
-    """The parts of the pool that setups use."""
-
-    scheduler: Scheduler
-    sizes: Sizes
+class RunnerHost(Protocol):
+    """What a runner of attempts needs of whoever plans the rollouts."""
 
     def tell(self, message: PoolNote) -> None: ...
 
     async def ask(self, question: ControllerQuestion[Answered]) -> tuple[Answered, bytes]: ...
+
+    def hold(self, part: str, group: str) -> None:
+        """A process that only rollouts of `group` use is away: none begins until the controller says that it serves again."""
+
+    def give_up(self, group: str, reason: str) -> None:
+        """No rollout of a group can run any more."""
 
 
 class Setups:
@@ -37,8 +39,8 @@ class Setups:
     The code of a suite with `isolation: process` runs in a template process, which this class keeps running until `close`.
     """
 
-    def __init__(self, host: SetupHost) -> None:
-        self._host = host
+    def __init__(self, host: RunnerHost, sizes: Sizes) -> None:
+        self._host, self._sizes = host, sizes
         self._prepared: dict[tuple[str, str], asyncio.Task[RolloutSetup]] = {}
         self._keepers: list[TemplateKeeper] = []
 
@@ -54,11 +56,11 @@ class Setups:
 
     async def _prepare(self, suite: PoolSuite, variant: str) -> RolloutSetup:
         if not wants_isolation(suite, variant):
-            return prepare(suite, variant, self._host.sizes)
-        keeper = TemplateKeeper(suite, variant, self._host)
+            return prepare(suite, variant, self._sizes)
+        keeper = TemplateKeeper(suite, variant, self._host, self._sizes)
         self._keepers.append(keeper)
         await keeper.start()
-        return isolated(suite, variant, keeper, self._host.sizes)
+        return isolated(suite, variant, keeper, self._sizes)
 
     async def close(self) -> None:
         """Ends all template processes."""
@@ -73,8 +75,8 @@ class TemplateKeeper:
     suite and variant are given up. The other suites continue.
     """
 
-    def __init__(self, suite: PoolSuite, variant: str, host: SetupHost) -> None:
-        self._suite, self._variant, self._host = suite, variant, host
+    def __init__(self, suite: PoolSuite, variant: str, host: RunnerHost, sizes: Sizes) -> None:
+        self._suite, self._variant, self._host, self._sizes = suite, variant, host, sizes
         self._group = suite.name if variant == "default" else f"{suite.name}-{variant}"
         self._name = f"template of {self._group}"
         self.judging: tuple[str, ...] = ()  # scorers that ask a model
@@ -113,7 +115,7 @@ class TemplateKeeper:
             await template.close()
 
     async def _start(self) -> None:
-        self._template = template = await Template.start(self._suite, self._variant, self._died, self._host.sizes)
+        self._template = template = await Template.start(self._suite, self._variant, self._died, self._sizes)
         self.judging, self.settings = template.judging, template.settings
         self._serves.set()
 
@@ -125,7 +127,7 @@ class TemplateKeeper:
     def _lose(self, end: Awaitable[str]) -> None:
         """Holds the queue at once, so that the attempts which fail with the process count as interrupted. `end` says how it died."""
         self._serves.clear()
-        self._host.scheduler.hold(f"{self._name}: started again")
+        self._host.hold(self._name, self._group)
         self._restart = asyncio.create_task(self._start_again(end), context=contextvars.Context())
 
     async def _start_again(self, end: Awaitable[str]) -> None:
@@ -152,7 +154,7 @@ class TemplateKeeper:
     def _give_up(self, why: str) -> None:
         self._gone = why
         self._serves.set()
-        self._host.scheduler.give_up(self._group, why)
+        self._host.give_up(self._group, why)
 
 
 async def _known(how: str) -> str:

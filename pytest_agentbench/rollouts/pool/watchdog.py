@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Protocol
 
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.attempt_context import AttemptContext, attempt_in
 from pytest_agentbench.rollouts.pool.stacks import CodeLine, context_of, line_to_name, lines_of, step_of
 
@@ -27,14 +27,8 @@ class ControllerLine(Protocol):
     def say(self, sentence: str) -> None:
         """To the user."""
 
-    def leave(self, key: RolloutKey, reason: str, log: str) -> None:
-        """Ends the pool; the rollout is an `agent_error` for this reason, and has logged this."""
-
-    def leave_with(self, rollout: Rollout) -> None:
-        """Ends the pool; the rollout ends like this."""
-
-    def leave_behind(self) -> None:
-        """Ends the pool, over no rollout that is under way."""
+    def leave(self, rollout: Rollout | None) -> None:
+        """Ends the pool. The next one ends `rollout` like this, as described in `EndRollout`; None if no rollout under way is to blame."""
 
 
 class Watchdog:
@@ -94,12 +88,8 @@ class Watchdog:
 
     def _end(self, mark: AttemptContext, line: CodeLine) -> None:
         why = f"it blocked the event loop until its {mark.seconds:g} s were over: {line}; {CURE}"
-        if mark.is_over:
-            self._pipe.leave_behind()
-        elif (rollout := mark.without_score(why)) is not None:
-            self._pipe.leave_with(rollout)
-        else:
-            self._pipe.leave(mark.key, why, mark.log.text)
+        blocked = Rollout(*mark.key, status="agent_error", reason=why, log=mark.log.text)
+        self._pipe.leave(None if mark.is_over else mark.without_score(why) or blocked)
 
 
 def _whose(mark: AttemptContext | None) -> str:

@@ -14,9 +14,9 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.inherited import RolloutTally
 from pytest_agentbench.rollouts.pool import announcements
 from pytest_agentbench.rollouts.pool.announcements import Announcer
+from pytest_agentbench.runs.attempts import RolloutTally
 from tests.router import Router, routing
 
 KEY = RolloutKey("shop", "shop-0")

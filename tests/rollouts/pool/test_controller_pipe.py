@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pytest_agentbench.rollouts.pool.controller_pipe import BLOCKED
-from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, BlockedByScorer, FromPipe
+from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, FromPipe
 
 START = """
 import sys
@@ -31,18 +31,18 @@ def last_words(code: str) -> tuple[int, list[FromPipe]]:
 
 def test_an_agent_that_has_printed_half_a_character() -> None:
     """Texts that UTF-8 cannot hold arrive as they are."""
-    code, (end,) = last_words(r"pipe.leave(key, 'it blocks', 'half a \ud83d')")
+    code, (end,) = last_words(r"pipe.leave(Rollout(*key, status='agent_error', log='half a \ud83d'))")
 
     assert isinstance(end, BlockedBy)
-    assert (BLOCKED, "half a \ud83d") == (code, end.end.log)
+    assert (BLOCKED, "half a \ud83d") == (code, end.rollout.log)
 
 
 @pytest.mark.parametrize(("value", "arrives"), [("2**70", 2**70), ("{1: 2}", {"1": 2})])
 def test_odd_values(value: str, arrives: object) -> None:
     """Large numbers, and keys that are numbers, end no thread before the process has ended."""
-    code, (end,) = last_words(f"pipe.leave_with(Rollout(*key, status='ok', final_state={{'x': {value}}}))")
+    code, (end,) = last_words(f"pipe.leave(Rollout(*key, status='ok', final_state={{'x': {value}}}))")
 
-    assert isinstance(end, BlockedByScorer)
+    assert isinstance(end, BlockedBy)
     assert (BLOCKED, {"x": arrives}) == (code, end.rollout.final_state)
 
 
@@ -50,4 +50,4 @@ def test_what_cannot_be_written() -> None:
     """The process ends all the same."""
     deep = "deep = []\nfor _ in range(100_000):\n    deep = [deep]\n"
 
-    assert (BLOCKED, []) == last_words(f"{deep}pipe.leave_with(Rollout(*key, status='ok', final_state={{'x': deep}}))")
+    assert (BLOCKED, []) == last_words(f"{deep}pipe.leave(Rollout(*key, status='ok', final_state={{'x': deep}}))")

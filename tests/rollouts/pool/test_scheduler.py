@@ -1,4 +1,4 @@
-"""Which rollout runs next, how many at once, and what is done about those that did not work."""
+"""Which rollout runs next, how many at the same time, and what is done about those that did not work."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import pytest
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts.pool.scheduler import KEPT, Outcome, Scheduler, longest_first, pause
+from pytest_agentbench.rollouts.pool.outages import Interrupted
+from pytest_agentbench.rollouts.pool.retries import RetryPolicy
+from pytest_agentbench.rollouts.pool.scheduler import KEPT, Outcome, Scheduler, longest_first
 from pytest_agentbench.rollouts.pool_config import Scheduling
 
 pytestmark = pytest.mark.timeout(60)  # a scheduler that forgets somebody is a failure instead of a hang
 
 OK = Outcome("ok", recorded=True)
+INTERRUPTED = "interrupted"  # how an attempt ends that raises Interrupted
 CALL = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="server_error")
 JUDGED = LLMCall(received_ns=1, sent_ns=1, ended_ns=2)
 WORK: dict[str, Any] = {"ended_ns": 2_000_000_000, "calls": (CALL,), "other_calls": (JUDGED,)}  # of every attempt
@@ -40,7 +43,8 @@ class Floor:
         self.journal: list[Rollout] = []
         self.refused = ""  # letters that the journal cannot take
         self.ends: dict[str, list[str | BaseException]] = {}  # letter -> how its attempts end, the last one again and again
-        self.scheduler = Scheduler(self._run, self._record, Scheduling(concurrency, retries, keep_order, durations or {}))
+        settings = Scheduling(concurrency, retries, keep_order, durations or {})
+        self.scheduler = Scheduler(self._run, self._record, settings, RetryPolicy(retries, {}))
 
     async def _run(self, key: RolloutKey) -> Rollout:
         async with self.begins:
@@ -56,6 +60,8 @@ class Floor:
         end = ends.pop(0) if ends[1:] else ends[0]
         if isinstance(end, BaseException):
             raise end
+        if end == INTERRUPTED:
+            raise Interrupted(Rollout(*key, status="infra_error", reason="infra_error: why", **WORK))
         return Rollout(*key, status=end, reason="" if end == "ok" else f"{end}: why", **WORK)
 
     async def _record(self, rollout: Rollout) -> bytes:
@@ -238,7 +244,7 @@ async def test_bodies_are_bounded() -> None:
 async def test_an_infra_error_is_tried_again() -> None:
     """An infra_error is tried again, at most `retries` times; the attempts before the last one are kept with their reasons and calls."""
     floor = Floor(retries=2)
-    floor.ends = {"a": ["infra_error", "ok"], "b": ["infra_error"], "c": [InfraError("the tap is gone"), "limit"]}
+    floor.ends = {"a": ["infra_error", "ok"], "b": ["infra_error"], "c": ["infra_error", "limit"]}
     floor.go.set()
     floor.scheduler.plan(keys("abc"))
     floor.scheduler.start()
@@ -251,19 +257,7 @@ async def test_an_infra_error_is_tried_again() -> None:
     failed = [Attempt(number, "infra_error", "infra_error: why", **WORK) for number in (1, 2)]
     assert (2, (*failed[:1],)) == (a.attempt, a.earlier_attempts)
     assert (3, (*failed,)) == (b.attempt, b.earlier_attempts)
-    assert [(1, "infra_error", "the tap is gone")] == [(each.attempt, each.status, each.reason) for each in c.earlier_attempts]
-
-
-@pytest.mark.parametrize(
-    ("asked", "attempt", "seconds"), [(None, 1, 0.2), (None, 3, 0.8), (0.1, 1, 0.2), (7, 1, 7), (7, 9, 51.2), (3600, 1, 60), (None, 99, 60)]
-)
-def test_the_pause_before_the_next_attempt(asked: float | None, attempt: int, seconds: float) -> None:
-    """It doubles, and is never shorter than what the backend asked for with Retry-After; a minute is the most."""
-    call = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="rate_limited", retry_after_s=asked)
-    failed = Rollout("shop", "a", "default", 1, status="infra_error", calls=(LLMCall(0, 0, 1, retry_after_s=99), call))
-
-    assert seconds == pause(failed, attempt)
-    assert 0.2 == pause(Rollout("shop", "a", "default", 1, status="infra_error"), 1)
+    assert (2, (*failed[:1],)) == (c.attempt, c.earlier_attempts)
 
 
 @pytest.mark.parametrize("status", ["ok", "limit", "agent_error", "cancelled"])
@@ -489,31 +483,71 @@ async def test_what_is_stored_does_not_run() -> None:
 
 
 async def test_an_interruption_costs_no_retry() -> None:
-    """An attempt that failed while a part was away is run again, also without retries, and stays in the record."""
+    """An attempt that was interrupted is run again, also without retries, and stays in the record."""
     floor = Floor(concurrency=1)
-    floor.ends["a"] = ["infra_error", "ok"]
-    floor.scheduler.plan(keys("a"))
-    floor.scheduler.start()
-    await floor.until_begun(1)
-    floor.scheduler.hold("engine: started again")
+    floor.ends["a"] = [INTERRUPTED, INTERRUPTED, "ok"]
     floor.go.set()
-    floor.scheduler.hold("")
-
-    assert [OK] == await floor.outcomes("a")
-    assert [("infra_error", 1), ("ok", 2)] == [(each.status, each.attempt) for each in floor.journal[0].attempts]
-
-
-async def test_an_attempt_that_began_afterwards_is_its_own_fault() -> None:
-    """What fails when all parts are there again is no interruption."""
-    floor = Floor(concurrency=1)
-    floor.ends["a"] = ["infra_error", "ok"]
-    floor.scheduler.hold("engine: started again")
-    floor.scheduler.hold("")
-    floor.go.set()
-    floor.scheduler.plan(keys("a"))
+    floor.scheduler.plan(keys("ab"))
     floor.scheduler.start()
 
-    assert ["infra_error"] == [each.status for each in await floor.outcomes("a")]
+    assert [OK, OK] == await floor.outcomes("ab")
+    assert "aaab" == floor.begun  # it goes back to the front of the queue
+    assert [("infra_error", 1), ("infra_error", 2), ("ok", 3)] == [(each.status, each.attempt) for each in floor.journal[0].attempts]
+
+
+async def test_an_interruption_of_one_attempt_excuses_no_other() -> None:
+    """Of two attempts that fail at the same time, the one that was not interrupted has spent its retry."""
+    floor = Floor(concurrency=2)
+    floor.ends = {"a": [INTERRUPTED, "ok"], "b": ["infra_error", "ok"]}
+    floor.scheduler.plan(keys("ab"))
+    floor.scheduler.start()
+    await floor.until_begun(2)
+    floor.go.set()
+
+    assert [OK, Outcome("infra_error", "infra_error: why", recorded=True)] == await floor.outcomes("ab")
+
+
+async def test_an_interruption_while_a_part_is_away() -> None:
+    """The rollout waits until the part is there again. If that never happens, it ends with the attempt that it had."""
+    for comes_back in (True, False):
+        floor = Floor(concurrency=1)
+        floor.ends["a"] = [INTERRUPTED, "ok"]
+        floor.scheduler.plan(keys("a"))
+        floor.scheduler.start()
+        await floor.until_begun(1)
+        floor.scheduler.hold("engine")
+        floor.go.set()
+        await settle()
+        assert "a" == floor.begun
+
+        if comes_back:
+            floor.scheduler.hold("")
+            assert [OK] == await floor.outcomes("a")
+        else:
+            floor.scheduler.stop("the backend is gone", "infra_error")
+            tried = Outcome("infra_error", "infra_error: why", recorded=True, cause="the backend is gone")
+            assert [tried] == await floor.outcomes("a")
+
+
+async def test_the_concurrency_changes() -> None:
+    """More rollouts begin at once if it rises. If it falls, those that run finish, and none begins until fewer are running."""
+    floor = Floor(concurrency=2)
+    floor.scheduler.plan(keys("abcdefgh"))
+    floor.scheduler.start()
+    await floor.until_begun(2)
+
+    floor.scheduler.resize(4)
+    await settle()
+    assert ("abcd", 4) == (floor.begun, floor.running)
+
+    floor.scheduler.resize(1)
+    floor.go.set()
+    await settle()
+    floor.go.clear()
+    await floor.scheduler.drained()
+
+    assert [OK] * 8 == await floor.outcomes("abcdefgh")
+    assert 4 == floor.peak
 
 
 async def test_what_runs_alone() -> None:

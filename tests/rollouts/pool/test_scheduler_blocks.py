@@ -9,10 +9,11 @@ import pytest
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.losses import cause
-from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
+from pytest_agentbench.rollouts.pool.outages import Interrupted
 from pytest_agentbench.rollouts.pool.scheduler import Outcome
-from tests.rollouts.pool.test_scheduler import OK, Floor, keys, settle
+from tests.rollouts.pool.test_scheduler import INTERRUPTED, OK, Floor, keys, settle
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -111,12 +112,12 @@ async def test_a_tap_that_dies_between_blocks() -> None:
     """The block is entered anew when the tap is there again, and no rollout is refused."""
     floor, turns = floor_with_turns()
     turns.open.clear()
-    turns.away["high"] = InfraError("the tap is gone")
+    turns.away["high"] = Interrupted(Rollout("shop", "C", "default", 1, status="infra_error", reason="the tap is gone"))
     floor.go.set()
     floor.scheduler.plan(keys("CD"))
     floor.scheduler.start()
     await settle()
-    floor.scheduler.hold("tap: started again")
+    floor.scheduler.hold("tap")
     turns.open.set()
     await settle()
     turns.away.clear()
@@ -144,12 +145,12 @@ async def test_an_arm_that_goes() -> None:
 async def test_an_arm_that_goes_while_the_queue_is_held() -> None:
     """An attempt that was interrupted ends as it is, with the reason as its cause; the other arm goes on."""
     floor, _ = floor_with_turns(concurrency=1)
-    floor.ends["a"] = ["infra_error"]
+    floor.ends["a"] = [INTERRUPTED]
     floor.scheduler.plan(keys("abCD"))
     floor.scheduler.start()
     await floor.until_begun(1)
 
-    floor.scheduler.hold("new.server: away")
+    floor.scheduler.hold("new.server")
     floor.go.set()
     await settle()
     floor.scheduler.drop("low", "it stays away")

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,6 @@ from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Access, Endpoint, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.inherited import RolloutRead, RolloutTally, StateNote
 from pytest_agentbench.rollouts.inline_protocol import LendAddress
 from pytest_agentbench.rollouts.pool.server import Pool, TestQuestion
 from pytest_agentbench.rollouts.pool_config import BlockSettings, PoolConfig, PoolSettings, Scheduling
@@ -34,6 +34,8 @@ from pytest_agentbench.rollouts.worker_protocol import (
     UnrecordedRollout,
     read_answer,
 )
+from pytest_agentbench.runs import journal
+from pytest_agentbench.runs.attempts import PoolEntry, RolloutRead, RolloutTally, TurnWanted
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
@@ -77,7 +79,7 @@ class Line:
             match message := protocol.TO_CONTROLLER.read(header):
                 case protocol.LookWanted():
                     self.tell(protocol.Looked())
-                case _ if not isinstance(message, StateNote):
+                case _ if isinstance(message, TurnWanted) or not isinstance(message, PoolEntry):
                     return message, body
 
 
@@ -98,6 +100,13 @@ def shop() -> Suite:
     return Suite("shop", Path("scenarios/shop"), scenarios, dataset=DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 3))
 
 
+def empty_run(directory: Path) -> Path:
+    """The directory of a run that nothing was recorded in."""
+    directory.mkdir()
+    (directory / journal.FILE).touch()
+    return directory
+
+
 class Session:
     """A pool, and the connections that a session has to it."""
 
@@ -114,7 +123,7 @@ class Session:
     def start(self, controller: Line) -> None:
         """The backend answers."""
         taps = TapPorts(self.tap_port, (self.tap_port,), TOKEN)
-        controller.tell(protocol.Start(Endpoint("http://127.0.0.1:9/v1", "m", api_key="hush"), taps, 0.0, {}))
+        controller.tell(protocol.Start(Endpoint("http://127.0.0.1:9/v1", "m", api_key="hush"), (), taps, 0.0, {}))
 
     async def plan(self, controller: Line, test: Line, *keys: RolloutKey) -> protocol.ToController:
         """A plan on its way from a test to the scheduler; what the controller was told of it."""
@@ -130,6 +139,7 @@ def pool_settings(suite: Suite, **changes: Any) -> PoolSettings:
     """Settings of the pools of a session with one suite."""
     usual = PoolSettings(
         session=1,
+        rerun=(),
         run="r",
         backend="b",
         suites={suite.name: suite.for_pool()},
@@ -149,7 +159,9 @@ def pool_settings(suite: Suite, **changes: Any) -> PoolSettings:
 async def session(**changes: Any) -> AsyncIterator[Session]:
     """A pool that is served, and ends when the test does."""
     listener = socket.create_server(("127.0.0.1", 0))
-    pool = Pool(PoolConfig(TOKEN, listener.fileno(), -1, pool_settings(shop(), **changes), (), None))
+    with tempfile.TemporaryDirectory() as folder:
+        directory = empty_run(Path(folder) / "run")
+        pool = Pool(PoolConfig(TOKEN, listener.fileno(), -1, pool_settings(shop(), **changes), 1, directory, 0))
     async with await asyncio.start_server(refuse_all, "127.0.0.1", 0) as tap:
         serving = asyncio.create_task(pool.serve(listener))
         connected = Session(listener.getsockname()[1], tap.sockets[0].getsockname()[1])
@@ -208,11 +220,11 @@ async def test_a_controller_that_cannot_be_understood() -> None:
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         test.ask(ROLLOUT)
-        controller.writer.write(wire.framed(["HoldAttempts", {"why": 5}]))
+        controller.writer.write(wire.framed(["HoldAttempts", {"away": 5}]))
         answer, _ = await test.answer(ROLLOUT)
 
         assert isinstance(answer, UnrecordedRollout)
-        assert "the pool cannot read what the controller sent: why is a whole number, not a text" == answer.reason
+        assert "the pool cannot read what the controller sent: away is a whole number, not an object" == answer.reason
         assert protocol.PlanSettled(whole=False) == (await controller.told())[0]
 
         controller.tell(protocol.EndSession())
@@ -227,7 +239,7 @@ async def test_a_turn_that_cannot_be_understood() -> None:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
         test.ask(ROLLOUT)
-        assert protocol.TurnWanted("a", 1) == (await controller.told())[0]
+        assert TurnWanted("a", 1) == (await controller.told())[0]
 
         controller.writer.write(wire.framed(["Turn", {"endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}]))
         answer, _ = await test.answer(ROLLOUT)

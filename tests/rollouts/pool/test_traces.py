@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.inherited import RolloutTally
 from pytest_agentbench.rollouts.pool import traces
 from pytest_agentbench.rollouts.pool.announcements import Announcer
 from pytest_agentbench.rollouts.pool.traces import RequestTrace
+from pytest_agentbench.runs.attempts import RolloutTally
 
 WORKER: Json = {"prefill_worker_id": 1, "decode_worker_id": 2}
 

@@ -27,14 +27,8 @@ class Diary:
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
 
-    def leave(self, key: RolloutKey, reason: str, log: str) -> None:
-        self.ends.append((key, reason, log))
-
-    def leave_with(self, rollout: Rollout) -> None:
+    def leave(self, rollout: Rollout | None) -> None:
         self.ends.append(rollout)
-
-    def leave_behind(self) -> None:
-        self.ends.append(None)
 
 
 def agent(change: Callable[[AttemptContext], None], *, left: bool = False) -> Callable[[Block], Any]:
@@ -93,9 +87,10 @@ def test_the_end_of_a_rollouts_time() -> None:
         mark.begin("the agent", 0.0)
         mark.log.write("hello\n")
 
-    ((key, reason, log),) = after(LOOKS, agent(begin)).ends
+    (rollout,) = after(LOOKS, agent(begin)).ends
 
-    assert (KEY, "hello\n") == (key, log)
+    assert (KEY, "agent_error", "hello\n", 0) == (rollout.key, rollout.status, rollout.log, rollout.ended_ns)
+    reason = rollout.reason
     assert reason.startswith("it blocked the event loop until its 0 s were over: blocked_loop.py:")
 
 

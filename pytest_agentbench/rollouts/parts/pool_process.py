@@ -16,8 +16,7 @@ from pytest_agentbench.lib.messages import OtherVersion
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.rollouts.inherited import RolloutEnd
-from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, BlockedByScorer, PoolConfig
+from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, PoolConfig
 from pytest_agentbench.rollouts.protocol import TO_CONTROLLER, ShowUser, ToController, ToPool
 
 Hear = Callable[["PoolProcess", ToController, bytes], None]
@@ -44,7 +43,7 @@ class PoolProcess:
             raise
         finally:
             os.close(theirs)
-        self.last_words: RolloutEnd | Rollout | None = None  # how the rollout ends over which a pool ended itself
+        self.last_words: Rollout | None = None  # how the rollout ends over which a pool ended itself
         self.fault = ""  # why the controller has ended it; empty for a pool that ended otherwise
         self._line = wire.connect(listener.getsockname()[1], settings.token, "controller")
         self._sending = threading.Lock()
@@ -110,7 +109,5 @@ class PoolProcess:
                 match message:
                     case ShowUser():
                         hear(self, message, b"")
-                    case BlockedBy(end):
-                        self.last_words = end
-                    case BlockedByScorer(rollout):
+                    case BlockedBy(rollout):
                         self.last_words = rollout

@@ -1,4 +1,4 @@
-"""Pool and taps of one session: started together, each started again when it dies, and given up when that is of no use."""
+"""The pool and the taps of one session: started together, each started again when it dies, and given up if that does not help."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.inherited import Inherited, RolloutEnd, StateNote
-from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings, StoredOutcome
-from pytest_agentbench.session.deaths import Death, Deaths
-from pytest_agentbench.session.handover import Handover
-from pytest_agentbench.session.pool_process import PoolProcess
-from pytest_agentbench.session.tap_processes import TapProcesses
+from pytest_agentbench.rollouts.parts.deaths import Death, Deaths
+from pytest_agentbench.rollouts.parts.pool_process import PoolProcess
+from pytest_agentbench.rollouts.parts.tap_processes import TapProcesses
+from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings
+from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolDied, PoolEntry, RoundAdded, RunAlone, TurnWanted
 from pytest_agentbench.tap.protocol import Budgets
 
 NOTICE = 5.0  # seconds that the death of a process may take to be noticed
@@ -30,58 +29,70 @@ DIED_AGAIN = f"{DIED}, again and again with no rollout that got through"
 
 
 class Owner(Protocol):
-    """Whose parts they are. Called in threads."""
+    """What the parts need of the controller. All methods are called in threads."""
 
     def heard(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
-        """Takes a message of the pool that the parts have no use for, and answers a question."""
+        """Takes a message of the pool that is not about parts, and answers a question."""
 
     def fail(self, reason: str) -> None:
         """Nothing can run any more."""
 
     def lost(self, reason: str) -> None:
-        """There is no pool any more, and none to come: whoever asks for it is refused. `reason` is empty when the session ends."""
+        """No pool exists, and none will be started, so requests to it are refused. `reason` is empty when the session ends."""
 
     def look(self) -> None:
         """Asks the backend whether it still answers."""
 
     def paused(self) -> None:
-        """The rollouts that ran are over: the pool has died."""
-
-    def kept(self) -> Mapping[RolloutKey, str]:
-        """The rollouts that stand in the journal -> their status."""
+        """The pool has died, so no rollout runs."""
 
     def processes(self) -> Mapping[str, Child]:
-        """Those of the backend whose deaths this session looks out for."""
+        """Returns the processes of the backend whose deaths this session notices."""
 
     def unused(self, key: RolloutKey) -> Collection[str]:
-        """Of these, those that a rollout has nothing to do with."""
+        """Returns the processes of the backend that a rollout does not use."""
 
 
 class SessionParts:
-    """Of one session. Tests reach the pool on `port` from the first moment on, and the next one when it has died."""
+    """The processes of one session's pool and taps. Each is started again on the same port when it dies.
 
-    def __init__(self, logs: Path, pool_settings: PoolSettings, taps: int, budgets: Budgets, owner: Owner) -> None:
+    1. `start` starts the taps and the pool. From then on tests can connect to the pool on `port`.
+    2. `begin` is called when the backend answers: the pool runs rollouts, and the taps are watched.
+    3. `end` is called when the session ends: nothing is started again. `stop` then returns the processes that are to be stopped.
+
+    Deaths. While a part is away, the pool begins no attempt. This also goes for parts that others watch, which `away` reports: processes
+    of the backend, and templates. `deaths` decides whether a part is started again, which rollouts run alone from then on, and which one
+    is to blame; those decisions and the state of all attempts are in `log`. A new pool reads them there, so nothing is handed over.
+
+    If no pool can be started, or `fail` was called before there is one, the listening socket is closed (`abandon`), so that tests are
+    refused instead of waiting.
+
+    Invariants: at most one pool is alive, `send` reaches that one, and `_changed` guards every attribute that changes. Methods may be
+    called from any thread. The owner is called without that lock held, except in `_pool_died`.
+    """
+
+    def __init__(self, logs: Path, pool_settings: PoolSettings, taps: int, budgets: Budgets, log: AttemptLog, owner: Owner) -> None:
+        """Opens the listening socket; starts nothing. `logs` is a folder for the logs of the processes."""
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
         self.mark = secrets.token_hex(16)  # in the environment of all processes that agents start
         self.children: dict[str, Child] = {}  # pool and taps, by the names of their logs
-        self.deaths, self.handover = Deaths(), Handover()
+        self.deaths, self.log = Deaths(), log
         self._logs, self._pool_settings, self._owner = logs, pool_settings, owner
         self._tap_count, self._budgets = taps, budgets
         self._pool: PoolProcess | None = None
         self._taps: TapProcesses | None = None
         self._endpoint: Endpoint | None = None
+        self._known: dict[str, Endpoint] = {}  # URL -> endpoint that rollouts of this session have called
         self._unbuilt: Mapping[str, str] = {}
         self._began = 0.0  # seconds, time.monotonic(), when rollouts could run
         self._failed: protocol.NothingRuns | None = None  # what tests are told when nothing can run any more
-        self._alone: set[RolloutKey] = set()
-        self._ends: dict[RolloutKey, RolloutEnd | Rollout] = {}  # rollouts that are not run again -> how they end
-        self._away: dict[str, frozenset[str]] = {}  # who says so -> parts that are away
+        self._away: dict[str, frozenset[str]] = {}  # who reports them -> parts that are away
         self._templates: dict[str, str] = {}  # names of template processes that have died -> suite and variant
         self._over = False  # nothing is started again
         self._asked = self._echoed = 0  # questions to the pool whether it has said all, and answers
-        self._changed = threading.Condition()  # guards all of this
+        self._changed = threading.Condition()
 
     def start(self) -> None:
         """Raises BackendError when a tap does not serve; tests can ask the pool before that."""
@@ -89,7 +100,7 @@ class SessionParts:
         self.children.update(self._taps.children)
         with self._changed:
             try:
-                self._start_pool(None)
+                self._start_pool()
             except Exception as error:
                 self.break_down(error)
                 raise
@@ -99,6 +110,7 @@ class SessionParts:
         """The backend answers: rollouts run from now on. `unbuilt` are images of tasks that there are not, and why."""
         with self._changed:
             self._endpoint, self._unbuilt, self._began = endpoint, unbuilt, time.monotonic()
+            self._known[endpoint.url] = endpoint
             self._tell_start()
         assert self._taps is not None
         for name in self._taps.children:
@@ -107,8 +119,15 @@ class SessionParts:
     def move(self, endpoint: Endpoint) -> None:
         """Has calls go to a backend that was booted again, which may answer elsewhere."""
         with self._changed:
-            self._endpoint = endpoint
+            self._endpoint = self._known[endpoint.url] = endpoint
             self.send(protocol.BackendMoved(endpoint))
+
+    def answer_turn(self, pool: PoolProcess, answer: protocol.Turn | protocol.NoTurn) -> None:
+        """Answers `TurnWanted` of a pool."""
+        with self._changed:
+            if isinstance(answer, protocol.Turn):
+                self._known[answer.endpoint.url] = answer.endpoint
+            pool.send(answer)
 
     def send(self, message: protocol.ToPool) -> bool:
         """Whether the pool could be told; one that died is noticed by those who watch it."""
@@ -116,9 +135,9 @@ class SessionParts:
         return pool is not None and pool.send(message)
 
     def add_round(self, keys: Sequence[RolloutKey], *, tell: bool) -> None:
-        """Has rollouts run that no test asks for; with `tell` off the pool that is there gets them as an answer."""
+        """Runs rollouts that no test asks for; without keys, those are over. If `tell` is False, the pool gets them as an answer."""
         with self._changed:
-            self.handover.round = [*keys]
+            self.log.append(RoundAdded(tuple(keys)))
             if tell:
                 self.send(protocol.AddRound(tuple(keys)))
 
@@ -169,7 +188,7 @@ class SessionParts:
         if new:
             self._catch_up()
         with self._changed:
-            again = [self._follow(name, self.deaths.add(name, self.handover.in_flight)) for name in sorted(new)]
+            again = [self._follow(name, self.deaths.add(name, self.log.in_flight)) for name in sorted(new)]
             return all(again) and not self._over
 
     def _set_away(self, source: str, names: Collection[str]) -> None:
@@ -182,7 +201,7 @@ class SessionParts:
         """Counts the death of a template process of the pool; returns whether it may be started again."""
         with self._changed:
             self._templates[name] = group
-            in_flight = [key for key in self.handover.in_flight if key.group == group]
+            in_flight = [key for key in self.log.in_flight if key.group == group]
             again = self._follow(name, self.deaths.add(name, in_flight)) and not self._over
             self._set_away(name, {name})
             return again
@@ -198,28 +217,32 @@ class SessionParts:
 
     def _follow(self, part: str, death: Death) -> bool:
         """Tells the pool what follows from the death of another part."""
-        self._alone |= death.alone
-        self.send(protocol.RunAlone(tuple(death.alone)))
+        self._tell_all(RunAlone(tuple(death.alone)))
         if death.culprit is not None:
             why = f"{part} died {self.deaths.met(part, death.culprit)} times while this rollout ran, the last time while nothing else did"
-            self._ends[death.culprit] = end = RolloutEnd(death.culprit, "infra_error", why)
-            self.send(protocol.EndRollout(end))
+            self._tell_all(EndRollout(Rollout(*death.culprit, status="infra_error", reason=why)))
         return death.again
+
+    def _tell_all(self, decision: RunAlone | EndRollout) -> None:
+        """Tells a decision to this pool, and to all later ones."""
+        self.log.append(decision)
+        self.send(decision)
 
     def _tell_away(self) -> None:
         names = sorted(name for names in self._away.values() for name in names)
-        self.send(protocol.HoldAttempts(f"{', '.join(names)}: started again" if names else ""))
+        self.send(protocol.HoldAttempts({name: self._templates.get(name, "") for name in names}))
 
     def _tell_start(self) -> None:
         if self._endpoint is not None and self._taps is not None:
             elapsed = time.monotonic() - self._began
-            self.send(protocol.Start(self._endpoint, self._taps.facts, elapsed, self._unbuilt))
+            self.send(protocol.Start(self._endpoint, (*self._known.values(),), self._taps.facts, elapsed, self._unbuilt))
 
-    def _start_pool(self, inherited: Inherited | None) -> None:
-        stored = tuple(StoredOutcome(key, status) for key, status in self._owner.kept().items())
+    def _start_pool(self) -> None:
+        number = 1 + self.deaths.counts["pool"]
 
         def config(pipe: int) -> PoolConfig:
-            return PoolConfig(self.token, self.listener.fileno(), pipe, self._pool_settings, stored, inherited)
+            directory, size = self.log.path.parent, self.log.size
+            return PoolConfig(self.token, self.listener.fileno(), pipe, self._pool_settings, number, directory, size)
 
         self._pool = PoolProcess(config, self.listener, self._logs / "pool.log", self.mark)
         self.children["pool"] = self._pool.child
@@ -240,21 +263,21 @@ class SessionParts:
                     self.break_down(error)
 
     def _replace(self, pool: PoolProcess) -> None:
-        """With one that knows of all that this one has told."""
-        words = pool.last_words
+        """Starts another pool, which reads what this one has told and what follows from its death."""
+        blocked = pool.last_words
         for name in self._templates:  # these processes ended with the pool
             self._away.pop(name, None)
-        death = self.deaths.add("pool", self.handover.in_flight, culprit=words.key if words else None)
+        death = self.deaths.add("pool", self.log.in_flight, culprit=blocked.key if blocked else None)
         why = f"the pool died ({pool.fault or f'exit code {pool.child.process.returncode}'})"
-        self._alone |= death.alone
-        if words is not None:
-            why = f"the pool was blocked by {words.key}"
-            self._ends[words.key] = words
+        self.log.append(PoolDied(f"the pool was blocked by {blocked.key}" if blocked else why))
+        self.log.append(RunAlone(tuple(death.alone)))
+        if blocked is not None:
+            self.log.append(EndRollout(blocked))
         elif death.culprit is not None:
-            self._ends[death.culprit] = RolloutEnd(death.culprit, "agent_error", self._verdict(death.culprit, pool))
+            self.log.append(EndRollout(Rollout(*death.culprit, status="agent_error", reason=self._verdict(death.culprit, pool))))
         if not death.again:
             self._owner.fail(f"the pool is gone: {pool.obituary(DIED_AGAIN)}")
-        self._start_pool(self.handover.leave(why, self._alone, self._ends.values()))
+        self._start_pool()
         if self._failed is not None:
             self.send(self._failed)
         self._tell_away()
@@ -288,9 +311,10 @@ class SessionParts:
                 self.away(name, ())
 
     def _hear(self, pool: PoolProcess, message: protocol.ToController, body: bytes) -> None:
-        if isinstance(message, StateNote):
-            self.handover.note(message)
-            return
+        if isinstance(message, PoolEntry):
+            self.log.append(message)
+            if not isinstance(message, TurnWanted):
+                return
         match message:
             case protocol.LookWanted():
                 daemon(self._look, pool, name="look")
@@ -320,8 +344,8 @@ class SessionParts:
         return not any(child.is_gone for name, child in watched.items() if name not in away)
 
     def ended(self, key: RolloutKey, calls: int, kind: str) -> None:
-        """A rollout is in the journal, with so many LLM calls."""
-        self.handover.ended(key, calls)
+        """Takes down that a rollout is in the journal, with so many LLM calls."""
+        self.log.recorded(key, calls)
         if kind == "scenario":
             others = (name for name, group in self._templates.items() if group != key.group)
             self.deaths.ended(key, {*self._owner.unused(key), *others})

@@ -13,12 +13,11 @@ import pytest
 
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.messages import header
-from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.inherited import RolloutEnd
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.rollouts.parts.pool_process import PoolProcess
 from pytest_agentbench.rollouts.pool_config import BlockedBy, PoolConfig
 from pytest_agentbench.rollouts.protocol import CatchUp, CaughtUp, ShowUser, ToController
-from pytest_agentbench.session.pool_process import PoolProcess
-from tests.rollouts.pool.test_server import pool_settings, shop
+from tests.rollouts.pool.test_server import empty_run, pool_settings, shop
 
 PATIENCE = 30  # seconds until an event that does not come fails the test
 
@@ -33,7 +32,7 @@ def started(
 
         def config(pipe: int) -> PoolConfig:
             os.write(pipe, words)
-            return PoolConfig("secret", listener.fileno(), pipe, pool_settings(shop()), (), None)
+            return PoolConfig("secret", listener.fileno(), pipe, pool_settings(shop()), 1, empty_run(folder / "run"), 0)
 
         pool = PoolProcess(config, listener, folder / "pool.log", "mark")
         pool.begin(lambda _, message, _body: hear(message), lambda _, has_served: deaths.put(has_served))
@@ -61,8 +60,8 @@ def test_it_is_listened_to_until_it_is_dead(tmp_path: Path) -> None:
 
 def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
     """Each whole line that cannot be read is a sentence for the user, and the lines after it are heard; a torn one says nothing."""
-    end = RolloutEnd(RolloutKey("shop", "s-0"), "agent_error", "it blocks")
-    lines = [b"{", b'["BlockedBy", {"end": 5}]', json_text.dumps_any(header(BlockedBy(end))), b'["ShowU']
+    end = Rollout("shop", "s-0", "default", 1, "agent_error", "it blocks")
+    lines = [b"{", b'["BlockedBy", {"rollout": 5}]', json_text.dumps_any(header(BlockedBy(end))), b'["ShowU']
     heard: queue.SimpleQueue[ToController] = queue.SimpleQueue()
     with started(tmp_path, heard.put, b"\n".join(lines)) as (pool, deaths):
         pool.child.stop()
@@ -72,7 +71,7 @@ def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
     assert heard.empty()
     assert isinstance(first, ShowUser)
     assert "what the pool says while its event loop is blocked cannot be read: Expecting property name" in first.sentence
-    assert ShowUser(f"{first.sentence.split(': ')[0]}: end is a whole number, not an object") == second
+    assert ShowUser(f"{first.sentence.split(': ')[0]}: rollout is a whole number, not an object") == second
     assert end == pool.last_words
 
 

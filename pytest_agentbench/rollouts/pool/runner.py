@@ -1,0 +1,116 @@
+"""Runs attempts of rollouts: their setups, sandboxes and addresses, and the code of their agents."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.llm.access import Tap
+from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.rollouts.pool.addresses import Addresses
+from pytest_agentbench.rollouts.pool.outages import Interrupted, Outages
+from pytest_agentbench.rollouts.pool.templates import RunnerHost, Setups
+from pytest_agentbench.rollouts.pool_config import PoolSettings
+from pytest_agentbench.rollouts.protocol import ShowUser
+from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
+from pytest_agentbench.runs.attempts import AttemptBegun, AttemptState
+from pytest_agentbench.sandbox.factory import Sandboxes
+from pytest_agentbench.suites.suite import Scenario
+
+
+class Runner:
+    """Runs attempts of rollouts, any number at the same time. It plans, orders and repeats nothing, and writes no record.
+
+    `run` makes one attempt at a rollout and returns its record, with any status. It raises Interrupted if a part of the session died and
+    the attempt failed for that. The host is told of an attempt when it begins, which is after it has got its setup and its sandbox.
+
+    `addresses.connect` and `addresses.point_at` have to come before the first attempt. `left` is the state that earlier pools left:
+    `addresses.take_over` closes their addresses, and a rollout in `ends` ends as described there instead of running.
+
+    Not thread-safe: all methods run on the pool's event loop.
+    """
+
+    def __init__(self, settings: PoolSettings, addresses: Addresses, outages: Outages, host: RunnerHost, left: AttemptState) -> None:
+        self.addresses, self.outages = addresses, outages
+        self.ends = dict(left.ends)  # rollouts that do not run again -> how they end
+        self._left = left
+        self._session, self._budget = settings.session, settings.budget
+        self._suites, self._host = settings.suites, host
+        self._scenarios = {(suite.name, each.id): each for suite in self._suites.values() for each in suite.scenarios}
+        self._setups = Setups(host, settings.sizes)
+        self._sandboxes = Sandboxes(settings.run, settings.sandboxes, lambda sentence: host.tell(ShowUser(sentence)))
+
+    def may_use(self, unbuilt: Mapping[str, str]) -> None:
+        """Takes the images of tasks that could not be made -> why."""
+        self._sandboxes.unbuilt = unbuilt
+
+    def scenario(self, key: RolloutKey) -> Scenario:
+        """Returns the scenario of a rollout."""
+        return self._scenarios[key.suite, key.scenario]
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time that an attempt may take, in seconds."""
+        return max((self._budget or suite.timeout for suite in self._suites.values()), default=0.0)
+
+    async def run(self, key: RolloutKey) -> Rollout:
+        """Makes one attempt, as the class describes."""
+        if key in self.ends:
+            return self._ended(key)
+        before, started_at, started = self.outages.count(key), time.time(), time.monotonic_ns()
+        try:
+            setup = await self._setup_of(key)
+            rollout = await self._with(setup, key, self.addresses, lambda: self._host.tell(AttemptBegun(key, time.monotonic_ns())))
+        except InfraError as error:  # Nothing was measured: there is no setup, no sandbox or no address.
+            times: dict[str, Any] = {"started_at": started_at, "started_ns": started, "ended_ns": time.monotonic_ns()}
+            rollout = Rollout(*key, status="infra_error", reason=str(error), **times)
+        rollout = dataclasses.replace(rollout, session=self._session)
+        has_failed, calls = rollout.status == "infra_error" or rollout.score_errors, (*rollout.calls, *rollout.other_calls)
+        if has_failed and await self.outages.explain(key, calls, before):
+            raise Interrupted(rollout)
+        return rollout
+
+    async def first_call(self, key: RolloutKey, tap: Tap) -> Rollout | None:
+        """Returns the record of a rollout that is not scored, or None if its suite's code cannot be loaded. Raises InfraError."""
+        try:
+            setup = await self._setup_of(key)
+        except InfraError:
+            return None
+        return await self._with(dataclasses.replace(setup, scorers={}), key, tap, lambda: None)
+
+    async def close(self) -> None:
+        """Ends all processes that run the code of suites."""
+        await self._setups.close()
+
+    async def _setup_of(self, key: RolloutKey) -> RolloutSetup:
+        """Raises InfraError as `Setups.of` does."""
+        return await self._setups.of(self._suites[key.suite], key.variant)
+
+    async def _with(self, setup: RolloutSetup, key: RolloutKey, tap: Tap, begun: Callable[[], None]) -> Rollout:
+        budget = self._budget or self._suites[key.suite].timeout
+        return await run_rollout(key, self.scenario(key), setup, tap, self.addresses.session, budget, self._sandboxes, begun)
+
+    def _ended(self, key: RolloutKey) -> Rollout:
+        """Returns the record of a rollout that does not run again, with the calls of the attempt that a pool's death interrupted."""
+        end, scenario, now = self.ends[key], self.scenario(key), time.monotonic_ns()
+        calls = self.addresses.left_calls.get(key, ())
+        others = tuple(call for call in calls if not call.measured)
+        if end.ended_ns:
+            return dataclasses.replace(end, other_calls=others, session=self._session)
+        measured = tuple(call for call in calls if call.measured)
+        return dataclasses.replace(
+            end,
+            session=self._session,
+            started_at=time.time(),
+            started_ns=self._left.interrupted[key].began_ns if key in self._left.interrupted else now,
+            ended_ns=now,
+            calls=measured,
+            other_calls=others,
+            expected=scenario.expected,
+            reference=scenario.reference,
+            turns=sum(not call.role for call in measured),
+            settings=dict(self._suites[key.suite].agent_of(key.variant)),
+        )
