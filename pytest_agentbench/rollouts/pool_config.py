@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.lib.sizes import Sizes
-from pytest_agentbench.records import Rollout
-from pytest_agentbench.rollouts.protocol import ShowUser
+from pytest_agentbench.records import Endpoint, Rollout
+from pytest_agentbench.rollouts.protocol import ShowUser, Start, TapsRestarted
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import PoolSuite
 
@@ -42,7 +42,7 @@ class PoolSettings:
     rerun: tuple[str, ...]  # statuses of earlier sessions whose rollouts run again
     run: str  # the session's own name, for sandboxes and ids of rollouts; no other session has it
     backend: str  # hash of the backend's identity
-    suites: Mapping[str, PoolSuite]  # by their names; folders in them are of this host
+    suites: Mapping[str, PoolSuite]  # by their names
     sys_path: tuple[str, ...]  # of the controller's interpreter: paths of this host
     log_level: str
     scheduling: Scheduling
@@ -63,7 +63,7 @@ class PoolConfig:
     settings: PoolSettings
     number: int  # of the pool within its session, counted from 1
     directory: Path  # of the run on this host, whose journal and attempts.jsonl the pool reads
-    attempts_size: int  # bytes of attempts.jsonl that the pool reads: what is written later, it is told as well
+    attempts_size: int  # bytes of attempts.jsonl on this host that the pool reads: what is written later, it is told as well
 
 
 @dataclass(frozen=True)
@@ -76,3 +76,18 @@ class BlockedBy:
 #: Lines of JSON in the pipe, which a thread of the pool writes while the event loop stands still. The controller reads them to the end.
 FromPipe = ShowUser | BlockedBy
 FROM_PIPE: Messages[FromPipe] = Messages(FromPipe)
+
+#: Fields of messages to the pool that are true on the controller's host alone: paths, file descriptors, offsets in files, ports on
+#: loopback, and a number that follows from the host's cores. A runner on another host needs a value of its own for each.
+HOST_BOUND: tuple[tuple[type, str], ...] = (
+    (PoolConfig, "listener"),
+    (PoolConfig, "pipe"),
+    (PoolConfig, "directory"),
+    (PoolConfig, "attempts_size"),
+    (PoolSettings, "sys_path"),
+    (PoolSettings, "sandboxes"),
+    (PoolSuite, "folder"),
+    (Start, "taps"),
+    (TapsRestarted, "taps"),
+    (Endpoint, "ca_file"),
+)

@@ -317,6 +317,8 @@ class AttemptLog:
         line = sealed(self._redact(line.decode()).encode()) + b"\n"
         with self._lock:
             self.state.apply(entry)
+            if self._file.closed:
+                return
             try:
                 if self._file.write(line) != len(line):
                     raise OSError(errno.ENOSPC, "no space left")
@@ -344,8 +346,9 @@ class AttemptLog:
             self.state.recorded(key, calls)
 
     def close(self) -> None:
-        """Closes the file. An entry that comes later is not written."""
-        self._file.close()
+        """Closes the file. Entries that come later are not written."""
+        with self._lock:
+            self._file.close()
 
 
 def _cut(file: BinaryIO) -> int:

@@ -54,7 +54,22 @@ def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable
 
 
 class Services:
-    """Starts everything in the background; tests reach the pool on `port` from the first moment on."""
+    """All processes of one session: the backend, the taps and the pool. It starts them in the background when it is made.
+
+    1. `_start` boots the backend, starts the parts (`SessionParts`: taps and pool) and makes images, all at the same time. Tests can ask
+       the pool on `port` from the first moment on, and wait there. A backend that takes minutes boots only once a test wants it.
+    2. When the backend answers, the parts begin to run rollouts, and threads watch what can die. What dies is started again as long as
+       that helps.
+    3. `finish` ends what runs and stops all processes. After it everything that finished is in the journal. `hurry` makes it not wait.
+
+    `failure` is empty until nothing can run any more (`fail`): the first reason counts, and each test that waits gets it. A thread that
+    fails unexpectedly also ends in `fail` or `lost`, so that no test waits for ever.
+
+    The pool tells what happens in the thread that reads its connection (`heard`). That thread journals records (`ledger`), and must not
+    wait for long: what takes time, such as a change of arms, gets a thread of its own.
+
+    Methods without an underscore may be called from any thread. Those that `rollouts/parts` declares as `Owner` are called by the parts.
+    """
 
     def __init__(
         self,
@@ -195,6 +210,7 @@ class Services:
         for thread in stopping:
             thread.join()
         self._boot.join(SETTLE)
+        self._parts.log.close()
         self.leftovers += end_marked(SESSION, self._parts.mark)
 
     def _costs(self) -> Json:

@@ -1,4 +1,4 @@
-"""resume: how long a session waits for a journal of 100,000 rollouts, and the memory that its index takes"""
+"""resume: how long a session, and a new pool, take to read what is there of 100,000 rollouts, and the memory that it takes"""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
+from pytest_agentbench.lib.messages import header
+from pytest_agentbench.records import Chunk, LLMCall, Rollout, RolloutKey, Score
+from pytest_agentbench.runs import attempts
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from tests.benchmarks.measurement import Command, Figure, Options, Result
 
@@ -37,13 +39,25 @@ CONTENT = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": {"tsq": "c" * 16}
 began = time.monotonic()
 with Journal(Path(sys.argv[1])) as journal:
     indexed = time.monotonic()
-    stored = take_up(journal, Same(), {"bench": {}}, {}, [], ("infra_error", "cancelled"))
-    wire = json.dumps([{"key": key, "status": status} for key, status in stored.kept.items()])
+    stored = take_up(journal, 2, Same(), {"bench": {}}, {}, [], ("infra_error", "cancelled"))
     taken = time.monotonic()
     some = [journal.line(key) for key in list(stored.kept)[::1000]]
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 print(json.dumps({"index_s": indexed - began, "take_up_s": taken - indexed, "read_s": time.monotonic() - taken, "peak_mb": peak,
-                  "kept": len(stored.kept), "again": len(stored.again), "wire_mb": len(wire) / 1e6}))
+                  "kept": len(stored.kept), "again": len(stored.again)}))
+"""
+
+#: What a pool does first, of the session whose number is the second argument.
+BEGIN_POOL = """
+import sys
+from pathlib import Path
+from pytest_agentbench.runs.attempts import read_attempts
+from pytest_agentbench.runs.journal import read_index
+from pytest_agentbench.runs.resume import earlier_work
+
+directory, session = Path(sys.argv[1]), int(sys.argv[2])
+work = earlier_work(read_index(directory), session, ("infra_error", "cancelled"))
+print(len(read_attempts(directory, session, work.recorded).plan or ()))
 """
 
 
@@ -53,19 +67,40 @@ def measure(options: Options) -> Result:
         folder = Path(name)
         with (folder / FILE).open("wb") as file:
             file.writelines(lines())
-        size = (folder / FILE).stat().st_size
+        with (folder / attempts.FILE).open("wb") as file:
+            file.writelines(entries())
+        size, log_size = ((folder / each).stat().st_size for each in (FILE, attempts.FILE))
         cost = Command([sys.executable, "-c", TAKE_UP, str(folder)], Path.cwd()).cost()
+        pools = [Command([sys.executable, "-c", BEGIN_POOL, str(folder), session], Path.cwd()).cost() for session in ("1", "2")]
     found = json.loads(cost.output)
     return Result(
         [
             Figure("resume.wall", cost.wall_s, "s", LIMIT_S, f"{found['index_s']:.2f} s of it the index"),
+            Figure("resume.pool", pools[0].wall_s, "s", LIMIT_S, "until a pool that replaces a dead one has read what is there"),
             Figure("resume.memory", found["peak_mb"], "MB", LIMIT_MB, f"{found['peak_mb'] * 1e6 / ROLLOUTS:.0f} bytes a rollout"),
         ],
         [
             f"{ROLLOUTS} rollouts in {size / 1e6:.0f} MB; {found['kept']} are kept, {found['again']} run again",
-            f"deciding what is kept took {found['take_up_s']:.2f} s; what the pool is told has {found['wire_mb']:.1f} MB",
+            f"deciding what is kept took {found['take_up_s']:.2f} s",
+            f"attempts.jsonl has {log_size / 1e6:.0f} MB; the first pool of the next session reads for {pools[1].wall_s:.1f} s",
         ],
     )
+
+
+def entries() -> Iterator[bytes]:
+    """Entries on the attempts of all rollouts, as a session writes them that is over."""
+    keys = [RolloutKey("bench", f"bench-{number % SCENARIOS:04}", "default", number // SCENARIOS + 1) for number in range(ROLLOUTS)]
+    tally = attempts.RolloutTally()
+    yield _line(attempts.RolloutsPlanned(tuple(keys)))
+    for number, key in enumerate(keys):
+        yield _line(attempts.AttemptBegun(key, number))
+        yield _line(attempts.AddressOpened(f"1.{number}", key, lent=False, label=None, tally=tally))
+        yield _line(attempts.AddressClosed(f"1.{number}", 3, unreleased=False, tally=tally))
+        yield _line(attempts.RolloutRead(key))
+
+
+def _line(entry: attempts.AttemptEntry) -> bytes:
+    return sealed(json.dumps({"session": 1, "entry": header(entry)}).encode()) + b"\n"
 
 
 def lines() -> Iterator[bytes]:
