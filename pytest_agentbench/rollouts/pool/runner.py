@@ -11,6 +11,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import Tap
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
+from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.outages import Interrupted, Outages
 from pytest_agentbench.rollouts.pool.templates import RunnerHost, Setups
 from pytest_agentbench.rollouts.pool_config import PoolSettings
@@ -25,7 +26,7 @@ class Runner:
     """Runs attempts of rollouts, any number at the same time. It plans, orders and repeats nothing, and writes no record.
 
     `run` makes one attempt at a rollout and returns its record, with any status. It raises Interrupted if a part of the session died and
-    the attempt failed for that. The host is told of an attempt when it begins, which is after it has got its setup and its sandbox.
+    the attempt failed for that. The controller is told of an attempt when it begins, which is after it has got its setup and its sandbox.
 
     `addresses.connect` and `addresses.point_at` have to come before the first attempt. `left` is the state that earlier pools left:
     `addresses.take_over` closes their addresses, and a rollout in `ends` ends as described there instead of running.
@@ -33,15 +34,17 @@ class Runner:
     Not thread-safe: all methods run on the pool's event loop.
     """
 
-    def __init__(self, settings: PoolSettings, addresses: Addresses, outages: Outages, host: RunnerHost, left: AttemptState) -> None:
+    def __init__(
+        self, settings: PoolSettings, addresses: Addresses, outages: Outages, link: ControllerLink, host: RunnerHost, left: AttemptState
+    ) -> None:
         self.addresses, self.outages = addresses, outages
         self.ends = dict(left.ends)  # rollouts that do not run again -> how they end
         self._left = left
         self._session, self._budget = settings.session, settings.budget
-        self._suites, self._host = settings.suites, host
+        self._suites, self._link = settings.suites, link
         self._scenarios = {(suite.name, each.id): each for suite in self._suites.values() for each in suite.scenarios}
-        self._setups = Setups(host, settings.sizes)
-        self._sandboxes = Sandboxes(settings.run, settings.sandboxes, lambda sentence: host.tell(ShowUser(sentence)))
+        self._setups = Setups(link, host, settings.sizes)
+        self._sandboxes = Sandboxes(settings.run, settings.sandboxes, lambda sentence: link.tell(ShowUser(sentence)))
 
     def may_use(self, unbuilt: Mapping[str, str]) -> None:
         """Takes the images of tasks that could not be made -> why."""
@@ -63,7 +66,7 @@ class Runner:
         before, started_at, started = self.outages.count(key), time.time(), time.monotonic_ns()
         try:
             setup = await self._setup_of(key)
-            rollout = await self._with(setup, key, self.addresses, lambda: self._host.tell(AttemptBegun(key, time.monotonic_ns())))
+            rollout = await self._with(setup, key, self.addresses, lambda: self._link.tell(AttemptBegun(key, time.monotonic_ns())))
         except InfraError as error:  # Nothing was measured: there is no setup, no sandbox or no address.
             times: dict[str, Any] = {"started_at": started_at, "started_ns": started, "ended_ns": time.monotonic_ns()}
             rollout = Rollout(*key, status="infra_error", reason=str(error), **times)

@@ -84,7 +84,7 @@ class Pool:
         self.addresses = Addresses(
             settings.run, config.number, config.token, self.link.tell, lambda: self.scheduler.broken, self.state.tally
         )
-        self.runner = Runner(settings, self.addresses, self.outages, self, self.state)
+        self.runner = Runner(settings, self.addresses, self.outages, self.link, self, self.state)
         self.retries = RetryPolicy(settings.scheduling.retries, self.state.failed, self.link.tell)
         self.scheduler = Scheduler(self.runner.run, self.record, settings.scheduling, self.retries)
         self.scheduler.stored = {key: Outcome(status, recorded=True) for key, status in earlier.kept.items()}
@@ -262,14 +262,6 @@ class Pool:
         """A tap has been started again, and knows nothing."""
         if (endpoint := self.addresses.endpoint) is not None and not self.scheduler.broken:
             await self._connect(taps, endpoint)
-
-    def tell(self, message: protocol.PoolNote) -> None:
-        """Sends a message to the controller, as `ControllerLink.tell` does."""
-        self.link.tell(message)
-
-    async def ask(self, question: protocol.ControllerQuestion[protocol.Answered]) -> tuple[protocol.Answered, bytes]:
-        """Asks the controller, as `ControllerLink.ask` does."""
-        return await self.link.ask(question)
 
     def hold(self, part: str, group: str) -> None:
         """Prevents new attempts because a part of the session is away, which only rollouts of `group` use; empty: all."""

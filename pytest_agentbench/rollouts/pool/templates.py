@@ -14,17 +14,14 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.protocol import Job
 from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template, TemplateDied
-from pytest_agentbench.rollouts.protocol import Answered, ControllerQuestion, PoolNote, TemplateLost, TemplateServes
+from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
+from pytest_agentbench.rollouts.protocol import TemplateLost, TemplateServes
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare
 from pytest_agentbench.suites.suite import PoolSuite
 
 
 class RunnerHost(Protocol):
     """What a runner of attempts needs of whoever plans the rollouts."""
-
-    def tell(self, message: PoolNote) -> None: ...
-
-    async def ask(self, question: ControllerQuestion[Answered]) -> tuple[Answered, bytes]: ...
 
     def hold(self, part: str, group: str) -> None:
         """A process that only rollouts of `group` use is away: none begins until the controller says that it serves again."""
@@ -39,8 +36,8 @@ class Setups:
     The code of a suite with `isolation: process` runs in a template process, which this class keeps running until `close`.
     """
 
-    def __init__(self, host: RunnerHost, sizes: Sizes) -> None:
-        self._host, self._sizes = host, sizes
+    def __init__(self, link: ControllerLink, host: RunnerHost, sizes: Sizes) -> None:
+        self._link, self._host, self._sizes = link, host, sizes
         self._prepared: dict[tuple[str, str], asyncio.Task[RolloutSetup]] = {}
         self._keepers: list[TemplateKeeper] = []
 
@@ -57,7 +54,7 @@ class Setups:
     async def _prepare(self, suite: PoolSuite, variant: str) -> RolloutSetup:
         if not wants_isolation(suite, variant):
             return prepare(suite, variant, self._sizes)
-        keeper = TemplateKeeper(suite, variant, self._host, self._sizes)
+        keeper = TemplateKeeper(suite, variant, self._link, self._host, self._sizes)
         self._keepers.append(keeper)
         await keeper.start()
         return isolated(suite, variant, keeper, self._sizes)
@@ -75,8 +72,8 @@ class TemplateKeeper:
     suite and variant are given up. The other suites continue.
     """
 
-    def __init__(self, suite: PoolSuite, variant: str, host: RunnerHost, sizes: Sizes) -> None:
-        self._suite, self._variant, self._host, self._sizes = suite, variant, host, sizes
+    def __init__(self, suite: PoolSuite, variant: str, link: ControllerLink, host: RunnerHost, sizes: Sizes) -> None:
+        self._suite, self._variant, self._link, self._host, self._sizes = suite, variant, link, host, sizes
         self._group = suite.name if variant == "default" else f"{suite.name}-{variant}"
         self._name = f"template of {self._group}"
         self.judging: tuple[str, ...] = ()  # scorers that ask a model
@@ -134,14 +131,14 @@ class TemplateKeeper:
         how = await end
         try:
             while not self._gone and self._template is None:
-                verdict, _ = await self._host.ask(TemplateLost(self._name, self._group))
+                verdict, _ = await self._link.ask(TemplateLost(self._name, self._group))
                 if verdict.again:
                     how = await self._again() or how
                 else:
                     self._give_up(f"{how}, again and again, and no rollout finished in between")
         except (ConfigError, InfraError, OSError) as error:
             self._give_up(f"{how}, and could not be started again: {error}")
-        self._host.tell(TemplateServes(self._name))
+        self._link.tell(TemplateServes(self._name))
 
     async def _again(self) -> str:
         """Starts another process; returns how it died if it did so before it served, else an empty string."""
