@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests wait for processes, so that one more than there are cores keeps the cores busy.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: bench test test-slow test-real test-gpu lint schemas example benchmarks wheel clean
+.PHONY: bench test test-slow test-real test-gpu lint tables example benchmarks wheel clean
 
 bench: $(VENV)/bench.stamp  ## run the banking suite on the embedded engine
 	$(BIN)/pytest scenarios/banking
@@ -32,7 +32,7 @@ lint: $(VENV)/test.stamp  ## what CI checks besides tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-schemas: $(VENV)/test.stamp  ## the JSON Schemas and the tables in docs/, from the records and the models of YAMLs
+tables: $(VENV)/test.stamp  ## the tables in docs/, from the records and the models of YAMLs
 	$(BIN)/python -m tests.generated
 
 example: $(VENV)/test.stamp  ## the run in reports/example, anew

@@ -1,153 +1,29 @@
-"""What is generated: JSON Schemas and tables of docs/run-json.md from the records, tables of docs/metrics.md from the registry,
-those of docs/export.md from the columns; JSON Schemas of suite.yaml and of backends, and tables of their keys, from the models.
+"""What is generated: tables of docs/run-json.md from the records, tables of docs/metrics.md from the registry, those of docs/export.md
+from the columns, and tables of the keys of suite.yaml and of backends from the models.
 
 `python -m tests.generated` writes them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import json
 import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, Union
+from typing import Any, Union
 
-from pytest_agentbench.backends.telemetry.samples import GpuLine, ServiceLine
-from pytest_agentbench.gate.trend import Trend
-from pytest_agentbench.lib.record_fields import parts_of
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.schemas.result_files import FILES, PLAIN, Key, is_record, is_row, keys_of, records_of
 from pytest_agentbench.tables import COLUMNS
-from tests.field_docs import LINK, docs_of
-from tests.yaml_keys import YAML_SCHEMAS, YAML_TABLES
+from tests.yaml_keys import YAML_TABLES
 
 ROOT = Path(__file__).parents[1]
-SCHEMAS = ROOT / "pytest_agentbench" / "runs" / "schemas"
 PAGE = ROOT / "docs" / "run-json.md"
 METRICS = ROOT / "docs" / "metrics.md"
 EXPORT = ROOT / "docs" / "export.md"
 TREND = ROOT / "docs" / "trend.md"
-
-PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
-
-#: What `agentbench schema` shows -> the records of the file, and what a line or a file of it is.
-FILES: dict[str, tuple[tuple[type, ...], str]] = {
-    "run": ((Run,), "run.json of a run directory"),
-    "rollout": ((Rollout,), "a line of rollouts.jsonl"),
-    "sample": ((ServiceLine, GpuLine), "a line of samples.jsonl"),
-    "trend": ((Trend,), "trend.json, as `agentbench trend` writes it"),
-}
-
-#: Keys that a line has beside those of its record.
-BESIDE = {
-    Rollout: ("crc", str, "[checksum](resume.md#what-survives): CRC-32 of the rest of the line, from behind its comma to the last brace")
-}
-
-
-class Key(NamedTuple):
-    """One key of a record."""
-
-    name: str
-    kind: Any
-    doc: str
-    required: bool = True
-    open: bool = False  # it stands for all keys that are not named
-
-
-def keys_of(kind: type) -> list[Key]:
-    """The keys of a record in their order."""
-    docs, hints = docs_of(kind), typing.get_type_hints(kind)
-    first = [Key(*BESIDE[kind])] if kind in BESIDE else []
-    if kind is Score:
-        return [Key("value", float, ""), Key("parts", dict[str, float], "numbers that it is made of"), Key("explanation", str, "")]
-    if dataclasses.is_dataclass(kind):
-        return [*first, *(Key(each.name, each.kind, docs[each.name], open=each.open) for each in parts_of(kind))]
-    extras = typing.get_type_hints(kind, include_extras=True)  # of a TypedDict, or of a tuple whose places have names
-    return [Key(name, each, docs[name], typing.get_origin(extras[name]) is not NotRequired) for name, each in hints.items()]
-
-
-def is_record(kind: Any) -> bool:
-    """Whether a type is an object with keys of its own, or a list whose places have names."""
-    return kind is Score or dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or is_row(kind)
-
-
-def is_row(kind: Any) -> bool:
-    """Whether a type is a list whose places have names."""
-    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
-
-
-def records_of(kind: Any, seen: dict[type, None] | None = None) -> dict[type, None]:
-    """All records within a type, in the order in which a reader meets them."""
-    seen = {} if seen is None else seen
-    if kind not in seen and kind is not Ellipsis:
-        if is_record(kind):
-            seen[kind] = None
-        for each in (key.kind for key in keys_of(kind)) if is_record(kind) else typing.get_args(kind):
-            records_of(each, seen)
-    return seen
-
-
-def schema_of(name: str) -> Json:
-    """The JSON Schema of a file's record, or of its lines."""
-    kinds, about = FILES[name]
-    named: dict[type, None] = {}
-    for kind in kinds:
-        records_of(kind, named)
-    known = {each.__name__: _record_schema(each) for each in named}
-    return {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "title": f"pytest-agentbench: {about}",
-        **(_schema(kinds[0]) if len(kinds) == 1 else {"anyOf": [*map(_schema, kinds)]}),
-        "definitions": known,
-    }
-
-
-def _record_schema(kind: type) -> Json:
-    if is_row(kind):
-        return {"type": "array", **_elements([_described(key) for key in keys_of(kind)])}
-    named = [key for key in keys_of(kind) if not key.open]
-    more = [_schema(typing.get_args(key.kind)[1]) for key in keys_of(kind) if key.open]
-    return {
-        "description": LINK.sub(r"\1", (inspect.getdoc(kind) or "").partition("\n\n")[0]),
-        "type": "object",
-        "properties": {key.name: _described(key) for key in named},
-        "required": [key.name for key in named if key.required],
-        "additionalProperties": more[0] if more else False,
-    }
-
-
-def _described(key: Key) -> Json:
-    """Draft 7 sees nothing beside a reference."""
-    schema = _schema(key.kind)
-    if not key.doc:
-        return schema
-    return {**({"allOf": [schema]} if "$ref" in schema else schema), "description": LINK.sub(r"\1", key.doc)}
-
-
-def _schema(kind: Any) -> Json:
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return {}
-    if kind in PLAIN:
-        return {"type": PLAIN[kind]}
-    if is_record(kind):
-        return {"$ref": f"#/definitions/{kind.__name__}"}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [*map(_schema, inner)]}
-    if origin in (tuple, list):
-        alike = origin is list or Ellipsis in inner
-        return {"type": "array", **({"items": _schema(inner[0])} if alike else _elements([*map(_schema, inner)]))}
-    return {"type": "object", "additionalProperties": _schema(inner[1])}
-
-
-def _elements(places: list[Json]) -> Json:
-    """Of a list that has so many elements."""
-    return {"items": places, "minItems": len(places), "maxItems": len(places)}
 
 
 def tables_of(name: str) -> Iterator[str]:
@@ -219,7 +95,6 @@ def page(path: Path, tables: Mapping[str, Iterable[str]]) -> str:
 
 def generated() -> dict[Path, str]:
     """File -> what should be in it."""
-    schemas = {**{name: schema_of(name) for name in FILES}, **{name: schema() for name, schema in YAML_SCHEMAS.items()}}
     pages = {
         PAGE: {name: tables_of(name) for name in FILES if name != "trend"},
         TREND: {"trend": tables_of("trend")},
@@ -227,12 +102,10 @@ def generated() -> dict[Path, str]:
         EXPORT: {table: columns_of(table) for table in COLUMNS},
         **{ROOT / "docs" / name: tables for name, tables in YAML_TABLES.items()},
     }
-    written = {SCHEMAS / f"{name}.json": json.dumps(schema, indent=2) + "\n" for name, schema in schemas.items()}
-    return {**written, **{path: page(path, tables) for path, tables in pages.items()}}
+    return {path: page(path, tables) for path, tables in pages.items()}
 
 
 if __name__ == "__main__":
     for path, text in generated().items():
-        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         sys.stdout.write(f"wrote {path.relative_to(ROOT)}\n")

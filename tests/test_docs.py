@@ -63,6 +63,7 @@ from pytest_agentbench.reports.sweep import LEVELS, PAGE, PICTURE
 from pytest_agentbench.reproduction.results import COLUMNS
 from pytest_agentbench.retriever.config import is_retriever, read_settings
 from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.schemas import schema
 from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.session import hookspecs
 from pytest_agentbench.session.settings import OPTIONS
@@ -77,7 +78,6 @@ from pytest_agentbench.suites.roles import LimitsSpec
 from pytest_agentbench.suites.spec import AnswerSpec, DatasetSpec, SuiteSpec
 from pytest_agentbench.tools.factory import TOOL_KINDS
 from tests.engines import engine
-from tests.generated import FILES, SCHEMAS
 from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_waits
 from tests.router import routing
 
@@ -642,7 +642,7 @@ def test_files_are_as_their_schemas_say(project: Project) -> None:
 
 def checked_files(project: Project, *runs: Callable[[Project], None]) -> list[Json]:
     """Rollouts of these runs, after all their files were held against the schemas."""
-    valid = {name: fastjsonschema.compile(json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))) for name in FILES}
+    valid = {name: fastjsonschema.compile(schema(name)) for name in ("run", "rollout", "sample")}
     records: list[Json] = []
     for run in runs:
         run(project)

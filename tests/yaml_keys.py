@@ -1,274 +1,38 @@
-"""JSON Schemas of suite.yaml and of backends' YAMLs, and tables of their keys, from the models. `tests.generated` writes them."""
+"""Tables of the keys of suite.yaml and of backends' YAMLs, from the models. `tests.generated` writes them."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 
-from pytest_agentbench.agents import AGENTS, Agent, load_agent
 from pytest_agentbench.agents.command import Command
-from pytest_agentbench.agents.factory import UPGRADE
 from pytest_agentbench.agents.orchestrator import Orchestrator
 from pytest_agentbench.agents.react import React
-from pytest_agentbench.agents.sampling_parameters import PARAMETERS
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluatingWithFeedback
 from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.agents.whole_answer import TruncationRetry
 from pytest_agentbench.backends.common_spec import BackendKeys
 from pytest_agentbench.backends.embedded import EmbeddedSpec
-from pytest_agentbench.backends.spec import KINDS
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.backends.stack.spec import ContainerSpec, ReadySpec, ServiceSpec
 from pytest_agentbench.backends.url import UrlSpec
-from pytest_agentbench.lib.import_path import load_object
-from pytest_agentbench.lib.options import ValueKind
 from pytest_agentbench.metrics.prices import Prices
-from pytest_agentbench.records import Json
+from pytest_agentbench.schemas.yaml_files import BESIDE, FILLED_IN, agents, options_of
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec
 from pytest_agentbench.suites.spec import AnswerSpec, DatasetSpec, SuiteSpec
-from pytest_agentbench.tools.factory import TOOL_KINDS
 from pytest_agentbench.tools.mcp import McpTools
-from tests.field_docs import LINK, docs_of
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-
-#: Kind -> model of a backend's YAML.
-BACKENDS: Mapping[str, type[BaseModel]] = {name: load_object("backend kind", name, KINDS, Path()) for name in KINDS}
-
-#: Keys that are resolved before a model sees them, as (JSON Schema, description).
-BESIDE: Mapping[type, Mapping[str, tuple[Json, str]]] = {
-    StackKind: {
-        "include": (
-            {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-            "Other files with `services`, a name or a list: an engine of one file, a retriever of another.",
-        )
-    },
-    Terminal: {
-        "config": (
-            {"type": "string"},
-            (
-                "An [agent_config.json or config.yaml](terminal-agent.md#agent_configjson-and-configyaml) beside `suite.yaml`, "
-                "or in the working directory."
-            ),
-        )
-    },
-}
 
 #: Key -> model whose keys stand in the same table, as `dataset.file`.
 FLAT: Mapping[str, type] = {"dataset": DatasetSpec, "truncation_retry": TruncationRetry}
 
-#: What `load_backend` gives a key that a backend's YAML does not have, although its model requires it.
-FILLED_IN = {"name": "the file's name"}
-
 LONG = 40  # characters of a default that a table shows at most
-
-#: Description of the key `kind`, and what it says if the kind may be an import path as well.
-KIND_DOC = "The kind, which decides the other keys."
-OWN_KIND_DOC = "The kind, which decides the other keys: a built-in name, or an import path such as `./agent.py:Planner`."
-
-UPGRADE_DOC = "Whether calls that do not stream [travel as streams](suites.md#the-agent), so that they have a TTFT."
-
-
-class Option(typing.NamedTuple):
-    """A key of an agent or of a kind of tools, which are dataclasses."""
-
-    name: str
-    hint: Any
-    doc: str
-    default: Any  # dataclasses.MISSING: it is required
-
-
-def options_of(kind: type) -> list[Option]:
-    """The options of a dataclass. The description of a number says which numbers are allowed."""
-    docs, hints = docs_of(kind), typing.get_type_hints(kind, include_extras=True)
-    found = []
-    for each in dataclasses.fields(kind):
-        default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
-        words = [about.words for about in getattr(hints[each.name], "__metadata__", ()) if isinstance(about, ValueKind)]
-        is_number = bool(words) and typing.get_args(hints[each.name])[0] in {int, float}
-        found.append(Option(each.name, hints[each.name], f"{docs[each.name]} It is {words[0]}." if is_number else docs[each.name], default))
-    return found
-
-
-# JSON Schemas
-
-
-def suite_schema() -> Json:
-    """The JSON Schema of a suite.yaml."""
-    schema = _schema_of({"suite": SuiteSpec})
-    known = schema["$defs"] | {kind.__name__: _agent_schema(kind) for kind in agents().values()}
-    known |= {kind.__name__: _options_schema(kind, {}) for kind in tools().values()}
-    known["Agent"] = _kinds({name: kind.__name__ for name, kind in agents().items()}, default=None, other=":")
-    suite, variant = known.pop("SuiteSpec"), known["VariantSpec"]
-    own_agent = _kinds({name: kind.__name__ for name, kind in agents().items()}, default="tool_calling", other=":")
-    tool_kinds = _kinds({name: kind.__name__ for name, kind in tools().items()}, default="decision_only", other=None)
-    _replace(suite, "agent", own_agent)
-    _replace(suite, "tools", tool_kinds)
-    _replace(variant, "agent", {"$ref": "#/$defs/Agent"})
-    _replace(variant, "tools", tool_kinds)
-    roles = suite["properties"]["roles"]
-    _replace(suite, "roles", {"anyOf": [{"type": "string"}, {key: roles[key] for key in roles if key not in ("description", "default")}]})
-    return {"$schema": DRAFT, "title": "pytest-agentbench: suite.yaml", **suite, "$defs": dict(sorted(known.items()))}
-
-
-def backend_schema() -> Json:
-    """The JSON Schema of a backend's YAML. What `load_backend` fills in, the name of the file as `name` for one, is not required."""
-    schema = _schema_of(BACKENDS)
-    known = schema["$defs"]
-    for kind in BACKENDS.values():
-        known[kind.__name__]["required"] = [name for name in known[kind.__name__]["required"] if name not in FILLED_IN]
-    stack = known["StackKind"]
-    stack["properties"] |= {name: _described(*about) for name, about in BESIDE[StackKind].items()}
-    stack["required"].remove("services")
-    stack["anyOf"] = [{"required": ["services"]}, {"required": ["include"]}]
-    has_services = {"anyOf": stack["anyOf"]}
-    named = [{"if": _is_kind(name, required=True), "then": _ref(kind)} for name, kind in BACKENDS.items()]
-    return {
-        "$schema": DRAFT,
-        "title": "pytest-agentbench: backends/NAME.yaml",
-        "type": "object",
-        "properties": {"kind": _described({"enum": [*BACKENDS]}, BackendKeys.model_fields["kind"].description or "")},
-        "anyOf": [{"required": ["kind"]}, *stack["anyOf"]],
-        "allOf": [*named, {"if": has_services, "then": _ref(StackKind)}],
-        "$defs": known,
-    }
-
-
-def agents() -> dict[str, type]:
-    """Kind -> class of each built-in agent."""
-    return {name: load_agent(name, Path()) for name in AGENTS}
-
-
-def tools() -> dict[str, type]:
-    """Kind -> class of each kind of tools."""
-    return {name: load_object("kind of tools", name, TOOL_KINDS, Path()) for name in TOOL_KINDS}
-
-
-def _schema_of(models: Mapping[str, type[BaseModel]]) -> Json:
-    _, schema = models_json_schema([(model, "validation") for model in models.values()])
-    plain: Json = _plain(schema)
-    return plain
-
-
-def _plain(schema: Any) -> Any:
-    """A schema of pydantic's without titles that repeat names, without links, and without defaults that say nothing.
-
-    Names that do not fit the pattern of a mapping's keys are errors, as they are for pydantic.
-    """
-    if isinstance(schema, list):
-        return [_plain(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: value for key, value in schema.items() if key != "title" and not (key == "default" and _says_nothing(value))}
-    plain = {
-        key: {name: _plain(each) for name, each in value.items()} if key in ("properties", "$defs", "patternProperties") else _plain(value)
-        for key, value in kept.items()
-    }
-    if isinstance(plain.get("description"), str):
-        plain["description"] = LINK.sub(r"\1", str(plain["description"]))
-    return {**plain, "additionalProperties": False} if "patternProperties" in plain else plain
-
-
-def _says_nothing(default: Any) -> bool:
-    return default is None or default in ("", [], {}) or (isinstance(default, dict) and None in default.values())
-
-
-def _replace(model: Json, name: str, schema: Json) -> None:
-    """Puts another schema in the place of a key's, whose description stays."""
-    model["properties"][name] = {**schema, "description": model["properties"][name]["description"]}
-
-
-def _described(schema: Json, doc: str) -> Json:
-    return {**schema, "description": LINK.sub(r"\1", doc)}
-
-
-def _ref(kind: type) -> Json:
-    return {"$ref": f"#/$defs/{kind.__name__}"}
-
-
-def _is_kind(name: str, *, required: bool) -> Json:
-    return {"properties": {"kind": {"const": name}}, **({"required": ["kind"]} if required else {})}
-
-
-def _kinds(kinds: Mapping[str, str], default: str | None, other: str | None) -> Json:
-    """Settings whose `kind` decides the other keys.
-
-    Args:
-        kinds: Kind -> name of the definition of its settings.
-        default: The kind of settings without a `kind`, if they have one.
-        other: What other kinds contain, if there are others; nothing is known of their keys.
-    """
-    names: Json = {"enum": [*kinds]}
-    kind = names if other is None else {"anyOf": [names, {"type": "string", "pattern": other}]}
-    return {
-        "type": "object",
-        "properties": {"kind": _described(kind, OWN_KIND_DOC if other else KIND_DOC)},
-        "allOf": [
-            {"if": _is_kind(name, required=name != default), "then": {"$ref": f"#/$defs/{definition}"}}
-            for name, definition in kinds.items()
-        ],
-    }
-
-
-def _agent_schema(kind: type) -> Json:
-    types = {"temperature": "number", "top_p": "number", "max_tokens": "integer", "seed": "integer", "model": "string"}
-    sampling = {
-        name: {"type": types[name], "description": f"This request field is sent only if it is set: {about.words}."}
-        for name, about in PARAMETERS.items()
-    }
-    return _options_schema(kind, {**sampling, UPGRADE: _described(_hint_schema(bool | None), UPGRADE_DOC)})
-
-
-def _options_schema(kind: type, more: Json) -> Json:
-    """The JSON Schema of settings that are options of a dataclass."""
-    options = {each.name: _described(_hint_schema(each.hint), each.doc) for each in options_of(kind)}
-    if "truncation_retry" in options:
-        options["truncation_retry"] = {**_options_schema(TruncationRetry, {}), "description": options["truncation_retry"]["description"]}
-        options["truncation_retry"]["properties"].pop("kind")
-    beside = {name: _described(*about) for name, about in BESIDE.get(kind, {}).items()}
-    required = [each.name for each in options_of(kind) if each.default is dataclasses.MISSING]
-    return {
-        "description": LINK.sub(r"\1", (inspect.getdoc(kind) or "").partition("\n\n")[0]),
-        "type": "object",
-        "properties": {"kind": _described({}, KIND_DOC), **options, **beside, **more},
-        "additionalProperties": False,
-        **({"required": required} if required else {}),
-    }
-
-
-def _hint_schema(hint: Any) -> Json:
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    plain: dict[Any, Json] = {
-        str: {"type": "string"},
-        bool: {"type": "boolean"},
-        int: {"type": "integer"},
-        float: {"type": "number"},
-        Agent: {"anyOf": [{"enum": [*AGENTS]}, {"type": "string", "pattern": ":"}, {"$ref": "#/$defs/Agent"}]},
-        Json: {"type": "object"},
-        NoneType: {"type": "null"},
-    }
-    if hint in plain:
-        return plain[hint]
-    if origin is Annotated:
-        return _hint_schema(inner[0])
-    if origin is Sequence:
-        return {"type": "array", "items": _hint_schema(inner[0])}
-    if origin is Mapping:
-        return {"type": "object", "additionalProperties": _hint_schema(inner[1])}
-    return {"anyOf": [*map(_hint_schema, inner)]}  # `X | None`
-
-
-# Tables
 
 
 def keys_of(kind: type) -> Iterator[tuple[str, str, str]]:
@@ -341,9 +105,6 @@ def _backend_table(kind: type[BaseModel]) -> Iterator[str]:
     yield from table_of(kind, without=common)
     yield f"| {', '.join(f'`{name}`' for name in common)} | | [as for every backend](backends.md#a-server-in-a-file) |"
 
-
-#: What `agentbench schema` prints of a YAML.
-YAML_SCHEMAS: Mapping[str, Callable[[], Json]] = {"suite": suite_schema, "backend": backend_schema}
 
 #: Page of docs/ -> name -> table of keys.
 YAML_TABLES: Mapping[str, Mapping[str, list[str]]] = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from importlib import resources
 from typing import Any
 
 FILES = {
@@ -30,5 +30,7 @@ def run_schema(options: argparse.Namespace) -> None:
 
 
 def schema_text(name: str) -> str:
-    """Returns the JSON Schema of one of FILES. It is a file of the package."""
-    return resources.files("pytest_agentbench.runs").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")
+    """Returns the JSON Schema of one of FILES. It is made of the fields of records and models, and of their descriptions."""
+    from pytest_agentbench.schemas import schema
+
+    return json.dumps(schema(name), indent=2) + "\n"

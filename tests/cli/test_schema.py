@@ -17,12 +17,12 @@ from pydantic import BaseModel
 from pytest_agentbench.backends.spec import own_backends
 from pytest_agentbench.cli import main
 from pytest_agentbench.cli.init import SCHEMA_FILE, SCHEMA_LINE
-from pytest_agentbench.cli.schema import schema_text
+from pytest_agentbench.cli.schema import FILES, schema_text
 from pytest_agentbench.lib.config import parse_yaml
+from pytest_agentbench.schemas.yaml_files import BACKENDS, agents, options_of, tools
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.roles import RoleFile
 from pytest_agentbench.suites.spec import SuiteSpec
-from tests.yaml_keys import BACKENDS, agents, options_of, tools
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +45,16 @@ def validator(name: str) -> Callable[[Any], Any]:
     """What holds a value against the schema that is printed; it raises for one that does not fit."""
     valid: Callable[[Any], Any] = fastjsonschema.compile(json.loads(schema_text(name)), use_default=False)
     return valid
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each schema that the help lists is printed, says what it is of, and can be used as one."""
+    assert 0 == main(["schema", name])
+
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["title"].startswith("pytest-agentbench: ")
+    fastjsonschema.compile(schema, use_default=False)
 
 
 def yamls() -> Iterator[tuple[str, str]]:
