@@ -79,7 +79,8 @@ def options_of(kind: type) -> list[SettingsKey]:
         default = each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
         words = [about.words for about in getattr(hints[each.name], "__metadata__", ()) if isinstance(about, ValueKind)]
         is_number = bool(words) and typing.get_args(hints[each.name])[0] in {int, float}
-        found.append(SettingsKey(each.name, hints[each.name], f"{docs[each.name]} It is {words[0]}." if is_number else docs[each.name], default))
+        doc = f"{docs[each.name]} It is {words[0]}." if is_number else docs[each.name]
+        found.append(SettingsKey(each.name, hints[each.name], doc, default))
     return found
 
 
