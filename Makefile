@@ -39,7 +39,7 @@ example: $(VENV)/test.stamp  ## the run in reports/example, anew
 	$(BIN)/python -m tests.example
 
 benchmarks: $(VENV)/test.stamp  ## speed and memory, printed as ratios
-	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m benchmarks
 
 wheel: $(VENV)/test.stamp
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -82,7 +82,7 @@ from tests.project import FIND_THEN_ANSWER, OTHER_PLUGINS, Project, without_wait
 from tests.router import routing
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])]
 
 #: Programs whose commands change the machine, or need a network: run by .ci/run and by people.
 OTHERS = {"make": "what `.ci/run` runs", "pip": "the package index"}

@@ -10,9 +10,9 @@ import pytest_agentbench
 TESTS = Path(__file__).parent
 PACKAGE = Path(pytest_agentbench.__file__).parent
 
-#: The rooms that have tests, and the benchmarks, whose source lies in tests/ itself.
+#: The rooms that have tests, and the benchmarks, whose source lies beside tests/.
 ROOMS = {path.name: path for path in PACKAGE.iterdir() if path.name.isidentifier() and (TESTS / path.name).is_dir()}
-SOURCES = {**ROOMS, "benchmarks": TESTS / "benchmarks"}
+SOURCES = {**ROOMS, "benchmarks": TESTS.parent / "benchmarks"}
 
 #: Programs of tests/ that write what one room has: their tests stand in that room.
 PROGRAMS = {"reports": {"example"}, "runs": {"generated"}}

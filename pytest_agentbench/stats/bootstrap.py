@@ -30,8 +30,8 @@ def percentile_t(
 ) -> BootstrapMean | None:
     """The mean of n values without limits, and its bootstrap-t interval (Efron and Tibshirani 1993, 12.5; clusters are drawn whole).
 
-    Of the bootstraps this is the one that keeps its promise for skewed values and few scenarios (docs/verdict-results.md); BCa and plain
-    percentiles are too narrow there. None where nothing bounds the mean: the values do not vary, or so few of them that resamples without
+    Of the bootstraps this is the one that keeps its promise for skewed values and few scenarios (benchmarks/verdict-results.md); BCa and
+    plain percentiles are too narrow there. None where nothing bounds the mean: the values do not vary, or so few of them that resamples without
     any of these, whose error is 0, reach into the interval.
     """
     import numpy as np

@@ -2,7 +2,7 @@
 
 Twenty scenarios of which none changed have no variation, and t makes certainty of it. Here the data are joined by imaginary scenarios,
 some at either end of the range, as Agresti and Coull (1998) do for a proportion and Bonett and Price (2012) for a paired difference of
-proportions; then comes the usual t interval. `docs/verdict-results.md` shows what that costs and what it saves.
+proportions; then comes the usual t interval. `benchmarks/verdict-results.md` shows what that costs and what it saves.
 """
 
 from __future__ import annotations

@@ -71,5 +71,5 @@ def check_margin(margin: float, confidence: float) -> None:
     """Raises ValueError for a margin that is no allowance, and a confidence that is none."""
     if not 0 <= margin < math.inf:
         raise ValueError(f"a margin is how much worse is still accepted, 0 or more, not {margin}")
-    if not 0.9 <= confidence < 1:  # what docs/verdict-results.md was made for
+    if not 0.9 <= confidence < 1:  # what benchmarks/verdict-results.md was made for
         raise ValueError(f"a confidence is at least 0.9 and less than 1, such as 0.95, not {confidence}")

@@ -17,7 +17,7 @@ Limits = tuple[float, float]
 Scores = Sequence[Sequence[float]]  # of each scenario, its trials
 
 #: Scenarios below which nothing is decided about values without limits: if they are skewed the interval holds only from about here on
-#: (docs/verdict-results.md).
+#: (benchmarks/verdict-results.md).
 FEWEST_UNBOUNDED = 80
 
 

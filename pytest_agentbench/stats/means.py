@@ -154,7 +154,7 @@ def mean_interval(
     or a latency, and limits that a value lies outside of are not used.
 
     - Within limits: t with imaginary scenarios at both ends (`bounded`), cluster-robust where there are clusters. Values that do
-      not vary prove no certainty, and near the limits it holds where t does not (docs/verdict-results.md).
+      not vary prove no certainty, and near the limits it holds where t does not (benchmarks/verdict-results.md).
     - Without: Student's t with n - 1 degrees of freedom; with clusters, the cluster-robust standard error (Miller 2024,
       arXiv 2411.00640, with the C/(C - 1) factor) and C - 1 degrees. No interval where the values do not vary.
     - Fewer than two values or clusters: no interval.

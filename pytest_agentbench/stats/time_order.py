@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Integers: TypeAlias = NDArray[np.int64]
 
-FEWEST_BLOCKS = 15  # with fewer an interval is too narrow where load comes and goes (docs/verdict-results.md)
+FEWEST_BLOCKS = 15  # with fewer an interval is too narrow where load comes and goes (benchmarks/verdict-results.md)
 _LONGER = 1.2  # than the rules of thumb say: estimated autocorrelations are too small on average
 _LEAST = 2.0  # blocks have so many cube roots of n values where there are enough for that, whatever the estimate
 _CLEAR = 2.0  # standard errors from which an autocorrelation is told from none

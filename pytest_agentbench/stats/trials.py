@@ -1,7 +1,7 @@
 """`of suite`: is this suite's expected score lower? Scenarios are fixed, and what varies is their trials; clusters play no part.
 
-Functions take arrays (..., scenarios, trials), so that `docs/verdict-results.md` is made by the code that judges. A trial that was not
-measured is nan.
+Functions take arrays (..., scenarios, trials), so that `benchmarks/verdict-results.md` is made by the code that judges. A trial that was
+not measured is nan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FEWEST_VARYING = 5
 
 #: Imaginary trials at either end of the range, in squares of the normal quantile. They put a floor of 3.4 / N of the range under the
-#: interval, and the least that any method can have is 3.0 / N (docs/verdict-results.md).
+#: interval, and the least that any method can have is 3.0 / N (benchmarks/verdict-results.md).
 IMAGINARY = 0.4
 
 _ROUNDING = 1e-18  # relative to the square of what was measured: a variance below this is none

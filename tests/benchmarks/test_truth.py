@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.measurement import BenchmarkSkipped
+from benchmarks.truth import Served, Truth, truth_server
 from pytest_agentbench.backends.proof.ready import listed_models
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.dialects.chat import ChatReader
 from pytest_agentbench.tap.stream import EventReader, NetworkRead
-from tests.benchmarks.measurement import BenchmarkSkipped
-from tests.benchmarks.truth import Served, Truth, truth_server
 
 MODEL = "truth/ttft=5,itl=1,tokens=3"
 MS = 1_000_000  # nanoseconds

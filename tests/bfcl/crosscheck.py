@@ -1,4 +1,4 @@
-"""Our score of arguments beside the leaderboard's own checker: `python -m tests.bfcl.crosscheck --table docs/bfcl-crosscheck.md`."""
+"""Our score of arguments beside the leaderboard's own checker: `python -m tests.bfcl.crosscheck --table benchmarks/bfcl-crosscheck.md`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def cause(each: Compared) -> str:
 
 
 def page(every: Sequence[Compared]) -> str:
-    """What docs/bfcl-crosscheck.md says."""
+    """What benchmarks/bfcl-crosscheck.md says."""
     tally = Counter((each.right, each.theirs) for each in every)
     differ = [each for each in every if not each.agree]
     causes = Counter(map(cause, differ))
@@ -123,7 +123,7 @@ def page(every: Sequence[Compared]) -> str:
         [
             "# Our scorer of arguments and the leaderboard's own checker",
             "",
-            f"Made by `python -m tests.bfcl.crosscheck --table docs/bfcl-crosscheck.md` with {bfcl.PACKAGE} {bfcl.VERSION};",
+            f"Made by `python -m tests.bfcl.crosscheck --table benchmarks/bfcl-crosscheck.md` with {bfcl.PACKAGE} {bfcl.VERSION};",
             "a test keeps it true.",
             f"{len(every)} answers were made of the possible answers to about {PER_CATEGORY} questions of each category.",
             "Ours is `tsq_arguments`, which is 1 when all calls are right and no other was made; theirs is `ast_checker`.",

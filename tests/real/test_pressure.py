@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks pressure` in small: the real NVIDIA Dynamo routes in three ways, and its workers' passes are all there."""
+"""`python -m benchmarks pressure` in small: the real NVIDIA Dynamo routes in three ways, and its workers' passes are all there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pressure.benchmark import session
+from benchmarks.pressure.project import ARMS
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
-from tests.benchmarks.pressure.benchmark import session
-from tests.benchmarks.pressure.project import ARMS
 
 pytestmark = pytest.mark.timeout(300)
 

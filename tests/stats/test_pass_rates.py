@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.verdicts.benchmark import RISK, within
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.gate.suite_rule import SuiteRule
@@ -18,7 +19,6 @@ from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.means import suite_interval
 from pytest_agentbench.stats.paired import ScenarioSample
 from pytest_agentbench.stats.pass_rates import Bar, PassRate, against_share, pass_all, pass_counts
-from tests.benchmarks.verdicts.benchmark import RISK, within
 from tests.gate.evidences import HASHES, evidence, trial
 from tests.made_runs import SCALES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.verdicts.latency import ar1
 from pytest_agentbench.stats.time_order import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, worth
-from tests.benchmarks.verdicts.latency import ar1
 
 
 def test_blocks_grow_with_the_likeness_of_neighbours() -> None:

@@ -1,4 +1,4 @@
-"""What the table of docs/routing-results.md is made of: blocks, their means, and their ratios."""
+"""What the table of benchmarks/routing-results.md is made of: blocks, their means, and their ratios."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.measurement import BenchmarkError
-from tests.benchmarks.pressure.cells import Block, Step, block_of, cell_of
-from tests.benchmarks.pressure.page import Level, table
-from tests.benchmarks.pressure.passes import Pass, passes
+from benchmarks.measurement import BenchmarkError
+from benchmarks.pressure.cells import Block, Step, block_of, cell_of
+from benchmarks.pressure.page import Level, table
+from benchmarks.pressure.passes import Pass, passes
 
 STEPS = [Step(100.0, 101.0, 0.1, 1000), Step(100.5, 102.0, 0.2, 1000), Step(102.0, 103.0, 0.3, 2000)]
 

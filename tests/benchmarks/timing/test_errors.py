@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.measurement import BenchmarkError
+from benchmarks.timing.benchmark import Row, gross
+from benchmarks.timing.errors import Costs, Measured, added, agent_ttft, compare, joined, measured, medians, model_key, size
+from benchmarks.timing.table import cells, fits, table
+from benchmarks.truth import Event, Served
 from pytest_agentbench.records import Chunk, LLMCall
-from tests.benchmarks.measurement import BenchmarkError
-from tests.benchmarks.timing.benchmark import Row, gross
-from tests.benchmarks.timing.errors import Costs, Measured, added, agent_ttft, compare, joined, measured, medians, model_key, size
-from tests.benchmarks.timing.table import cells, fits, table
-from tests.benchmarks.truth import Event, Served
 
 MS = 1_000_000  # nanoseconds
 ARRIVED = 1_000 * MS

@@ -1,4 +1,4 @@
-"""The benchmark behind docs/verdict-results-real.md, in small: `python -m tests.benchmarks verdicts_real` has all runs."""
+"""The benchmark behind benchmarks/verdict-results-real.md, in small: `python -m benchmarks verdicts_real` has all runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.benchmarks.measurement import BenchmarkError, Options
-from tests.benchmarks.verdicts.pairs import Pair, Run, Shares, Verdicts, judge_pairs
-from tests.benchmarks.verdicts.population import Interval
-from tests.benchmarks.verdicts.real import MARGINS, measure, result
-from tests.benchmarks.verdicts.real_page import RealPage, Same, Target
+from benchmarks.measurement import BenchmarkError, Options
+from benchmarks.verdicts.pairs import Pair, Run, Shares, Verdicts, judge_pairs
+from benchmarks.verdicts.population import Interval
+from benchmarks.verdicts.real import MARGINS, measure, result
+from benchmarks.verdicts.real_page import RealPage, Same, Target
 from tests.gate.evidences import evidence, trial
 from tests.project import ROOT
 
 pytestmark = pytest.mark.timeout(300)
 
-PAGE = ROOT / "docs/verdict-results-real.md"
+PAGE = ROOT / "benchmarks/verdict-results-real.md"
 
 
 def run(lost: float) -> Run:
@@ -93,7 +93,7 @@ def test_real_sessions_in_small(tmp_path: Path) -> None:
     assert [] == [row for row in rows if abs(sum(map(float, row[2:])) - 100) > 0.11]
     assert ["neither"] == [right for margin, right, *_ in rows if drop and margin == drop[1]]
     assert deviation and float(deviation[1]) > 0, "another seed has other errors"
-    assert page.startswith("# Do the verdicts hold in real runs?\n\nMade by `python -m tests.benchmarks verdicts_real --quick --table ")
+    assert page.startswith("# Do the verdicts hold in real runs?\n\nMade by `python -m benchmarks verdicts_real --quick --table ")
     assert "\n5 whole pytest sessions of the banking suite: 20 scenarios, one trial each, " in page
     assert "{" not in page
 

@@ -1,4 +1,4 @@
-"""The proof in docs/verdict-results.md, in small: `python -m tests.benchmarks verdicts` has all cells."""
+"""The proof in benchmarks/verdict-results.md, in small: `python -m benchmarks verdicts` has all cells."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as benchmarks
+from benchmarks.measurement import Options, Result
+from benchmarks.verdicts import arms, latency, population, rounds, suite
+from benchmarks.verdicts.benchmark import RISK, result, uneven, within
+from benchmarks.verdicts.families import Family, family
+from benchmarks.verdicts.kinds import CHANGES, KINDS, crash, fade
+from benchmarks.verdicts.latency import Latencies
+from benchmarks.verdicts.page import Page
 from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.stats.means import suite_interval
 from pytest_agentbench.stats.paired import ScenarioSample, compare
 from pytest_agentbench.stats.trials import RunTrials, guarded, noise, packed, plain
-from tests.benchmarks import __main__ as benchmarks
-from tests.benchmarks.measurement import Options, Result
-from tests.benchmarks.verdicts import arms, latency, population, rounds, suite
-from tests.benchmarks.verdicts.benchmark import RISK, result, uneven, within
-from tests.benchmarks.verdicts.families import Family, family
-from tests.benchmarks.verdicts.kinds import CHANGES, KINDS, crash, fade
-from tests.benchmarks.verdicts.latency import Latencies
-from tests.benchmarks.verdicts.page import Page
 from tests.gate.evidences import asked, evidence, trial
 from tests.project import ROOT
 
-PAGE = ROOT / "docs/verdict-results.md"
+PAGE = ROOT / "benchmarks/verdict-results.md"
 FEW = 400
 COST = r": ([\d.]+) %, [\d.]+ %, \*\*(\d+) %"  # power of all trials at once, and the share of rollouts that rounds take
 

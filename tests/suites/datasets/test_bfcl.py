@@ -174,4 +174,4 @@ def test_the_crosscheck_with_their_checker_is_up_to_date() -> None:
     assert {*SINGLE_TURN} - {"irrelevance", "live_irrelevance"} == {each.answer.category for each in every}
     assert [] == [each.answer for each in differ if not cause(each)]
     assert {*CAUSES} == {cause(each) for each in differ}
-    assert page(every) == (ROOT / "docs/bfcl-crosscheck.md").read_text(encoding="utf-8")
+    assert page(every) == (ROOT / "benchmarks/bfcl-crosscheck.md").read_text(encoding="utf-8")

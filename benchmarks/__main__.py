@@ -1,0 +1,129 @@
+"""`python -m benchmarks [name ...]`: figures beside their targets.
+
+The exit status is 1 only where one could not be measured, or is so far off that something must be broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks import (
+    codec,
+    collection,
+    contexts,
+    endurance,
+    frame,
+    import_time,
+    makespan,
+    one_process,
+    readers,
+    redaction,
+    reports,
+    resume,
+    sandbox,
+    stack,
+    tables,
+    workers,
+)
+from benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Options, Result, Surroundings
+from benchmarks.pressure import benchmark as pressure
+from benchmarks.timing import benchmark as timing
+from benchmarks.verdicts import benchmark as verdicts
+from benchmarks.verdicts import real as verdicts_real
+from pytest_agentbench.errors import unknown_name
+
+BENCHMARKS: Mapping[str, Callable[[Options], Result]] = {
+    "import": import_time.measure,
+    "one_process": one_process.measure,
+    "collect": collection.measure,
+    "redact": redaction.measure,
+    "codec": codec.measure,
+    "makespan": makespan.measure,
+    "readers": readers.measure,
+    "workers": workers.measure,
+    "endurance": endurance.measure,
+    "resume": resume.measure,
+    "tables": tables.measure,
+    "frame": frame.measure,
+    "reports": reports.measure,
+    "timing": timing.measure,
+    "sandbox": sandbox.measure,
+    "stack": stack.measure,
+    "contexts": contexts.measure,
+    "pressure": pressure.measure,
+    "verdicts": verdicts.measure,
+    "verdicts_real": verdicts_real.measure,
+}
+WIDTHS = (26, 44, 18, 6)  # characters of the table's columns
+
+
+def main() -> int:
+    arguments = parse()
+    if arguments.list:
+        print("\n".join(str(sys.modules[measure.__module__].__doc__).strip() for measure in BENCHMARKS.values()))
+        return 0
+    print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start", flush=True)
+    options = Options(arguments.repeat, arguments.quick, tuple(arguments.streams), arguments.table)
+    found: dict[str, Result] = {}
+    broken = []
+    for name in arguments.names or BENCHMARKS:
+        surroundings = Surroundings()
+        try:
+            found[name] = BENCHMARKS[name](options)
+        except BenchmarkSkipped as why:
+            print(f"\n{name} is SKIPPED: {why}", flush=True)
+        except BenchmarkError as error:
+            broken.append(name)
+            print(f"\n{name} is BROKEN: {error}", flush=True)
+        else:
+            show(found[name], str(surroundings))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({name: result.to_dict() for name, result in found.items()}, indent=2) + "\n")
+    return 1 if broken or any(result.gross for result in found.values()) else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help="which ones (default: all)")
+    parser.add_argument("--list", action="store_true", help="say what each one measures")
+    parser.add_argument(
+        "--repeat", type=int, metavar="N", help="runs of each arm where several are compared; verdicts_real: runs that are the same"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="tables: no million; pressure: two blocks of each arm; timing: less than a minute, 48 plain streams; "
+        "verdicts: three minutes; verdicts_real: less than one",
+    )
+    parser.add_argument("--streams", type=int, nargs="+", default=(), metavar="N", help="timing: so many streams at a time")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="pressure, timing, verdicts, verdicts_real: write the table there, as Markdown"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON as well")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        if name not in BENCHMARKS:
+            parser.error(unknown_name("benchmark", name, BENCHMARKS))
+    return arguments
+
+
+def show(result: Result, circumstances: str) -> None:
+    """The figures as a table, the notes below."""
+    print(f"\n{result.table}\n" if result.table else "")
+    for figure in result.figures:
+        print("  ".join(text.ljust(width) for text, width in zip(figure.columns, WIDTHS, strict=True)).rstrip())
+    for note in (*result.notes, circumstances):
+        print(f"    {note}")
+    for sentence in result.gross:
+        print(f"    BROKEN: {sentence}")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

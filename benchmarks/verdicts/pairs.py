@@ -1,0 +1,98 @@
+"""Pairs of runs, judged by the gate and by two simpler ways."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.measurement import BenchmarkError
+from benchmarks.verdicts.population import Interval, pooled_z
+from pytest_agentbench.gate.evidence import Evidence
+from pytest_agentbench.gate.rules import parse_rule
+from pytest_agentbench.gate.suite_rule import SuiteRule
+from pytest_agentbench.gate.values import samples
+from pytest_agentbench.gate.verdict import judge_rules
+from pytest_agentbench.stats.decisions import FAIL, PASS
+
+SCORE = "tsq"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A session of one suite, of which every scenario has a score."""
+
+    evidence: Evidence
+    group: str
+    mean: float
+    trials: int
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> Run:
+        """Raises BenchmarkError where a scenario has no score: then its mean is not that of the suite."""
+        ((group, trials),) = evidence.groups.items()
+        found = samples(trials, SCORE, evidence.scale(group, SCORE))
+        if missing := [scenario for scenario, sample in found.items() if not sample.scores]:
+            raise BenchmarkError(f"{evidence.facts.run}: no {SCORE} for {len(missing)} of {len(found)} scenarios, such as {missing[0]}")
+        scores = [score for sample in found.values() for score in sample.scores]
+        return cls(evidence, group, fsum(scores) / len(scores), len(scores))
+
+
+class Pair(NamedTuple):
+    """A run and its baseline."""
+
+    run: Run
+    base: Run
+
+
+class Shares(NamedTuple):
+    """Of the pairs, with one margin; the rest is INCONCLUSIVE."""
+
+    passes: float
+    fails: float
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What each method says about the same pairs."""
+
+    pairs: int
+    shares: Mapping[tuple[str, float], Shares]  # (method, margin); methods are gate, threshold and pooled
+    intervals: Mapping[str, Interval]  # by method; those of `threshold` have no width
+
+    def half_width(self, method: str) -> float:
+        found = self.intervals[method]
+        return float((found.high - found.low).mean()) / 2
+
+
+def judge_pairs(pairs: Sequence[Pair], margins: Sequence[float]) -> Verdicts:
+    """Each pair with the gate's own code, all margins; raises BenchmarkError where the gate finds the runs too small to say anything."""
+    words, gate = gate_says(pairs, margins)
+    new, old = (np.array([run.mean for run in runs]) for runs in zip(*pairs, strict=True))
+    intervals = {"gate": gate, "threshold": Interval(new - old, new - old), "pooled": pooled_z(old, new, pairs[0].run.trials)}
+    shares = {("gate", margin): Shares(*(words[margin][verdict] / len(pairs) for verdict in (PASS, FAIL))) for margin in margins}
+    for method in ("threshold", "pooled"):
+        found = intervals[method]
+        shares |= {(method, margin): Shares(found.passes(margin), found.fails(margin)) for margin in margins}
+    return Verdicts(len(pairs), shares, intervals)
+
+
+def gate_says(pairs: Sequence[Pair], margins: Sequence[float]) -> tuple[Mapping[float, Counter[str]], Interval]:
+    """Margin -> how often each verdict; and the interval, which does not depend on the margin."""
+    words: dict[float, Counter[str]] = {margin: Counter() for margin in margins}
+    bounds = []
+    for run, base in pairs:
+        scale = run.evidence.scale(run.group, SCORE)
+        asked = [SuiteRule(run.group, parse_rule(f"{SCORE}.mean >= -{margin:.9f} vs baseline", (SCORE,)), scale) for margin in margins]
+        decisions = [judged.decision for judged in judge_rules(asked, run.evidence, {run.group: base.evidence})]
+        for margin, decision in zip(margins, decisions, strict=True):
+            words[margin][decision.verdict] += 1
+        low, high = decisions[0].low, decisions[0].high
+        if low is None or high is None:
+            raise BenchmarkError(f"the gate cannot compare {run.evidence.facts.run} with {base.evidence.facts.run}: {decisions[0].reason}")
+        bounds.append((low, high))
+    return words, Interval(*np.array(bounds).T)
