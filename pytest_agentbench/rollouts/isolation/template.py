@@ -114,7 +114,11 @@ class Template:
         ended = self._ends[number] = asyncio.get_running_loop().create_future()
         with its:
             try:
-                await self._say(Fork(number), its.fileno())
+                try:
+                    await self._say(Fork(number), its.fileno())
+                except BaseException:
+                    mine.close()
+                    raise
                 its.close()
                 reader, writer = await asyncio.open_connection(sock=mine)
                 writer.write(wire.pack(job))
@@ -151,6 +155,7 @@ class Template:
                     ended.set_result(end)
         with suppress(OSError):  # A process whose messages cannot be read ends with its connection.
             self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
         writer.close()
         self._lose()
         how = await self.end()

@@ -62,6 +62,8 @@ class Outages:
 
     async def _ask(self) -> None:
         await asyncio.sleep(GRACE)
+        if self._is_over:  # since the pause began
+            return
         self._answered.clear()
         self._tell(LookWanted())
         await self._answered.wait()

@@ -102,7 +102,7 @@ class Runner:
         calls = self.addresses.left_calls.get(key, ())
         others = tuple(call for call in calls if not call.measured)
         if end.ended_ns:
-            return dataclasses.replace(end, other_calls=others, session=self._session)
+            return dataclasses.replace(end, other_calls=(*end.other_calls, *others), session=self._session)
         measured = tuple(call for call in calls if call.measured)
         return dataclasses.replace(
             end,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.agents.run import work
-from pytest_agentbench.errors import AgentError
+from pytest_agentbench.errors import AgentError, InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import capture
 from pytest_agentbench.llm.client import LLM
@@ -138,6 +139,24 @@ async def test_a_job_that_cannot_be_read(tmp_path: Path, job: Job, reason: str) 
     """A forked process refuses a job with something in it that user code has left there, and says what."""
     async with template_of(shop(tmp_path)) as template, template.process(job) as process:
         assert JobRefused(reason) == await (process.read(FROM_AGENT) if isinstance(job, AgentJob) else process.read(FROM_SCORER))
+
+
+async def test_a_template_process_that_is_gone(tmp_path: Path) -> None:
+    """A job of a process that has died is an InfraError, whether that is known yet or not, and no socket stays open."""
+    gone = asyncio.Event()
+    template = await Template.start(shop(tmp_path), "default", lambda _: gone.set())
+    template._process.kill()
+    for _ in range(2):
+        with pytest.raises(InfraError, match=r"^the process that runs the suite's code "):
+            async with template.process(AgentJob(SCENARIO, 1, ACCESS, {})) as process:
+                await process.read(FROM_AGENT)
+        await gone.wait()
+    await template.end()
+    assert template._listening is not None
+    await template._listening
+
+    del template
+    gc.collect()  # Sockets that are open are warnings now.
 
 
 async def test_an_answer_that_is_no_text(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import Hello
 from pytest_agentbench.lib.sizes import Sizes
-from pytest_agentbench.records import Access, Endpoint, RolloutKey
+from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inline_protocol import LendAddress
 from pytest_agentbench.rollouts.pool.server import Pool, TestQuestion
@@ -35,8 +35,8 @@ from pytest_agentbench.rollouts.worker_protocol import (
     read_answer,
 )
 from pytest_agentbench.runs import journal
-from pytest_agentbench.runs.attempts import PoolEntry, RolloutRead, RolloutTally, TurnWanted
-from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.attempts import AttemptEntry, AttemptLog, PoolEntry, RolloutRead, RolloutTally, TurnWanted
+from pytest_agentbench.runs.journal import record_line, rollout_of, sealed
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from pytest_agentbench.tap.protocol import TapDone, TapPorts, TapRefusal
@@ -53,6 +53,7 @@ class Line:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
+        self.entries: list[PoolEntry] = []  # what the pool has told its controller of attempts
 
     def say(self, body: bytes = b"", **message: Any) -> None:
         self.writer.write(wire.pack(message, body))
@@ -73,10 +74,13 @@ class Line:
         self.writer.write(wire.pack(message, body))
 
     async def told(self) -> tuple[protocol.ToController, bytes]:
-        """Returns what the pool wants of its controller next; nothing has died, whenever it asks."""
+        """Returns what the pool wants of its controller next; nothing has died, whenever it asks. Entries before that are kept."""
         while True:
             header, body = await wire.read(self.reader)
-            match message := protocol.TO_CONTROLLER.read(header):
+            message = protocol.TO_CONTROLLER.read(header)
+            if isinstance(message, PoolEntry):
+                self.entries.append(message)
+            match message:
                 case protocol.LookWanted():
                     self.tell(protocol.Looked())
                 case _ if isinstance(message, TurnWanted) or not isinstance(message, PoolEntry):
@@ -107,23 +111,36 @@ def empty_run(directory: Path) -> Path:
     return directory
 
 
+def written(directory: Path, left: Sequence[AttemptEntry | bytes]) -> int:
+    """Writes the entries that earlier pools of the session have left, and lines that are none; returns the size of the file in bytes."""
+    log = AttemptLog(directory, 1, lambda text: text, print)
+    for each in left:
+        if isinstance(each, bytes):
+            with log.path.open("ab") as file:
+                file.write(each)
+        else:
+            log.append(each)
+    log.close()
+    return log.path.stat().st_size
+
+
 class Session:
     """A pool, and the connections that a session has to it."""
 
-    def __init__(self, port: int, tap_port: int) -> None:
-        self.port, self.tap_port = port, tap_port
+    def __init__(self, port: int, taps: TapPorts, token: str) -> None:
+        self.port, self.taps, self.token = port, taps, token
         self.lines: list[Line] = []
 
-    async def connect(self, role: str, token: str = TOKEN) -> Line:
+    async def connect(self, role: str, token: str | None = None) -> Line:
         line = Line(*await asyncio.open_connection("127.0.0.1", self.port))
-        line.writer.write(wire.pack(Hello(token, role)))
+        line.writer.write(wire.pack(Hello(self.token if token is None else token, role)))
         self.lines.append(line)
         return line
 
     def start(self, controller: Line) -> None:
         """The backend answers."""
-        taps = TapPorts(self.tap_port, (self.tap_port,), TOKEN)
-        controller.tell(protocol.Start(Endpoint("http://127.0.0.1:9/v1", "m", api_key="hush"), (), taps, 0.0, {}))
+        endpoint = Endpoint("http://127.0.0.1:9/v1", "m", api_key="hush", context_length=8192)
+        controller.tell(protocol.Start(endpoint, (), self.taps, 0.0, {}))
 
     async def plan(self, controller: Line, test: Line, *keys: RolloutKey) -> protocol.ToController:
         """A plan on its way from a test to the scheduler; what the controller was told of it."""
@@ -156,15 +173,30 @@ def pool_settings(suite: Suite, **changes: Any) -> PoolSettings:
 
 
 @asynccontextmanager
-async def session(**changes: Any) -> AsyncIterator[Session]:
-    """A pool that is served, and ends when the test does."""
+async def session(
+    left: Sequence[AttemptEntry | bytes] = (),
+    taps: TapPorts | None = None,
+    token: str = TOKEN,
+    recorded: Sequence[Rollout] = (),
+    later: Sequence[AttemptEntry] = (),
+    **changes: Any,
+) -> AsyncIterator[Session]:
+    """A pool that is served, and ends when the test does.
+
+    The journal contains `recorded`, and attempts.jsonl what earlier pools have `left`. Entries that come `later` are not for the pool.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     with tempfile.TemporaryDirectory() as folder:
         directory = empty_run(Path(folder) / "run")
-        pool = Pool(PoolConfig(TOKEN, listener.fileno(), -1, pool_settings(shop(), **changes), 1, directory, 0))
+        (directory / journal.FILE).write_bytes(b"".join(sealed(record_line(each)) + b"\n" for each in recorded))
+        size = written(directory, left)
+        written(directory, later)
+        number = 2 if left else 1
+        pool = Pool(PoolConfig(token, listener.fileno(), -1, pool_settings(shop(), **changes), number, directory, size))
     async with await asyncio.start_server(refuse_all, "127.0.0.1", 0) as tap:
         serving = asyncio.create_task(pool.serve(listener))
-        connected = Session(listener.getsockname()[1], tap.sockets[0].getsockname()[1])
+        tap_port: int = tap.sockets[0].getsockname()[1]
+        connected = Session(listener.getsockname()[1], taps or TapPorts(tap_port, (tap_port,), TOKEN), token)
         try:
             yield connected
         finally:
@@ -288,7 +320,7 @@ async def test_the_backend_without_its_key() -> None:
         connected.start(controller)
         test.ask(GetBackend())
 
-        assert (BackendReady(Endpoint("http://127.0.0.1:9/v1", "m")), b"") == await test.answer(GetBackend())
+        assert (BackendReady(Endpoint("http://127.0.0.1:9/v1", "m", context_length=8192)), b"") == await test.answer(GetBackend())
 
 
 async def test_a_stranger() -> None:
