@@ -15,6 +15,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import JUDGE, Endpoint, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.pool.block_switch import FirstCallOnly
+from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.outages import Interrupted, Outages
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.protocol import (
@@ -97,10 +98,11 @@ def shop(folder: Path, agent: str = "Caller", scorer: str = "polite", task: Task
     return Suite("shop", folder, scenarios, dataset=dataset, **{**names, **more})
 
 
-class Host:
-    """Plans nothing. It knows what has died, and lets a template process start again."""
+class Host(ControllerLink):
+    """A controller and a host in one, which plans nothing. It knows what has died, and lets a template process start again."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[PoolNote] = []
         self.outages = Outages(self.tell)
         self.dead: Mapping[str, str] = {}  # what has died when the pool asks: part -> group
@@ -111,7 +113,8 @@ class Host:
             self.outages.update(self.dead)
             self.outages.answer()
 
-    async def ask(self, question: ControllerQuestion[Answered]) -> tuple[Answered, bytes]:
+    async def ask(self, question: ControllerQuestion[Answered], body: bytes = b"") -> tuple[Answered, bytes]:
+        del body
         assert isinstance(question, TemplateLost)
         return TemplateVerdict(again=True), b""  # type: ignore[return-value]  # the answer to this question
 
@@ -137,7 +140,7 @@ async def running(
     """The runner of session 3. Calls of its attempts go to a backend."""
     endpoint = Endpoint(url, "m", context_length=8192)
     async with addresses(taps, endpoint, secrets.token_hex(16), host.tell) as opened:
-        runner = Runner(pool_settings(suite, session=3, **settings), opened, host.outages, host, left)
+        runner = Runner(pool_settings(suite, session=3, **settings), opened, host.outages, host, host, left)
         try:
             yield runner
         finally:
