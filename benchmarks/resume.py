@@ -53,7 +53,7 @@ import sys
 from pathlib import Path
 from pytest_agentbench.runs.attempts import read_attempts
 from pytest_agentbench.runs.journal import read_index
-from pytest_agentbench.runs.resume import earlier_work
+from pytest_agentbench.runs.journal import earlier_work
 
 directory, session = Path(sys.argv[1]), int(sys.argv[2])
 work = earlier_work(read_index(directory), session, ("infra_error", "cancelled"))

@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -65,6 +65,22 @@ class JournalIndex:
     damaged: list[str] = field(default_factory=list)  # sentences on lines that are no records
     whole: int = 0  # bytes up to the end of the last line
     torn: int = 0  # bytes after it: a record that was being written when the session was killed
+
+
+@dataclass(frozen=True)
+class EarlierWork:
+    """The rollouts of a run that have a record, when a session or one of its pools begins."""
+
+    kept: Mapping[RolloutKey, str] = field(default_factory=dict)  # those that do not run again -> their status
+    again: frozenset[RolloutKey] = frozenset()  # those that are to run again
+    recorded: Mapping[RolloutKey, int] = field(default_factory=dict)  # all of them -> session of their last record
+
+
+def earlier_work(index: JournalIndex, session: int, rerun: Collection[str]) -> EarlierWork:
+    """Returns what is done of a run. Records of earlier sessions with one of the statuses `rerun` do not count in this session."""
+    entries = {key: entry for key, entry in index.entries.items() if entry.kind == "scenario"}
+    kept = {key: entry.status for key, entry in entries.items() if entry.session == session or entry.status not in rerun}
+    return EarlierWork(kept, frozenset(entries.keys() - kept.keys()), {key: entry.session for key, entry in entries.items()})
 
 
 def sealed(record: bytes) -> bytes:

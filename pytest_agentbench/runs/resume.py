@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Attempt, Json, RolloutKey
 from pytest_agentbench.runs.directory import LATEST, runs_called
-from pytest_agentbench.runs.journal import FILE, Entry, Journal, JournalIndex, record_line, rollout_of
+from pytest_agentbench.runs.journal import FILE, EarlierWork, Entry, Journal, earlier_work, record_line, rollout_of
 from pytest_agentbench.runs.sessions import FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session
 from pytest_agentbench.suites.hashes import ContentHashes, differences
@@ -29,22 +29,6 @@ class HashChange(NamedTuple):
     session: int  # that ran it
     old: str
     new: str
-
-
-@dataclass(frozen=True)
-class EarlierWork:
-    """The rollouts of a run that have a record, when a session or one of its pools begins."""
-
-    kept: Mapping[RolloutKey, str] = field(default_factory=dict)  # those that do not run again -> their status
-    again: frozenset[RolloutKey] = frozenset()  # those that are to run again
-    recorded: Mapping[RolloutKey, int] = field(default_factory=dict)  # all of them -> session of their last record
-
-
-def earlier_work(index: JournalIndex, session: int, rerun: Collection[str]) -> EarlierWork:
-    """Returns what is done of a run. Records of earlier sessions with one of the statuses `rerun` do not count in this session."""
-    entries = {key: entry for key, entry in index.entries.items() if entry.kind == "scenario"}
-    kept = {key: entry.status for key, entry in entries.items() if entry.session == session or entry.status not in rerun}
-    return EarlierWork(kept, frozenset(entries.keys() - kept.keys()), {key: entry.session for key, entry in entries.items()})
 
 
 def find_resumable(name: str, reports: Path) -> Path:

@@ -31,8 +31,8 @@ def percentile_t(
     """The mean of n values without limits, and its bootstrap-t interval (Efron and Tibshirani 1993, 12.5; clusters are drawn whole).
 
     Of the bootstraps this is the one that keeps its promise for skewed values and few scenarios (benchmarks/verdict-results.md); BCa and
-    plain percentiles are too narrow there. None where nothing bounds the mean: the values do not vary, or so few of them that resamples without
-    any of these, whose error is 0, reach into the interval.
+    plain percentiles are too narrow there. None where nothing bounds the mean: the values do not vary, or so few of them that resamples
+    without any of these, whose error is 0, reach into the interval.
     """
     import numpy as np
 

@@ -22,8 +22,7 @@ from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool_config import PoolSettings, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import GetRollout, PlanSelected, PoolAddress
 from pytest_agentbench.runs.attempts import AttemptLog, PoolDied
-from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.resume import earlier_work
+from pytest_agentbench.runs.journal import earlier_work, read_journal
 from pytest_agentbench.session.pool_connection import PoolConnection
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.recorder import Ledger

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout, RolloutKey
-from pytest_agentbench.runs.journal import Journal, record_line, rollout_of
-from pytest_agentbench.runs.resume import EarlierWork, find_resumable, take_up, with_earlier
+from pytest_agentbench.runs.journal import EarlierWork, Journal, record_line, rollout_of
+from pytest_agentbench.runs.resume import find_resumable, take_up, with_earlier
 from pytest_agentbench.runs.sessions import FILE, Session, append_session, folder_of, read_sessions
 from pytest_agentbench.suites.hashes import ContentHashes, PromptSource, digest, suite_identity
 from pytest_agentbench.suites.suite import DatasetInfo, PoolSuite, Scenario, Suite

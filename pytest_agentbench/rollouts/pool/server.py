@@ -44,10 +44,9 @@ from pytest_agentbench.rollouts.worker_protocol import (
     WorkerQuestion,
 )
 from pytest_agentbench.runs.attempts import EndRollout, RolloutRead, RunAlone, read_attempts
-from pytest_agentbench.runs.journal import read_index, rollout_of
+from pytest_agentbench.runs.journal import earlier_work, read_index, rollout_of
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.record_size import sized
-from pytest_agentbench.runs.resume import earlier_work
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.tap.protocol import TapPorts
 
