@@ -257,12 +257,14 @@ class Scheduler:
     async def _entered(self, turns: BlockSwitch, block: Block) -> str:
         """Returns why a block's rollouts cannot run. A block whose beginning was interrupted is entered again."""
         while True:
+            await self._until_there()
+            if self.broken:
+                return self.broken
             try:
                 return await turns.enter(block)
             except Interrupted:
                 if self.broken:
                     raise
-            await self.there.wait()
 
     def _turned(self, task: asyncio.Task[None]) -> None:
         self._turning = None
@@ -314,8 +316,12 @@ class Scheduler:
         self._fill()
 
     async def _attempts(self, key: RolloutKey) -> Rollout | None:
-        """Returns the record of the last attempt, which contains the earlier ones; None if the attempt was interrupted."""
+        """Returns the record of the last attempt, which contains the earlier ones; None if it was interrupted, or must not begin."""
         while True:
+            if not self.there.is_set():  # A part has gone away since this task was created, or since it was woken.
+                await self._until_there()
+                if self.is_given_up(key):
+                    return None
             try:
                 rollout, is_interrupted = await self._run(key), False
             except Interrupted as interruption:
@@ -323,17 +329,22 @@ class Scheduler:
             rollout = self._retries.numbered(rollout)
             if is_interrupted:
                 self._retries.keep(key, rollout.attempts[-1], interrupted=True)
-                await self.there.wait()
+                await self._until_there()
                 return rollout if self._is_over() else None
             pause = self._retries.pause_after(rollout)
             if pause is None:
                 return rollout
             if not self.broken:
                 await asyncio.sleep(pause)
-                await self.there.wait()
+                await self._until_there()
             if self._is_over():
                 return rollout
             self._retries.keep(key, rollout.attempts[-1], interrupted=False)
+
+    async def _until_there(self) -> None:
+        """Waits until no part of the session is away. `Event.wait` alone also ends if another part has gone away meanwhile."""
+        while not self.there.is_set():
+            await self.there.wait()
 
     def _is_over(self) -> bool:
         """Whether no rollout of the block that is under way is tried again: nothing runs any more, or its arm is gone."""

@@ -445,6 +445,47 @@ async def test_held_back() -> None:
     assert [1, 0] == [len(rollout.earlier_attempts) for rollout in floor.journal]
 
 
+async def test_a_hold_that_follows_at_once() -> None:
+    """If another part goes away just after a hold has ended, nothing begins in between, neither a first attempt nor another one."""
+    floor = Floor(concurrency=2)
+    floor.ends["a"] = [INTERRUPTED, "ok"]
+    floor.scheduler.plan(keys("abc"))
+    floor.scheduler.start()
+    await floor.until_begun(2)
+    floor.scheduler.hold("tap")
+    floor.go.set()
+    await settle()
+    for turns_of_the_loop in range(4):
+        floor.scheduler.hold("")
+        for _ in range(turns_of_the_loop):
+            await asyncio.sleep(0)
+        begun = floor.begun
+        floor.scheduler.hold("tap-2")
+        await settle()
+        assert begun == floor.begun
+
+    floor.scheduler.hold("")
+
+    assert [OK] * 3 == await floor.outcomes("abc")
+    assert ["a", "a", "b", "c"] == sorted(floor.begun)
+
+
+async def test_a_stop_after_a_hold_that_follows_at_once() -> None:
+    """A rollout whose start such a hold has prevented does not begin after a stop, whose reason its test gets."""
+    floor = Floor()
+    floor.go.set()
+    floor.scheduler.hold("tap")
+    floor.scheduler.plan(keys("a"))
+    floor.scheduler.start()
+    floor.scheduler.hold("")
+    floor.scheduler.hold("tap-2")
+    await settle()
+    floor.scheduler.stop("the tap is gone", "infra_error")
+
+    assert [Outcome("infra_error", "the tap is gone")] == await floor.outcomes("a")
+    assert "" == floor.begun
+
+
 async def test_held_back_for_ever() -> None:
     """When the part does not come back, those that are held back end with the attempts that they had."""
     floor = Floor(concurrency=1, retries=5)

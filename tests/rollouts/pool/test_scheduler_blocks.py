@@ -27,6 +27,7 @@ class Turns:
         self.own: dict[str, int] = {}  # arm -> rollouts in flight
         self.pauses = False  # each block's rollouts wait until they are told to end
         self.away: dict[str, str | Exception] = {}  # arm -> why it cannot run
+        self.holds_in_between = False  # whether a part goes away while a block is left
         self.open = asyncio.Event()  # blocks are entered from now on
         self.open.set()
         floor.scheduler.turns = self
@@ -53,6 +54,8 @@ class Turns:
     async def leave(self) -> None:
         assert 0 == self.floor.running
         self.story.append("end")
+        if self.holds_in_between:
+            self.floor.scheduler.hold("tap")
 
 
 def floor_with_turns(*, concurrency: int = 8, retries: int = 0) -> tuple[Floor, Turns]:
@@ -125,6 +128,29 @@ async def test_a_tap_that_dies_between_blocks() -> None:
 
     assert [OK] * 2 == await floor.outcomes("CD")
     assert ["high:CD", "high:CD"] == turns.story[:2]
+
+
+async def test_a_hold_between_two_blocks() -> None:
+    """If a part goes away while a block is left, the next one is not entered before the hold ends, and not at all after a stop."""
+    for is_stopped in (False, True):
+        floor, turns = floor_with_turns()
+        turns.holds_in_between = True
+        floor.go.set()
+        floor.scheduler.plan(keys("abCD"))
+        floor.scheduler.start()
+        assert [OK] * 2 == await floor.outcomes("ab")
+        await settle()
+        assert ["low:ab", "end"] == turns.story
+
+        if is_stopped:
+            floor.scheduler.stop("the tap is gone", "infra_error")
+            await floor.scheduler.drained()
+        turns.holds_in_between = False
+        floor.scheduler.hold("")
+
+        assert [Outcome("infra_error", "the tap is gone") if is_stopped else OK] * 2 == await floor.outcomes("CD")
+        await floor.scheduler.drained()
+        assert ["low:ab", "end", *([] if is_stopped else ["high:CD", "end"])] == turns.story
 
 
 async def test_an_arm_that_goes() -> None:
