@@ -29,7 +29,10 @@ DIED_AGAIN = f"{DIED}, again and again with no rollout that got through"
 
 
 class Owner(Protocol):
-    """What the parts need of the controller. All methods are called in threads."""
+    """What the parts need of the controller. All methods may be called from any thread.
+
+    `fail`, `lost` and `processes` can be called while the lock of the parts is held, so they must not wait for another thread.
+    """
 
     def heard(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
         """Takes a message of the pool that is not about parts, and answers a question."""
@@ -56,19 +59,22 @@ class Owner(Protocol):
 class SessionParts:
     """The processes of one session's pool and taps. Each is started again on the same port when it dies.
 
-    1. `start` starts the taps and the pool. From then on tests can connect to the pool on `port`.
+    1. `start` starts the taps and the pool. Tests may connect to `port` before that: the pool answers them when it serves.
     2. `begin` is called when the backend answers: the pool runs rollouts, and the taps are watched.
     3. `end` is called when the session ends: nothing is started again. `stop` then returns the processes that are to be stopped.
 
-    Deaths. While a part is away, the pool begins no attempt. This also goes for parts that others watch, which `away` reports: processes
-    of the backend, and templates. `deaths` decides whether a part is started again, which rollouts run alone from then on, and which one
-    is to blame; those decisions and the state of all attempts are in `log`. A new pool reads them there, so nothing is handed over.
+    Deaths. While a part is away, the pool begins no attempt. This also applies to parts that others watch: the owner reports processes of
+    the backend with `away`, and the pool reports its templates. `deaths` decides whether a part is started again, which rollouts run
+    alone from then on, and which one is to blame. What it decides about rollouts is in `log`, with the state of all attempts, and a new
+    pool reads it there. The controller sends a new pool only what is about the session's parts: which are away, where backend and taps
+    are, and whether nothing can run any more.
 
-    If no pool can be started, or `fail` was called before there is one, the listening socket is closed (`abandon`), so that tests are
+    If a part dies too often, the owner fails. After `fail`, the present pool tells tests why nothing runs. If the first pool does not
+    serve, or a pool cannot be started, or none is alive after `fail`, the listening socket is closed (`abandon`), so that tests are
     refused instead of waiting.
 
-    Invariants: at most one pool is alive, `send` reaches that one, and `_changed` guards every attribute that changes. Methods may be
-    called from any thread. The owner is called without that lock held, except in `_pool_died`.
+    Invariants: at most one pool is alive, and `send` reaches that one. `_changed` is held whenever an attribute is changed. Methods may be
+    called from any thread. Methods of the owner that may wait for other threads are called without that lock (see `Owner`).
     """
 
     def __init__(self, logs: Path, pool_settings: PoolSettings, taps: int, budgets: Budgets, log: AttemptLog, owner: Owner) -> None:
@@ -96,15 +102,16 @@ class SessionParts:
 
     def start(self) -> None:
         """Raises BackendError when a tap does not serve; tests can ask the pool before that."""
-        self._taps = TapProcesses(self._tap_count, self._budgets, self._logs)
-        self.children.update(self._taps.children)
+        taps = TapProcesses(self._tap_count, self._budgets, self._logs)
         with self._changed:
+            self._taps = taps
+            self.children.update(taps.children)
             try:
                 self._start_pool()
             except Exception as error:
                 self.break_down(error)
                 raise
-        self._taps.ready()
+        taps.ready()
 
     def begin(self, endpoint: Endpoint, unbuilt: Mapping[str, str]) -> None:
         """The backend answers: rollouts run from now on. `unbuilt` are images of tasks that there are not, and why."""
@@ -155,6 +162,8 @@ class SessionParts:
         """Nothing is started again from now on."""
         with self._changed:
             self._over = True
+            if self._taps is not None:
+                self._taps.end()
             self._changed.notify_all()
 
     def abandon(self, reason: str) -> None:
@@ -165,7 +174,8 @@ class SessionParts:
         self._owner.lost(reason)
 
     def break_down(self, error: BaseException) -> None:
-        """A thread of the session cannot start, or has failed: whoever waits for it is refused instead."""
+        """A thread of the session cannot start, or has failed: whoever waits for it is refused instead, and nothing is started again."""
+        self.end()
         reason = f"agentbench cannot run rollouts: {error if isinstance(error, BackendError) else cause(error)}"
         try:
             self._owner.lost(reason)
@@ -250,17 +260,23 @@ class SessionParts:
         self._changed.notify_all()
 
     def _pool_died(self, pool: PoolProcess, has_served: bool) -> None:
-        with self._changed:
-            if self._over:
-                self._owner.lost("")
-            elif self._failed is not None or not (has_served or self.deaths.counts["pool"]):
-                self.abandon(f"the pool is gone: {pool.obituary(DIED)}")
-            else:
-                try:
-                    self._owner.paused()
+        try:
+            if self._is_replaced(has_served):
+                self._owner.paused()  # Without the lock: this may take as long as an arm takes to load, and the session may end meanwhile.
+            with self._changed:
+                if self._over:
+                    self._owner.lost("")
+                elif self._is_replaced(has_served):
                     self._replace(pool)
-                except Exception as error:
-                    self.break_down(error)
+                else:
+                    self.abandon(f"the pool is gone: {pool.obituary(DIED)}")
+        except Exception as error:
+            self.break_down(error)
+
+    def _is_replaced(self, has_served: bool) -> bool:
+        """Returns whether another pool is started after one that has died. If the first one never served, the next one would not either."""
+        with self._changed:
+            return not self._over and self._failed is None and (has_served or self.deaths.counts["pool"] > 0)
 
     def _replace(self, pool: PoolProcess) -> None:
         """Starts another pool, which reads what this one has told and what follows from its death."""
@@ -297,18 +313,23 @@ class SessionParts:
                 return
             child.close_pipes()
             if not self.away(name, {name}):
-                self._owner.fail(f"the tap is gone: {child.obituary(DIED_AGAIN)}")
+                self._lose_tap(child.obituary(DIED_AGAIN))
                 return
             try:
                 if not self._taps.start_again(name):
                     return
-            except BackendError as error:
-                self._owner.fail(f"the tap is gone: {error}")
+            except Exception as error:
+                self._lose_tap(str(error) if isinstance(error, BackendError) else cause(error))
                 return
             with self._changed:
                 self.children[name] = self._taps.children[name]
                 self.send(protocol.TapsRestarted(self._taps.facts))
                 self.away(name, ())
+
+    def _lose_tap(self, why: str) -> None:
+        """Fails because a tap is not started again, unless that is because the session ends."""
+        if not self._over:
+            self._owner.fail(f"the tap is gone: {why}")
 
     def _hear(self, pool: PoolProcess, message: protocol.ToController, body: bytes) -> None:
         if isinstance(message, PoolEntry):
@@ -331,7 +352,11 @@ class SessionParts:
 
     def _look(self, pool: PoolProcess) -> None:
         """Answers when everything that has died or does not answer is known."""
-        self._owner.look()
+        try:
+            self._owner.look()
+        except Exception as error:
+            self.break_down(error)
+            return
         with self._changed:
             self._changed.wait_for(self._is_settled, NOTICE)
             pool.send(protocol.Looked())
@@ -347,5 +372,7 @@ class SessionParts:
         """Takes down that a rollout is in the journal, with so many LLM calls."""
         self.log.recorded(key, calls)
         if kind == "scenario":
-            others = (name for name, group in self._templates.items() if group != key.group)
-            self.deaths.ended(key, {*self._owner.unused(key), *others})
+            unused = self._owner.unused(key)
+            with self._changed:
+                others = (name for name, group in self._templates.items() if group != key.group)
+                self.deaths.ended(key, {*unused, *others})

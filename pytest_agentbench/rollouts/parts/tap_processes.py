@@ -13,7 +13,10 @@ from pytest_agentbench.tap.protocol import Budgets, TapConfig, TapListening, Tap
 
 
 class TapProcesses:
-    """Started at once."""
+    """The tap processes of one session. They are started at once, and `ready` waits until they serve.
+
+    The port for agents is reserved until `stop`, so each tap that is started later listens there again. Control ports change.
+    """
 
     def __init__(self, processes: int, budgets: Budgets, logs: Path) -> None:
         self._reserved = shared_port()
@@ -23,7 +26,7 @@ class TapProcesses:
         self.children = {name: self._start(name) for name in _names(processes)}
         self._ports: dict[str, TapListening] = {}
         self._starting = threading.Lock()
-        self._stopped = False
+        self._ended = False
 
     def ready(self) -> None:
         """Waits until all of them serve; raises BackendError when one does not."""
@@ -40,7 +43,7 @@ class TapProcesses:
 
         def start() -> Child | None:
             with self._starting:
-                if self._stopped:
+                if self._ended:
                     return None
                 child = self.children[name] = self._start(name)
                 return child
@@ -50,10 +53,14 @@ class TapProcesses:
         self._ports[name] = facts
         return True
 
-    def stop(self) -> list[Child]:
-        """None is started any more; those that are to be stopped."""
+    def end(self) -> None:
+        """No tap is started any more."""
         with self._starting:
-            self._stopped = True
+            self._ended = True
+
+    def stop(self) -> list[Child]:
+        """Ends, lets the port go, and returns the processes that are to be stopped."""
+        self.end()
         self._reserved.close()
         return [*self.children.values()]
 
