@@ -66,6 +66,7 @@ def test_tests_connect_before_the_backend_answers(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError):
             running.test.receive(GetRollout(A))
         running.test.close()
+        running.test.plan(A, B)  # as another test process does it
         running.test.send(GetRollout(A))
         running.begin(url)
 
@@ -144,9 +145,9 @@ def test_no_attempt_begins_while_a_part_is_away(tmp_path: Path) -> None:
         assert running.parts.away("backend", {"engine"})
         assert running.parts.away("other", {"disk"})
         running.test.plan(A)
+        running.parts.away("other", ())
         running.kill("pool")
         running.test.ask(GetScenario(A))
-        running.parts.away("other", ())
         time.sleep(0.3)  # an attempt that does not wait begins in this time
         released = time.monotonic_ns()
         running.parts.away("backend", ())
@@ -291,6 +292,7 @@ def test_a_pool_that_does_not_serve(tmp_path: Path) -> None:
         assert refuses(running)
         assert loss.startswith("the pool is gone: `python -m pytest_agentbench.rollouts.pool` died in the middle of the run (exit code 1)")
         assert "FileNotFoundError" in loss
+        assert ({}, []) == (running.parts.deaths.counts, running.owner.failures)
 
 
 def test_a_pool_that_cannot_be_started_again(tmp_path: Path) -> None:
