@@ -9,8 +9,7 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.exports.files import dig, member, members
-from pytest_agentbench.lib.config import read_text
-from pytest_agentbench.lib.json_file import json_in, read_json_file
+from pytest_agentbench.lib.json_file import json_in, read_json_file, read_text
 from pytest_agentbench.records import SHARE, Json, Rollout, Score, ToolCall
 
 SCORE = "toolorchestra_correct"

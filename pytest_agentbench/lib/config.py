@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.json_file import read_text
 from pytest_agentbench.lib.login_url import LoginUrl
 
 if TYPE_CHECKING:
@@ -68,16 +69,6 @@ def _refuse_repeated_keys(tree: yaml.Node | None, where: str) -> None:
                     line, earlier = key.start_mark.line + 1, other.start_mark.line + 1
                     raise ConfigError(f"{where}:{line}: the key {key.value!r} is there twice, first in line {earlier}; keep one of them")
             nodes += [part for pair in node.value for part in pair]
-
-
-def read_text(file: Path) -> str:
-    """The text of a UTF-8 file; raises ConfigError when it is missing, unreadable or not UTF-8."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not UTF-8: byte {error.start} is {error.object[error.start]:#04x}; save it as UTF-8") from error
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror or error}") from error
 
 
 def base_url(text: str) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import read_text
 
 Pairs = Callable[[list[tuple[str, Any]]], Any]
 
@@ -37,6 +36,16 @@ def bounded_text(file: Path, most: int = MOST_SIZE) -> str:
     if size > most:
         raise ConfigError(f"{file}: has {size:,} bytes, and at most {most:,} are read")
     return read_text(file)
+
+
+def read_text(file: Path) -> str:
+    """The text of a UTF-8 file; raises ConfigError when it is missing, unreadable or not UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8: byte {error.start} is {error.object[error.start]:#04x}; save it as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from error
 
 
 def json_in(file: Path, text: str, line: int | None = None, pairs: Pairs | None = None) -> Any:

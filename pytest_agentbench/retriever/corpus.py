@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import read_text
-from pytest_agentbench.lib.json_file import json_in, read_json_file
+from pytest_agentbench.lib.json_file import json_in, read_json_file, read_text
 from pytest_agentbench.records import Json
 
 TEXTS = ("content", "contents")  # keys, the first of which that is there counts

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import Spec, load_yaml, override, parse_yaml, read_text, validate
+from pytest_agentbench.lib.config import Spec, load_yaml, override, parse_yaml, validate
+from pytest_agentbench.lib.json_file import read_text
 
 
 class Wheel(Spec):

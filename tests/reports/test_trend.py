@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
-from importlib import resources
 from pathlib import Path
 
 import fastjsonschema
@@ -16,6 +15,7 @@ from pytest_agentbench.gate.baselines import write_baseline
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.reports.comparison_phrases import regression, regression_state
 from pytest_agentbench.reports.trend import html
+from pytest_agentbench.schemas import schema
 from tests.gate.test_trend import history, night
 
 HOSTILE = '<script src="https://evil/x.js"></script>&"\u202e'
@@ -89,8 +89,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert line.endswith(regression(group, series, found))
     assert ["n1", "n0"] == [word.strip(",") for word in line.split() if re.fullmatch(r"n\d,?", word)]
     assert [f"wrote {folder}/new/page/trend.html", f"wrote {folder}/new/page/trend.json"] == lines[-2:]
-    schema = json.loads(resources.files("pytest_agentbench.runs").joinpath("schemas", "trend.json").read_text(encoding="utf-8"))
-    fastjsonschema.compile(schema)(json.loads((folder / "new/page/trend.json").read_text(encoding="utf-8")))
+    fastjsonschema.compile(schema("trend"))(json.loads((folder / "new/page/trend.json").read_text(encoding="utf-8")))
 
 
 def test_a_second_time(folder: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator, model_validator
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.config import read_text, validate
+from pytest_agentbench.lib.config import validate
+from pytest_agentbench.lib.json_file import read_text
 
 #: The newest schema whose keys are those of these tables.
 NEWEST_SCHEMA = "1.4"
