@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.plots import FOLDER
 from pytest_agentbench.reports import comment, markdown, page
-from pytest_agentbench.reports.page.intervals import intervals
+from pytest_agentbench.reports.page.pictures import intervals
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import FILE, read_run
 from tests.project import PLACE, ROOT

@@ -43,7 +43,7 @@ ADDED = {
         "backends/fresh.py",
         """
 from typing import Literal
-from pytest_agentbench.backends.common_spec import BackendSpec
+from pytest_agentbench.backends.spec import BackendSpec
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
 
 class FreshSpec(BackendSpec):

@@ -22,7 +22,18 @@ def test_an_engine_that_does_not_start(tmp_path: Path, workers: str) -> None:
     fails.chmod(0o755)
     path = os.pathsep.join((str(tmp_path), os.environ["PATH"]))
     environment = {**os.environ, "PATH": path, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "slow", "-n", workers, "tests/sandbox/test_limits.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "slow",
+        "-n",
+        workers,
+        "tests/sandbox/test_containers_limits.py",
+    ]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
     told = [line for line in done.stdout.splitlines() if line.startswith("NOT TESTED")]

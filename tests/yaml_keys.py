@@ -16,8 +16,8 @@ from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluat
 from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.tool_calling import ToolCalling
 from pytest_agentbench.agents.whole_answer import TruncationRetry
-from pytest_agentbench.backends.common_spec import BackendKeys
 from pytest_agentbench.backends.embedded import EmbeddedSpec
+from pytest_agentbench.backends.spec import BackendKeys
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.backends.stack.spec import ContainerSpec, ReadySpec, ServiceSpec
 from pytest_agentbench.backends.url import UrlSpec

@@ -1,21 +1,89 @@
-"""From the settings in a suite.yaml to an agent."""
+"""From the settings in a suite.yaml to an agent, which may be a function of the user's, and to its sampling parameters."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.agents import AGENTS, Agent, load_agent
-from pytest_agentbench.agents.callable import FunctionAgent, function_agent
-from pytest_agentbench.agents.sampling_parameters import sampling_of
-from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.import_path import check_takes, is_import_path, options_of
-from pytest_agentbench.records import SAMPLING, Json
-from pytest_agentbench.sandbox.code_place import CodePlace
+from pytest_agentbench.errors import AgentError, ConfigError
+from pytest_agentbench.lib.cut_marks import beginning
+from pytest_agentbench.lib.import_path import check_takes, is_import_path, options_of, with_options
+from pytest_agentbench.lib.options import MOST, ValueKind, number, whole
+from pytest_agentbench.lib.threads import in_thread, is_async
+from pytest_agentbench.llm.client import LLM
+from pytest_agentbench.records import SAMPLING, Answer, Json
+from pytest_agentbench.sandbox.sandbox import CodePlace
+from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.suites.task import Task
+from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
+
+PARAMETERS: Mapping[str, ValueKind] = {
+    "temperature": number(0),
+    "top_p": number(0, 1),
+    "max_tokens": whole(1),
+    "seed": whole(-MOST - 1)._replace(words="a whole number"),
+    "model": ValueKind(lambda value: isinstance(value, str) and value != "", "the name of a model"),
+}
+
+
+def sampling_of(settings: Json) -> Json:
+    """The sampling parameters among an agent's settings; raises ConfigError for one of the wrong type or out of range."""
+    parameters = {name: settings[name] for name in SAMPLING if name in settings}
+    for name, value in parameters.items():
+        if not PARAMETERS[name].allows(value):
+            raise ConfigError(f"agent: {name} should be {PARAMETERS[name].words}, not {value!r}")
+    return parameters
+
+
+#: What a function may ask for, by the names of its parameters.
+GIVEN = ("scenario", "tools", "llm", "client")
+
+
+@dataclass(frozen=True)
+class FunctionAgent:
+    """A function, async or blocking, with its options given."""
+
+    function: Callable[..., object]
+    parameters: tuple[str, ...]  # among GIVEN
+    options: Json = field(default_factory=dict)  # defaults included
+
+    async def run(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
+        arguments = {"scenario": scenario, "tools": tools if is_async(self.function) else BlockingToolbox(tools), "llm": llm}
+        if "client" not in self.parameters:
+            return await self._answer(arguments)
+        if is_async(self.function):
+            async with llm.openai() as client:
+                return await self._answer({**arguments, "client": client})
+        with llm.openai_sync() as blocking_client:
+            return await self._answer({**arguments, "client": blocking_client})
+
+    async def _answer(self, arguments: Mapping[str, object]) -> Answer:
+        call = functools.partial(self.function, **{name: arguments[name] for name in self.parameters}, **self.options)
+        answer: Any = await (call() if is_async(self.function) else in_thread(call))  # type: ignore[misc]  # an async one's is awaitable
+        if answer is None or isinstance(answer, str):
+            return Answer(answer or "")
+        if isinstance(answer, Answer):
+            return answer
+        raise AgentError(f"the agent returned {beginning(str(answer), 80)!r} ({type(answer).__name__}), not an Answer, a text or None")
+
+
+def function_agent(kind: str, function: Callable[..., object], options: Json) -> FunctionAgent:
+    """The agent that a function is; raises ConfigError for a parameter that nobody knows, and for an option that is missing."""
+    with_options("agent", kind, function, options)
+    defaults = {name: value for name, value in options_of(function).items() if value is not inspect.Parameter.empty}
+    parameters = [each for each in inspect.signature(function).parameters.values() if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    for each in parameters:
+        if each.name not in GIVEN or each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            known = f"known: {', '.join(GIVEN)}; its options are keyword-only, behind a `*`"
+            raise ConfigError(f"agent: {kind!r} has a parameter that nobody fills: {each}; {known}")
+    return FunctionAgent(function, tuple(each.name for each in parameters), {**defaults, **options})
+
 
 #: What the method `run` of an agent takes.
 TAKEN = ("scenario", "llm", "tools")

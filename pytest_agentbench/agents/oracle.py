@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_agentbench.agents.shell import Shell
+from pytest_agentbench.agents.terminal import Shell
 from pytest_agentbench.errors import AgentError
 from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.llm.client import LLM

@@ -1,22 +1,95 @@
-"""The agent that works in a sandbox by bash commands, until it says that it is done or has used up its iterations."""
+"""The agent that works in a sandbox by bash commands until it says that it is done, and the shell that agents use there."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from pytest_agentbench.agents.factory import A_PROMPT
-from pytest_agentbench.agents.fenced import DONE, read_speech
-from pytest_agentbench.agents.shell import BASH, Shell
+from pytest_agentbench.agents.react import spoken
 from pytest_agentbench.agents.whole_answer import ask
-from pytest_agentbench.errors import AgentError, LimitReached
+from pytest_agentbench.errors import AgentError, ConfigError, LimitReached
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.llm.client import LLM, RequestedCall
-from pytest_agentbench.records import Answer, Json
-from pytest_agentbench.sandbox.sandbox import CommandResult
+from pytest_agentbench.records import Answer, Json, ToolCall
+from pytest_agentbench.sandbox.sandbox import CommandResult, Sandbox
 from pytest_agentbench.suites.suite import Scenario, Tool
+from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tools.toolbox import Toolbox
+
+BASH = "bash"  # what the calls are called
+A_DAY = 86400.0  # seconds: a rollout has a limit of its own
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Of one rollout."""
+
+    task: Task
+    sandbox: Sandbox
+    tools: Toolbox
+
+    @classmethod
+    def of(cls, scenario: Scenario, tools: Toolbox) -> Shell:
+        """Raises ConfigError for a scenario that is no task."""
+        if scenario.task is None or tools.sandbox is None:
+            raise ConfigError(f"scenario {scenario.id!r} is no task, so there is no sandbox to work in")
+        return cls(scenario.task, tools.sandbox, tools)
+
+    async def run(self, command: str, turn: int, *, seconds: float = A_DAY, env: Mapping[str, str] | None = None) -> CommandResult:
+        """Runs a command as the agent's user, each in a new shell; recorded also where the agent's time is over in the middle of it."""
+        started = time.monotonic_ns()
+        try:
+            return await self.sandbox.exec(command, seconds=seconds, user=self.task.agent_user, workdir=self.task.workdir, env=env)
+        finally:
+            ended = time.monotonic_ns()
+            self.record(ToolCall(BASH, {"command": command}, turn, started_ns=started, ended_ns=ended))
+
+    def record(self, call: ToolCall) -> None:
+        self.tools.add(dataclasses.replace(call, user_turn=self.tools.user_turn))
+
+
+DONE = "TASK_COMPLETE"
+
+#: A fence of as many backticks as its opening one ends a block, so that a longer one may hold a shorter one.
+_OPENING = re.compile(r"^[ \t]*(?P<fence>`{3,})[ \t]*(?:bash|sh|shell)[ \t]*\r?\n", re.MULTILINE | re.IGNORECASE)
+_CLOSING = re.compile(r"^[ \t]*(?P<fence>`{3,})[ \t]*\r?$", re.MULTILINE)
+_DONE = re.compile(rf"^[ \t>*`]*{DONE}[ \t*`.]*\r?$", re.MULTILINE)
+
+
+class FencedAnswer(NamedTuple):
+    """What an answer wants: commands to run, or to be done. With neither it wants nothing that could be done."""
+
+    commands: tuple[str, ...]
+    done: bool
+
+
+def read_speech(text: str) -> FencedAnswer:
+    """Blocks of thoughts are not looked at, and who has a command to run is not done yet."""
+    text = spoken(text)
+    commands = tuple(block.strip("\r\n") for block in _blocks(text) if block.strip())
+    return FencedAnswer(commands, not commands and bool(_DONE.search(text)))
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Yields the text of each closed block. A fence without a closing one is searched for once, so many of them cost little."""
+    place, unclosed = 0, set[str]()
+    while opening := _OPENING.search(text, place):
+        place, fence = opening.end(), opening["fence"]
+        closing = None
+        if fence not in unclosed:
+            closing = next((each for each in _CLOSING.finditer(text, place) if each["fence"] == fence), None)
+        if closing is None:
+            unclosed.add(fence)
+        else:
+            yield text[place : closing.start()]
+            place = closing.end()
+
 
 SYSTEM_PROMPT = """\
 You solve a task in a Linux sandbox, by commands for bash. You are alone with it: nobody answers questions, and nobody else does anything.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from pytest_agentbench.backends.backend import Backend, Tell
-from pytest_agentbench.backends.doctor.stack import lacking
+from pytest_agentbench.backends.doctor.host import lacking
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target

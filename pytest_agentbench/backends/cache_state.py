@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
-from pytest_agentbench.backends.proof.api import Api, ApiAnswer
+from pytest_agentbench.backends.api import Api, ApiAnswer
 from pytest_agentbench.backends.telemetry.engine_stats import COUNTERS, SERVERS, CacheHits
-from pytest_agentbench.backends.telemetry.prometheus_page import Page
-from pytest_agentbench.backends.telemetry.sampler import SampledTarget, Sources, Target
+from pytest_agentbench.backends.telemetry.sampler import Page, SampledTarget, Sources, Target
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.tap.routing_hints import root

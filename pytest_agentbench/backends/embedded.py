@@ -12,11 +12,10 @@ from typing import Literal
 from pydantic import Field
 
 from pytest_agentbench.backends.backend import Backend, Tell
-from pytest_agentbench.backends.common_spec import BackendSpec, SessionTerms
-from pytest_agentbench.backends.doctor.check import Check, ok
-from pytest_agentbench.backends.doctor.machine import port_checks
+from pytest_agentbench.backends.doctor.check import Check, ok, port_checks
 from pytest_agentbench.backends.machine.ports import shared_port
-from pytest_agentbench.backends.proof.ready import listed_models
+from pytest_agentbench.backends.ready import listed_models
+from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.engine import POLICIES
 from pytest_agentbench.engine.config import EngineSettings

@@ -1,17 +1,105 @@
-"""What a backend YAML may say, and where backends are found by name."""
+"""What a backend YAML may say, whatever its kind, and where backends are found by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.backends.common_spec import BackendSpec
+from pydantic import Field, FiniteFloat
+
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml, override, validate
 from pytest_agentbench.lib.import_path import load_object
 from pytest_agentbench.lib.login_url import LoginUrl
 from pytest_agentbench.lib.shipped import shipped
+from pytest_agentbench.metrics.prices import Prices
+from pytest_agentbench.records import Endpoint, Json
+from pytest_agentbench.suites.roles import ModelSpec, RoleSpecs, written
+
+if TYPE_CHECKING:
+    from pytest_agentbench.backends.backend import Backend
+    from pytest_agentbench.backends.doctor.check import Check
+
+
+@dataclass(frozen=True)
+class SessionTerms:
+    """What a session asks of its backend besides what the YAML says."""
+
+    keep: float | None = None  # seconds that it is left running after the session; None: it ends with it
+    gpu_wait: float = 0.0  # seconds to wait for GPUs that others have
+    warm_up: int = 0  # requests before anything is measured, where the YAML does not say how many
+    patience: float | None = None  # seconds that a server which nobody watches may be away; None: the usual ones
+
+
+class BackendKeys(ModelSpec):
+    """Keys that every kind of backend has."""
+
+    name: str = Field(description="Reports call the backend by this name. The default is the name of the file without `.yaml`.")
+    model: str | None = Field(
+        default=None,
+        description="The model name in requests, which the backend has to list. The default is the first model that it lists.",
+    )
+    thresholds: dict[str, dict[str, FiniteFloat]] = Field(
+        default={}, description="Suite -> [thresholds](backends.md#thresholds-per-backend) that replace those of the suite on this backend."
+    )
+    note: str = Field(default="", description="A sentence that stands in every report of a run on this backend.")
+    prices: Prices | None = Field(default=None, description="[What tokens cost](backends.md#prices). Without it, no costs are reported.")
+    roles: RoleSpecs = Field(
+        default={}, description="Name -> [role](roles.md#roles-of-a-backend). These go before the roles that suites name."
+    )
+    kind: str = Field(description="The kind of backend.")
+
+    @property
+    def beside(self) -> Json:
+        """The fields of an Endpoint about roles, prices and the model."""
+        return {
+            "roles": written(self.roles),
+            "prices": self.prices.model_dump(exclude_none=True) if self.prices else None,
+            "request_fields": self.request_fields or {},
+            "context_length": context_length_of(self.model_dump()),
+        }
+
+    @property
+    def who_plays(self) -> Json:
+        """What of the roles decides how rollouts go: where they are, and which models."""
+        kept = {name: role.model_dump(exclude={"prices", "limits"}, exclude_none=True) for name, role in self.roles.items()}
+        return {"roles": kept} if kept else {}
+
+
+def context_length_of(keys: Json) -> int | None:
+    """Returns the context length that a backend's YAML declares, as a key of its own or as a setting of its engine."""
+    declared = (place.get(name) for place in (keys, keys.get("settings", {})) for name in ("context_length", "max_model_len"))
+    return next((int(each) for each in declared if each is not None), None)
+
+
+class BackendSpec(BackendKeys):
+    """A backend's YAML, and what its kind says of itself: how it is made, and what it needs."""
+
+    @abstractmethod
+    def make(self, terms: SessionTerms) -> Backend:
+        """The backend, which nobody has started."""
+
+    @classmethod
+    def completed(cls, data: Json, file: Path) -> Json:
+        """The keys of a YAML, with what it only names: files beside it, for example."""
+        del file
+        return data
+
+    def refuse_mistakes(self) -> None:
+        """Raises ConfigError for what is wrong with all keys together, whatever the machine."""
+
+    def checks(self, *, reach: bool) -> Iterable[Check]:
+        """What it needs of this machine, in the order in which a boot would find out. Without `reach` no other machine is asked."""
+        del reach
+        return ()
+
+    def standing(self) -> Endpoint | None:
+        """Where it answers without being booted; None where it has to be. Raises ConfigError when its key is not there."""
+        return None
+
 
 #: What a YAML may say is its `kind`: keys and all else that a kind says of itself.
 KINDS: Mapping[str, str] = {

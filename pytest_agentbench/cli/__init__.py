@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO, cast
 
+from pytest_agentbench.cli.output import Pipe, ReaderGone, abandon
 from pytest_agentbench.cli.parser import Parser
-from pytest_agentbench.cli.pipes import Pipe, ReaderGone, abandon
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.foreign import ForeignOutput
 from pytest_agentbench.lib.import_path import load_object

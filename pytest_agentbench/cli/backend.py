@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pytest_agentbench.cli.plain import draw
+from pytest_agentbench.cli.output import draw
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def run_down(options: argparse.Namespace) -> None:
 
 def run_check(options: argparse.Namespace) -> None:
     """Each rung as it holds; the first that does not ends it with status 1."""
-    from pytest_agentbench.backends.proof.probe import probe
-    from pytest_agentbench.backends.proof.ready import ProofSequence
+    from pytest_agentbench.backends.api import probe
+    from pytest_agentbench.backends.ready import ProofSequence
     from pytest_agentbench.records import SAMPLING
     from pytest_agentbench.suites.agent_config import AgentConfig
 
@@ -172,7 +172,7 @@ def _read_agent(file: Path) -> AgentConfig:
 
 def run_reap(_options: argparse.Namespace) -> None:
     from pytest_agentbench.backends.stack import registry
-    from pytest_agentbench.sandbox.leftovers import reap
+    from pytest_agentbench.sandbox.containers import reap
 
     ended = registry.reap()
     for home, what in ended:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_agentbench.cli.plain import print_document, print_markdown
+from pytest_agentbench.cli.output import print_document, print_markdown
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
 def _read(options: argparse.Namespace) -> RunComparison:
     """The runs, the reference first; raises ConfigError where there are not two."""
-    from pytest_agentbench.cli.run_names import runs_of
+    from pytest_agentbench.cli.parser import runs_of
     from pytest_agentbench.gate.run_comparison import RunComparison, distinct
     from pytest_agentbench.gate.run_pair import read
     from pytest_agentbench.runs.directory import name_of

@@ -54,7 +54,7 @@ def run_gate(options: argparse.Namespace) -> int:
     """The lines that the session printed of its gate; returns the exit status that it would have had for them."""
     from dataclasses import replace
 
-    from pytest_agentbench.cli.plain import print_document
+    from pytest_agentbench.cli.output import print_document
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.reports.sections.gate import document_of
     from pytest_agentbench.runs.run_file import find_run, read_run

@@ -1,10 +1,13 @@
-"""How the command line of `agentbench` is read: a mistake in it has the exit status that pytest gives to a wrong option."""
+"""How the command line of `agentbench` is read. A mistake has the exit status that pytest gives to a wrong option.
+
+Words that name runs are read here, too.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -64,3 +67,14 @@ def option(read: Callable[[str], T], *, whole: bool = False) -> Callable[[str], 
             raise argparse.ArgumentTypeError(f"{text!r}: {error}" if whole else f"{text!r} should be {error}") from error
 
     return value
+
+
+def runs_of(name: str, reports: Path) -> Iterator[Path]:
+    """The run of a name, or all finished runs of a directory that is none itself, the oldest first; raises ConfigError."""
+    from pytest_agentbench.runs.run_file import FILE, find_run
+
+    inside: Sequence[Path] = sorted(file.parent for file in Path(name).glob(f"*/{FILE}") if not file.parent.is_symlink())
+    if inside and not (Path(name) / FILE).exists():
+        yield from inside
+    else:
+        yield find_run(name, reports)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.cli.export import in_run, written
-from pytest_agentbench.cli.run_names import runs_of
+from pytest_agentbench.cli.parser import runs_of
 from pytest_agentbench.plots import FOLDER, FORMATS, draw, left_out
 
 
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 
 def run_plot(options: argparse.Namespace) -> None:
     """Each file that was written, and what is in none of them."""
-    from pytest_agentbench.exports.chosen_runs import ChosenRuns
+    from pytest_agentbench.exports.exported_runs import ChosenRuns
     from pytest_agentbench.reports import markdown
 
     chosen = ChosenRuns([directory for name in options.names for directory in runs_of(name, options.reports)])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pytest_agentbench.agents.factory import brings_code, make_agent, needs_roles, retriever_of
-from pytest_agentbench.backends.proof.api import Api
+from pytest_agentbench.backends.api import Api
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.login_url import without_logins
@@ -24,7 +24,7 @@ from pytest_agentbench.session.roles import player_of, why_unplayed
 from pytest_agentbench.suites.folder import load_suite, suite_file
 
 if TYPE_CHECKING:
-    from pytest_agentbench.backends.common_spec import BackendSpec
+    from pytest_agentbench.backends.spec import BackendSpec
     from pytest_agentbench.suites.suite import Suite
 
 PATIENCE = 3.0  # seconds for a retriever to answer

@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 def run_rescore(options: argparse.Namespace) -> None:
     """One line for each score: its mean in the old run and in the new one, and how many rollouts have another value."""
-    from pytest_agentbench.cli.plain import print_document
+    from pytest_agentbench.cli.output import print_document
     from pytest_agentbench.lib.threads import run_apart
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.sections.gate import document_of
@@ -67,7 +67,7 @@ def run_rescore(options: argparse.Namespace) -> None:
 
 
 def _tell_changes(groups: Mapping[str, RescoredSuite], new: Run) -> None:
-    from pytest_agentbench.cli.plain import mean_text
+    from pytest_agentbench.cli.output import mean_text
     from pytest_agentbench.lib.foreign import one_line
     from pytest_agentbench.rollouts.rescore import changes
 

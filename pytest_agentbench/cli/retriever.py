@@ -57,7 +57,7 @@ def _build_elsewhere(python: str, arguments: list[str]) -> None:
 def run_serve(options: argparse.Namespace) -> None:
     """Serves until Ctrl-C and prints the address and the log; raises BackendError if the service ends by itself."""
     from pytest_agentbench.backends.machine.environments import OWN, package_path, resolve_python
-    from pytest_agentbench.cli.termination import tidy_termination
+    from pytest_agentbench.cli.sessions import tidy_termination
     from pytest_agentbench.errors import BackendError
     from pytest_agentbench.lib.messages import Listening
     from pytest_agentbench.lib.process import Child

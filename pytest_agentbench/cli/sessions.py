@@ -1,15 +1,27 @@
-"""pytest sessions that a command runs, one after the other."""
+"""pytest sessions that a command runs, one after the other, and SIGTERM to a command that has started processes."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.cli.termination import tidy_termination
+TERMINATED = 128 + signal.SIGTERM  # as a shell has it for a program that SIGTERM ends
+
+
+@contextmanager
+def tidy_termination() -> Iterator[None]:
+    """SIGTERM ends the block as an exception does, so that what it has started and written does not outlive it."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
 
 QUIET = ("-q", "--tb=no", "-rN")  # of tests that fail: what was measured is what the command is about
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.cli.output import print_document
 from pytest_agentbench.cli.parser import option
-from pytest_agentbench.cli.plain import print_document
 from pytest_agentbench.cli.sessions import QUIET, run_session
 from pytest_agentbench.cli.what_if import counts
 from pytest_agentbench.errors import AgentbenchError, ConfigError

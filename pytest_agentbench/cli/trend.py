@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.cli.plain import print_document
+from pytest_agentbench.cli.output import print_document
 from pytest_agentbench.errors import ConfigError
 
 

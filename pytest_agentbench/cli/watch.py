@@ -17,8 +17,7 @@ def add(commands: Any) -> None:
 
 def run_watch(options: argparse.Namespace) -> None:
     """Says where the page is, and serves it until Ctrl-C."""
-    from pytest_agentbench.reports.page.live import LiveRun, newest
-    from pytest_agentbench.reports.page.loopback import Loopback
+    from pytest_agentbench.reports.page.live import LiveRun, Loopback, newest
 
     run = LiveRun(find(options.name, options.reports) if options.name else newest(options.reports))
     with Loopback(run) as server:

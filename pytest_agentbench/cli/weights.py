@@ -19,6 +19,6 @@ def add(commands: Any) -> None:
 
 
 def run_get(options: argparse.Namespace) -> None:
-    from pytest_agentbench.backends.machine.weights import get
+    from pytest_agentbench.backends.machine.model_files import get
 
     print(get(options.model, options.to, options.revision))

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_agentbench.cli.output import print_document, print_markdown
 from pytest_agentbench.cli.parser import option
-from pytest_agentbench.cli.plain import print_document, print_markdown
-from pytest_agentbench.cli.termination import tidy_termination
+from pytest_agentbench.cli.sessions import tidy_termination
 from pytest_agentbench.runs.option_values import names, number, objective, some_time
 from pytest_agentbench.simulation.question import MEASURED, MOCKER, ROUTERS, Question
 

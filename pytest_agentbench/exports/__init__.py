@@ -14,7 +14,7 @@ from pytest_agentbench.lib.import_path import load_object
 from pytest_agentbench.records import Json, Rollout, Scale
 
 if TYPE_CHECKING:
-    from pytest_agentbench.exports.chosen_runs import ChosenRuns
+    from pytest_agentbench.exports.exported_runs import ChosenRuns
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
-"""ATIF, the trajectories of Harbor's agents: steps with messages, tool calls and token counts, and no time of a first token."""
+"""ATIF: trajectories of Harbor's agents, read as messages and calls, and rollouts written as trajectories of version 1.8."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.files import dig, iso_ns, member, members, read_object
+from pytest_agentbench.metrics import registry
+from pytest_agentbench.metrics.places import RolloutPlace
 from pytest_agentbench.records import Json, LLMCall, ToolCall
 
 
@@ -81,3 +84,114 @@ def _messages(step: Json, file: Path) -> Iterator[Json]:
     yield {"role": {"agent": "assistant"}.get(source, source), "content": content, **({"tool_calls": calls} if calls else {})}
     for result in members(member(step, "observation", dict, file) or {}, "results", file):
         yield {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": result.get("content")}
+
+
+SCHEMA_VERSION = "ATIF-v1.8"
+SOURCES = {"assistant": "agent", "system": "system"}  # roles; all others are the user's
+
+
+def trajectory(place: RolloutPlace, agent: Json) -> Json | None:
+    """None of a rollout without a transcript: a trajectory has a step."""
+    rollout = place.rollout
+    steps = [*_steps(place)]
+    if not steps:
+        return None
+    good = [call for call in rollout.calls if call.error_kind is None]
+    totals = {
+        "total_prompt_tokens": total(call.prompt_tokens for call in good),
+        "total_completion_tokens": total(call.completion_tokens for call in good),
+        "total_cached_tokens": total(call.cached_tokens for call in good),
+        "total_steps": len(steps),
+    }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "session_id": f"{place.origin.run}/{rollout.key}",
+        "agent": agent,
+        "steps": steps,
+        "final_metrics": known(totals),
+    }
+
+
+def total(counts: Iterator[int | None]) -> int | None:
+    """The sum of counts; None where there is none."""
+    values = [count for count in counts if count is not None]
+    return sum(values) if values else None
+
+
+def known(values: Mapping[str, Any]) -> Json:
+    """Those that have a value."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _steps(place: RolloutPlace) -> Iterator[Json]:
+    """A step for each message but for results of tools, which belong to the step before them."""
+    messages, calls = place.rollout.messages, iter(_calls(place))
+    starts = [number for number, message in enumerate(messages) if message.get("role") != "tool"]
+    for step_id, number in enumerate(starts, 1):
+        message = messages[number]
+        source = SOURCES.get(str(message.get("role")), "user")
+        step: Json = {"step_id": step_id, "source": source, "message": _text(message.get("content"))}
+        if source == "agent":
+            call = next(calls, None)
+            step |= _work(message, [*_results(messages, number)]) | (_measured(place, call) if call else {})
+        yield step
+
+
+def _calls(place: RolloutPlace) -> Sequence[LLMCall]:
+    """The calls that went well, where there is one for each answer of the transcript; none where nobody knows which is which."""
+    good = [call for call in place.rollout.calls if call.error_kind is None]
+    answers = sum(message.get("role") == "assistant" for message in place.rollout.messages)
+    return good if len(good) == answers else ()
+
+
+def _results(messages: Sequence[Json], number: int) -> Iterator[Json]:
+    """The results of tools that follow a message."""
+    for message in messages[number + 1 :]:
+        if message.get("role") != "tool":
+            return
+        yield message
+
+
+def _work(message: Json, results: Sequence[Json]) -> Json:
+    """The tools that a message calls, and what they gave."""
+    called = [_tool_call(number, call) for number, call in enumerate(message.get("tool_calls") or ())]
+    ids = {call["tool_call_id"] for call in called}
+    results = [
+        known({"source_call_id": id if (id := result.get("tool_call_id")) in ids else None, "content": _text(result.get("content"))})
+        for result in results
+    ]
+    return {**({"tool_calls": called} if called else {}), **({"observation": {"results": results}} if results else {})}
+
+
+def _tool_call(number: int, call: Json) -> Json:
+    """Arguments that are no JSON object stand in `extra`, as they were written."""
+    function = call.get("function") or {}
+    raw = function.get("arguments")
+    try:
+        arguments = json.loads(raw) if isinstance(raw, str) else raw
+    except ValueError:
+        arguments = None
+    fits = isinstance(arguments, dict)
+    found = {"tool_call_id": str(call.get("id") or f"call-{number + 1}"), "function_name": str(function.get("name", ""))}
+    return {**found, "arguments": arguments if fits else {}, **({} if fits else {"extra": {"raw": raw}})}
+
+
+def _measured(place: RolloutPlace, call: LLMCall) -> Json:
+    """When a call was made, what it cost, and how long it took; durations in milliseconds, under the names of run.json."""
+    values = {metric.key: metric.of_call(call) for metric in registry.METRICS if metric.level == "call" and metric.of_call}
+    durations = {name: value / 1e6 for name, value in values.items() if value is not None}
+    tokens = {"prompt_tokens": call.prompt_tokens, "completion_tokens": call.completion_tokens, "cached_tokens": call.cached_tokens}
+    at = place.origin.calendar.epoch_ns(place.rollout.session, call.sent_ns)
+    step = {"timestamp": None if at is None else iso(at), "model_name": call.answered_by or call.model or None, "llm_call_count": 1}
+    return {**known(step), "metrics": {**known(tokens), **({"extra": durations} if durations else {})}}
+
+
+def iso(at: int) -> str:
+    """Nanoseconds since 1970 as ISO 8601, to the microsecond."""
+    seconds, rest = divmod(at, 10**9)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000).isoformat()
+
+
+def _text(content: object) -> str:
+    """Of a message; what is no text as JSON."""
+    return content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False, default=str)

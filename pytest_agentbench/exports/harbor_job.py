@@ -8,9 +8,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_agentbench.exports.atif_steps import iso, known, total, trajectory
-from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.exports.file_names import FileNames
+from pytest_agentbench.exports.atif import iso, known, total, trajectory
+from pytest_agentbench.exports.exported_runs import ChosenRuns, FileNames
 from pytest_agentbench.exports.harbor import CONFIG, PHASES, RESULT
 from pytest_agentbench.metrics.places import RolloutPlace
 from pytest_agentbench.records import Json, Rollout

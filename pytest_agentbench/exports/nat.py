@@ -12,8 +12,19 @@ from typing import Any
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.exports.files import dig, json_items, read_object
-from pytest_agentbench.exports.nat_events import Example, read_events, tool_inputs
-from pytest_agentbench.exports.nat_schema import ANSWERS, CONFIG, EVALUATOR_ENDING, EVENTS, MAIN, METADATA, NOT_EVALUATORS, TRACES
+from pytest_agentbench.exports.nat_profiler import (
+    ANSWERS,
+    CONFIG,
+    EVALUATOR_ENDING,
+    EVENTS,
+    MAIN,
+    METADATA,
+    NOT_EVALUATORS,
+    TRACES,
+    Example,
+    read_events,
+    tool_inputs,
+)
 from pytest_agentbench.lib.config import load_yaml
 from pytest_agentbench.records import Json, Rollout, Score, is_score
 

@@ -1,33 +1,111 @@
-"""Directories of the NeMo Agent Toolkit: a job of `nat eval` for each suite of a run, and the benchmark over jobs of several runs.
-
-dynamo_evals/EXPERIMENT/jobs/job_RUN/   what `nat eval` leaves, and what throughput_analysis.py writes beside it; the experiment is
-                                        the run's name, else the suite's
-benchmarks/SUITE/                  what run_concurrency_benchmark.sh makes of several jobs: a row for each run
-"""
+"""Directories of the NeMo Agent Toolkit: a job of `nat eval` for each suite of a run, and the benchmark over jobs of several runs."""
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pytest_agentbench.exports.chosen_runs import ChosenRuns
-from pytest_agentbench.exports.nat_benchmark import Heading, write_benchmark
-from pytest_agentbench.exports.nat_config import write_configuration
-from pytest_agentbench.exports.nat_optimization import Optimization
-from pytest_agentbench.exports.nat_profile import write_profile
-from pytest_agentbench.exports.nat_report import NatReport
-from pytest_agentbench.exports.nat_schema import ANSWERS, EVALUATOR_ENDING, MAIN, OPTIMIZATION, REPORT
-from pytest_agentbench.exports.nat_throughput import add_events, write_calls
+import yaml
+
+from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.nat_analyses import NatReport, Optimization
+from pytest_agentbench.exports.nat_benchmark import Heading, add_events, write_benchmark, write_calls
+from pytest_agentbench.exports.nat_profiler import (
+    ANSWERS,
+    CONFIG,
+    CONFIG_GIVEN,
+    EVALUATOR_ENDING,
+    MAIN,
+    METADATA,
+    OPTIMIZATION,
+    REPORT,
+    write_profile,
+)
 from pytest_agentbench.metrics.other_tools.nat import Throughput
 from pytest_agentbench.metrics.places import Origin, RolloutPlace
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.scorers.nat_compat import nat_calls, nat_score
+from pytest_agentbench.suites.arms import OF_AGENT
 from pytest_agentbench.tables import places
+
+CONCURRENCY = "eval.general.max_concurrency"
+
+
+def write_configuration(folder: Path, run: Run, group: str, evaluators: Iterable[str], trials: int) -> None:
+    """CONFIG_GIVEN, CONFIG and METADATA of a suite of a run."""
+    effective, overrides = _configuration(run, group, evaluators), _overrides(run, group)
+    given = copy.deepcopy(effective)
+    for path in overrides:
+        _leave_out(given, path)
+    given["eval"]["general"]["max_concurrency"] = run.settings.concurrency
+    for name, configuration in ((CONFIG_GIVEN, given), (CONFIG, effective)):
+        text = yaml.safe_dump(json.loads(json.dumps(configuration, default=str)), sort_keys=False, allow_unicode=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    metadata = json.dumps(_metadata(run, group, overrides, trials), indent=1, ensure_ascii=False, default=str)
+    (folder / METADATA).write_text(metadata, encoding="utf-8")
+
+
+def _configuration(run: Run, group: str, evaluators: Iterable[str]) -> Json:
+    suite = run.suites.get(group)
+    backend = run.backend.described(suite.variant if suite else "")
+    agent = {name: value for name, value in (suite.agent if suite else {}).items() if name != "kind"}
+    dataset = {"_type": "json", "file_path": suite.dataset.file if suite else ""}
+    return {
+        "llms": {"llm": {"_type": backend.get("kind"), "model_name": run.model_of(group)}},
+        "workflow": {"_type": suite.agent.get("kind", "unknown") if suite else "unknown", "llm_name": "llm", **agent},
+        "eval": {
+            "general": {"max_concurrency": run.concurrency_of(group), "dataset": dataset},
+            "evaluators": {name: {"_type": name} for name in evaluators},
+        },
+    }
+
+
+def _overrides(run: Run, group: str) -> dict[str, Any]:
+    """Path in the configuration -> the value that --agentbench-set, or the arm, gave it; of other settings the toolkit has no place."""
+    changes, arm = dict(run.settings.changes), run.arm_of(group)
+    if arm and arm.path:
+        changes[arm.path] = arm.setting
+    found = {f"workflow.{path.removeprefix(OF_AGENT)}": value for path, value in changes.items() if path.startswith(OF_AGENT)}
+    return found | ({CONCURRENCY: arm.concurrency} if arm and arm.concurrency is not None else {})
+
+
+def _leave_out(configuration: Json, path: str) -> None:
+    """Removes what is at a path, where it is there: what stood there before is not recorded."""
+    *above, last = path.split(".")
+    inside: Any = configuration
+    for name in above:
+        inside = inside.get(name) if isinstance(inside, dict) else None
+    if isinstance(inside, dict):
+        inside.pop(last, None)
+
+
+def _metadata(run: Run, group: str, overrides: Mapping[str, Any], trials: int) -> Json:
+    suite = run.suites.get(group)
+    return {
+        "config_file": CONFIG_GIVEN,
+        "config_file_type": "str",
+        "overrides": [{"path": path, "value": value} for path, value in overrides.items()],
+        "dataset": suite.dataset.file if suite else None,
+        "result_json_path": "$",
+        "skip_workflow": False,
+        "skip_completed_entries": False,
+        "reps": trials,
+        "endpoint": None,
+        "endpoint_timeout": 300,
+        "adjust_dataset_size": False,
+        "num_passes": 0,
+        "export_timeout": 60.0,
+        "user_id": None,
+        "timestamp": run.started_at,
+    }
+
 
 #: Our scores of tools -> what the toolkit calls that evaluator; others keep their names.
 EVALUATORS = {"tsq": MAIN}

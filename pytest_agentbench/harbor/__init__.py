@@ -5,7 +5,7 @@ docs/harbor.md says how.
 
 from __future__ import annotations
 
-from pytest_agentbench.sandbox.harbor_package import check_harbor
+from pytest_agentbench.sandbox.harbor_factory import check_harbor
 
 check_harbor("pytest_agentbench.harbor")
 

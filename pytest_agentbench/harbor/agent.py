@@ -11,8 +11,7 @@ from typing import Any
 import aiohttp
 from harbor.agents.base import BaseAgent
 
-from pytest_agentbench.agents.factory import make_agent
-from pytest_agentbench.agents.sampling_parameters import sampling_of
+from pytest_agentbench.agents.factory import make_agent, sampling_of
 from pytest_agentbench.errors import ConfigError, LimitReached
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pytest_agentbench.exports.chosen_runs import ChosenRuns
+    from pytest_agentbench.exports.exported_runs import ChosenRuns
 
 FORMATS = ("png", "svg")
 FOLDER = "plots"  # in a run's directory
@@ -46,9 +46,7 @@ def draw(chosen: ChosenRuns, directory: Path, *, score: str | None, color_by: st
         raise ConfigError("pictures need matplotlib; install it with `pip install 'pytest-agentbench[plots]'`")
     from pytest_agentbench.plots import histograms, runs, scatter
     from pytest_agentbench.plots.canvas import save, style
-    from pytest_agentbench.plots.colour_settings import settings_of
-    from pytest_agentbench.plots.picture_data import write_data
-    from pytest_agentbench.plots.points import MOST_COLOURS, points_of, ttfts_of_arms
+    from pytest_agentbench.plots.points import MOST_COLOURS, points_of, settings_of, ttfts_of_arms, write_data
 
     measured = [*map(chosen.run_of, chosen.origins)]
     own = "variant" if len(measured) == 1 and measured[0].ab else "run" if len(measured) <= MOST_COLOURS else "suite"

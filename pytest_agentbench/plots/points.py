@@ -1,9 +1,10 @@
-"""What pictures of rollouts show: for each rollout its score, and six measures of what it took."""
+"""What pictures of rollouts show: a score and six measures for each, the settings that colours tell apart, and all of it as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -11,10 +12,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_agentbench.errors import ConfigError, unknown_name
+from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.metrics.columns import FrameTable
-from pytest_agentbench.plots.colour_settings import RunSuite, chosen_setting
 from pytest_agentbench.records import Json, RolloutKey, arm_of
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.suites.arms import CONCURRENCY, OF_AGENT, OF_BACKEND
 from pytest_agentbench.tables import Tables
+
+RunSuite = tuple[str, str]  # run, and a suite of it under one variant
+
+
+def settings_of(runs: Mapping[str, Run]) -> dict[RunSuite, Json]:
+    """Each suite of each run -> its settings by their paths, as --agentbench-set has them: `agent.temperature`, `concurrency`."""
+    return {(name, group): dict(_settings(run, group)) for name, run in runs.items() for group in run.suites}
+
+
+def _settings(run: Run, group: str) -> Iterator[tuple[str, Any]]:
+    suite, arm = run.suites[group], run.arm_of(group)
+    yield CONCURRENCY, run.concurrency_of(group)
+    for path, value in _flat(run.backend.described(suite.variant)):
+        yield f"{OF_BACKEND}{path}", value
+    for path, value in _flat(suite.agent):
+        yield f"{OF_AGENT}{path}", value
+    for path, value in arm.backend_changes if arm else ():
+        yield f"{OF_BACKEND}{path}", value
+
+
+def _flat(settings: Json, above: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of everything that is no mapping."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, (*above, str(name)))
+        else:
+            yield ".".join((*above, str(name))), value
+
+
+def chosen_setting(settings: Mapping[RunSuite, Json], name: str) -> dict[RunSuite, Any] | None:
+    """The values of one setting, by its path or without `agent.`; None where no run has it."""
+    found = {key: of_suite.get(name, of_suite.get(f"{OF_AGENT}{name}")) for key, of_suite in settings.items()}
+    return None if all(value is None for value in found.values()) else found
+
 
 MOST_COLOURS = 8  # kinds that colours tell apart, for everybody
 
@@ -130,3 +167,51 @@ def _of_setting(rollouts: FrameTable, name: str, settings: Mapping[RunSuite, Jso
     if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
         return np.array(values, dtype=float)
     return np.array(["none" if value is None else str(value) for value in values], dtype=object)
+
+
+#: Columns that say of what a row is, by the names that the scripts of the NeMo Agent Toolkit's example give them.
+PLACE = ("job_name", "experiment", "sample_id", "trial")
+ROLLOUT_COLUMNS = {
+    "median_ttft_ms": "ttft",
+    "median_itl_ms": "itl",
+    "median_tps": "tps",
+    "total_tokens": "total_tokens",
+    "num_llm_calls": "llm_calls",
+    "total_duration_sec": "total_duration",
+}
+CALL_COLUMNS = {"ttft_ms": "ttft", "itl_ms": "itl", "tps": "tps"}
+
+
+def write_data(points: Points, directory: Path) -> None:
+    """Writes what is in the scatters, with the score, and what is in the histograms, without it."""
+    for name, score in ((f"throughput_vs_{points.score}_per_request", points.score), ("throughput_histogram", "")):
+        of_score = [f"{score}_score"] if score else []
+        colour = [points.color_by] if score else []
+        write_rows(directory / f"{name}_data.csv", [*PLACE, *of_score, *ROLLOUT_COLUMNS, *colour], _rollouts(points, bool(score)))
+        calls = name.replace("_per_request", "") + "_per_llm_call_data.csv"
+        write_rows(directory / calls, [*PLACE, *of_score, "llm_call_idx", *CALL_COLUMNS], _calls(points, bool(score)))
+
+
+def _rollouts(points: Points, scored: bool) -> Iterator[list[Any]]:
+    for row in range(len(points.keys)):
+        measures = [_cell(points.measures[measure][row]) for measure in ROLLOUT_COLUMNS.values()]
+        yield [*_place(points, row, scored), *measures, *([_cell(points.colours[row])] if scored else [])]
+
+
+def _calls(points: Points, scored: bool) -> Iterator[list[Any]]:
+    number, last = 0, -1
+    for place, row in enumerate(points.calls_of):
+        number, last = (number + 1 if row == last else 1), row
+        yield [*_place(points, row, scored), number, *(_cell(points.calls[measure][place]) for measure in CALL_COLUMNS.values())]
+
+
+def _place(points: Points, row: int, scored: bool) -> list[Any]:
+    run, suite, scenario, variant, trial = points.keys[row]
+    return [run, RolloutKey(suite, scenario, variant).group, scenario, trial, *([_cell(points.values[row])] if scored else [])]
+
+
+def _cell(value: Any) -> Any:
+    """A value as text of a table has it; nothing for one that is not known."""
+    if isinstance(value, str):
+        return value
+    return None if np.isnan(value) else int(value) if float(value).is_integer() else float(value)

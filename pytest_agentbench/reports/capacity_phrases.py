@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.reports.numbers import number, percent
+from pytest_agentbench.reports.phrases import number, percent
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.simulation.question import MOCKER
 from pytest_agentbench.simulation.ranks import change as simulated_change

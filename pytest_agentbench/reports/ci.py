@@ -1,8 +1,48 @@
-"""What CI gets to read of a run: reports like any other, but written only where there is CI."""
+"""What CI gets to read of a run: which reports, how Markdown is cut to its limits, and at most ten annotations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from pathlib import Path
+
+from pytest_agentbench.gate.ab import SLOWER, WORSE
+from pytest_agentbench.lib.foreign import block, one_line
+from pytest_agentbench.reports import gate_phrases, phrases
+from pytest_agentbench.reports.sections.arms import essentials
+from pytest_agentbench.reports.view import failed_tests, score_of, suspects, unmeasured, worst_first
+from pytest_agentbench.runs.arm_results import ArmsCompared
+from pytest_agentbench.runs.contents import Run
+
+SPARE = 1200  # bytes: more than the sentence, with the titles in it, can have
+TITLES = 5  # of sections that are left out, named in the sentence
+TITLE_WIDTH = 80  # characters of such a title
+
+
+def cut(text: str, limit: int, where: str) -> str:
+    """The text in at most `limit` bytes; `where` has all of it. Empty where not even the sentence would fit."""
+    if size(text) <= limit:
+        return text
+    if limit < SPARE:
+        return ""
+    lines = text.splitlines(keepends=True)
+    kept = sum(total <= limit - SPARE for total in accumulate(map(size, lines)))
+    fence = "```\n" if sum(line.startswith("```") for line in lines[:kept]) % 2 else ""
+    titles = [line.strip("# \n")[:TITLE_WIDTH] for line in lines[kept:] if line.startswith("#")]
+    more = f" and {len(titles) - TITLES} more sections" if len(titles) > TITLES else ""
+    sections = f", among them {'; '.join(titles[:TITLES])}{more}" if titles else ""
+    note = f"**Cut here: {len(lines) - kept} of {len(lines)} lines are left out{sections}. {where} has them.**"
+    return f"{''.join(lines[:kept])}{fence}\n{note}\n"
+
+
+def whole_report(run_id: str) -> str:
+    """Returns which file has all of a text that is cut."""
+    return f"`report.md` of run {run_id}"
+
+
+def size(text: str) -> int:
+    return len(text.encode(errors="backslashreplace"))
+
 
 #: Variable that a CI system sets in every job -> the system.
 DETECTED = {"GITHUB_ACTIONS": "github", "GITLAB_CI": "gitlab"}
@@ -20,3 +60,66 @@ def system(choice: str, environment: Mapping[str, str]) -> str:
     if choice == "auto":
         return next((name for variable, name in DETECTED.items() if environment.get(variable) == "true"), "")
     return "" if choice == "off" else choice
+
+
+MOST = 10  # that GitHub shows of a step
+WIDTH = 600  # characters of a message; the report has the rest
+
+LEVELS = {"FAIL": "error", "INCONCLUSIVE": "warning", "SKIPPED": "warning"}
+
+
+def commands(run: Run, workspace: Path) -> list[str]:
+    """The commands, a line each; `workspace` is what GitHub's paths are relative to."""
+    every = list(_all(run, workspace))
+    if len(every) <= MOST:
+        return every
+    left = len(every) - MOST + 1
+    return [*every[: MOST - 1], command("error", phrases.more(left), gate_phrases.annotations_left(left, run))]
+
+
+def _all(run: Run, workspace: Path) -> Iterator[str]:
+    level = LEVELS.get(run.verdict, "error" if run.exit_status else "notice")
+    yield command(level, f"agentbench: {run.verdict}", phrases.headline(run))
+    if failure := run.backend.failure:
+        yield command("error", f"backend {run.backend.name}", failure)
+    rules = run.gate.rules if run.gate else ()
+    for rule in worst_first(rules):
+        if rule.verdict in LEVELS:
+            folder = run.suites[rule.suite].folder if rule.suite in run.suites else ""
+            place = (_within(workspace, Path(folder, "suite.yaml")), 1) if folder else None
+            yield command(LEVELS[rule.verdict], f"{rule.suite}: {rule.rule}", gate_phrases.outcome(rule), place)
+    if run.ab:
+        yield from _losers(run.ab)
+    for rule, suspect in suspects(rules):
+        yield command("warning", f"{rule.suite} {score_of(rule)}: {suspect.scenario}", gate_phrases.fall(suspect))
+    for status, tests in unmeasured(run).items():
+        what = gate_phrases.unmeasured_tests(len(tests))
+        yield command("error", f"{status}: {what}", f"{what}; {gate_phrases.first_of_tests(tests[0])}")
+    for test in failed_tests(run):
+        place = _within(workspace, Path(test.file)), test.line
+        yield command("error", test.id.rpartition("::")[2], test.message, place)
+
+
+def _losers(ab: ArmsCompared) -> Iterator[str]:
+    """A warning for each arm that is worse, or slower, than another one."""
+    for each in essentials(ab):
+        if each.finding in (WORSE, SLOWER):
+            yield command("warning", f"{each.suite}: {gate_phrases.arm_finding(each)}", gate_phrases.comparison(ab, each))
+
+
+def command(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
+    """`::error file=...,line=...,title=...::message`, on one line whatever is in it."""
+    facts = {"file": place[0], "line": str(place[1])} if place else {}
+    properties = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in {**facts, "title": one_line(title)}.items())
+    return f"::{level} {properties}::{_escaped(block(message[:WIDTH]))}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """With the letters that mean something to GitHub in percent, the percent sign first."""
+    for letter in f"%\r\n{more}":
+        text = text.replace(letter, f"%{ord(letter):02X}")
+    return text
+
+
+def _within(workspace: Path, path: Path) -> str:
+    return str(path.relative_to(workspace)) if path.is_relative_to(workspace) else str(path)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.reports import markdown
+from pytest_agentbench.reports.ci import cut, whole_report
 from pytest_agentbench.reports.document import Level
-from pytest_agentbench.reports.excerpts import cut, whole_report
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run

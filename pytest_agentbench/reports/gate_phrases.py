@@ -7,8 +7,8 @@ from dataclasses import replace
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, hit_ratio
 from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.reports.numbers import count, number, percent, significant
-from pytest_agentbench.reports.outcome import score_of, whole
+from pytest_agentbench.reports.phrases import count, number, percent, significant
+from pytest_agentbench.reports.view import score_of, whole
 from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.runs.contents import Failure, Run
 from pytest_agentbench.runs.verdicts import GateResult, InterimLook, RoundsResult, RuleResult

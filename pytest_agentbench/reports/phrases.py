@@ -1,13 +1,9 @@
-"""The words of reports: a function for each kind of finding.
-
-A sentence that a reader sees stands here, or in the phrases of its subject (`suite_phrases`, `gate_phrases`, `serving_phrases`,
-`comparison_phrases`, `capacity_phrases`, `profile_phrases`), and nowhere else. A function gets typed values and returns a text; it is
-empty if there is nothing to say. Names of tools, scenarios and commands are marked as `Code`, and nothing is escaped here.
-"""
+"""The words of reports: numbers as all reports write them, and a function for each kind of finding."""
 
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,16 +11,56 @@ from typing import Any
 from pytest_agentbench.gate.exit_status import CANNOT_TELL, EXITS, NO_GATE, SKIPPED
 from pytest_agentbench.gate.rules import floors_of
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.reports import numbers
 from pytest_agentbench.reports.document import Code, Column, Content, Finding, Measure, TableCell, Text, spans, words_of
 from pytest_agentbench.reports.failure_section import brief
-from pytest_agentbench.reports.numbers import count, number, percent
 from pytest_agentbench.runs.contents import BackendUse, Environment, OwnMean, Run
 from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.verdicts import EarlierRuns
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS
 from pytest_agentbench.stats.percentiles import LatencySpread
+
+
+def number(value: Any, digits: int = 1) -> str:
+    """Returns a number for a table, and `-` if there is none. A word stays as it is."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return f"{value:,.{digits}f}"
+
+
+def significant(value: float | None) -> str:
+    """Returns a number of any size with four significant digits and at least one behind the point; `-` if there is none."""
+    return number(value, max(1, 3 - math.floor(math.log10(abs(value)))) if value else 1)
+
+
+def percent(share: float | None) -> str:
+    """Returns `99.9 %`, and `-` if there is no share. What is below 1 is never `100 %`, and what is above 0 is never `0 %`."""
+    if share is None:
+        return "-"
+    if 0 < share < 0.0005:
+        return "below 0.1 %"
+    return f"{min(share * 100, 99.9) if share < 1 else share * 100:.1f} %"
+
+
+def brackets(interval: tuple[float, float] | None) -> str:
+    """Returns `[11.0, 13.5]`, and an empty text if there is no interval."""
+    return "" if interval is None else f"[{number(interval[0])}, {number(interval[1])}]"
+
+
+def seconds_text(seconds: float) -> str:
+    """Returns seconds; if they are less than a tenth, as milliseconds."""
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{seconds * 1000:.1f} ms"
+
+
+def each_count(amounts: Mapping[str, int]) -> str:
+    """Returns `97 ok, 3 limit`; what did not happen is left out."""
+    return ", ".join(f"{amount} {name}" for name, amount in amounts.items() if amount)
+
+
+def count(amount: int, noun: str) -> str:
+    """Returns `1 test`, and `2 tests`."""
+    return f"{amount:,} {noun}{'s' * (amount != 1)}"
+
 
 NAMED = 3  # suites that a headline names, and scenarios that a line names
 
@@ -101,7 +137,7 @@ def mean(value: Mean | None) -> str:
 
 def with_interval(value: float, ends: tuple[float, float] | None) -> str:
     """`12.0 [11.0, 13.5]`; the number alone if there is no interval."""
-    return f"{number(value)} {numbers.brackets(ends)}".rstrip()
+    return f"{number(value)} {brackets(ends)}".rstrip()
 
 
 def ends(low: float, high: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.profile.prefixes import BLOCK, CHARACTERS
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.reports.numbers import count, number, percent
+from pytest_agentbench.reports.phrases import count, number, percent
 
 if TYPE_CHECKING:
     from pytest_agentbench.profile.concurrency import Concurrency, Latencies

@@ -14,7 +14,7 @@ from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
 from pytest_agentbench.metrics.windows import InFlight
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.reports.document import Code, Text
-from pytest_agentbench.reports.numbers import each_count, number, percent, seconds_text
+from pytest_agentbench.reports.phrases import each_count, number, percent, seconds_text
 from pytest_agentbench.stats.percentiles import HIGH, needed
 
 ENOUGH = 3  # looks in the time of the calls; of fewer no mean and no peak is told

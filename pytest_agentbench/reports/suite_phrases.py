@@ -14,7 +14,7 @@ from pytest_agentbench.records import Scale
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.failure_section import brief
-from pytest_agentbench.reports.numbers import count, each_count, percent, significant
+from pytest_agentbench.reports.phrases import count, each_count, percent, significant
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean, Passes, QuarantineResult, RetriedMeans, ScorerFailure, SuiteResult, WorstScore
 from pytest_agentbench.runs.tasks import TaskFailure, TasksSummary

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from pytest_agentbench.reports import comment, markdown
+from pytest_agentbench.reports.ci import cut, size, whole_report
 from pytest_agentbench.reports.document import Level
-from pytest_agentbench.reports.excerpts import cut, size, whole_report
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run

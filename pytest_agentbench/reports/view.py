@@ -1,13 +1,21 @@
-"""What a report is made from."""
+"""What a report is made from, and what of a run matters to its readers first."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.gate.exit_status import IMPORTED, NO_GATE
+from pytest_agentbench.reports.document import Tone
+from pytest_agentbench.runs.arm_results import ArmsCompared, MetricCompared
+from pytest_agentbench.runs.contents import Failure, Run
+from pytest_agentbench.runs.verdicts import RuleResult
+from pytest_agentbench.stats.decisions import FAIL, PASS
+from pytest_agentbench.stats.multiple import Suspect
 
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Frame
@@ -37,3 +45,67 @@ class RunView:
             for rollout in read_journal(self.directory, lambda _damage: None):  # the run tells of damage
                 reader.add(rollout)
         return reader.frame()
+
+
+#: Verdict of a run, a gate or a rule -> its tone. A verdict that is not here leaves a question open.
+TONES: Mapping[str, Tone] = {PASS: "good", FAIL: "bad", NO_GATE: "", IMPORTED: ""}
+
+
+def tone(verdict: str) -> Tone:
+    """Returns the tone of a verdict, from which each renderer takes its colour."""
+    return TONES.get(verdict, "open")
+
+
+def worst_first(rules: Iterable[RuleResult]) -> list[RuleResult]:
+    """Returns rules that failed, then those that are open, then those that hold; each in the order in which it was asked."""
+    order = {"FAIL": 0, "INCONCLUSIVE": 1}
+    return sorted(rules, key=lambda rule: order.get(rule.verdict, 2))
+
+
+def score_of(rule: RuleResult) -> str:
+    """Returns the score of scenarios that a rule is about: `tsq` of `tsq.mean >= -0.03 vs baseline`."""
+    return str(rule.rule).split()[0].removesuffix(".mean")
+
+
+def claims_of(rule: RuleResult) -> list[Suspect]:
+    """Returns scenarios that have got worse, the surest first. One in ten of them is there by chance."""
+    return [each for each in rule.suspects if each.claimed]
+
+
+def ranking_of(rule: RuleResult) -> list[Suspect]:
+    """Returns scenarios whose scores are lower, and of which no more is known."""
+    return [each for each in rule.suspects if not each.claimed]
+
+
+def suspects(rules: Iterable[RuleResult]) -> list[tuple[RuleResult, Suspect]]:
+    """Returns all scenarios that got worse since the baseline, each with its rule, the surest first; equal ones by name."""
+    found = [(rule, each) for rule in rules for each in claims_of(rule)]
+    return sorted(found, key=lambda pair: (pair[1].p, pair[0].suite, pair[0].rule, pair[1].scenario))
+
+
+def whole(ab: ArmsCompared) -> list[MetricCompared]:
+    """Returns the comparisons of arms that ran to their end."""
+    lost = {each.name for each in ab.arms if each.failure}
+    return [each for each in ab.comparisons if not {each.base_arm, each.new_arm} & lost]
+
+
+def failed_tests(run: Run) -> list[Failure]:
+    """Returns tests that failed: those without a score first, then the worst score first; equal ones by id."""
+    mains = {suite.main_score: suite.scales[suite.main_score] for suite in run.suites.values()}
+    failed = [each for each in run.tests.failures if each.outcome == "failed"]
+
+    def place(test: Failure) -> tuple[float, str]:
+        losses = (mains[name].loss(value) for name, value in test.properties.items() if name in mains)
+        return -max(losses, default=math.inf), test.id
+
+    return sorted(failed, key=place)
+
+
+def unmeasured(run: Run) -> dict[str, list[Failure]]:
+    """Returns tests that are errors by the status of their rollout: `infra_error`, `cancelled`, or `error` if there is none."""
+    groups: dict[str, list[Failure]] = {}
+    for each in run.tests.failures:
+        if each.outcome == "error":
+            status = each.properties.get("status")
+            groups.setdefault(status if status in ("infra_error", "cancelled") else "error", []).append(each)
+    return groups

@@ -19,7 +19,7 @@ from pytest_agentbench.sandbox.harbor_factory import check_sandbox
 from pytest_agentbench.suites.quarantine import quarantine_faults
 from pytest_agentbench.suites.suite import PoolSuite, Suite
 from pytest_agentbench.tools import factory as tool_factory
-from pytest_agentbench.tools.answers import answers_from, check_answers
+from pytest_agentbench.tools.factory import answers_from, check_answers
 from pytest_agentbench.tools.source import DecisionOnly
 
 if TYPE_CHECKING:

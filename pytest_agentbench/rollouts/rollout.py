@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.agents import Agent
-from pytest_agentbench.agents.factory import UPGRADE, all_options, code_place, is_black_box, make_agent
+from pytest_agentbench.agents.factory import UPGRADE, all_options, code_place, is_black_box, make_agent, sampling_of
 from pytest_agentbench.agents.run import work
-from pytest_agentbench.agents.sampling_parameters import sampling_of
 from pytest_agentbench.errors import ConfigError, InfraError, RolloutError
 from pytest_agentbench.lib.bounded import GRACE, run_bounded
 from pytest_agentbench.lib.capture import capture, print_exception
@@ -32,7 +31,7 @@ from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes
 from pytest_agentbench.scorers import Scorer
 from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Scenario, score_name
 from pytest_agentbench.tools import factory as tool_factory
-from pytest_agentbench.tools.answers import CannedAnswer, answered, answers_from, check_answers
+from pytest_agentbench.tools.factory import CannedAnswer, answered, answers_from, check_answers
 from pytest_agentbench.tools.source import DecisionOnly, Tools
 from pytest_agentbench.tools.toolbox import Toolbox
 

@@ -16,10 +16,8 @@ from typing import Any
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
-from pytest_agentbench.sandbox.clip import Clip
-from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
-from pytest_agentbench.sandbox.command import KILL, unusable
-from pytest_agentbench.sandbox.sandbox import CommandResult
+from pytest_agentbench.sandbox.command import KILL, Clip, unusable
+from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandResult
 
 PROCESSES = 128  # at once, threads included
 NOBODY = 65534  # user and group outside, where we are root: of root the kernel counts no processes

@@ -16,16 +16,13 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.sandbox.archive import first_file, packed, packed_tests
-from pytest_agentbench.sandbox.changes import DELETED, Change, names_in, of_the_verifier
 from pytest_agentbench.sandbox.command import Execution
-from pytest_agentbench.sandbox.engine import beside, client, remove
+from pytest_agentbench.sandbox.containers import KIND, beside, client, create, kept_up, labels, remove
+from pytest_agentbench.sandbox.file_transfer import first_file, packed, packed_tests
 from pytest_agentbench.sandbox.images import image_of, make_image
-from pytest_agentbench.sandbox.limits import KIND, create, kept_up
-from pytest_agentbench.sandbox.own_programs import PRELOAD, OwnPrograms, empty_preload, programs_of
-from pytest_agentbench.sandbox.ownership import labels
 from pytest_agentbench.sandbox.private_addresses import close, name_servers
 from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File
+from pytest_agentbench.sandbox.tampering import DELETED, PRELOAD, Change, OwnPrograms, empty_preload, names_in, of_the_verifier, programs_of
 from pytest_agentbench.suites.task import Task
 
 _FOLDER = 1 << 31  # the bit of a folder in a file mode of Go

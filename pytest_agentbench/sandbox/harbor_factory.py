@@ -1,17 +1,20 @@
-"""How a rollout comes by a sandbox that is an environment of Harbor's: `sandbox: harbor:NAME` in suite.yaml.
+"""How a rollout comes by a sandbox that is an environment of Harbor's, if the package `harbor` is installed.
 
-NAME is one of Harbor's (`docker`, `daytona`, ...), or an import path of a class of environments.
+In suite.yaml it is `sandbox: harbor:NAME`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.util
 import math
+import os
 import re
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,9 +25,28 @@ from pytest_agentbench.errors import ConfigError, InfraError, unknown_name
 from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.sandbox.harbor_package import check_harbor
 from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
 from pytest_agentbench.suites.task import HARBOR, Task
+
+NEEDED = "harbor"
+OLDEST = (3, 12)  # Python that it takes
+
+#: Harbor tells its makers what is run, unless this says no. Who has set it keeps what it says.
+TELEMETRY = "HARBOR_TELEMETRY"
+
+
+def check_harbor(what: str) -> None:
+    """Raises ConfigError, with what to install, where `what` takes the package and it is not here."""
+    os.environ.setdefault(TELEMETRY, "0")
+    if importlib.util.find_spec(NEEDED) is not None:
+        return
+    python = ".".join(map(str, OLDEST))
+    here = f"; this is Python {sys.version_info.major}.{sys.version_info.minor}" if sys.version_info < OLDEST else ""
+    raise ConfigError(
+        f"{what} takes the package `harbor`, which is not installed here: pip install 'pytest-agentbench[harbor]', "
+        f"under Python {python} or newer{here}"
+    )
+
 
 START = 300.0  # seconds beside an image's own in which an environment has to be up
 COMPOSE = "docker"  # the environment that takes `docker compose`

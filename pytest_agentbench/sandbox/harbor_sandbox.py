@@ -21,10 +21,8 @@ from typing import Any, TypeVar
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.cut_marks import ending
-from pytest_agentbench.sandbox.archive import packed
-from pytest_agentbench.sandbox.bring_tests import bring_tests
-from pytest_agentbench.sandbox.clip import Clip
-from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, unusable
+from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, Clip, unusable
+from pytest_agentbench.sandbox.file_transfer import bring_tests, packed
 from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import host_locks
-from pytest_agentbench.sandbox.engine import client, infra
+from pytest_agentbench.sandbox.containers import client, infra
 from pytest_agentbench.suites.task import Task
 
 #: The program `nft`, with which sandbox.private_addresses closes private addresses.

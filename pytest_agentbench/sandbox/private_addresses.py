@@ -11,8 +11,8 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, 
 from typing import Any
 
 from pytest_agentbench.errors import InfraError
+from pytest_agentbench.sandbox.containers import PUBLIC
 from pytest_agentbench.sandbox.images import FILTER_IMAGE, WITHOUT_A_FILTER, make_filter_image
-from pytest_agentbench.sandbox.limits import PUBLIC
 from pytest_agentbench.suites.task import Task
 
 AddressRange = IPv4Network | IPv6Network

@@ -1,4 +1,4 @@
-"""What a sandbox is to those who use one: commands, files in, files out, and its end."""
+"""What a sandbox is to those who use one: commands, files in, files out, and its end; and where a model's own programs run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from pytest_agentbench.suites.task import Task
 
 TESTS, LOGS = "/tests", "/logs/verifier"  # what a verifier is given, and where it writes
 SCRIPT = f"{TESTS}/test.sh"
@@ -81,3 +83,23 @@ class Sandbox(CommandRunner, Protocol):
 
     async def fresh(self) -> Sandbox:
         """Another one for the same task, as this one was before anybody used it; to be ended by whoever asked for it."""
+
+
+DOCKER, BUBBLEWRAP = "docker", "bubblewrap"
+KINDS = (DOCKER, BUBBLEWRAP)
+
+
+@dataclass(frozen=True)
+class CodePlace:
+    """A sandbox without a network and without files of anybody, in which nothing is verified."""
+
+    kind: str  # one of KINDS
+    image: str = ""  # of a container; a bubblewrap has the programs of this machine
+    memory_mb: int = 2048  # of a container, and in a bubblewrap of each process
+    storage_mb: int = 256  # of a file in a container, and in a bubblewrap of all files
+
+    @property
+    def container(self) -> Task:
+        """What a container of it is made from."""
+        about = {"image": self.image, "memory_mb": self.memory_mb, "storage_mb": self.storage_mb}
+        return Task(folder="", digest="", network="no-network", **about)  # type: ignore[arg-type]  # mypy joins the values' types

@@ -1,7 +1,6 @@
-"""Verifies what an agent has done in a sandbox: docs/terminal-agent.md says by which rules.
+"""Verifies what an agent has done in a sandbox, and reads rewards and checks from what a verifier wrote.
 
-The agent may have been root in there. What it left running is killed before the tests arrive, and what it left where the verifier
-writes is removed. What counts is read from outside.
+docs/terminal-agent.md says by which rules.
 """
 
 from __future__ import annotations
@@ -10,19 +9,128 @@ import dataclasses
 import re
 import shlex
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib.cut_marks import ending
+from pytest_agentbench.lib.cut_marks import beginning, ending
 from pytest_agentbench.lib.sizes import cut
+from pytest_agentbench.records.score import LARGEST_SCORE, is_score
 from pytest_agentbench.records.verification import Verification
-from pytest_agentbench.sandbox.artifacts import handed_over
-from pytest_agentbench.sandbox.changes import CACHE
-from pytest_agentbench.sandbox.checks import Checks, read_checks
-from pytest_agentbench.sandbox.rewards import JSON, TEXT, main_reward, read_rewards
+from pytest_agentbench.sandbox.file_transfer import handed_over
 from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox
+from pytest_agentbench.sandbox.tampering import CACHE
 from pytest_agentbench.suites.task import FAIL, Task
+
+#: A line of pytest (`FAILED tests/test_x.py::test_a - AssertionError`), of unittest (`FAIL: test_a (tests.X)`), or of anybody.
+_FAILED = re.compile(r"^(?:FAILED|FAIL:) +(?P<name>\S.*?)(?: - .*)?$", re.MULTILINE)
+_ERROR = re.compile(r"^(?:ERROR (?P<pytest>\S*\.py\S*)(?: - .*)?|ERROR: (?P<unittest>\w+ \(.*\)))$", re.MULTILINE)
+
+#: `=== 1 passed, 2 skipped in 0.12s ===`, and unittest's `OK (skipped=2)`.
+_SKIPPED = re.compile(
+    r"^(?:=+ )?(?:\d+ \w+, )*(?P<pytest>[1-9]\d*) skipped\b.* in [\d.]+s|^(?:OK|FAILED) \(.*skipped=(?P<unittest>[1-9]\d*)", re.MULTILINE
+)
+_SKIPPED_NAME = re.compile(r"^SKIPPED \[\d+\] (?P<reason>.+)$|^(?=\S+?::\S)(?P<name>\S+) SKIPPED\b", re.MULTILINE)
+
+NOT_MADE = frozenset({"skipped", "pending"})  # statuses of CTRF
+
+
+class Checks(NamedTuple):
+    """The first check that failed and the first that was skipped; empty where there is none, or where nobody tells."""
+
+    failed: str = ""
+    skipped: str = ""
+
+
+def read_checks(ctrf: bytes | None, output: str) -> Checks:
+    """By the CTRF report (`ctrf.json`) where there is one that can be read, else by the verifier's output."""
+    tests = [*_reported_tests(ctrf)]
+    if not tests:
+        return _printed(output)
+    failed = next((name for name, status in tests if status not in NOT_MADE and status != "passed"), "")
+    return Checks(failed, next((name for name, status in tests if status in NOT_MADE), ""))
+
+
+def _reported_tests(ctrf: bytes | None) -> Iterator[tuple[str, str]]:
+    """(name, status) of each test of a report."""
+    try:
+        report: Any = orjson.loads(ctrf or b"{}")
+        tests = report["results"]["tests"]
+        yield from [(str(test["name"]), str(test["status"])) for test in tests]
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return  # what a report of another form says is in the output as well
+
+
+def _printed(output: str) -> Checks:
+    failed = _FAILED.search(output) or _ERROR.search(output)
+    name = next((text for text in failed.groups() if text), "") if failed else ""
+    if (count := _SKIPPED.search(output)) is None:
+        return Checks(name)
+    which = _SKIPPED_NAME.search(output)
+    number = count["pytest"] or count["unittest"]
+    return Checks(name, (which["name"] or which["reason"]) if which else f"{number} check{'s' * (number != '1')}")
+
+
+JSON, TEXT = "reward.json", "reward.txt"
+MAIN = "reward"  # the name of the only reward of a reward.txt, and of the main one of a reward.json
+
+_SHOWN = 80  # characters of a value in a sentence
+
+
+def read_rewards(files: Mapping[str, bytes]) -> dict[str, float]:
+    """Name -> reward, from the files that are there; `reward.json` wins over `reward.txt`. Raises InfraError with what is wrong."""
+    name = next((each for each in (JSON, TEXT) if each in files), None)
+    if name is None:
+        raise InfraError(f"the verifier wrote neither {JSON} nor {TEXT} to /logs/verifier, so nothing was measured")
+    content = files[name].strip()
+    if not content:
+        raise InfraError(f"the verifier's {name} is empty, so nothing was measured")
+    return _from_json(content) if name == JSON else {MAIN: _from_text(content)}
+
+
+def main_reward(rewards: Mapping[str, float]) -> float:
+    """The one called `reward`, or the only one; raises InfraError where it is not known which one is meant."""
+    if MAIN in rewards:
+        return rewards[MAIN]
+    if len(rewards) == 1:
+        return next(iter(rewards.values()))
+    raise InfraError(f"the verifier's {JSON} has no {MAIN!r} but {', '.join(map(repr, rewards))}, so the main one is not known")
+
+
+def _from_text(content: bytes) -> float:
+    try:
+        return _number(float(content), TEXT, content)
+    except ValueError:
+        raise InfraError(f"the verifier's {TEXT} should be a number, not {_text(content)}") from None
+
+
+def _from_json(content: bytes) -> dict[str, float]:
+    try:
+        rewards = orjson.loads(content)
+    except orjson.JSONDecodeError:  # NaN and Infinity, too
+        raise InfraError(f"the verifier's {JSON} is no JSON: {_text(content)}") from None
+    if not isinstance(rewards, dict) or not rewards:
+        raise InfraError(f"the verifier's {JSON} should be names with numbers, not {_text(content)}")
+    return {name: _number(value, f"{JSON}: {name!r}", value) for name, value in rewards.items()}
+
+
+def _number(value: Any, where: str, written: Any) -> float:
+    """A number, as which Harbor takes true and false, too."""
+    if not isinstance(value, int | float):
+        raise InfraError(f"the verifier's {where} should be a number, not {_text(written)}")
+    if not is_score(value):
+        raise InfraError(f"the verifier's {where} should be between -{LARGEST_SCORE:g} and {LARGEST_SCORE:g}, not {_text(written)}")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    text = repr(value.decode(errors="replace") if isinstance(value, bytes) else value)
+    return beginning(text, _SHOWN)
+
 
 CTRF = "ctrf.json"
 READY = 60.0  # seconds for what is done before the tests

@@ -14,12 +14,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from pytest_agentbench.agents import AGENTS, Agent, load_agent
-from pytest_agentbench.agents.factory import UPGRADE
-from pytest_agentbench.agents.sampling_parameters import PARAMETERS
+from pytest_agentbench.agents.factory import PARAMETERS, UPGRADE
 from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.whole_answer import TruncationRetry
-from pytest_agentbench.backends.common_spec import BackendKeys
-from pytest_agentbench.backends.spec import KINDS
+from pytest_agentbench.backends.spec import KINDS, BackendKeys
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.lib.import_path import load_object
 from pytest_agentbench.lib.options import ValueKind

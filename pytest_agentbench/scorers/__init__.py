@@ -42,11 +42,11 @@ SCORERS: Mapping[str, str] = {
     "schema_valid": "pytest_agentbench.scorers.schema_valid:schema_valid",
     "state_equals": "pytest_agentbench.scorers.state_equals:state_equals",
     "tsq": "pytest_agentbench.scorers.tsq:tsq",
-    "tsq_arguments": "pytest_agentbench.scorers.tsq_arguments:tsq_arguments",
-    "tsq_multiset": "pytest_agentbench.scorers.tsq_multiset:tsq_multiset",
-    "tsq_ordered": "pytest_agentbench.scorers.tsq_ordered:tsq_ordered",
-    "tsq_subset": "pytest_agentbench.scorers.tsq_subset:tsq_subset",
-    "tsq_superset": "pytest_agentbench.scorers.tsq_superset:tsq_superset",
+    "tsq_arguments": "pytest_agentbench.scorers.tsq:tsq_arguments",
+    "tsq_multiset": "pytest_agentbench.scorers.tsq:tsq_multiset",
+    "tsq_ordered": "pytest_agentbench.scorers.tsq:tsq_ordered",
+    "tsq_subset": "pytest_agentbench.scorers.tsq:tsq_subset",
+    "tsq_superset": "pytest_agentbench.scorers.tsq:tsq_superset",
 }
 
 

@@ -1,4 +1,4 @@
-"""What the scorers of tool calls share: both sides by turn of the user, pairs of them, and F1."""
+"""What the scorers of tool calls share: names as they are compared, both sides by turn of the user, pairs of them, and F1."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.records import Json, Rollout, Score, ToolCall
-from pytest_agentbench.scorers.names import normalised
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario, Tool
+
+
+def normalised(name: str) -> str:
+    """A name without its group prefix (up to the first `__`), case, `_`, `-` and outer spaces.
+
+    `banking_tools__Get-Account-BALANCE` and `get_account_balance` are the same tool, and so are `a__search` and `b__search`.
+    """
+    group, separator, rest = name.partition("__")
+    return (rest if separator else group).lower().strip().replace("_", "").replace("-", "")
+
 
 #: What two calls have in common that may be matched by their names: the user's turn (0 where labels know of none) and the tool.
 CallKey = tuple[int, str]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pytest_agentbench.records import Json, Rollout, ToolCall
 from pytest_agentbench.scorers.arguments import accepted, faults
-from pytest_agentbench.scorers.names import normalised
+from pytest_agentbench.scorers.matches import normalised
 from pytest_agentbench.scorers.repeated import identity
 
 #: Every kind, as readers meet it, with what it means. A rollout may have several; the first ones say most about the others.

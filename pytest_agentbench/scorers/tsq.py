@@ -1,17 +1,15 @@
-"""Tool selection quality: were the expected tools called, and no others?
-
-This is the F1 of two sets of tool names, as NVIDIA's NeMo Agent Toolkit has it (`nat_compat` is its exact arithmetic). Galileo's
-agent leaderboard gives the name to something else: there a language model judges the tools and their arguments turn by turn.
-"""
+"""Tool selection quality: were the expected tools called, and no others? Its variants ask for more, or for one side only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.records import Rollout, Score
+from pytest_agentbench.scorers.arguments import fits
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.matches import ActualCall, CallKey, ExpectedCall, both_sides, f1, listed
+from pytest_agentbench.scorers.matches import ActualCall, CallKey, ExpectedCall, beyond, both_sides, f1, listed, most_pairs, one_side
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -37,3 +35,95 @@ def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[CallKey, str]:
     for call in calls:
         distinct.setdefault(call.key, call.name)
     return distinct
+
+
+@scorer(range=(0, 1))
+def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
+    """F1 over calls, matched by tool and arguments: as many pairs as can be made, in whatever order the calls were made."""
+    expected, made = both_sides(scenario, rollout)
+    faults = [[fits(call.call, each.label, each.tool) if call.key == each.key else "" for call in made] for each in expected]
+    pairs = most_pairs([[j for j, fault in enumerate(row) if fault is None] for row in faults])
+    left = {j: call for j, call in enumerate(made) if j not in pairs.values()}
+    missing, wrong = [], []
+    for i, each in enumerate(expected):
+        if i not in pairs:
+            nearest = next((j for j, call in left.items() if call.key == each.key), None)
+            if nearest is None:
+                missing.append(each.name)
+            else:
+                del left[nearest]
+                wrong.append(f"{each.name}: {faults[i][nearest]}")
+    unexpected = listed(call.name for call in left.values())
+    remarks = (f"missing: {listed(missing)}", f"unexpected: {unexpected}", f"wrong arguments: {' | '.join(wrong) or 'none'}")
+    return f1(len(expected), len(made), len(pairs), *remarks)
+
+
+@scorer(range=(0, 1))
+def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
+    """F1 over calls, matched by the name of their tool; order and arguments do not count, a repeat that is not expected does."""
+    expected_calls, made = both_sides(scenario, rollout)
+    expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
+    missing, unexpected = listed(beyond(expected_calls, actual.elements())), listed(beyond(made, expected.elements()))
+    return f1(len(expected_calls), len(made), (expected & actual).total(), f"missing: {missing}", f"unexpected: {unexpected}")
+
+
+@scorer(range=(0, 1))
+def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:
+    """F1 over the longest common subsequence of tool names: calls that are in the expected order, others between them or not."""
+    expected, made = both_sides(scenario, rollout)
+    places = common([call.key for call in expected], [call.key for call in made])
+    late = [call for i, call in enumerate(expected) if i not in places]
+    used = {*places.values()}
+    extra = [call for j, call in enumerate(made) if j not in used]
+    elsewhere = {call.key for call in extra}
+    return f1(
+        len(expected),
+        len(made),
+        len(places),
+        f"missing: {listed(beyond(late, (call.key for call in extra)))}",
+        f"unexpected: {listed(beyond(extra, (call.key for call in late)))}",
+        f"out of order: {listed(dict.fromkeys(call.name for call in late if call.key in elsewhere))}",
+    )
+
+
+def common(one: Sequence[CallKey], other: Sequence[CallKey]) -> dict[int, int]:
+    """A longest common subsequence: position in the one -> position in the other. Time and space are the product of their lengths."""
+    longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]  # [i][j]: of what begins at i and j
+    for i in reversed(range(len(one))):
+        for j in reversed(range(len(other))):
+            longest[i][j] = 1 + longest[i + 1][j + 1] if one[i] == other[j] else max(longest[i + 1][j], longest[i][j + 1])
+    places: dict[int, int] = {}
+    i = j = 0
+    while i < len(one) and j < len(other):
+        if one[i] == other[j]:
+            places[i] = j
+            i, j = i + 1, j + 1
+        elif longest[i + 1][j] >= longest[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return places
+
+
+@scorer(range=(0, 1))
+def tsq_subset(scenario: Scenario, rollout: Rollout) -> Score:
+    """The share of the calls made that are expected ones, matched by the name of their tool; 1.0 where none was made.
+
+    Order and arguments do not count, and an expected call that was not made does not, either. A repeat that is not expected does.
+    """
+    expected_calls, made = both_sides(scenario, rollout)
+    expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
+    unexpected = listed(beyond(made, expected.elements()))
+    return one_side(len(expected_calls), len(made), (expected & actual).total(), len(made), f"unexpected: {unexpected}")
+
+
+@scorer(range=(0, 1))
+def tsq_superset(scenario: Scenario, rollout: Rollout) -> Score:
+    """The share of the expected calls that were made, matched by the name of their tool; 1.0 where none is expected.
+
+    Order and arguments do not count, and a call that nobody expects does not, either.
+    """
+    expected_calls, made = both_sides(scenario, rollout)
+    expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
+    missing = listed(beyond(expected_calls, actual.elements()))
+    return one_side(len(expected_calls), len(made), (expected & actual).total(), len(expected_calls), f"missing: {missing}")

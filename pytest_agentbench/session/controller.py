@@ -78,8 +78,7 @@ class Controller:
     @pytest.hookimpl(trylast=True)
     def pytest_agentbench_make_backend(self, name: str, changes: Sequence[tuple[str, Any]]) -> Backend:
         """The built-in implementation: a backend.yaml or a URL."""
-        from pytest_agentbench.backends.common_spec import SessionTerms
-        from pytest_agentbench.backends.spec import load_backend
+        from pytest_agentbench.backends.spec import SessionTerms, load_backend
 
         settings = self.settings
         spec = load_backend(name, self.config.rootpath, changes)

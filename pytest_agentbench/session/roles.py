@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.agents.factory import needs_context, needs_roles, too_long
-from pytest_agentbench.backends.common_spec import context_length_of
+from pytest_agentbench.backends.spec import context_length_of
 from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.records import Json
 from pytest_agentbench.session.discovery import DiscoveredSuites, unavailable_suite

@@ -26,7 +26,7 @@ from pytest_agentbench.runs.environment import environment
 from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.resume import find_resumable, take_up
 from pytest_agentbench.runs.sessions import Session, append_session, folder_of, read_sessions
-from pytest_agentbench.sandbox.slots import default_count
+from pytest_agentbench.sandbox.factory import default_count
 from pytest_agentbench.session.block_turns import BlockTurns
 from pytest_agentbench.session.hooks import Hooks
 from pytest_agentbench.session.opened import OpenSession

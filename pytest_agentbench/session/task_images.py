@@ -9,10 +9,8 @@ from contextlib import closing, suppress
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.sandbox.engine import client, infra
+from pytest_agentbench.sandbox.containers import client, end_run, infra, unenforced
 from pytest_agentbench.sandbox.images import image_of, make_filter_image, make_image
-from pytest_agentbench.sandbox.leftovers import end_run
-from pytest_agentbench.sandbox.limits import unenforced
 from pytest_agentbench.sandbox.private_addresses import needs_filter
 from pytest_agentbench.suites.task import DOCKER, Task
 

@@ -9,8 +9,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.nat_profile import events_of
-from pytest_agentbench.exports.nat_throughput import add_events
+from pytest_agentbench.exports.nat_benchmark import add_events
+from pytest_agentbench.exports.nat_profiler import events_of
 from pytest_agentbench.gate.ab import mean_of
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.values import LOST, samples

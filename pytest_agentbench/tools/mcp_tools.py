@@ -22,9 +22,9 @@ from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
-from pytest_agentbench.tools.agreement import check_agreement, parameters_of
 from pytest_agentbench.tools.mcp_process import McpProgram, ServerProcess
 from pytest_agentbench.tools.mcp_server import McpServer
+from pytest_agentbench.tools.signatures import check_agreement, parameters_of
 
 GRACE = 5.0  # seconds in which a session may take its leave
 PAGES = 100  # of a list of tools

@@ -23,8 +23,7 @@ from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.lib.threads import in_thread, is_async
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool
-from pytest_agentbench.tools.agreement import check_agreement
-from pytest_agentbench.tools.methods import Method, methods_of
+from pytest_agentbench.tools.signatures import Method, check_agreement, methods_of
 from pytest_agentbench.tools.source import ToolSource
 
 #: What the class may ask for, by the names of its parameters.

@@ -1,10 +1,15 @@
-"""The tools of one rollout: each call is recorded in the rollout's own record and carried out by the source. Nothing is global."""
+"""The tools of one rollout, under names that every API takes.
+
+Each call is recorded in the rollout's own record and carried out by the source. Nothing is global.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count
 
 import fastjsonschema
 import orjson
@@ -19,7 +24,28 @@ from pytest_agentbench.records import Draft, Json, Program, ToolCall
 from pytest_agentbench.sandbox.sandbox import CommandRunner, Sandbox
 from pytest_agentbench.suites.suite import Tool
 from pytest_agentbench.tools.source import DecisionOnly, ToolSource, sample_response
-from pytest_agentbench.tools.wire_names import wire_names
+
+LENGTH = 64
+_GOOD = re.compile(rf"[a-zA-Z0-9_-]{{1,{LENGTH}}}")
+
+
+def wire_names(names: Iterable[str]) -> dict[str, str]:
+    """Name -> what it is called in requests: itself where the rule allows it, else one that no other tool has."""
+    good = {name: name for name in names if _GOOD.fullmatch(name)}
+    used = set(good)
+    wire = {}
+    for name in names:
+        wire[name] = good.get(name) or _free(re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:LENGTH] or "_", used)
+        used.add(wire[name])
+    return wire
+
+
+def _free(name: str, used: set[str]) -> str:
+    """The name, or the first of `name_2`, `name_3`, ... that nobody has."""
+    if name not in used:
+        return name
+    numbered = (f"{name[: LENGTH - len(end)]}{end}" for end in (f"_{number}" for number in count(2)))
+    return next(each for each in numbered if each not in used)
 
 
 class Toolbox:

@@ -10,7 +10,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Level
-from pytest_agentbench.reports.numbers import significant
+from pytest_agentbench.reports.phrases import significant
 from tests.findings import report_of, said, under
 from tests.project import Project
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.agents.react_text import NOTHING_SAID
+from pytest_agentbench.agents.react import NOTHING_SAID
 from pytest_agentbench.records import Json
 from tests.project import Project
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from pytest_agentbench.agents.experts import LONGEST, budget
+from pytest_agentbench.agents.experts import LONGEST, ContextBudget, Notebook, budget, newest
 from pytest_agentbench.agents.factory import make_agent, needs_task
-from pytest_agentbench.agents.notebook import ContextBudget, Notebook, newest
 from pytest_agentbench.agents.orchestrator import CHOOSE, SYSTEM_PROMPT, Orchestrator
 from pytest_agentbench.errors import ConfigError, InfraError, LimitReached
 from pytest_agentbench.llm.client import LLM

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.agents.react import React
-from pytest_agentbench.agents.react_text import MISSING_ACTION, MISSING_INPUT, NOTHING_SAID
+from pytest_agentbench.agents.react import MISSING_ACTION, MISSING_INPUT, NOTHING_SAID, React
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.records import Answer, Json

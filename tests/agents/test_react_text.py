@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_agentbench.agents.react_text import (
+from pytest_agentbench.agents.react import (
     AT_LINE,
     MISSING_ACTION,
     MISSING_ANSWER,

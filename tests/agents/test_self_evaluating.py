@@ -25,8 +25,8 @@ from pytest_agentbench.rollouts.compile import checked
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.scorers.tsq import tsq
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
-from pytest_agentbench.tools.methods import methods_of
 from pytest_agentbench.tools.python import ToolInstance
+from pytest_agentbench.tools.signatures import methods_of
 from pytest_agentbench.tools.toolbox import Toolbox
 
 KEY = RolloutKey("shop", "s-0")

@@ -16,8 +16,7 @@ import pytest
 
 from pytest_agentbench.backends.doctor import checks, weights
 from pytest_agentbench.backends.doctor.check import Check
-from pytest_agentbench.backends.doctor.docker import toolkit_check
-from pytest_agentbench.backends.doctor.gpus import fabric_check
+from pytest_agentbench.backends.doctor.host import fabric_check, toolkit_check
 from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.backends.machine.environments import environments

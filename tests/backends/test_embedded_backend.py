@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
-from pytest_agentbench.backends.proof.ready import listed_models
+from pytest_agentbench.backends.ready import listed_models
 from pytest_agentbench.errors import BackendError
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.common_spec import SessionTerms
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
-from pytest_agentbench.backends.spec import find_backend, load_backend
+from pytest_agentbench.backends.spec import SessionTerms, find_backend, load_backend
 from pytest_agentbench.backends.stack.spec import LabelsSpec
 from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import ConfigError

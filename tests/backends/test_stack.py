@@ -19,7 +19,7 @@ import pytest
 
 from pytest_agentbench.backends.stack import ownership, registry
 from pytest_agentbench.backends.stack.protocol import ServicesRestarting
-from pytest_agentbench.backends.stack.templates import dependencies
+from pytest_agentbench.backends.stack.spec import dependencies
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 from tests.backends.conftest import Boot, service, spec
 from tests.waits import wait_for

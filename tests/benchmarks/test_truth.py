@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.measurement import BenchmarkSkipped
 from benchmarks.truth import Served, Truth, truth_server
-from pytest_agentbench.backends.proof.ready import listed_models
+from pytest_agentbench.backends.ready import listed_models
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.dialects.chat import ChatReader

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.scorers.tsq_arguments import tsq_arguments
+from pytest_agentbench.scorers.tsq import tsq_arguments
 from pytest_agentbench.suites.datasets import bfcl
 from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tools.toolbox import Toolbox

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_agentbench.cli import main
-from pytest_agentbench.exports.nat_schema import BENCHMARK_COLUMNS
+from pytest_agentbench.exports.nat_profiler import BENCHMARK_COLUMNS
 from tests.project import ALONE, FIND_THEN_ANSWER, Project
 from tests.waits import wait_for
 

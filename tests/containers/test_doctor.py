@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.doctor.check import Check
-from pytest_agentbench.backends.doctor.docker import docker_checks
+from pytest_agentbench.backends.doctor.host import docker_checks
 from pytest_agentbench.backends.stack.spec import StackSpec
 from tests.containers.conftest import IMAGE
 

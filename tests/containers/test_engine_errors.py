@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.stack.docker_engine import connect
-from pytest_agentbench.backends.stack.leftovers import leftovers
-from pytest_agentbench.backends.stack.ownership import LABEL
+from pytest_agentbench.backends.stack.ownership import LABEL, leftovers
 from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.errors import BackendError
 from tests.containers import images

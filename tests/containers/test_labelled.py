@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.stack import registry
-from pytest_agentbench.backends.stack.leftovers import leftovers, remove
-from pytest_agentbench.backends.stack.ownership import LABEL
+from pytest_agentbench.backends.stack.ownership import LABEL, leftovers, remove
 from tests.containers.conftest import IMAGE
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.agents.react_prompt import SYSTEM_PROMPT, question_text, system_text
+from pytest_agentbench.agents.react import SYSTEM_PROMPT, question_text, system_text
 from pytest_agentbench.engine.chat import parse_chat
 from pytest_agentbench.engine.lexical.policy import Lexical
 from pytest_agentbench.engine.lexical.react import as_native

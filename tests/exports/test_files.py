@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.files import epoch_ns, iso_ns, json_items, read_object
-from pytest_agentbench.exports.nat_events import read_events
+from pytest_agentbench.exports.nat_profiler import read_events
 from pytest_agentbench.records import Json
 from tests.exports.nat_job import COLUMNS, call
 

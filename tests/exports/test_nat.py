@@ -11,10 +11,10 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.cli.imported import write
-from pytest_agentbench.cli.run_names import runs_of
+from pytest_agentbench.cli.parser import runs_of
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat import read
-from pytest_agentbench.exports.nat_events import read_events, understood
+from pytest_agentbench.exports.nat_profiler import read_events, understood
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.other_tools.nat import nat
 from pytest_agentbench.plots.points import points_of

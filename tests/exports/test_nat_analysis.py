@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.exports.nat_optimization import Optimization
+from pytest_agentbench.exports.nat_analyses import Optimization
 from pytest_agentbench.records import Json, Rollout, ToolCall
 from tests.exports.test_nat_export import exported
 from tests.made_runs import run_directory

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_agentbench.exports.toolorchestra import read
-from pytest_agentbench.exports.toolorchestra_tasks import is_correct, task
+from pytest_agentbench.exports.toolorchestra import is_correct, read, task
 from pytest_agentbench.records import Scale, Score
 from tests.exports.test_toolorchestra_run import exported
 from tests.made_runs import run_of

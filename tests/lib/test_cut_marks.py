@@ -10,7 +10,7 @@ from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.lib.cut_marks import beginning, cuts, ending
 from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.lib.supervisor.program import Output
-from pytest_agentbench.sandbox.clip import Clip
+from pytest_agentbench.sandbox.command import Clip
 
 LONG = "a" * 40_000 + "b" * 40_000
 

@@ -21,8 +21,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.plots import TITLES, drawn, histograms, scatter
 from pytest_agentbench.plots.canvas import label, legend, mark, save, style, whole
-from pytest_agentbench.plots.colour_settings import settings_of
-from pytest_agentbench.plots.points import points_of, ttfts_of_arms
+from pytest_agentbench.plots.points import points_of, settings_of, ttfts_of_arms
 from pytest_agentbench.plots.runs import RunLoad, front, loads_of, qualities_of, titles
 from pytest_agentbench.records import Score
 from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared

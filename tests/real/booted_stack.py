@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from pytest_agentbench.backends.common_spec import SessionTerms
 from pytest_agentbench.backends.machine.ports import is_free
-from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.spec import SessionTerms, load_backend
 from pytest_agentbench.backends.stack import ownership
-from pytest_agentbench.backends.stack.backend import Stacked
+from pytest_agentbench.backends.stack.kind import Stacked
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.records import Json

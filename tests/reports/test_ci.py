@@ -15,9 +15,7 @@ from pytest_agentbench.gate.exit_status import VERDICTS
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.records import Scale
 from pytest_agentbench.reports import gate_phrases, openmetrics, phrases
-from pytest_agentbench.reports.annotations import MOST, command, commands
-from pytest_agentbench.reports.ci import system
-from pytest_agentbench.reports.excerpts import cut, size
+from pytest_agentbench.reports.ci import MOST, command, commands, cut, size, system
 from pytest_agentbench.runs.contents import Failure, OutcomeCounts, Plan, Run
 from pytest_agentbench.runs.results import Means
 from pytest_agentbench.stats.multiple import Suspect

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.reports import comment, gate_phrases, markdown
+from pytest_agentbench.reports.ci import cut, size
 from pytest_agentbench.reports.document import Finding, Level
-from pytest_agentbench.reports.excerpts import cut, size
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run

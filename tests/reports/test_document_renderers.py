@@ -16,7 +16,7 @@ from pytest_agentbench import reports
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import markdown
 from pytest_agentbench.reports.document import Chart, Document, Level, Listing, plain
-from pytest_agentbench.reports.page.first_screen import run_html
+from pytest_agentbench.reports.page.layout import run_html
 from pytest_agentbench.reports.terminal import write_run
 from tests.paper import Paper
 from tests.reports.every_document import Documents, places, with_text

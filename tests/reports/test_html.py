@@ -27,7 +27,7 @@ from pytest_agentbench.reports.document import (
     heads,
 )
 from pytest_agentbench.reports.html import no_address
-from pytest_agentbench.reports.page.first_screen import run_html
+from pytest_agentbench.reports.page.layout import run_html
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from tests.made_runs import gate_result, rule_result, run_of

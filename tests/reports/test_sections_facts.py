@@ -14,7 +14,7 @@ import pytest
 from benchmarks.reference.store import EXPECTED, archive_of, read_archive, stored
 from pytest_agentbench.reports import markdown, terminal
 from pytest_agentbench.reports.document import Document, Level
-from pytest_agentbench.reports.page.first_screen import first_screen
+from pytest_agentbench.reports.page.layout import first_screen
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.run_file import FILE, read_run

@@ -16,8 +16,8 @@ import pytest
 
 from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.records import RolloutKey
+from pytest_agentbench.sandbox.containers import OWNER
 from pytest_agentbench.sandbox.factory import open_sandbox
-from pytest_agentbench.sandbox.ownership import OWNER
 from pytest_agentbench.sandbox.sandbox import Sandbox
 from pytest_agentbench.suites.task import Task
 from tests.dockerd import NoEngine, any_engine

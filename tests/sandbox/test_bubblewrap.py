@@ -15,8 +15,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.cut_marks import mark
 from pytest_agentbench.sandbox.bubblewrap import KIND, PROCESSES, Bubblewrap
-from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
-from pytest_agentbench.sandbox.sandbox import CommandResult
+from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandResult
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
@@ -181,7 +180,7 @@ async def test_who_opened_it_is_killed(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(f"""import asyncio
 from pytest_agentbench.sandbox.bubblewrap import Bubblewrap
-from pytest_agentbench.sandbox.code_place import CodePlace
+from pytest_agentbench.sandbox.sandbox import CodePlace
 asyncio.run(Bubblewrap("one", CodePlace("bubblewrap")).exec("(setsid sleep {mark} >/dev/null 2>&1 &); sleep {mark}", seconds=600))
 """)
     process = await asyncio.create_subprocess_exec(sys.executable, program)

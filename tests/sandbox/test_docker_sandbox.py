@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.cut_marks import mark
-from pytest_agentbench.sandbox.ownership import DEADLINE, OWNER, ROLLOUT, RUN, owner
+from pytest_agentbench.sandbox.containers import DEADLINE, OWNER, ROLLOUT, RUN, owner
 from pytest_agentbench.sandbox.sandbox import File
 from tests.sandbox.conftest import IMAGE, KEY, Open, listed, runs
 from tests.waits import wait_for

@@ -14,8 +14,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.rollouts.compile import checked
-from pytest_agentbench.sandbox.harbor_factory import check_sandbox, without_compose
-from pytest_agentbench.sandbox.harbor_package import TELEMETRY
+from pytest_agentbench.sandbox.harbor_factory import TELEMETRY, check_sandbox, without_compose
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.hashes import ContentHashes
 from tests.tasks import write_task

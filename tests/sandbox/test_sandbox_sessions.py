@@ -13,8 +13,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Code, Level, plain, say
 from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.sandbox.limits import UNLIMITED_KIND
-from pytest_agentbench.sandbox.ownership import OWNER
+from pytest_agentbench.sandbox.containers import OWNER, UNLIMITED_KIND
 from tests.findings import gate_of, reasons, report_of, tables, texts, under
 from tests.project import Project
 from tests.sandbox.conftest import IMAGE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.sandbox.limits import KIND, UNLIMITED_KIND
+from pytest_agentbench.sandbox.containers import KIND, UNLIMITED_KIND
 from pytest_agentbench.sandbox.verifier import verify
 from pytest_agentbench.suites.task import Task
 from tests.sandbox.conftest import Open, task

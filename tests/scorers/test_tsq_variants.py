@@ -13,12 +13,7 @@ from pytest_agentbench.scorers import Scorer
 from pytest_agentbench.scorers.exact_match import exact_match
 from pytest_agentbench.scorers.matches import most_pairs
 from pytest_agentbench.scorers.schema_valid import schema_valid
-from pytest_agentbench.scorers.tsq import tsq
-from pytest_agentbench.scorers.tsq_arguments import tsq_arguments
-from pytest_agentbench.scorers.tsq_multiset import tsq_multiset
-from pytest_agentbench.scorers.tsq_ordered import tsq_ordered
-from pytest_agentbench.scorers.tsq_subset import tsq_subset
-from pytest_agentbench.scorers.tsq_superset import tsq_superset
+from pytest_agentbench.scorers.tsq import tsq, tsq_arguments, tsq_multiset, tsq_ordered, tsq_subset, tsq_superset
 from pytest_agentbench.suites.suite import Tool
 from tests.scorers.records import records
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.common_spec import SessionTerms
-from pytest_agentbench.backends.spec import load_backend
+from pytest_agentbench.backends.spec import SessionTerms, load_backend
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.runs.contents import BackendUse
 from pytest_agentbench.simulation.question import Facts

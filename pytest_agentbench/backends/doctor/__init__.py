@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.backends.common_spec import BackendSpec
-from pytest_agentbench.backends.doctor.check import Check
-from pytest_agentbench.backends.doctor.machine import disk_check
+from pytest_agentbench.backends.doctor.check import Check, disk_check
+from pytest_agentbench.backends.spec import BackendSpec
 
 
 def checks(spec: BackendSpec, *, reach: bool = True) -> list[Check]:

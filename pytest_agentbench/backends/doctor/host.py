@@ -1,18 +1,201 @@
-"""What this machine has, whatever the backend."""
+"""What this machine has, and what a stack needs of it: the Docker Engine, GPUs, programs and secrets."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
-from pytest_agentbench.backends.doctor.check import Check, absent, ok
-from pytest_agentbench.backends.doctor.machine import disk_check
+from pytest_agentbench.backends.doctor.check import Check, absent, disk_check, missing, ok, port_checks, unknown
+from pytest_agentbench.backends.doctor.retriever import service_checks
+from pytest_agentbench.backends.doctor.weights import weight_checks
 from pytest_agentbench.backends.machine import nvml
-from pytest_agentbench.backends.stack.docker_engine import connect, speaking
-from pytest_agentbench.errors import BackendError
+from pytest_agentbench.backends.machine.environments import environments, resolve_python
+from pytest_agentbench.backends.machine.gpus import lease, visible
+from pytest_agentbench.backends.stack.docker_engine import TOOLKIT, connect, size_of, speaking
+from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec, expand
+from pytest_agentbench.errors import AgentbenchError, BackendError
+
+
+def docker_checks(spec: StackSpec) -> Iterator[Check]:
+    contained = [service for service in spec.services.values() if service.image is not None]
+    if not contained:
+        return
+    try:
+        with closing(connect()) as engine, speaking("Docker does not say what it can do"):
+            info = engine.info()
+            yield ok("docker", f"Engine {info['ServerVersion']}")
+            if any(service.gpus for service in contained):
+                yield toolkit_check(info.get("Runtimes", {}))
+            for image in dict.fromkeys(service.image for service in contained):
+                yield _image(engine, spec, str(image))
+    except BackendError as error:
+        yield missing("docker", str(error), "")
+
+
+def toolkit_check(runtimes: Container[str]) -> Check:
+    """It shows as a runtime of the engine, or by its programs."""
+    if "nvidia" in runtimes:
+        return ok("container toolkit", "the engine has the runtime nvidia")
+    if found := shutil.which("nvidia-ctk") or shutil.which("nvidia-container-cli"):
+        return ok("container toolkit", found)
+    return missing("container toolkit", "the engine has no runtime nvidia", TOOLKIT)
+
+
+def _image(engine: Any, spec: StackSpec, image: str) -> Check:
+    values = {**{name: str(value) for name, value in spec.settings.items()}, "model": spec.model or "", "here": spec.here}
+    try:
+        name = expand(image, values, "image")
+        with speaking(f"image {name}"):
+            size = size_of(engine, name)
+    except AgentbenchError as error:
+        return unknown("image", f"{image}: {error}")
+    if size is not None:
+        return ok("image", f"{name}, {size / 1e9:.1f} GB")
+    if any(service.image == image and service.container.pull == "never" for service in spec.services.values()):
+        return missing("image", f"{name} is not here, and `pull: never` forbids to fetch it", f"docker pull {name}")
+    return unknown("image", f"{name} is not here yet; the first boot fetches it", f"docker pull {name}")
+
+
+FABRIC = "nv-fabricmanager"[:15]  # as the kernel shortens its name
+
+
+def gpu_checks(spec: StackSpec) -> Iterator[Check]:
+    count, named = spec.gpus
+    if not count and not named:
+        return
+    yield driver_check(oldest_driver(spec))
+    yield from fabric_check(Path("/dev"), Path("/proc"))
+    yield _free(spec.name, count, named)
+
+
+def oldest_driver(spec: StackSpec) -> int:
+    """Of the environments that its GPU services run in, the branch that all of them run on; 0 where none says. Images say it to Docker."""
+    wanted = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
+    return max((environments()[name].driver for name in wanted if name is not None and name in environments()), default=0)
+
+
+def driver_check(oldest: int = 0) -> Check:
+    """Whether there is a driver, and one of branch `oldest` or a newer one."""
+    if "AGENTBENCH_GPUS" in os.environ:
+        return unknown("driver", "not asked, for AGENTBENCH_GPUS says which GPUs there are")
+    library, why = nvml.library()
+    version, cuda = nvml.driver() if library is not None else (_version(), "")
+    if not version:
+        return missing("driver", f"no nvidia-smi on the PATH; {why}", "install the NVIDIA driver; in a container: docker run --gpus all")
+    if _branch(version) < oldest:
+        need = f"its packages are built for CUDA 13, which needs {oldest} or newer"
+        return missing("driver", f"{version}; {need}", f"install driver {oldest} or newer, or an environment with packages for your CUDA")
+    if library is None:
+        return unknown("driver", f"{version}; without NVML nobody looks whether GPUs are free", why)
+    return ok("driver", f"{version}, up to CUDA {cuda}; {', '.join(f'{device.number}: {device.name}' for device in nvml.devices())}")
+
+
+def _branch(version: str) -> int:
+    """580 of 580.65.06."""
+    number = version.partition(".")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def _version() -> str:
+    """What nvidia-smi says; empty where it says nothing."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
+
+
+def fabric_check(devices: Path, processes: Path) -> Iterator[Check]:
+    """GPUs behind an NVSwitch compute nothing without the fabric manager."""
+    if not any(devices.glob("nvidia-nvswitch[0-9]*")):
+        return
+    for name in processes.glob("[0-9]*/comm"):
+        try:
+            runs = name.read_text(encoding="utf-8", errors="replace").startswith(FABRIC)
+        except OSError:
+            continue  # it has just ended
+        if runs:
+            yield ok("fabric manager", "runs")
+            return
+    yield unknown(
+        "fabric manager",
+        "there is an NVSwitch, and no fabric manager that can be seen from here",
+        "sudo systemctl start nvidia-fabricmanager",
+    )
+
+
+def _free(stack: str, count: int, named: list[str]) -> Check:
+    """Leases what a boot would, and gives it back."""
+    try:
+        with lease(count, named=named, stack=stack) as taken:
+            return ok("GPUs", f"{count + len(named)} wanted and free: {', '.join(taken.ids)}")
+    except AgentbenchError as error:
+        few = "take a machine with more, give `gpus:` and `replicas:` smaller numbers, or look at CUDA_VISIBLE_DEVICES"
+        busy = "wait for them (--agentbench-gpu-wait=30m), or end what has them"
+        return missing("GPUs", str(error), few if count + len(named) > len(visible()) else busy)
+
+
+def secret_checks(spec: StackSpec) -> Iterator[Check]:
+    for name in dict.fromkeys(name for service in spec.services.values() for name in service.secrets):
+        if os.environ.get(name):
+            yield ok("secret", f"{name} is set")
+        else:
+            yield missing("secret", f"{name} is not set", f"export {name}=...")
+
+
+def program_checks(spec: StackSpec) -> Iterator[Check]:
+    """Of services that are processes, each interpreter and each command once."""
+    programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in spec.services.values() if service.image is None)
+    pythons: dict[str | None, Path | None] = {None: None}
+    for name in dict.fromkeys(python for python, _ in programs if python is not None):
+        try:
+            pythons[name] = resolve_python(name, Path(spec.here))
+        except AgentbenchError as error:
+            what, _, fix = str(error).partition(": agentbench")
+            yield missing("python", what, f"agentbench{fix}" if fix else "correct `python`")
+        else:
+            yield ok("python", f"{name}: {pythons[name]}")
+    for python, command in programs:
+        if python in pythons and not TEMPLATE.search(command):
+            yield _command(command, pythons[python])
+
+
+def _command(command: str, python: Path | None) -> Check:
+    """Looked for where the service will: beside its interpreter, then on the PATH."""
+    path = os.pathsep.join([*([str(python.parent)] if python else []), os.environ.get("PATH", os.defpath)])
+    if found := shutil.which(command, path=path):
+        return ok("command", f"{command}: {found}")
+    where = f"in {python.parent} or on the PATH" if python else "on the PATH"
+    return missing("command", f"{command} is not {where}", "install it, or say `python:` for the environment that has it")
+
+
+def lacking(spec: StackSpec) -> list[Check]:
+    """What of it is missing that neither waiting nor the boot itself brings: secrets, programs, the driver of its GPUs."""
+    checks = [*secret_checks(spec), *program_checks(spec)]
+    if any(spec.gpus):
+        checks.append(driver_check(oldest_driver(spec)))
+    return [check for check in checks if check.state == "missing"]
+
+
+def stack_checks(spec: StackSpec) -> Iterator[Check]:
+    """Secrets, programs, ports, GPUs, images, weights and retrievers."""
+    yield from secret_checks(spec)
+    yield from program_checks(spec)
+    yield from port_checks([port for service in spec.services.values() for port in (service.port, *service.ports.values())])
+    yield from gpu_checks(spec)
+    yield from docker_checks(spec)
+    yield from weight_checks(spec)
+    yield from service_checks(spec)
 
 
 def host_checks() -> Iterator[Check]:

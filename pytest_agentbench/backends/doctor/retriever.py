@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.backends.doctor.check import Check, missing, ok, unknown
-from pytest_agentbench.backends.doctor.machine import key_checks, port_checks, reach_check
+from pytest_agentbench.backends.doctor.check import Check, key_checks, missing, ok, port_checks, reach_check, unknown
 from pytest_agentbench.backends.doctor.weights import hub_cache, hub_checks, is_path
 from pytest_agentbench.backends.machine.environments import OWN, resolve_python
 from pytest_agentbench.backends.stack.instances import Factory, Instance, instances_of

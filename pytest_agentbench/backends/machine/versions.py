@@ -7,9 +7,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_agentbench.backends.proof.api import Api
-from pytest_agentbench.backends.stack.spec import StackSpec
-from pytest_agentbench.backends.stack.templates import texts
+from pytest_agentbench.backends.api import Api
+from pytest_agentbench.backends.stack.spec import StackSpec, texts
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import file_digest

@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import assert_never
 
 from pytest_agentbench.backends.stack.guardian import FACTS, GUARDIAN_LOG, SOCKET, peer
-from pytest_agentbench.backends.stack.inherited import inherited
-from pytest_agentbench.backends.stack.leftovers import leftovers, remove
-from pytest_agentbench.backends.stack.ownership import is_alive, kill_marked, lock, processes
+from pytest_agentbench.backends.stack.ownership import is_alive, kill_marked, leftovers, lock, processes, remove
 from pytest_agentbench.backends.stack.protocol import (
     FROM_GUARDIAN,
     BootFailed,
@@ -41,6 +39,7 @@ from pytest_agentbench.backends.stack.protocol import (
     StopStack,
 )
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.surroundings import inherited
 from pytest_agentbench.backends.telemetry.sampler import Target
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import codec, wire

@@ -1,4 +1,4 @@
-"""Looks at the metrics of a backend and at its GPUs, again and again, and writes down what changed."""
+"""Looks at the metrics of a backend, which are pages of Prometheus text, and at its GPUs, again and again, and writes down what changed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,69 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from io import FileIO
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
 
 from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.backends.machine.gpus import Gpu
-from pytest_agentbench.backends.telemetry.prometheus_page import Page
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Json
+
+
+class Changes(NamedTuple):
+    """What a page says that it did not say before. Series are known by their number, in the order in which they came."""
+
+    series: list[tuple[str, dict[str, str]]]  # new ones: name and labels
+    values: list[tuple[int, float]]  # of series that are new, changed or back again
+    gone: list[int]
+
+
+class Page:
+    """What was read of one page so far."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}  # `name{labels}`, as it is written -> number
+        self._told: list[str] = []  # number -> value, as it is written; empty: gone
+
+    def changes(self, text: str) -> Changes:
+        """Raises ValueError when the text is none of Prometheus."""
+        changes = Changes([], [], [])
+        lines = {line[:end]: line[end:] for line in text.splitlines() if line and line[0] != "#" and (end := _end_of_labels(line))}
+        for written, value in lines.items():
+            if (number := self._numbers.get(written)) is None:
+                changes.series.append(_parsed(written + value))
+                number = self._numbers[written] = len(self._told)
+                self._told.append("")
+            if self._told[number] != value:
+                self._told[number] = value
+                changes.values.append((number, _number(value)))
+        if len(lines) < len(self._numbers):
+            changes.gone.extend(number for written, number in self._numbers.items() if self._told[number] and written not in lines)
+            for number in changes.gone:
+                self._told[number] = ""
+        return changes
+
+
+def _end_of_labels(line: str) -> int:
+    """Where the value begins. No brace can follow the labels; exemplars are no part of this format."""
+    return line.rfind("}") + 1 or line.find(" ") + 1 or len(line)
+
+
+def _number(told: str) -> float:
+    return float((told.split() or [""])[0])  # a time may follow
+
+
+def _parsed(line: str) -> tuple[str, dict[str, str]]:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    samples = [sample for family in text_string_to_metric_families(f"{line}\n") for sample in family.samples]
+    if len(samples) != 1:
+        raise ValueError(f"no series in {line[:80]!r}")
+    return samples[0].name, samples[0].labels
+
 
 TIMEOUT = 2.0  # seconds for each step of a request
 LAST = 5.0  # seconds that the last look may take

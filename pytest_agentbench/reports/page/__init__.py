@@ -11,10 +11,8 @@ from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.page.data import PackedRollouts, RunData, keys_of, packed_data, run_data
-from pytest_agentbench.reports.page.first_screen import folded_html, run_html
-from pytest_agentbench.reports.page.intervals import compared_runs, intervals, sides
-from pytest_agentbench.reports.page.links import RolloutLinks
-from pytest_agentbench.reports.page.shell import page
+from pytest_agentbench.reports.page.layout import RolloutLinks, folded_html, page, run_html
+from pytest_agentbench.reports.page.pictures import compared_runs, intervals, sides
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run

@@ -16,9 +16,8 @@ from pytest_agentbench.lib.characters import whole_characters
 from pytest_agentbench.lib.sizes import USUAL
 from pytest_agentbench.metrics.calendar import Calendar
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
-from pytest_agentbench.reports.page.distributions import BINS, Distributions
+from pytest_agentbench.reports.page.pictures import BINS, Distributions, server_series
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
-from pytest_agentbench.reports.page.server import server_series
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.runs.record_size import with_cut_reasons

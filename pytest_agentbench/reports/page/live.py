@@ -1,11 +1,16 @@
-"""A run while it goes on, as its page is told of it: what has ended since the page last asked, and what is known of all of it so far."""
+"""The page of a run that goes on: what it is told of what has ended, and the server on loopback that tells it."""
 
 from __future__ import annotations
 
+import secrets
+import sys
 import threading
 import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
@@ -13,18 +18,13 @@ from pytest_agentbench.lib.file_lock import lock
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.html import no_address
-from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
-from pytest_agentbench.reports.page.distributions import Distributions
-from pytest_agentbench.reports.page.first_screen import run_html
-from pytest_agentbench.reports.page.intervals import intervals
-from pytest_agentbench.reports.page.links import RolloutLinks
+from pytest_agentbench.reports.page.layout import RolloutLinks, page, run_html
+from pytest_agentbench.reports.page.pictures import Distributions, intervals, server_series
 from pytest_agentbench.reports.page.rollouts import detail
-from pytest_agentbench.reports.page.server import server_series
-from pytest_agentbench.reports.page.shell import page
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.sections.so_far import SoFar, document_so_far
-from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.reports.view import RunView, tone
 from pytest_agentbench.runs import run_file
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, opened, rollout_of
@@ -237,3 +237,97 @@ def newest(reports: Path) -> Path:
     if not runs:
         raise ConfigError(f"there is no run in {reports} to watch; start one with pytest, or name its place with --reports DIR")
     return max(runs, key=lambda run: (max(_changed(run / FILE), _changed(run / SESSIONS)), run.name))
+
+
+PATIENCE = 10.0  # seconds that a connection may be silent
+MOST = 64  # connections at the same time; one more is closed
+
+#: Of every answer: nothing keeps it, and nothing shows it in a frame or takes it for another kind of file.
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Loopback(ThreadingHTTPServer):
+    """Serves a run on a free port of 127.0.0.1, under an address that nobody can guess."""
+
+    daemon_threads = True
+    request_queue_size = 2 * MOST  # If the queue is full, Linux drops the SYN, and the client repeats it a second later.
+
+    def __init__(self, run: LiveRun) -> None:
+        super().__init__(("127.0.0.1", 0), PageHandler)
+        self.run = run
+        self.token = secrets.token_urlsafe(24)
+        self._room = threading.BoundedSemaphore(MOST)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{self.token}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser may leave in the middle of an answer; what else fails is told."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+class PageHandler(BaseHTTPRequestHandler):
+    """Answers a request."""
+
+    server: Loopback
+    timeout = PATIENCE
+    server_version, sys_version = "agentbench", ""
+
+    def do_GET(self) -> None:
+        """The page, its news, or one rollout. The Host header keeps names out that somebody has lead to 127.0.0.1."""
+        if self.headers.get("Host") not in {f"{host}:{self.server.server_port}" for host in ("127.0.0.1", "localhost")}:
+            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", "another host is meant\n")
+        place = urlsplit(self.path)
+        _, token, name = f"{place.path}//".split("/", 3)[:3]
+        if not secrets.compare_digest(token.encode(errors="replace"), self.server.token.encode()):
+            return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing is here\n")
+        try:
+            kind, body = self._body(name, {key: values[-1] for key, values in parse_qs(place.query, keep_blank_values=True).items()})
+        except (LookupError, ValueError):
+            return self._answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing is here\n")
+        except (OSError, ConfigError) as error:
+            return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n")
+        return self._answer(HTTPStatus.OK, kind, body)
+
+    def _body(self, name: str, query: dict[str, str]) -> tuple[str, str]:
+        """Kind and text; raises LookupError and ValueError for what there is not, OSError and ConfigError for what is unreadable."""
+        run = self.server.run
+        match name:
+            case "":
+                return "text/html", run.page()
+            case "news":
+                return "application/json", run.news(query["generation"], query["state"], max(0, int(query["after"])))
+            case "rollout":
+                return "application/json", run.rollout(max(0, int(query["number"])))
+        raise LookupError(name)
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode(errors="backslashreplace")
+        self.send_response(status)
+        for name, value in {**HEADERS, "Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Says nothing: the address has the token in it."""

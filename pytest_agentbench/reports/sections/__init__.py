@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Document, Fact, Level, Note, Section, say
-from pytest_agentbench.reports.outcome import tone
 from pytest_agentbench.reports.sections import arms, files, first_look, gate, origin, outcome, server, serving, setup, suites
-from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.reports.view import RunView, tone
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -9,8 +9,7 @@ from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE
 from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, Table, Tone, heads, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.outcome import whole
-from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.reports.view import RunView, whole
 from pytest_agentbench.runs.arm_results import ArmsCompared, MetricCompared
 from pytest_agentbench.runs.contents import Run
 

@@ -9,8 +9,7 @@ from pytest_agentbench.metrics.stopwatch import OK
 from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, suite_phrases
 from pytest_agentbench.reports.document import Bullets, Finding, Level, Section, plain, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.outcome import worst_first
-from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.reports.view import RunView, worst_first
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import SuiteResult
 

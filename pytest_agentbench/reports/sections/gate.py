@@ -8,8 +8,7 @@ from dataclasses import replace
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Level, Note, Section, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.outcome import ranking_of, suspects, tone, worst_first
-from pytest_agentbench.reports.view import RunView
+from pytest_agentbench.reports.view import RunView, ranking_of, suspects, tone, worst_first
 from pytest_agentbench.runs.verdicts import GateResult, RoundsResult, RuleResult
 
 RULES = 6  # of the first page, the worst first

@@ -8,7 +8,7 @@ from itertools import chain, islice, repeat
 from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.reports import comparison_phrases
 from pytest_agentbench.reports.document import Bullets, Document, Section, Table, TableCell, heads, say
-from pytest_agentbench.reports.numbers import number
+from pytest_agentbench.reports.phrases import number
 
 DIGITS = 2
 

@@ -11,7 +11,7 @@ from pytest_agentbench.profile.tree import Branch, top
 from pytest_agentbench.reports import profile_phrases
 from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Note, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.numbers import percent
+from pytest_agentbench.reports.phrases import percent
 from pytest_agentbench.reports.sections.serving import CALL_COLUMNS, call_cells
 
 WIDTH = 120  # columns of a terminal

@@ -37,7 +37,7 @@ from pytest_agentbench.reports.document import (
     say,
 )
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.numbers import number, significant
+from pytest_agentbench.reports.phrases import number, significant
 from pytest_agentbench.runs.results import Mean
 from pytest_agentbench.stats.decisions import Decision
 

@@ -26,7 +26,7 @@ from pytest_agentbench.reports.document import (
     say,
 )
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.reports.numbers import brackets, percent
+from pytest_agentbench.reports.phrases import brackets, percent
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.stats.percentiles import INFINITE, LatencySpread, Percentiles

@@ -40,7 +40,7 @@ from pytest_agentbench.rollouts.isolation.protocol import (
 from pytest_agentbench.rollouts.rollout import RolloutSetup, outcome
 from pytest_agentbench.rollouts.scores import no_judge, score
 from pytest_agentbench.suites.suite import Tool
-from pytest_agentbench.tools.answers import answered
+from pytest_agentbench.tools.factory import answered
 from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 

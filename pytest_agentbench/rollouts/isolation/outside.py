@@ -7,8 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
-from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent
-from pytest_agentbench.agents.sampling_parameters import sampling_of
+from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent, sampling_of
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
 from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.sizes import USUAL, Sizes
@@ -38,7 +37,7 @@ from pytest_agentbench.rollouts.rollout import RolloutSetup
 from pytest_agentbench.scorers import Scorer, load_scorer
 from pytest_agentbench.suites.suite import PoolSuite, Scenario, score_name
 from pytest_agentbench.tools import factory as tool_factory
-from pytest_agentbench.tools.answers import answers_from
+from pytest_agentbench.tools.factory import answers_from
 from pytest_agentbench.tools.source import DecisionOnly
 from pytest_agentbench.tools.toolbox import Toolbox
 

@@ -27,7 +27,7 @@ class SessionModels:
 
 
 async def _completed(endpoint: Endpoint) -> ModelFacts:
-    from pytest_agentbench.backends.proof.ready import listed_context  # Importing it takes time, and most pools do not need it.
+    from pytest_agentbench.backends.ready import listed_context
 
     context = endpoint.context_length or await asyncio.to_thread(listed_context, endpoint)
     return ModelFacts(dict(endpoint.request_fields), context)

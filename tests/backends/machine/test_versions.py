@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pytest_agentbench.backends.machine.model_files import SAMPLE, folder_digest, model_identity
 from pytest_agentbench.backends.machine.versions import named_files, packages_of, told
 from pytest_agentbench.backends.spec import load_backend
-from pytest_agentbench.backends.stack.inherited import variables
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.surroundings import variables
 from pytest_agentbench.records import Endpoint
 from tests.engines import engine
 

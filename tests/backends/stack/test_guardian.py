@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_agentbench.backends.common_spec import SessionTerms
 from pytest_agentbench.backends.machine import ports
+from pytest_agentbench.backends.spec import SessionTerms
 from pytest_agentbench.backends.stack import ownership, registry
-from pytest_agentbench.backends.stack.backend import Stacked
 from pytest_agentbench.backends.stack.guardian import Guardian
+from pytest_agentbench.backends.stack.kind import Stacked
 from pytest_agentbench.backends.stack.protocol import GuardianConfig
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import process

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.registry import spec_hash
-from pytest_agentbench.backends.stack.spec import LabelsSpec, MetricsSpec, StackSpec
-from pytest_agentbench.backends.stack.templates import dependencies, expand
+from pytest_agentbench.backends.stack.spec import LabelsSpec, MetricsSpec, StackSpec, dependencies, expand
 from pytest_agentbench.errors import ConfigError
 
 ENGINE: dict[str, Any] = {"run": ["serve", "--port", "{port}"]}

@@ -16,10 +16,9 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.reports import page
-from pytest_agentbench.reports.page.distributions import bins_of
+from pytest_agentbench.reports.page.layout import inert
+from pytest_agentbench.reports.page.pictures import MOST, bins_of, thin
 from pytest_agentbench.reports.page.rollouts import detail
-from pytest_agentbench.reports.page.server import MOST, thin
-from pytest_agentbench.reports.page.shell import inert
 from pytest_agentbench.runs.journal import opened, sealed
 from pytest_agentbench.runs.run_file import read_run
 from tests.made_runs import run_directory

@@ -16,8 +16,7 @@ from pytest_agentbench.cli import main
 from pytest_agentbench.cli.watch import find
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports.page import live
-from pytest_agentbench.reports.page.live import LiveRun, newest
-from pytest_agentbench.reports.page.loopback import Loopback
+from pytest_agentbench.reports.page.live import LiveRun, Loopback, newest
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from pytest_agentbench.runs.run_file import write_run
 from tests.made_runs import run_directory, run_of

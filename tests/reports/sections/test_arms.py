@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.reports import gate_phrases
-from pytest_agentbench.reports.annotations import commands
+from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.document import Document, Finding, Level, Note
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared, MetricCompared
 from tests.amounts import amounts

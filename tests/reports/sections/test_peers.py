@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_agentbench.metrics.other_tools import PeerTable
 from pytest_agentbench.reports.columns import table_lines
 from pytest_agentbench.reports.document import plain
-from pytest_agentbench.reports.numbers import number
+from pytest_agentbench.reports.phrases import number
 from pytest_agentbench.reports.sections.peers import document
 from tests.findings import said, tables, texts
 

@@ -29,10 +29,10 @@ from pytest_agentbench.rollouts.protocol import (
     TemplateVerdict,
 )
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptBegun, AttemptState, Interruption
-from pytest_agentbench.sandbox import slots
+from pytest_agentbench.sandbox import factory
 from pytest_agentbench.sandbox.bubblewrap import Bubblewrap
-from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
-from pytest_agentbench.sandbox.slots import Slots
+from pytest_agentbench.sandbox.factory import Slots
+from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
 from pytest_agentbench.suites.task import Task
 from pytest_agentbench.tap.protocol import TapPorts
@@ -59,7 +59,7 @@ import os
 import signal
 
 from pytest_agentbench.records import Answer, Score
-from pytest_agentbench.sandbox.code_place import BUBBLEWRAP, CodePlace
+from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace
 
 class Caller:
     async def run(self, scenario, llm, tools):
@@ -186,7 +186,7 @@ async def test_an_attempt_begins_when_it_has_its_sandbox(
     except InfraError as why:
         pytest.skip(f"NOT TESTED: bubblewrap; {why}")
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
-    monkeypatch.setattr(slots, "_SAID", 0.0)  # the user is told of the first wait
+    monkeypatch.setattr(factory, "_SAID", 0.0)  # the user is told of the first wait
     host = Host()
     held = await Slots(1, print).take()
     async with running(shop(folder, "Coder"), taps, host, sandboxes=1) as runner:

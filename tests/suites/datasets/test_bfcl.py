@@ -11,8 +11,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Rollout, ToolCall
 from pytest_agentbench.scorers.exact_match import exact_match
-from pytest_agentbench.scorers.tsq import tsq
-from pytest_agentbench.scorers.tsq_arguments import tsq_arguments
+from pytest_agentbench.scorers.tsq import tsq, tsq_arguments
 from pytest_agentbench.suites.datasets.bfcl import (
     CATEGORIES,
     SHA256,

@@ -1,1 +1,0 @@
-"""Proof that an endpoint answers as rollouts will need it to."""

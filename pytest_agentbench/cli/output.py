@@ -1,0 +1,90 @@
+"""How commands print sections that pytest would print, to a reader that may leave early, as `head` does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from pytest_agentbench.lib.foreign import ForeignOutput, one_line
+
+if TYPE_CHECKING:
+    from pytest_agentbench.reports.document import Document
+
+
+class ReaderGone(BaseException):
+    """Nobody reads what is printed any more. Like Ctrl-C it is no error, and ends what runs."""
+
+
+class Pipe:
+    """A stream that raises ReaderGone where Python raises BrokenPipeError, which a socket's may be too."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self.stream.write(text)
+        except BrokenPipeError:
+            raise ReaderGone from None
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def abandon(*streams: TextIO) -> None:
+    """Leads those that nobody reads to nowhere, for what they still hold is written when Python ends."""
+    for stream in streams:
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+class PlainOutput:
+    """Standard output as a terminal without colours, one line at a time."""
+
+    def write_sep(self, sep: str, title: str, **_markup: bool) -> None:
+        print(f" {one_line(title)} ".center(80, sep))
+
+    def write_line(self, line: str, **_markup: bool) -> None:
+        print(one_line(line))
+
+
+def print_document(document: Document, width: int = sys.maxsize) -> None:
+    """Prints a report as a terminal shows it, in so many columns."""
+    from pytest_agentbench.reports.document import Level
+    from pytest_agentbench.reports.terminal import lines, write
+
+    write(PlainOutput(), lines(document, Level.FULL, width))
+
+
+def print_markdown(document: Document) -> None:
+    """Prints a report as Markdown."""
+    from pytest_agentbench.reports.document import Level
+    from pytest_agentbench.reports.markdown import lines
+
+    for line in lines(document, Level.VERBOSE):
+        print(line)
+
+
+def mean_text(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+def draw(line: str) -> None:
+    """Replaces the last line of a terminal, on standard error."""
+    sequence = f"\r\x1b[2K{one_line(line)}"
+    if isinstance(sys.stderr, ForeignOutput):
+        sys.stderr.draw(sequence)
+    else:
+        sys.stderr.write(sequence)
+        sys.stderr.flush()

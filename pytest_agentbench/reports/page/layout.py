@@ -1,0 +1,189 @@
+"""How report.html is laid out: one style and one script, the run in words at the top, and links to its rollouts.
+
+Style and script are allowed by their hash alone, and no data can run as a script.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from importlib.resources import files
+from urllib.parse import quote
+
+from pytest_agentbench.lib.foreign import one_line
+from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.reports import phrases
+from pytest_agentbench.reports.document import AnyBlock, Bullets, Content, Document, Fact, Level, Measure, Note, Section, Table, plain
+from pytest_agentbench.reports.html import Address, HtmlLayout, PlacedBlock, blocks_html, no_address, text
+from pytest_agentbench.reports.page.data import RunData, encoded
+
+LONGEST = 300  # characters of an address; a rollout with a longer name is found in the table
+
+
+class RolloutLinks:
+    """The addresses of the rollouts of a run, by the names that its report has for them.
+
+    A report names a rollout by its key or its id, or any rollout of a scenario by the scenario. If several suites have the same
+    name, only the suite in whose section it stands tells which one is meant; elsewhere such a name has no address.
+    """
+
+    def __init__(self, keys: Iterable[RolloutKey]) -> None:
+        ordered = sorted(keys, key=lambda key: key.trial)
+        self._of_group: dict[tuple[str, str], RolloutKey] = {}
+        self._of_run: dict[str, RolloutKey | None] = {}  # None: it may be one or the other
+        for name, key in (*((key.id, key) for key in ordered), *((key.scenario, key) for key in ordered)):
+            self._of_group.setdefault((key.group, name), key)
+            found = self._of_run.setdefault(name, key)
+            if found and found.suite != key.suite:
+                self._of_run[name] = None
+        self._of_run.update({str(key): key for key in ordered})
+
+    def of(self, name: str, titles: Iterable[str] = ()) -> str:
+        """Returns what a link to a rollout leads to; empty if it is not known which one is meant.
+
+        `titles` are those of the sections in which the name stands. That of a suite is the name of its group.
+        """
+        of_groups = [key for title in titles if (key := self._of_group.get((title, name)))]
+        key = of_groups[-1] if of_groups else self._of_run.get(name)
+        return _address(key) if key else ""
+
+
+def _address(key: RolloutKey) -> str:
+    """Returns an address that the page takes apart again; empty if it would be too long, or if half a character is in it."""
+    try:
+        address = f"#{quote(f'{key.suite}/{key.id}')}"
+    except UnicodeEncodeError:
+        return ""
+    return address if len(address) <= LONGEST else ""
+
+
+def run_html(document: Document, address: Address) -> str:
+    """Returns a run in words: what is read first, and below it the whole report, which opens on request."""
+    lines = [f'<section class="run" aria-label="{escape(one_line(plain(document.title)))}">', *first_screen(document, address)]
+    if document.at(Level.VERBOSE).sections != document.at(Level.SUMMARY).sections:
+        lines.append(folded_html(phrases.WHOLE_REPORT, document, address))
+    return "\n".join([*lines, "</section>"])
+
+
+def folded_html(title: str, document: Document, address: Address = no_address) -> str:
+    """Returns a whole document under a title, which opens on request."""
+    parts = [f'<details class="report"><summary><h2>{title}</h2></summary>', *text(document, 3, address), "</details>"]
+    return "\n".join(parts)
+
+
+def first_screen(document: Document, address: Address = no_address) -> Iterator[str]:
+    """Yields the headline and all else that the first page of a terminal says in words, the measures as cards, and then the rest."""
+    layout, shown, headline = HtmlLayout(address), document.at(Level.SUMMARY), document.headline
+    yield f'<p class="soft">{layout.text(document.title)}</p>'
+    if headline:
+        yield f'<h1 class="{f"verdict {headline.tone}".rstrip()}">{layout.words(headline.content)}</h1>'
+    said = [each.content for each in shown.blocks() if isinstance(each, Fact)]
+    placed = [(section, *each) for section in shown.sections for each in _without_tables(section, layout, said)]
+    cards = [each for *_, each in placed if _is_measure(each)]
+    texts = [(section, part, each) for section, part, each in placed if not _is_measure(each)]
+    yield from blocks_html((part, each) for _, part, each in texts if each.level <= Level.FIRST_PAGE)
+    if cards:
+        yield f'<div class="figures">{"".join(map(_card, cards))}</div>'
+    yield '<div class="rest">'
+    for section in shown.sections:
+        if rest := [(part, each) for of, part, each in texts if of is section and each.level > Level.FIRST_PAGE]:
+            yield from (f"<div><h2>{layout.text(section.title)}</h2>", *blocks_html(rest), "</div>")
+    yield "</div>"
+
+
+def _without_tables(section: Section, around: HtmlLayout, said: list[Content]) -> Iterator[PlacedBlock]:
+    """Yields the blocks of a section, but for tables with the notes that belong to them, and of a list what is not said elsewhere."""
+    layout = around.inside(section)
+    before: AnyBlock | Section | None = None
+    for each in section.blocks:
+        if isinstance(each, Section):
+            yield from _without_tables(each, layout, said)
+        elif isinstance(each, Bullets):
+            if items := tuple(item for item in each.items if item not in said):
+                yield layout, replace(each, items=items)
+        elif not isinstance(each, Table) and not (isinstance(each, Note) and isinstance(before, Table)):
+            yield layout, each
+        before = each
+
+
+def _is_measure(each: AnyBlock) -> bool:
+    return isinstance(each, Fact) and isinstance(each.content, Measure)
+
+
+def _card(each: AnyBlock) -> str:
+    """A measure as a card: its number large, its unit beside it, and what else is to be known of it below."""
+    assert isinstance(each, Fact) and isinstance(each.content, Measure)
+    measure = each.content
+    unit = ", ".join(filter(None, (phrases.unit_of(measure), measure.statistic)))
+    shown = f' <span class="unit">{escape(one_line(unit))}</span>' if unit else ""
+    about = escape(one_line("; ".join(filter(None, (phrases.interval(measure), measure.about)))))
+    title, value = escape(one_line(each.label)), escape(phrases.figure(measure))
+    return f'<div class="figure"><h2>{title}</h2><p class="value">{value}{shown}</p><p class="soft">{about}</p></div>'
+
+
+#: Files of the one script in their order: a function may use those of files before its own at once, all others later.
+SCRIPTS = ("dom", "data", "charts", "timeline", "rollout", "table", "speed", "compare", "main")
+LIVE = ("live",)  # of a page that is served while its run goes on
+#: Parts of the page that the script fills, and their titles.
+SECTIONS: Mapping[str, str] = {"scenarios": "Scenarios", "compare": "Comparison", "speed": "Speed"}
+
+
+def asset(name: str) -> str:
+    """The text of a file that came with the package."""
+    return (files("pytest_agentbench.reports.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+def page(title: str, first: str, runs: Sequence[RunData], compared: Sequence[Json], *, live: bool = False) -> str:
+    """The whole file. `first` is HTML; `compared`: intervals of differences; `live`: it asks whoever serves it for what is new."""
+    script, style = "\n".join(asset(f"{name}.js") for name in (*SCRIPTS[:-1], *(LIVE if live else ()), SCRIPTS[-1])), asset("page.css")
+    index = {"live": live, "runs": [{**run.index, "blocks": len(run.blocks)} for run in runs], "compared": compared}
+    return "\n".join(_lines(title, policy(script, style, live=live), style, first, _data(index, runs), script)) + "\n"
+
+
+def policy(script: str, style: str, *, live: bool = False) -> str:
+    """The Content-Security-Policy: nothing is loaded or sent, `live` but from and to whoever serves the page, and no other script runs."""
+    rules = [
+        "default-src 'none'",
+        f"script-src '{_hash(script)}'",
+        f"style-src '{_hash(style)}'",
+        *(["connect-src 'self'"] if live else []),
+    ]
+    return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _lines(title: str, csp: str, style: str, first: str, data: Iterator[str], script: str) -> Iterator[str]:
+    yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{csp}">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="referrer" content="no-referrer">'
+    yield f"<title>agentbench: {escape(one_line(title))}</title>\n<style>{style}</style>\n</head>\n<body>"
+    yield '<a class="skip" href="#scenarios">To the scenarios</a>'
+    links = "".join(f'<a href="#{name}">{title}</a>' for name, title in SECTIONS.items())
+    yield f'<header><a class="brand" href="#top">agentbench</a><nav aria-label="Parts of the page" hidden>{links}</nav></header>'
+    yield '<p id="live" hidden><span role="status"></span> <span></span></p>'
+    yield f'<main id="top">\n<div id="first">\n{first}\n</div>'
+    for name, heading in SECTIONS.items():
+        yield f'<section id="{name}" aria-labelledby="{name}-title" hidden><h2 id="{name}-title">{heading}</h2></section>'
+    yield "</main>"
+    yield "<noscript><p>Scenarios, transcripts and pictures need JavaScript, which is off. The report above needs none.</p></noscript>"
+    yield '<dialog id="rollout" aria-label="One rollout"></dialog>'
+    yield from data
+    yield f"<script>{script}</script>\n</body>\n</html>"
+
+
+def _data(index: Json, runs: Sequence[RunData]) -> Iterator[str]:
+    yield f'<script type="application/json" id="index">{inert(index)}</script>'
+    for run, data in enumerate(runs):
+        for number, block in enumerate(data.blocks):
+            yield f'<script type="text/plain" id="block-{run}-{number}">{block}</script>'
+
+
+def inert(value: object) -> str:
+    """JSON inside a script element: no text in it ends the element or begins a comment."""
+    return encoded(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,0 +1,181 @@
+"""The numbers of the page's pictures: how latencies are spread, intervals of differences, and what servers told over time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_agentbench.backends.telemetry.engine_stats import SERVERS
+from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, read_samples
+from pytest_agentbench.records import Json
+from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.directory import name_of
+from pytest_agentbench.stats.decisions import Decision
+
+if TYPE_CHECKING:
+    from pytest_agentbench.gate.run_comparison import ReferenceComparison, RunComparison
+    from pytest_agentbench.metrics.frame import Frame, Slice
+    from pytest_agentbench.stats.arrays import Counts, Floats
+
+
+BINS = 96  # in each power of ten: 2.4 % wide; the picture joins as many of them as its data want
+LEAST = 1e-2  # what is below is counted there
+
+
+class Distributions:
+    """Counts by suite and variant: TTFT and ITL in milliseconds, output tokens per second of a call."""
+
+    def __init__(self) -> None:
+        self._counts: defaultdict[str, defaultdict[str, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
+
+    def add(self, frame: Frame, by: int = 1) -> None:
+        """Counts all calls of some rollouts, those of earlier attempts included; `by` -1 takes them back."""
+        part = frame.scenarios()
+        for group in dict.fromkeys(part.rollouts["group"].tolist()):
+            for name, values in _values(part.where(group=group)).items():
+                counts = self._counts[group][name]
+                for each, count in Counter(bins_of(values).tolist()).items():
+                    counts[each] += by * count
+
+    def plain(self) -> Json:
+        """Group -> metric -> [[bin, count], ...], the lowest bin first."""
+        return {group: {name: _counted(bins) for name, bins in metrics.items()} for group, metrics in self._counts.items()}
+
+
+def bins_of(values: Floats) -> Counts:
+    """Returns the bin of each value: bin 0 begins at 1."""
+    import numpy as np
+
+    bins: Counts = np.floor(np.log10(np.maximum(values, LEAST)) * BINS + 1e-9).astype(np.int64)
+    return bins
+
+
+def _counted(bins: Counter[int]) -> list[tuple[int, int]]:
+    return [(each, bins[each]) for each in sorted(bins) if bins[each]]
+
+
+def _values(part: Slice) -> dict[str, Floats]:
+    gaps = part.frame.events("itl").of(part.successful_calls.mask) / 1e6
+    return {"ttft": part.known("ttft_ms"), "itl": gaps, "rate": part.known("call_output_tokens_per_s")}
+
+
+METRICS = ("ttft", "itl", "e2e")
+
+
+def intervals(run: Run) -> list[Json]:
+    """Those of a run's own gate and of its arms."""
+    rules = run.gate.rules if run.gate else ()
+    ruled = [_interval(f"{each.suite} {each.rule}", each, each.threshold, each.verdict) for each in rules]
+    arms = run.ab.comparisons if run.ab else ()
+    compared = [
+        _interval(f"{each.suite} {each.metric}: {each.new_arm} against {each.base_arm}", each, _even(each.metric), each.finding)
+        for each in arms
+    ]
+    return [each for each in (*ruled, *compared) if each]
+
+
+def compared_runs(directories: Sequence[Path]) -> RunComparison:
+    """Returns the comparison of some runs, the first of which is the reference; raises ConfigError."""
+    from pytest_agentbench.gate.run_comparison import RunComparison, distinct
+    from pytest_agentbench.gate.run_pair import read  # a session's own page compares no runs, and need not wait for the statistics
+
+    names = distinct([name_of(directory.resolve()) or directory.resolve().name for directory in directories])
+    return RunComparison(names, tuple(map(read, directories)))
+
+
+def sides(runs: RunComparison) -> list[Json]:
+    """Returns the intervals of other runs against the first one."""
+    return [each for each in _sides(runs) if each]
+
+
+def _sides(runs: RunComparison) -> Iterator[Json]:
+    from pytest_agentbench.gate.run_comparison import PERCENTILES, latency_against, score_against
+
+    first = runs.reference.facts
+    for group, suite in first.suites.items():
+        for score in suite.scorers:
+            yield from _against(runs, f"{group} {score}", score, score_against(runs, group, score))
+    for metric in METRICS:
+        for q in PERCENTILES:
+            yield from _against(runs, f"{metric}.p{q}", f"{metric}.p{q}", latency_against(runs, metric, q))
+
+
+def _against(runs: RunComparison, title: str, metric: str, found: Sequence[ReferenceComparison]) -> Iterator[Json]:
+    for name, each in zip(runs.names[1:], found, strict=True):
+        if each.decision:
+            yield _interval(f"{title}: {name} against {runs.names[0]}", each.decision, _even(metric), "")
+
+
+def _even(metric: str) -> float:
+    """Where nothing differs: latencies are compared as ratios, scores by their difference."""
+    return 1.0 if "." in metric else 0.0
+
+
+def _interval(title: str, decision: Decision, threshold: float, verdict: str) -> Json:
+    """Empty where there is no number."""
+    if decision.estimate is None:
+        return {}
+    ends = {"estimate": decision.estimate, "low": decision.low, "high": decision.high}
+    return {"title": title, **ends, "threshold": threshold, "verdict": verdict, "confidence": decision.confidence}
+
+
+MOST = 600  # points of a line: more are not seen
+SHARE, COUNT = "%", ""
+
+#: Metric of a server -> (title, unit, factor).
+GAUGES = {
+    **{name: ("KV cache in use", SHARE, 100.0) for names in SERVERS.values() for name in names.kv_usage if name},
+    **{names.waiting: ("requests waiting", COUNT, 1.0) for names in SERVERS.values() if names.waiting},
+    **{names.running: ("requests running", COUNT, 1.0) for names in SERVERS.values() if names.running},
+}
+#: Metric -> (what it counts: hits or queries).
+HITS = {name: role for names in SERVERS.values() for role, name in (("hits", names.hits), ("queries", names.queries)) if name}
+
+TimePoints = list[tuple[float, float]]
+
+
+def server_series(directory: Path, began: float | None) -> list[Json]:
+    """Title, unit, source and points (seconds after `began`, value) of each line; none where no samples were taken."""
+    if began is None:
+        return []
+    lines: defaultdict[tuple[str, str, str], TimePoints] = defaultdict(list)
+    counts: dict[tuple[str, str], float] = {}
+    for sample in read_samples(directory, {*GAUGES, *HITS}):
+        at = round(sample.at - began, 3)
+        points = _of_gpu(sample) if isinstance(sample, GpuSample) else _of_service(sample, counts)
+        for key, value in points:
+            if math.isfinite(value):
+                lines[key].append((at, round(value, 3)))
+    return [{"title": title, "unit": unit, "source": source, "points": thin(points)} for (title, unit, source), points in lines.items()]
+
+
+def _of_gpu(sample: GpuSample) -> Iterator[tuple[tuple[str, str, str], float]]:
+    yield ("GPU memory in use", "MiB", sample.gpu), float(sample.used_mib)
+    if sample.sm_percent is not None:
+        yield ("GPU busy", SHARE, sample.gpu), sample.sm_percent
+
+
+def _of_service(sample: Sample, counts: dict[tuple[str, str], float]) -> Iterator[tuple[tuple[str, str, str], float]]:
+    """Gauges, and of the prefix cache which share of the tokens that were looked up since the last look was found."""
+    source = " ".join(map(str, sample.source))
+    moved: dict[str, float] = {}
+    for series, value in sample.values.items():
+        if series.name in GAUGES:
+            title, unit, factor = GAUGES[series.name]
+            labels = ", ".join(text for name, text in series.labels if name not in ("model_name", "engine"))
+            yield (title, unit, " ".join(filter(None, (source, labels)))), value * factor
+        elif series.name in HITS:
+            key = (source, series.name)
+            moved[HITS[series.name]] = value - counts.get(key, value)
+            counts[key] = value
+    if moved.get("queries", 0) > 0:
+        yield ("prefix cache hits", SHARE, source), min(100.0, max(0.0, moved.get("hits", 0.0)) / moved["queries"] * 100)
+
+
+def thin(points: TimePoints) -> TimePoints:
+    """At most MOST of the points: of neighbours the one with the greatest value, so that no peak is lost."""
+    step = math.ceil(len(points) / MOST)
+    return [max(points[place : place + step], key=lambda point: point[1]) for place in range(0, len(points), step or 1)]

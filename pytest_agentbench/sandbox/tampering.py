@@ -1,0 +1,174 @@
+"""Protection against tampering: the harness's own programs are collected before an agent runs, its changes are found afterwards."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import io
+import re
+import shutil
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from pytest_agentbench.errors import InfraError
+
+PLACE = "/.agentbench"
+LOADER, LIBRARIES = f"{PLACE}/loader", f"{PLACE}/lib"
+PRELOAD = "/etc/ld.so.preload"  # libraries that every dynamically linked program loads
+COLLECTING = 120  # seconds
+
+#: Copies the programs and all that they load into PLACE. Both glibc's loader and musl's list it.
+_COLLECT = rf"""
+set -e
+mkdir -p {LIBRARIES}
+for each in /lib64/ld-*.so.* /lib/ld-*.so.* /lib/*/ld-linux*.so.* /usr/lib*/ld-linux*.so.*; do
+  if [ -e "$each" ] && "$each" --list "$(type -P bash)" >/dev/null 2>&1; then cp -L "$each" {LOADER}; loader=$each; break; fi
+done
+for name in bash sh sleep; do
+  file=$(type -P "$name"); cp -L "$file" {PLACE}/$name; chmod 755 {PLACE}/$name
+  [ "$loader" ] || continue
+  while read -r line; do
+    if [[ $line =~ (/[^ ]+)\ \(0x ]]; then cp -L "${{BASH_REMATCH[1]}}" {LIBRARIES}/; fi
+  done < <("$loader" --list "$file")
+done
+"""
+
+
+@dataclass(frozen=True)
+class OwnPrograms:
+    """Programs of one image as they were before an agent could change them, in a tar file on this machine."""
+
+    file: Path
+    dynamic: bool  # they are started by a loader that is collected with them
+
+    def words(self, name: str) -> list[str]:
+        """Returns the beginning of a command that runs `bash`, `sh` or `sleep` and looks at no file that an agent could change."""
+        return [*([LOADER, "--library-path", LIBRARIES] if self.dynamic else []), f"{PLACE}/{name}"]
+
+    def put(self, container: Any) -> None:
+        """Puts them into a container in which nothing runs, in place of all that is at their path."""
+        container.put_archive("/", self.file.read_bytes())
+
+
+def empty_preload(container: Any) -> None:
+    """Empties PRELOAD of a container in which nothing runs."""
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(PRELOAD.strip("/")))
+    container.put_archive("/", tar.getvalue())
+
+
+_known: dict[str, OwnPrograms] = {}
+_lock = threading.Lock()
+
+
+@functools.cache
+def _folder() -> Path:
+    """Returns the folder of all programs, which is there until this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="agentbench-programs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def programs_of(engine: Any, image: Any) -> OwnPrograms:
+    """Returns the programs of an image, collected once in a process. Raises InfraError where it has no bash or no coreutils."""
+    with _lock:
+        if image.id not in _known:
+            _known[image.id] = _collected(engine, image)
+        return _known[image.id]
+
+
+def _collected(engine: Any, image: Any) -> OwnPrograms:
+    container = engine.containers.create(
+        image.id, entrypoint=["bash", "-c", _COLLECT], command=[], user="0", network_mode="none", working_dir="/"
+    )
+    try:
+        container.start()
+        code = container.wait(timeout=COLLECTING)["StatusCode"]
+        if code != 0:
+            raise InfraError(
+                f"the image {image.tags or image.id} has no bash, sleep or cp that runs (exit code {code}); "
+                "install bash and coreutils in it"
+            )
+        pieces, _ = container.get_archive(PLACE)
+        collected = b"".join(pieces)
+    finally:
+        container.remove(force=True, v=True)
+    return _packed(collected)
+
+
+def _packed(collected: bytes) -> OwnPrograms:
+    """The tar begins with a file where the folder goes: an engine removes a folder for it, with all that an agent has put there."""
+    file = Path(_folder(), hashlib.sha256(collected).hexdigest())
+    dynamic = False
+    with closing(io.BytesIO(collected)) as source, tarfile.open(fileobj=source) as found, tarfile.open(file, "w") as tar:
+        tar.addfile(tarfile.TarInfo(PLACE.strip("/")))
+        for entry in found:
+            dynamic = dynamic or f"/{entry.name}" == LOADER
+            tar.addfile(entry, found.extractfile(entry) if entry.isreg() else None)
+    return OwnPrograms(file, dynamic)
+
+
+MODIFIED, ADDED, DELETED = 0, 1, 2  # kinds of a change, as a Docker Engine numbers them
+
+_BIN = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/root/.local/bin"})
+_LIBRARIES = ("/lib/", "/lib32/", "/lib64/", "/usr/lib/", "/usr/lib32/", "/usr/lib64/", "/usr/libexec/", "/usr/local/lib/")
+_SETTINGS = re.compile(r"/etc/(ld\.so\..*|passwd|group|profile|environment|bash\.bashrc|profile\.d/.*)")
+
+#: Files that Python, pytest or the loader of programs reads without being told to.
+_HOOKS = frozenset({"sitecustomize.py", "usercustomize.py", "conftest.py", "pytest.ini", "ld.so.preload"})
+
+#: Programs that scripts of verifiers use whether or not their text names them.
+_USUAL = frozenset(
+    {"bash", "sh", "dash", "env", "python", "python3", "pytest", "uv", "uvx", "pip", "sleep", "chown", "cat", "grep", "test"}
+)
+
+_LARGEST = 1 << 20  # bytes of a file of tests that is searched for names
+CACHE = "/etc/ld.so.cache"  # which every installed package writes anew
+
+
+class Change(NamedTuple):
+    """A path that differs from the image, and how."""
+
+    path: str
+    kind: int
+
+
+def names_in(tests: Path) -> frozenset[str]:
+    """Returns all words in the files of a verifier: programs and modules that it may use are among them."""
+    files = (each for each in tests.rglob("*") if each.is_file() and each.stat().st_size <= _LARGEST)
+    return frozenset(word for each in files for word in re.findall(r"[A-Za-z0-9_.+-]+", each.read_text(errors="replace")))
+
+
+def of_the_verifier(changes: Sequence[Change], names: Collection[str], is_folder: Callable[[str], bool]) -> tuple[str, ...]:
+    """Returns the changed paths that a verifier with these names in its files may use, sorted.
+
+    A file that was modified or deleted counts in every folder of programs and libraries. One that was added counts if it takes the place
+    of a program or module that is named, or if Python, pytest or the loader reads it unasked.
+    """
+    above = {str(parent) for each in changes for parent in PurePosixPath(each.path).parents}
+    found = []
+    for path, kind in changes:
+        if (kind == MODIFIED and path in above) or "/__pycache__" in path:
+            continue
+        if _counts(PurePosixPath(path), kind, names) and not (kind == MODIFIED and is_folder(path)):
+            found.append(path)
+    return tuple(sorted(found))
+
+
+def _counts(path: PurePosixPath, kind: int, names: Collection[str]) -> bool:
+    text = str(path)
+    if path.name in _HOOKS or path.suffix == ".pth" or _SETTINGS.fullmatch(text):
+        return True
+    if kind != ADDED:
+        return str(path.parent) in _BIN or text.startswith(_LIBRARIES)
+    if str(path.parent) in _BIN:
+        return path.name in names or path.name in _USUAL
+    return path.parent.name in ("site-packages", "dist-packages") and path.stem in names

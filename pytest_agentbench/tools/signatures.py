@@ -1,0 +1,124 @@
+"""The parameters of tools: how a method becomes a tool, and whether what carries tools out agrees with the data."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from pytest_agentbench.errors import ConfigError, ToolError, unknown_name
+from pytest_agentbench.records import Json
+from pytest_agentbench.suites.suite import Scenario, Tool, toolsets
+
+POSSIBLE = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A documented method of a class, which is a tool."""
+
+    tool: Tool  # as its signature and docstring describe it
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    parameters: type[BaseModel]
+
+    @property
+    def signature(self) -> str:
+        return written(self.required, self.optional)
+
+    def arguments(self, given: Json) -> Json:
+        """What a model gave, as values of the types that the method names; raises ToolError for what cannot be one."""
+        try:
+            understood = self.parameters.model_validate(given)
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            raise ToolError(f"{self.tool.name} cannot take these arguments: {faults}") from None
+        return {name: getattr(understood, name) for name in given if name in type(understood).model_fields}
+
+
+def written(required: tuple[str, ...], optional: tuple[str, ...]) -> str:
+    """Names of parameters for a sentence: `(item, count=...)`."""
+    return f"({', '.join([*required, *(f'{name}=...' for name in optional)])})"
+
+
+def methods_of(cls: type) -> Mapping[str, Method]:
+    """The tools of a class, its public methods with a docstring; raises ConfigError for none, and for one that no model could call."""
+    found = {name: _method(cls, name, function) for name, function in _documented(cls)}
+    if not found:
+        raise ConfigError(f"{cls.__name__} has no tools, which are its public methods with a docstring")
+    return found
+
+
+def _documented(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
+    for name, function in inspect.getmembers(cls, inspect.isfunction):
+        if not name.startswith("_") and inspect.getdoc(function):
+            yield name, function
+
+
+def _method(cls: type, name: str, function: Callable[..., object]) -> Method:
+    try:
+        hints = get_type_hints(function, include_extras=True)
+        parameters = [*inspect.signature(function).parameters.values()]
+        if not isinstance(inspect.getattr_static(cls, name), staticmethod):
+            _, *parameters = parameters
+        if other := [each for each in parameters if each.kind not in POSSIBLE]:
+            raise ConfigError(f"the tool {name!r} has a parameter that no model can give: {other[0]}")
+        fields: dict[str, Any] = {
+            each.name: (hints.get(each.name, Any), ... if each.default is inspect.Parameter.empty else each.default) for each in parameters
+        }
+        model = create_model(name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields)
+        schema = _plain(model.model_json_schema())
+    except ConfigError:
+        raise
+    except Exception as error:  # annotations are code, and may be of anything
+        raise ConfigError(
+            f"the parameters of the tool {name!r} are nothing that a schema can say: {' '.join(str(error).split())}"
+        ) from error
+    required = tuple(each.name for each in parameters if each.default is inspect.Parameter.empty)
+    optional = tuple(each.name for each in parameters if each.name not in required)
+    return Method(Tool(name, inspect.getdoc(function) or "", {"required": [], **schema}), required, optional, model)
+
+
+def _plain(schema: Any) -> Any:
+    """The schema without the titles that are made of names."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: {field: _plain(each) for field, each in value.items()} if name in ("properties", "$defs") else _plain(value)
+        for name, value in schema.items()
+        if name != "title"
+    }
+
+
+#: Names of the required parameters of a tool, and of the others, each in the order of the alphabet.
+Parameters = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def check_agreement(own: Mapping[str, Parameters], scenarios: Sequence[Scenario]) -> None:
+    """Raises ConfigError where the data have a tool that is not there or takes other parameters, or expect one that is not there."""
+    for tools in toolsets(scenarios):
+        for tool in tools:
+            _check_tool(own, tool)
+    for scenario in scenarios:
+        for label in scenario.expected:
+            if str(label.get("tool")) not in own:
+                raise ConfigError(f"{scenario.id}: expected {unknown_name('tool', str(label.get('tool')), own)}")
+
+
+def _check_tool(own: Mapping[str, Parameters], tool: Tool) -> None:
+    if tool.name not in own:
+        raise ConfigError(f"the data have {unknown_name('tool', tool.name, own).replace('no tool', 'a tool', 1)}")
+    if own[tool.name] != (data := parameters_of(tool)):
+        takes = f"takes {written(*own[tool.name])}, and in the data it takes {written(*data)}"
+        raise ConfigError(f"the tool {tool.name!r} {takes}; they should agree")
+
+
+def parameters_of(tool: Tool) -> Parameters:
+    """Of a tool's schema."""
+    required = {*tool.parameters.get("required", ())}
+    return tuple(sorted(required)), tuple(sorted({*tool.parameters.get("properties", ())} - required))

@@ -1,0 +1,216 @@
+"""What ends a wait at once and what is waited for, with the words of real servers and with what would help."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.api import NeverReady
+from pytest_agentbench.backends.ready import ProofSequence
+from pytest_agentbench.backends.stack.spec import ReadySpec
+from pytest_agentbench.cli import main
+from pytest_agentbench.errors import BackendError
+from pytest_agentbench.records import Endpoint
+from tests.certificates import make, needs_openssl
+from tests.web import QuietHandler, serving
+
+pytestmark = pytest.mark.timeout(60)
+
+MODELS = (200, {"data": [{"id": "m"}]})
+CALL = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+CHAT = (200, {"choices": [{"index": 0, "message": {"content": "Hi", "tool_calls": [CALL]}, "finish_reason": "stop"}]})
+
+Answers = Sequence[tuple[int, Any]]
+
+
+class Server(ThreadingHTTPServer):
+    """Gives the answers of a path in turn, the last one for ever, and counts what it was asked."""
+
+    def __init__(self, answers: Mapping[str, Answers]) -> None:
+        self.answers: dict[str, Answers] = {"/v1/models": [MODELS], "/v1/chat/completions": [CHAT], **answers}
+        self.asked: list[str] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever does not trust its certificate leaves; nobody wants to read about that."""
+
+
+class Handler(QuietHandler):
+    """One request."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        answers = self.server.answers.get(self.path, [(404, {"detail": "Not Found"})])
+        status, body = answers[min(self.server.asked.count(self.path), len(answers) - 1)]
+        self.server.asked.append(self.path)
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.answer(status, data)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+
+@contextmanager
+def answering(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[Server, str]]:
+    """A server and its base URL."""
+    server = Server(answers or {})
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    with serving(server):
+        yield server, f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}/v1"
+
+
+def climb(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
+    """The names of the rungs that held; the time is longer than any test may take."""
+    ladder = ProofSequence(endpoint, ReadySpec(in_a_row=1), time.monotonic() + 600, boots=boots)
+    return [rung.name for rung in ladder.climb()]
+
+
+def refusal(endpoint: Endpoint, *, boots: bool = False) -> str:
+    with pytest.raises(NeverReady) as caught:
+        climb(endpoint, boots=boots)
+    return str(caught.value)
+
+
+def error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message}}
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 422])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
+def test_a_no_that_stays(path: str, status: int) -> None:
+    """It is asked once, and quoted in the server's words."""
+    with answering({path: [(status, error("not for you"))]}) as (server, url):
+        sentence = refusal(Endpoint(url, "m"))
+
+    assert 1 == server.asked.count(path)
+    assert f"answered {status} " in sentence
+    assert ": not for you" in sentence
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
+@pytest.mark.parametrize("boots", [False, True])
+def test_a_no_that_passes(path: str, status: int, boots: bool) -> None:
+    """Statuses of a server that is not ready yet, or busy, are waited for."""
+    well = MODELS if path.endswith("models") else CHAT
+    with answering({path: [(status, "loading"), (status, "loading"), well]}) as (_, url):
+        assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m"), boots=boots)
+
+
+@pytest.mark.parametrize(
+    ("path", "unfinished"),
+    [
+        ("/v1/models", (404, "no such path")),
+        ("/v1/models", (200, "<html>starting</html>")),
+        ("/v1/models", (200, {"data": [{"id": "other"}]})),
+        ("/v1/chat/completions", (404, error("the model does not exist"))),
+    ],
+)
+def test_what_a_booting_server_lacks(path: str, unfinished: tuple[int, Any]) -> None:
+    """A path or a model may come yet while a stack boots; of a server that runs it never will."""
+    well = MODELS if path.endswith("models") else CHAT
+    with answering({path: [unfinished, unfinished, well]}) as (_, url):
+        assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m"), boots=True)
+    with answering({path: [unfinished]}) as (server, url):
+        refusal(Endpoint(url, "m"))
+
+        assert 1 == server.asked.count(path)
+
+
+def test_no_model_yet() -> None:
+    """A frontend whose workers come later lists none at first, whoever started it."""
+    with answering({"/v1/models": [(200, {"data": []}), MODELS]}) as (_, url):
+        assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m"))
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
+def test_a_key_that_is_turned_down(path: str, status: int) -> None:
+    """The variable and `api_key_env` are named, the server is quoted, and the key, which it repeats, is not shown; nor is a long text."""
+    key = "zebra-crossing-17"
+    with answering({path: [(status, error(f"Incorrect API key provided: {key}.\n{'x' * 999}"))]}) as (_, url):
+        keyed = refusal(Endpoint(url, "m", api_key=key, api_key_env="SHOP_KEY"), boots=True)
+        without = refusal(Endpoint(url, "m"))
+        of_header = refusal(Endpoint(url, "m", headers={"Authorization": f"Bearer {key}"}))
+
+    assert "Incorrect API key provided: [redacted]. xxx" in keyed
+    assert "; the key is the value of the environment variable SHOP_KEY, which `api_key_env` names: is it one of this server?" in keyed
+    assert "; no key was sent: `api_key_env` in a backend's YAML" in without
+    assert of_header.endswith("; is the key right?")
+    assert key not in keyed
+    assert len(keyed) < 600
+
+
+@needs_openssl
+def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLContext, tmp_path: Path) -> None:
+    """`ca_file` is named: as what is lacking, or as what is of another authority; with the right one the server is ready."""
+    with answering(tls=tls) as (_, url):
+        assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m", ca_file=str(certificates / "ca.pem")))
+        without = refusal(Endpoint(url, "m"), boots=True)
+        of_another = refusal(Endpoint(url, "m", ca_file=str(make(tmp_path) / "ca.pem")))
+
+    assert f"GET {url}/models got no answer: its certificate is not trusted (" in without
+    assert without.endswith("): `ca_file` in the backend's YAML names the PEM file of an authority that is")
+    assert " does not vouch for it; give the file of its own authority" in of_another
+
+
+@needs_openssl
+def test_a_certificate_of_another_host(certificates: Path, tls: ssl.SSLContext) -> None:
+    """It is said to be of another name, which no `ca_file` mends."""
+    with answering(tls=tls) as (_, url):
+        sentence = refusal(Endpoint(url.replace("127.0.0.1", "localhost"), "m", ca_file=str(certificates / "ca.pem")))
+
+    assert "its certificate is not for localhost (" in sentence
+    assert sentence.endswith("): the URL needs a name that is in the certificate, and no `ca_file` makes up for that")
+
+
+def test_https_where_http_is_spoken() -> None:
+    """A server without TLS will not learn it."""
+    with answering() as (_, url):
+        sentence = refusal(Endpoint(url.replace("http:", "https:"), "m"))
+
+    assert "it does not speak TLS (" in sentence
+    assert sentence.endswith("): is it http://?")
+
+
+@pytest.mark.parametrize("host", ["a..b", "nowhere.invalid"])
+def test_a_host_that_is_none(host: str) -> None:
+    """A name that cannot be one, or that nobody has, ends the wait."""
+    try:
+        socket.getaddrinfo("nowhere.invalid", 80)
+    except socket.gaierror as unknown:
+        if unknown.errno != socket.EAI_NONAME:
+            pytest.skip("nobody here says which names there are")
+    sentence = refusal(Endpoint(f"http://{host}:80/v1", "m"))
+
+    assert f"no connection to {host}:80: there is no host '{host}'; is the URL right?" == sentence
+
+
+def test_the_check_asks_once(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`agentbench backend check` of a server that wants a key ends with one request, and escapes what the server says."""
+    monkeypatch.chdir(tmp_path)
+    with answering({"/v1/models": [(401, error("no \x1b[31mkey"))]}) as (server, url):
+        status = main(["backend", "check", url])
+
+    assert 1 == status
+    assert ["/v1/models"] == server.asked
+    said = capsys.readouterr().err
+    assert f"agentbench: GET {url}/models answered 401 Unauthorized: no \\x1b[31mkey; no key was sent: `api_key_env`" in said
+
+
+def test_time_is_up() -> None:
+    """What is waited for in vain is said with the server's words."""
+    with answering({"/v1/models": [(503, "loading")]}) as (_, url), pytest.raises(BackendError, match=r"answered 503 .*: loading"):
+        list(ProofSequence(Endpoint(url, "m"), ReadySpec(), time.monotonic()).climb())

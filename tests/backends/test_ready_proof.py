@@ -1,0 +1,132 @@
+"""The ladder of readiness and the proof of labels, against real servers on loopback."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.api import NeverReady, probe
+from pytest_agentbench.backends.ready import ProofSequence, prove
+from pytest_agentbench.backends.stack.spec import ReadySpec
+from pytest_agentbench.errors import BackendError
+from pytest_agentbench.records import Endpoint
+from tests.backends.conftest import SERVICE
+from tests.router import routing
+
+pytestmark = pytest.mark.timeout(60)
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 1}
+
+
+@contextmanager
+def small(*options: str, key: str | None = None) -> Iterator[Endpoint]:
+    """The small server of these tests, in a process of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, str(SERVICE), "--port", str(port), *options])
+    try:
+        yield Endpoint(f"http://127.0.0.1:{port}/v1", "", api_key=key)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def climbed(endpoint: Endpoint, *, seconds: float = 20, **keys: Any) -> list[tuple[str, str]]:
+    ladder = ProofSequence(endpoint, ReadySpec(**keys), time.monotonic() + seconds)
+    return [(rung.name, rung.detail) for rung in ladder.climb()]
+
+
+def test_every_rung() -> None:
+    """The rungs hold one after the other; where no model is named it is the first one listed."""
+    with small() as endpoint:
+        rungs = climbed(endpoint, in_a_row=3, workers={"decode": 1})
+
+    place = endpoint.url.removeprefix("http://").removesuffix("/v1")
+    expected = [("port", place), ("models", "tiny"), ("workers", "2 decode"), ("chat", "3 in a row"), ("tools", "get_weather")]
+    assert expected == rungs
+
+
+def test_a_dead_worker_is_counted() -> None:
+    """After a death the endpoint is looked at until it knows as many workers as before it: calls would go to the dead one as well."""
+    with small() as endpoint:
+        climbed(endpoint)
+        look = ProofSequence(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).look
+        look({"decode": 2})
+        with pytest.raises(BackendError, match=r"/models/tiny/ready still counts one that has died: 2 decode, not 1$"):
+            look({"decode": 1})
+
+
+def test_nobody_listens() -> None:
+    """Waiting ends with the time, and says which rung did not hold and why."""
+    with pytest.raises(BackendError, match=r"^not ready in time, `port` does not hold: nothing listens on 127.0.0.1:9 \("):
+        climbed(Endpoint("http://127.0.0.1:9/v1", "tiny"), seconds=0.3)
+
+
+def test_a_death_ends_the_climb() -> None:
+    """What says that a service died is asked before every try."""
+
+    def dead() -> None:
+        raise BackendError("the engine is dead")
+
+    with pytest.raises(BackendError, match="the engine is dead"):
+        list(ProofSequence(Endpoint("http://127.0.0.1:9/v1", "tiny"), ReadySpec(), alive=dead).climb())
+
+
+def test_speed() -> None:
+    """A short look says how long the first token took; one token has no rate."""
+    with small("--think", "0.05") as endpoint:
+        climbed(endpoint)
+        speed = probe(endpoint)
+
+    assert 50 <= speed.ttft_ms <= speed.e2e_ms
+    assert None is speed.tokens_per_s
+
+
+@pytest.mark.parametrize(
+    ("labels", "proven"),
+    [
+        ({"kind": "thunderagent"}, "announced and released"),
+        ({"kind": "dynamo"}, "announced"),
+        ({"kind": "dynamo", "release": True}, "announced and released"),
+    ],
+    ids=["thunderagent", "dynamo", "dynamo with a router for programs"],
+)
+def test_labels_pass_the_router(labels: dict[str, Any], proven: str) -> None:
+    """A call is announced, and released where the stack wants that; nothing of the probe is left."""
+    with routing() as router:
+        assert proven == prove(Endpoint(router.url, "m", labels=labels), BODY)
+        assert 1 == len(router.chats)
+        assert router.programs.keys() == set() if "released" in proven else {router.chats[0][0]["x-dynamo-session-id"]}
+
+
+def test_nothing_is_sent_without_a_label() -> None:
+    """Every chat of the ladder is a program's, which is released; ThunderAgent would take the others for one that never ends."""
+    with routing() as router:
+        climbed(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), tools="none")
+
+        assert all(body["program_id"].startswith("agentbench-probe:") for _, body in router.chats)
+        assert {} == router.programs
+
+
+def test_a_router_that_is_bypassed() -> None:
+    """A call that nobody lists, an answer without what was asked for and a release that is answered like a chat are found out."""
+    with routing() as router:
+        router.knows_sessions = False
+        with pytest.raises(BackendError, match=r"^a release was answered .*: it did not pass the router$"):
+            prove(Endpoint(router.url, "m", labels={"kind": "dynamo", "release": True}), BODY)
+        router.lists = False
+        with pytest.raises(BackendError, match=r"^GET .*/programs was answered 404 Not Found"):
+            prove(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), BODY)
+    with small() as endpoint:
+        climbed(endpoint)
+        with pytest.raises(BackendError, match="answered without what the label asks for"):
+            prove(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}), BODY)
+        with pytest.raises(NeverReady, match="is the router there"):
+            climbed(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}))

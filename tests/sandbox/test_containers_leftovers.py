@@ -1,0 +1,91 @@
+"""Sandboxes that nobody ends any more, where the engine does not let go of them: a server on loopback answers as one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.cli import main
+from pytest_agentbench.records import Json, RolloutKey
+from pytest_agentbench.sandbox.containers import DEADLINE, OWNER, labels
+from pytest_agentbench.sandbox.factory import Sandboxes
+from tests.web import QuietHandler, serving
+
+STUCK, FREE = "1" * 64, "2" * 64  # ids of containers; the first one cannot be removed
+LATE = {**labels("a-run", RolloutKey("shop", "first"), 0.0), DEADLINE: "1000"}
+
+
+class Engine(ThreadingHTTPServer):
+    """As much of a Docker Engine as looking for sandboxes takes."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.containers = [STUCK, FREE]
+
+
+class _Handler(QuietHandler):
+    server: Engine
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path.endswith("/version"):
+            self._answer(200, {"ApiVersion": "1.41", "Version": "20.10.24"})
+        elif path.endswith("/containers/json"):
+            found = self.server.containers if OWNER in self.path else []
+            self._answer(200, [{"Id": each, "Names": ["/sandbox"], "Labels": LATE} for each in found])
+        elif path.endswith("/json"):
+            self._answer(200, {"Id": path.split("/")[-2], "Name": "/sandbox", "Config": {"Labels": LATE}})
+        else:
+            self._answer(200, {"Volumes": []} if path.endswith("/volumes") else [])
+
+    def do_DELETE(self) -> None:
+        if STUCK in self.path:
+            self._answer(500, {"message": "device or resource busy"})
+        else:
+            self.server.containers.remove(FREE)
+            self._answer(204, None)
+
+    def _answer(self, status: int, said: Json | list[Json] | None) -> None:
+        self.answer(status, b"" if said is None else json.dumps(said).encode())
+
+
+@pytest.fixture
+def stubborn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """The engine that the package talks to in this test."""
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
+    with serving(Engine()) as server:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
+        yield server
+
+
+def test_what_cannot_be_removed_is_told(stubborn: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """`agentbench reap` removes what it can, names what stays with the engine's reason, and does not say that nothing was left."""
+    status = main(["reap"])
+
+    said = capsys.readouterr()
+    assert (1, "") == (status, said.out)
+    assert said.err.startswith(f"agentbench: sandbox {STUCK[:12]} of shop[first], run a-run cannot be removed: device or resource busy")
+    assert said.err.endswith(f"; sandbox {FREE[:12]} of shop[first], run a-run is removed\n")
+    assert [STUCK] == stubborn.containers
+
+
+async def test_a_session_says_it_too(stubborn: Engine) -> None:
+    """And goes on: what another session has left is in nobody's way."""
+    told: list[str] = []
+    await Sandboxes("another-run", 1, told.append)._cleared()
+
+    (saying,) = told
+    assert "cannot be removed: device or resource busy" in saying
+
+
+def test_no_engine_no_sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A machine without Docker has none of them."""
+    monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+
+    assert 0 == main(["reap"])
+    assert "nothing was left behind\n" == capsys.readouterr().out

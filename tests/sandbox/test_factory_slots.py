@@ -1,0 +1,65 @@
+"""How many sandboxes run at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.errors import InfraError
+from pytest_agentbench.sandbox import factory
+from pytest_agentbench.sandbox.factory import Slots
+
+
+@pytest.fixture(autouse=True)
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
+
+
+async def test_no_more_than_that() -> None:
+    """Sessions share them: who comes later waits until somebody, in whatever session, has let one go."""
+    one, other = Slots(2, print), Slots(2, print)
+    first, second = await one.take(), await other.take()
+    third = asyncio.create_task(one.take())
+    await asyncio.sleep(0.3)
+    waited = not third.done()
+    second.release()
+    second.release()
+    held = await third
+    fourth = asyncio.create_task(other.take())
+    await asyncio.sleep(0.3)
+
+    assert waited
+    assert not fourth.done()
+    first.release()
+    (await fourth).release()
+    held.release()
+
+
+async def test_who_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a session, in a sentence with the option."""
+    monkeypatch.setattr(factory, "_SAID", 0.0)
+    sentences: list[str] = []
+    session = Slots(1, sentences.append)
+    for _ in range(2):
+        slot = await session.take()
+        waiting = asyncio.create_task(session.take())
+        await asyncio.sleep(0.3)
+        slot.release()
+        (await waiting).release()
+
+    assert ["1 sandbox runs on this machine at once, and others wait; --agentbench-sandboxes=N allows N"] == sentences
+
+
+async def test_locks_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they cannot be used no sandbox is opened."""
+    monkeypatch.setenv("AGENTBENCH_LOCKS", f"{__file__}/locks")
+
+    with pytest.raises(InfraError, match=r"the folder of locks, .*locks, cannot be made: .*AGENTBENCH_LOCKS names another"):
+        await Slots(1, print).take()
+
+
+def test_the_default() -> None:
+    """Two for each core, and never more than 24."""
+    assert 2 <= factory.default_count() <= 24
