@@ -119,7 +119,7 @@ def load(file):
         "tap/dialects/fresh.py",
         """
 from pytest_agentbench.tap.dialects.reader import DialectReader
-from pytest_agentbench.tap.dialects.requests import in_front, stream_body
+from pytest_agentbench.tap.dialects.reader import in_front, stream_body
 
 class FreshReader(DialectReader):
     name = "fresh"
@@ -399,10 +399,10 @@ def test_a_section_of_the_report(house: House, session: Path) -> None:
 def test_an_api_that_agents_speak(house: House) -> None:
     """Its calls are relayed, salted and upgraded by its own file's rules, and its answers are read."""
     said = house.python(
-        "from pytest_agentbench.tap import routes",
+        "from pytest_agentbench.tap import http_messages",
         "from pytest_agentbench.tap.dialects import DIALECTS",
         "from pytest_agentbench.tap.upgrade import BodyChanges, ask",
-        "print(routes.refusal(b'POST', '/fresh'))",
+        "print(http_messages.refusal(b'POST', '/fresh'))",
         """print(ask("/fresh", b'{"text": "Hello"}', BodyChanges(upgrade=True, usage=True, fields={}, salt="S")).body.decode())""",
         "reading = DIALECTS['/fresh']()",
         """reading.whole(b'{"text": "Hi"}')""",

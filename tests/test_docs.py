@@ -52,12 +52,12 @@ from pytest_agentbench.exports import EXPORTS, TOOLS
 from pytest_agentbench.gate.evidence import RunFacts, Trial
 from pytest_agentbench.gate.rules import LATENCY_STATISTICS, SHARES
 from pytest_agentbench.lib.codec import plain
-from pytest_agentbench.lib.import_path import options_of
 from pytest_agentbench.lib.process import child_environment
+from pytest_agentbench.lib.user_code import options_of
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.other_tools import PEERS
 from pytest_agentbench.metrics.prices import Prices
-from pytest_agentbench.metrics.roles import RoleUse
+from pytest_agentbench.metrics.suite_metrics import RoleUse
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
 from pytest_agentbench.reports.sweep import LEVELS, PAGE, PICTURE
 from pytest_agentbench.reproduction.results import COLUMNS

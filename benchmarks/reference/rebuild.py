@@ -11,8 +11,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import Looks
 from pytest_agentbench.cli.gate import Options, suites_of
 from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.lib.codec import plain, read
-from pytest_agentbench.metrics.goodput import objectives_of
-from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
+from pytest_agentbench.metrics.performance import CpuShares, objectives_of, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import arm_of, suite_of

@@ -12,7 +12,7 @@ import uvloop
 
 from pytest_agentbench.lib.child import end_with_stdin, read_line, serving
 from pytest_agentbench.tap.clock import ANCILLARY, stamping, stamps_wanted
-from pytest_agentbench.tap.sockets import ROOM
+from pytest_agentbench.tap.connections import ROOM
 
 
 class Sides:

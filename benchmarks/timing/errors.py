@@ -12,9 +12,9 @@ from typing import TypeVar
 from benchmarks.measurement import BenchmarkError
 from benchmarks.truth import Served
 from pytest_agentbench.metrics import timings
-from pytest_agentbench.metrics.stamps import LateStamps
+from pytest_agentbench.metrics.timings import LateStamps
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.stats.percentiles import percentile
+from pytest_agentbench.stats.quantiles import percentile
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Costs")

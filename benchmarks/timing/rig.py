@@ -18,7 +18,7 @@ from benchmarks.timing.errors import Costs, Measured, added, agent_ttft, compare
 from benchmarks.truth import Served, Truth
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Json, LLMCall, RolloutKey
-from pytest_agentbench.stats.percentiles import percentile
+from pytest_agentbench.stats.quantiles import percentile
 from pytest_agentbench.tap.client import Answer, TapControl
 from pytest_agentbench.tap.protocol import (
     AddressCalls,

@@ -15,8 +15,7 @@ from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, ArmPair, Ar
 from pytest_agentbench.records import SHARE
 from pytest_agentbench.rollouts.pool.turn_order import order
 from pytest_agentbench.runs.arm_results import ArmFacts
-from pytest_agentbench.stats.interleaved import compare_interleaved
-from pytest_agentbench.stats.latency import RolloutLatencies
+from pytest_agentbench.stats.latency import RolloutLatencies, compare_interleaved
 from pytest_agentbench.stats.paired import ScenarioSample
 
 N, ROUNDS, TRIALS = 100, 10, 3

@@ -17,8 +17,8 @@ from benchmarks.verdicts.kinds import KINDS
 from benchmarks.verdicts.latency import Latencies
 from benchmarks.verdicts.others import limits, unbounded
 from benchmarks.verdicts.page import Page
-from pytest_agentbench.stats.bounded import FEWEST_CLUSTERS
 from pytest_agentbench.stats.intervals import FEWEST_UNBOUNDED, too_few
+from pytest_agentbench.stats.mean_intervals import FEWEST_CLUSTERS
 
 RUNS, QUICK = 1500, 350  # simulated comparisons of each cell, change and margin
 SIZES = (20, 100, 300)

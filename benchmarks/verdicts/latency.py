@@ -11,8 +11,7 @@ import numpy as np
 
 from benchmarks.verdicts.kinds import Floats
 from pytest_agentbench.rollouts.pool.turn_order import order
-from pytest_agentbench.stats.interleaved import FEWEST_PAIRS, compare_interleaved
-from pytest_agentbench.stats.latency import RolloutLatencies, compare_latency
+from pytest_agentbench.stats.latency import FEWEST_PAIRS, RolloutLatencies, compare_interleaved, compare_latency
 
 CONFIDENCE = 0.95
 CALLS = 5  # of a rollout

@@ -8,10 +8,9 @@ import numpy as np
 
 from benchmarks.verdicts.kinds import Floats
 from benchmarks.verdicts.suite import CONFIDENCE, Cell
-from pytest_agentbench.stats.bootstrap import percentile_t
-from pytest_agentbench.stats.bounded import Clusters
-from pytest_agentbench.stats.special import normal_quantile, student_t_quantile
-from pytest_agentbench.stats.trials import RunTrials, guarded, noise, plain
+from pytest_agentbench.stats.mean_intervals import Clusters, percentile_t
+from pytest_agentbench.stats.means import RunTrials, guarded, noise, plain
+from pytest_agentbench.stats.quantiles import normal_quantile, student_t_quantile
 
 Z = normal_quantile((1 + CONFIDENCE) / 2)
 RESAMPLES = 399

@@ -9,10 +9,8 @@ from itertools import product
 import numpy as np
 
 from benchmarks.verdicts.populations import CHANGES, KINDS, Change, Floats, fade, rescue, trials
-from pytest_agentbench.stats.binary import tango_interval
-from pytest_agentbench.stats.bounded import Clusters, bounded_mean
-from pytest_agentbench.stats.robust import robust_mean, still
-from pytest_agentbench.stats.special import normal_quantile
+from pytest_agentbench.stats.mean_intervals import Clusters, bounded_mean, robust_mean, still, tango_interval
+from pytest_agentbench.stats.quantiles import normal_quantile
 
 CONFIDENCE = 0.95
 MARGINS = (0.05, 0.1, 0.2)

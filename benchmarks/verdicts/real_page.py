@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.verdicts.page import percent, table
 from benchmarks.verdicts.pairs import Shares, Verdicts
-from pytest_agentbench.stats.special import normal_quantile
+from pytest_agentbench.stats.quantiles import normal_quantile
 
 INTRODUCTION = """# Do the verdicts hold in real runs?
 

@@ -24,9 +24,9 @@ from benchmarks.verdicts.suite import (
     gate,
     true_error,
 )
-from pytest_agentbench.stats.sequential import FIRST_LOOK, InterimLooks
-from pytest_agentbench.stats.special import normal_quantile
-from pytest_agentbench.stats.trials import IMAGINARY, RunTrials, guarded, noise, plain
+from pytest_agentbench.stats.decisions import FIRST_LOOK, InterimLooks
+from pytest_agentbench.stats.means import IMAGINARY, RunTrials, guarded, noise, plain
+from pytest_agentbench.stats.quantiles import normal_quantile
 
 MOST = 5
 

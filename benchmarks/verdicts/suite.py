@@ -11,12 +11,10 @@ import numpy as np
 
 from benchmarks.verdicts.kinds import CHANGES, KINDS, Change, Changing, Floats, Kind, changed, crash, fade
 from benchmarks.verdicts.population import Interval
-from pytest_agentbench.stats.binary import tango_interval
-from pytest_agentbench.stats.bounded import Clusters, bounded_mean
-from pytest_agentbench.stats.paired import ScenarioSample, compare
-from pytest_agentbench.stats.permutation import worse
-from pytest_agentbench.stats.special import normal_quantile
-from pytest_agentbench.stats.trials import RunTrials, deciding, known, noise, plain
+from pytest_agentbench.stats.mean_intervals import Clusters, bounded_mean, tango_interval
+from pytest_agentbench.stats.means import RunTrials, deciding, known, noise, plain
+from pytest_agentbench.stats.paired import ScenarioSample, compare, worse
+from pytest_agentbench.stats.quantiles import normal_quantile
 
 CONFIDENCE = 0.95
 MARGINS = (0.02, 0.05, 0.1)

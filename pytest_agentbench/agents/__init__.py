@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_agentbench.lib.import_path import load_object
+from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer
 from pytest_agentbench.suites.suite import Scenario

@@ -17,9 +17,9 @@ from typing import ClassVar
 from pytest_agentbench.agents.factory import A_PATH
 from pytest_agentbench.errors import AgentError, InfraError, RolloutError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.almost_json import object_text
 from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.lib.key_shapes import SECRET_NAME
+from pytest_agentbench.lib.model_texts import object_text
 from pytest_agentbench.lib.options import check_options
 from pytest_agentbench.lib.process import end_text, foreign_environment
 from pytest_agentbench.lib.supervisor import supervisor_command

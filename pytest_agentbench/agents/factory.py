@@ -13,9 +13,9 @@ from typing import Any
 from pytest_agentbench.agents import AGENTS, Agent, load_agent
 from pytest_agentbench.errors import AgentError, ConfigError
 from pytest_agentbench.lib.cut_marks import beginning
-from pytest_agentbench.lib.import_path import check_takes, is_import_path, options_of, with_options
 from pytest_agentbench.lib.options import MOST, ValueKind, number, whole
 from pytest_agentbench.lib.threads import in_thread, is_async
+from pytest_agentbench.lib.user_code import check_takes, is_import_path, options_of, with_options
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import SAMPLING, Answer, Json
 from pytest_agentbench.sandbox.sandbox import CodePlace

@@ -13,7 +13,7 @@ import orjson
 from pytest_agentbench.agents.factory import A_PROMPT
 from pytest_agentbench.agents.whole_answer import ask
 from pytest_agentbench.errors import AgentError, LimitReached
-from pytest_agentbench.lib.almost_json import object_end
+from pytest_agentbench.lib.model_texts import object_end
 from pytest_agentbench.lib.options import check_options, whole
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json

@@ -13,8 +13,8 @@ from pytest_agentbench.agents.factory import A_PROMPT
 from pytest_agentbench.agents.react import spoken
 from pytest_agentbench.agents.whole_answer import ask
 from pytest_agentbench.errors import AgentError, ConfigError, LimitReached
+from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
-from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.llm.client import LLM, RequestedCall
 from pytest_agentbench.records import Answer, Json, ToolCall
 from pytest_agentbench.sandbox.sandbox import CommandResult, Sandbox

@@ -12,9 +12,9 @@ from pydantic import Field, FiniteFloat
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import load_yaml, override, validate
-from pytest_agentbench.lib.import_path import load_object
-from pytest_agentbench.lib.login_url import LoginUrl
-from pytest_agentbench.lib.shipped import shipped
+from pytest_agentbench.lib.file_system import shipped
+from pytest_agentbench.lib.options import LoginUrl
+from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.roles import ModelSpec, RoleSpecs, written

@@ -22,10 +22,10 @@ from pytest_agentbench.backends.stack.spec import LABELS, LabelsField, LabelsSpe
 from pytest_agentbench.backends.telemetry.sampler import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.config import Spec, base_url
-from pytest_agentbench.lib.login_url import LoginUrl
+from pytest_agentbench.lib.options import LoginUrl
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
-from pytest_agentbench.tap.heads import FRAMING, written
+from pytest_agentbench.tap.http_messages import FRAMING, written
 
 PATIENCE = 10.0  # seconds that a server may be away, where no budget of a connection says otherwise
 PAUSE = 0.25  # seconds between two questions

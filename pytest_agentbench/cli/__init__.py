@@ -13,7 +13,7 @@ from pytest_agentbench.cli.output import Pipe, ReaderGone, abandon
 from pytest_agentbench.cli.parser import Parser
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.foreign import ForeignOutput
-from pytest_agentbench.lib.import_path import load_object
+from pytest_agentbench.lib.user_code import load_object
 
 #: Commands in the order of the help; `add(commands)` adds the parser of one, which says what it runs. A new one is a file here and a line.
 COMMANDS: Mapping[str, str] = {

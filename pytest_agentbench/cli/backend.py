@@ -107,7 +107,7 @@ def run_status(_options: argparse.Namespace) -> None:
 
 
 def run_logs(options: argparse.Namespace) -> None:
-    from pytest_agentbench.lib.log_tail import tail
+    from pytest_agentbench.lib.redact import tail
 
     _, facts = _running(options.name)
     files = sorted(facts.logs.glob(f"{options.service or '*'}.log")) if facts.logs else []
@@ -238,7 +238,7 @@ def _endpoint(name: str) -> tuple[Endpoint, ReadySpec]:
 
 
 def _seconds(option: str, text: str) -> float:
-    from pytest_agentbench.lib.times import seconds
+    from pytest_agentbench.lib.options import seconds
 
     try:
         return seconds(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import ConfigError, MissingError
-from pytest_agentbench.lib.login_url import LoginUrl
+from pytest_agentbench.lib.options import LoginUrl
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.doctor.check import Check

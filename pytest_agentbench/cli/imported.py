@@ -15,7 +15,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import Source
 from pytest_agentbench.gate.exit_status import IMPORTED
 from pytest_agentbench.lib.redact import Redactor
-from pytest_agentbench.metrics import windows
+from pytest_agentbench.metrics import timeline
 from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import WARN, Stopwatch
 from pytest_agentbench.records import Json, Rollout, RolloutKey, scale_in
@@ -71,7 +71,7 @@ class ImportPass:
     def run(self, name: str, path: Path, command: Sequence[str]) -> Run:
         """The run, when all rollouts were added."""
         now = _text(time.time())
-        span = windows.outer(self.read.frame.scenarios().timed.attempt_spans.get(1, ()))
+        span = timeline.outer(self.read.frame.scenarios().timed.attempt_spans.get(1, ()))
         began, ended = (_text(at / 1e9) for at in span) if span else (now, now)
         facts = SessionFacts(
             id=name,

@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 def run_init(options: argparse.Namespace) -> None:
     """Adds what is not there; a file that is there stays as it is, and is named where it is not the shipped one."""
     from pytest_agentbench.errors import ConfigError, unknown_name
-    from pytest_agentbench.lib.shipped import shipped
+    from pytest_agentbench.lib.file_system import shipped
 
     suites = shipped("scenarios")
     known = sorted(file.parent.name for file in suites.glob("*/suite.yaml"))
@@ -53,7 +53,7 @@ def run_init(options: argparse.Namespace) -> None:
 def write_suite(name: str) -> None:
     """Adds what of a shipped suite is not there, and says what it wrote."""
     from pytest_agentbench.cli.schema import schema_text
-    from pytest_agentbench.lib.shipped import shipped
+    from pytest_agentbench.lib.file_system import shipped
     from pytest_agentbench.suites.suite import SUITE_FILE
 
     shipped_folder, folder = shipped("scenarios") / name, Path("scenarios", name)

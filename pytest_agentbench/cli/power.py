@@ -95,8 +95,8 @@ def _scale(suite: Suite, score: str) -> Scale:
 def fixed_size_of(suite: Suite) -> tuple[int, str]:
     """(how many scenarios a suite has, in words), whose trials are all that varies; raises ConfigError for too few to decide anything."""
     from pytest_agentbench.errors import ConfigError
-    from pytest_agentbench.stats.bounded import Clusters
     from pytest_agentbench.stats.intervals import too_few
+    from pytest_agentbench.stats.mean_intervals import Clusters
 
     total = len(suite.scenarios)
     if why := too_few(Clusters.of(range(total))):
@@ -110,8 +110,8 @@ def size_of(suite: Suite) -> tuple[int, str]:
     Raises ConfigError for too few to decide anything.
     """
     from pytest_agentbench.errors import ConfigError
-    from pytest_agentbench.stats.bounded import Clusters
     from pytest_agentbench.stats.intervals import too_few
+    from pytest_agentbench.stats.mean_intervals import Clusters
 
     total = len(suite.scenarios)
     clusters = Clusters.of_scenarios({each.id: each.cluster for each in suite.scenarios})

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from pytest_agentbench.agents.factory import brings_code, make_agent, needs_roles, retriever_of
 from pytest_agentbench.backends.api import Api
 from pytest_agentbench.errors import BackendError, ConfigError
-from pytest_agentbench.lib.import_path import is_import_path
-from pytest_agentbench.lib.login_url import without_logins
+from pytest_agentbench.lib.options import without_logins
+from pytest_agentbench.lib.user_code import is_import_path
 from pytest_agentbench.records import JUDGE, Endpoint, Json
 from pytest_agentbench.rollouts.scores import wants_judge
 from pytest_agentbench.runs.option import declared

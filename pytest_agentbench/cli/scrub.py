@@ -16,8 +16,7 @@ def add(commands: Any) -> None:
 
 def run_scrub(options: argparse.Namespace) -> None:
     from pytest_agentbench.errors import AgentbenchError, ConfigError
-    from pytest_agentbench.lib.redact import Redactor
-    from pytest_agentbench.lib.scrub import scrub
+    from pytest_agentbench.lib.redact import Redactor, scrub
 
     if not options.directory.is_dir():
         raise ConfigError(f"{options.directory} is no directory")

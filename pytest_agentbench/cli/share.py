@@ -79,7 +79,7 @@ def loaded_suites(run: Run) -> dict[str, Suite]:
 def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor) -> None:
     """Writes record, samples, sessions and logs of a run once more redacted, and its reports anew from them."""
     from pytest_agentbench.backends.telemetry import samples
-    from pytest_agentbench.lib.scrub import scrub
+    from pytest_agentbench.lib.redact import scrub
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.runs import journal, sessions
     from pytest_agentbench.runs.run_file import redacted, write_run

@@ -13,7 +13,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.metrics.other_tools import PEERS
 
 if TYPE_CHECKING:
-    from pytest_agentbench.metrics.calendar import Calendar
+    from pytest_agentbench.metrics.timeline import Calendar
     from pytest_agentbench.records import LLMCall
     from pytest_agentbench.runs.contents import Run
 

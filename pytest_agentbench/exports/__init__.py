@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.lib.import_path import load_object
+from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.records import Json, Rollout, Scale
 
 if TYPE_CHECKING:

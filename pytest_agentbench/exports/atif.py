@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.files import dig, iso_ns, member, members, read_object
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.places import RolloutPlace
+from pytest_agentbench.metrics.columns import RolloutPlace
 from pytest_agentbench.records import Json, LLMCall, ToolCall
 
 

@@ -9,9 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from pytest_agentbench.metrics.calendar import TurnCalendar
+from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.metrics.frame import Slice
-from pytest_agentbench.metrics.places import Origin
+from pytest_agentbench.metrics.timeline import TurnCalendar
 from pytest_agentbench.records import arm_of
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.run_file import read_run

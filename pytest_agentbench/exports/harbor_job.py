@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_agentbench.exports.atif import iso, known, total, trajectory
 from pytest_agentbench.exports.exported_runs import ChosenRuns, FileNames
 from pytest_agentbench.exports.harbor import CONFIG, PHASES, RESULT
-from pytest_agentbench.metrics.places import RolloutPlace
+from pytest_agentbench.metrics.columns import RolloutPlace
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.tables import places

@@ -17,7 +17,7 @@ import numpy as np
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.exported_runs import ChosenRuns
-from pytest_agentbench.metrics.places import RolloutPlace
+from pytest_agentbench.metrics.columns import RolloutPlace
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import Attempt, Json, LLMCall
 from pytest_agentbench.tables import places

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_agentbench.exports.nat_profiler import ProfilerEvent, seconds
-from pytest_agentbench.metrics.other_tools.common import deviation, mean
-from pytest_agentbench.metrics.windows import at_least, total_ns
-from pytest_agentbench.profile.levels import Levels, level_at
+from pytest_agentbench.metrics.other_tools.measures import deviation, mean
+from pytest_agentbench.metrics.timeline import at_least, total_ns
+from pytest_agentbench.profile.concurrency import Levels, level_at
 from pytest_agentbench.profile.prefixes import PromptTree, PromptTrees
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.stats.percentiles import percentile
+from pytest_agentbench.stats.quantiles import percentile
 from pytest_agentbench.tables.prompts import prompts
 
 KINDS = {"LLM": "unknown_llm", "TOOL": "unknown_tool"}  # of calls, with what one without a name is called

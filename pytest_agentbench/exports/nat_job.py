@@ -27,8 +27,8 @@ from pytest_agentbench.exports.nat_profiler import (
     REPORT,
     write_profile,
 )
+from pytest_agentbench.metrics.columns import Origin, RolloutPlace
 from pytest_agentbench.metrics.other_tools.nat import Throughput
-from pytest_agentbench.metrics.places import Origin, RolloutPlace
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.scorers.nat_compat import nat_calls, nat_score

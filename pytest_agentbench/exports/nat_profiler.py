@@ -18,9 +18,9 @@ from typing import IO, NamedTuple
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.csv_files import CsvFile
 from pytest_agentbench.exports.files import dig, epoch_ns, json_items, members
-from pytest_agentbench.metrics.other_tools.common import called_ns
+from pytest_agentbench.metrics.columns import RolloutPlace
+from pytest_agentbench.metrics.other_tools.measures import called_ns
 from pytest_agentbench.metrics.other_tools.nat import WHOLE
-from pytest_agentbench.metrics.places import RolloutPlace
 from pytest_agentbench.records import OUTPUT_KINDS, Attempt, Chunk, Json, LLMCall, ToolCall
 
 #: Files of a job.

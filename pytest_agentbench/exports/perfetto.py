@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_agentbench.exports.exported_runs import ChosenRuns
-from pytest_agentbench.metrics.places import Origin, RolloutPlace
+from pytest_agentbench.metrics.columns import Origin, RolloutPlace
 from pytest_agentbench.records import Attempt, Json, LLMCall, RolloutKey
-from pytest_agentbench.tables import places, samples
+from pytest_agentbench.tables import places
+from pytest_agentbench.tables.run_tables import rows_of_samples
 
 FILE = "trace.json"
 SUMS = ("_bucket", "_sum", "_count", "_total", "_created")  # ends of series that only grow, and would hide all others
@@ -67,7 +68,7 @@ def write(chosen: ChosenRuns, directory: Path) -> None:
 def _events(origin: Origin, process: int) -> Iterator[Json]:
     spans = {key: slice for place in places(origin) for key, slice in _attempts(place)}
     starts = [slice.start for slice in spans.values()]
-    starts += [math.floor(row.at * 1e9) for row in samples.rows(origin.run, origin.directory)]
+    starts += [math.floor(row.at * 1e9) for row in rows_of_samples(origin.run, origin.directory)]
     began, slots = min(starts, default=0), _slots(spans)
     yield {"ph": "M", "pid": process, "tid": 0, "name": "process_name", "args": {"name": origin.run}}
     threads: dict[tuple[int, int], int] = {}
@@ -167,7 +168,7 @@ def _complete(slice: TraceSlice, began: int) -> Iterator[Json]:
 
 def _counters(origin: Origin, process: int, began: int) -> Iterator[Json]:
     """What services and GPUs told, but for what only grows."""
-    for row in samples.rows(origin.run, origin.directory):
+    for row in rows_of_samples(origin.run, origin.directory):
         if row.value is not None and math.isfinite(row.value) and not row.series.endswith(SUMS):
             name = f"{row.service} {row.replica} {row.series} {row.labels}".strip()
             at = (math.floor(row.at * 1e9) - began) / 1e3

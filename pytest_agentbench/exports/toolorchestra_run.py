@@ -15,13 +15,13 @@ from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.exports.exported_runs import ChosenRuns, FileNames
 from pytest_agentbench.exports.toolorchestra import USAGE, task
 from pytest_agentbench.metrics import call_columns
-from pytest_agentbench.metrics.chosen_window import Offsets
-from pytest_agentbench.metrics.places import Origin, RolloutPlace
+from pytest_agentbench.metrics.columns import Origin, RolloutPlace
+from pytest_agentbench.metrics.performance import Offsets
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import Json, arm_of
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.tables import places, samples
-from pytest_agentbench.tables.samples import SampleRow
+from pytest_agentbench.tables import places
+from pytest_agentbench.tables.run_tables import SampleRow, rows_of_samples
 
 CACHE, GPU = "prefix_cache_timeseries.csv", "gpu_sm_util_timeseries.csv"
 LATENCIES = (
@@ -77,7 +77,7 @@ def cache_rows(origin: Origin) -> Iterator[Json]:
 
 def _in_turns(origin: Origin) -> Iterator[tuple[int, SampleRow]]:
     """(turn, what was told in it): between two turns others asked the servers, and what they had is in no difference."""
-    for row in samples.rows(origin.run, origin.directory):
+    for row in rows_of_samples(origin.run, origin.directory):
         if (time := origin.calendar.in_turn(row.at)) is not None:
             yield time.turn, row._replace(at=time.at)
 

@@ -14,16 +14,14 @@ from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.gate.values import latencies, samples, score_limits
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.goodput import goodput
+from pytest_agentbench.metrics.performance import goodput
 from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
 from pytest_agentbench.records import STATUSES, RolloutKey, Scale
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision
-from pytest_agentbench.stats.interleaved import compare_interleaved
-from pytest_agentbench.stats.latency import RolloutLatencies
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, step_down
+from pytest_agentbench.stats.latency import RolloutLatencies, compare_interleaved
 from pytest_agentbench.stats.paired import ScenarioSample, compare
-from pytest_agentbench.stats.percentiles import percentile
-from pytest_agentbench.stats.step_down import step_down
+from pytest_agentbench.stats.quantiles import percentile
 from pytest_agentbench.suites.arms import Arm, VariantOrigin
 from pytest_agentbench.suites.models import models_of, names
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, trial_of
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.json_file import bounded_json
-from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.run_file import find_run, read_run

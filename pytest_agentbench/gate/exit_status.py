@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN
-from pytest_agentbench.stats.multiple import overall
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, overall
 
 if TYPE_CHECKING:  # a session without suites, which has an exit status too, does without the records of runs
     from pytest_agentbench.runs.contents import Run

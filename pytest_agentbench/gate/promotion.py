@@ -16,7 +16,7 @@ from pytest_agentbench.gate.verdict import ENOUGH, INFRA_ERRORS
 from pytest_agentbench.metrics.stopwatch import SATURATED
 from pytest_agentbench.records import UNDECLARED, Scale, suite_of
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.stats.special import normal_quantile
+from pytest_agentbench.stats.quantiles import normal_quantile
 
 ROUNDING = 1e-9  # a mean that fell by less did not fall
 

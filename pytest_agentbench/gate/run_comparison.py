@@ -11,11 +11,10 @@ from pytest_agentbench.gate.comparability import uncounted
 from pytest_agentbench.gate.run_pair import ComparedRun, doubts, latencies_of, shared_scenarios
 from pytest_agentbench.gate.values import passes, samples
 from pytest_agentbench.runs.results import SuiteResult
-from pytest_agentbench.stats.decisions import Decision
+from pytest_agentbench.stats.decisions import Decision, step_down
 from pytest_agentbench.stats.latency import compare_latency
 from pytest_agentbench.stats.paired import ROUNDING, ScenarioSample, compare, pair
 from pytest_agentbench.stats.pass_rates import Bar
-from pytest_agentbench.stats.step_down import step_down
 
 PERCENTILES = (50, 90, 99)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.gate.evidence import Trial
-from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics.performance import objectives_of
 from pytest_agentbench.metrics.terms import GOOD, UNKNOWN, verdicts_of
 from pytest_agentbench.records import Scale
 from pytest_agentbench.stats.decisions import Decision
@@ -16,10 +16,10 @@ from pytest_agentbench.stats.intervals import Limits
 from pytest_agentbench.stats.latency import RolloutLatencies, latency_limit
 from pytest_agentbench.stats.paired import ScenarioSample
 from pytest_agentbench.stats.pass_rates import Bar
-from pytest_agentbench.stats.percentiles import percentile
+from pytest_agentbench.stats.quantiles import percentile
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.arrays import Counts
+    from pytest_agentbench.stats.series import Counts
 
 SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarithm has to exist
 LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score

@@ -15,13 +15,23 @@ from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
 from pytest_agentbench.gate.rules import Rule
 from pytest_agentbench.gate.suite_rule import OF_SCENARIOS, SuiteRule
 from pytest_agentbench.gate.values import compare_with_limit, good_shares, latencies, passes, samples, score_limits
-from pytest_agentbench.stats import multiple
-from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, SUITE, Decision, MissingScenarios, judge
+from pytest_agentbench.stats import decisions
+from pytest_agentbench.stats.decisions import (
+    FAIL,
+    FIRST_LOOK,
+    INCONCLUSIVE,
+    PASS,
+    RUN,
+    SUITE,
+    Decision,
+    InterimLooks,
+    MissingScenarios,
+    Suspect,
+    judge,
+)
 from pytest_agentbench.stats.latency import compare_latency
-from pytest_agentbench.stats.multiple import Suspect
 from pytest_agentbench.stats.paired import against_limit, breaking, compare, pair
 from pytest_agentbench.stats.pass_rates import against_share
-from pytest_agentbench.stats.sequential import FIRST_LOOK, InterimLooks
 
 INFRA_ERRORS = 0.02  # share of rollouts that may be infra_error, where no rule says otherwise
 ENOUGH = 0.8  # share of the scenarios that a claim about a suite has to rest on
@@ -91,7 +101,7 @@ def _without_margin(suite_rule: SuiteRule) -> bool:
 
 def session_verdict(judged: Iterable[RuleFinding]) -> str:
     """FAIL if a rule fails, PASS if all pass, else INCONCLUSIVE (an intersection-union test)."""
-    return multiple.overall(each.decision.verdict for each in judged)
+    return decisions.overall(each.decision.verdict for each in judged)
 
 
 def cannot_measure(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> bool:
@@ -202,7 +212,7 @@ def _suspects(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> tuple[Sus
     sign = -1 if suite_rule.scale.falling else 1
     new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in side.items()} for side in both)
     same = {scenario for scenario in new if scenario in old and both[0][scenario].content == both[1][scenario].content}
-    worse = multiple.suspects({scenario: new[scenario] for scenario in new if scenario in same}, old)
+    worse = decisions.suspects({scenario: new[scenario] for scenario in new if scenario in same}, old)
     return tuple(replace(each, base=sign * each.base + 0.0, new=sign * each.new + 0.0) for each in worse)
 
 

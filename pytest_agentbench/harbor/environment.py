@@ -11,7 +11,7 @@ from harbor.environments.capabilities import EnvironmentCapabilities, Environmen
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.cut_marks import ending
-from pytest_agentbench.lib.folder_hash import EVERY_BIT, folder_sha256
+from pytest_agentbench.lib.file_system import EVERY_BIT, folder_sha256
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
 from pytest_agentbench.sandbox.file_transfer import LARGEST, unpack

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TextIO
 
 from pytest_agentbench.lib.cut_marks import mark
-from pytest_agentbench.lib.sizes import cut
+from pytest_agentbench.lib.foreign import cut
 
 LOG_LIMIT = 64 * 1024  # characters of one rollout's log that are kept, half of them of its beginning
 FORMAT = "%(levelname)s %(name)s: %(message)s"  # of what is logged

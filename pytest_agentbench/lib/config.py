@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.json_file import read_text
-from pytest_agentbench.lib.login_url import LoginUrl
+from pytest_agentbench.lib.options import LoginUrl
 
 if TYPE_CHECKING:
     import yaml

@@ -1,4 +1,7 @@
-"""JSON as agents and servers really write it: orjson where it can, the standard library for what only that accepts."""
+"""JSON as agents and servers really write it, halves of characters included.
+
+orjson reads and writes it where it can, and the standard library what only that accepts.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from typing import Any
 
 import orjson
 
-from pytest_agentbench.lib.characters import whole_characters
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD in place of each half of a character (a lone surrogate); two halves that meet are the character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def loads(text: bytes) -> Any:

@@ -1,15 +1,18 @@
-"""The kinds of values that options may have, each with its words: of agents, by annotations, and of the command line.
+"""The values that users set in options, YAML files and the environment: their kinds, times, URLs with a login, and our variables.
 
-Pydantic's TypeAdapter could check most of them, but its import and a first adapter take 63 ms of CPU: a quarter of the start of a pool,
-which makes agents, and more than the rest of this plugin costs a pytest without suites (52 ms), which reads its options too.
+Pydantic's TypeAdapter could check most kinds of values, but its import and a first adapter take 63 ms of CPU: a quarter of the start of
+a pool, which makes agents, and more than the rest of this plugin costs a pytest without suites (52 ms), which reads its options too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import base64
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import unquote_to_bytes
 
 from pytest_agentbench.records import Json
 
@@ -88,3 +91,76 @@ def _kind(hint: Any, value: object) -> ValueKind | None:
     if get_origin(hint) is Annotated:
         return next(each for each in hint.__metadata__ if isinstance(each, ValueKind))
     return KINDS.get(hint)
+
+
+def seconds(text: str) -> float:
+    """Seconds of a time such as `200ms`, `90s`, `150m` or `2h`; a number alone is seconds. Raises ValueError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", text.strip())
+    if not match:
+        raise ValueError("a time such as 90s, 150m or 2h")
+    return float(match[1]) * {"ms": 1e-3, "s": 1, "": 1, "m": 60, "h": 3600}[match[2]]
+
+
+_USERINFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)@")
+
+_ANY_USERINFO = re.compile(r"://[^/?#\s,|@]*@")
+
+
+class LoginUrl(str):
+    """A URL whose text contains no user and no password. A text without them is kept as it is.
+
+    The password, or the user of a URL without a password, is redacted from then on.
+    """
+
+    __slots__ = ("authorization",)
+
+    authorization: str  # value of the HTTP header, "Basic ..."; empty if the URL has no user
+
+    def __new__(cls, text: str) -> Self:
+        if isinstance(text, cls):
+            return text
+        found = _USERINFO.match(text)
+        url = super().__new__(cls, text if found is None else found[1] + text[found.end() :])
+        url.authorization = _basic(found[2]) if found is not None else ""
+        return url
+
+
+def without_logins(text: object) -> str:
+    """Returns a text without the users and passwords of the URLs in it."""
+    return _ANY_USERINFO.sub("://", str(text))
+
+
+def _basic(userinfo: str) -> str:
+    """Returns the value of the header, and has all that contains the password redacted."""
+    from pytest_agentbench.lib.redact import is_telling, keep_secret  # here: a session without such a URL needs none of its patterns
+
+    user, _, password = userinfo.partition(":")
+    if not user and not password:
+        return ""
+    pair = unquote_to_bytes(user) + b":" + unquote_to_bytes(password)
+    coded = base64.b64encode(pair).decode()
+    secret = password or user
+    decoded = unquote_to_bytes(secret).decode(errors="surrogateescape")
+    at = "" if is_telling(userinfo) else "@"
+    keep_secret(f"{userinfo}{at}", f"Basic {coded}", *filter(is_telling, (secret, decoded, coded)))
+    return f"Basic {coded}"
+
+
+PREFIX = "AGENTBENCH_"
+
+#: Those that users set; .env.example says what each is for.
+READ = frozenset(["AGENTBENCH_ENVS", "AGENTBENCH_GPUS", "AGENTBENCH_LOCKS", "AGENTBENCH_STACKS"])
+
+#: Those that agentbench gives to processes it starts, in which somebody may start a session again.
+GIVEN = frozenset(
+    [
+        *("AGENTBENCH_ANSWER", "AGENTBENCH_MODEL", "AGENTBENCH_SCENARIO"),
+        *("AGENTBENCH_COMMAND", "AGENTBENCH_HARBOR_COMMAND", "AGENTBENCH_STACK"),
+        *("AGENTBENCH_LOG", "AGENTBENCH_ROLLOUT", "AGENTBENCH_SESSION"),
+    ]
+)
+
+
+def unread(variables: Iterable[str], named: Collection[str]) -> list[str]:
+    """Those of the variables that begin as ours do and that nothing reads, sorted; `named`: those that settings name as places of keys."""
+    return sorted(name for name in variables if name.startswith(PREFIX) and name not in READ | GIVEN and name not in named)

@@ -1,6 +1,7 @@
-"""Keeps secrets out of what is written: keys of known shapes, passwords of URLs, and values of variables whose names look secret.
+"""Keeps secrets out of what is written and shown, and takes them out of logs that services wrote themselves.
 
-Of a record only free text is searched for values of variables. What names something, and what a scenario expects, stays as it is.
+Secrets are keys of known shapes, passwords of URLs, and values of variables whose names look secret. Of a record only free text is
+searched for values of variables. What names something, and what a scenario expects, stays as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
 from pytest_agentbench.lib.cut_marks import cuts
@@ -273,3 +276,65 @@ def _replaced(text: str, places: list[tuple[int, int]]) -> str:
         parts += [text[at:start], MARK]
         at = end
     return "".join((*parts, text[at:])) if parts else text
+
+
+LOG_TAIL = 50  # lines of a log that an error carries
+_BYTES = 1 << 16  # that are read for them, however long the log is
+
+
+def tail(log: Path, lines: int = LOG_TAIL) -> list[str]:
+    """Its last lines; none where there is no log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return Redactor().plain(text).splitlines()[-lines:]
+
+
+def indented(lines: list[str]) -> str:
+    """As a block below a sentence."""
+    return "\n".join(f"    {line}" for line in lines) or "    (nothing)"
+
+
+_BLOCK = 1 << 20  # bytes that are looked at together
+_LONGEST = 1 << 14  # bytes; no secret is longer, so one that begins before the last so many of a block ends in it
+_BEFORE = 16  # bytes in front of a secret that say whether it is one
+
+
+class ScrubResult(NamedTuple):
+    """What became of logs."""
+
+    cleaned: list[Path]  # in which there was something
+    failed: dict[Path, OSError]  # that cannot be read or written
+
+
+def scrub(directory: Path, redactor: Redactor) -> ScrubResult:
+    """Scrubs all logs below a directory: one that cannot be scrubbed keeps no other from it."""
+    scrubbed = ScrubResult([], {})
+    for log in sorted(directory.rglob("*.log")):
+        try:
+            if log.is_file() and not log.is_symlink() and _scrub(log, redactor):
+                scrubbed.cleaned.append(log)
+        except OSError as error:
+            scrubbed.failed[log] = error
+    return scrubbed
+
+
+def _scrub(log: Path, redactor: Redactor) -> bool:
+    """Whether there was anything. No byte moves, so that whoever still writes the log can go on."""
+    changed = False
+    with log.open("r+b") as file:
+        size, start = file.seek(0, os.SEEK_END), 0
+        while start < size:
+            before = min(start, _BEFORE)
+            block = os.pread(file.fileno(), _BLOCK, start - before)
+            stop = len(block) - _LONGEST if start - before + len(block) < size else len(block)
+            clean = redactor.blanked(block, before, stop)
+            if clean != block:
+                changed = True
+                os.pwrite(file.fileno(), clean, start - before)
+            start += stop - before
+    return changed

@@ -13,13 +13,12 @@ import orjson
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.abandoned import refuse_abandoned
-from pytest_agentbench.lib.almost_json import object_text
 from pytest_agentbench.lib.cut_marks import beginning
+from pytest_agentbench.lib.model_texts import object_text
 from pytest_agentbench.llm.model_facts import ModelFacts
 from pytest_agentbench.metrics.blame import LIMIT, context_is_full
 from pytest_agentbench.records import JUDGE, Json
-from pytest_agentbench.tap.heads import OURS
-from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
+from pytest_agentbench.tap.http_messages import OURS, REFUSALS, holds_broken_arguments
 
 if TYPE_CHECKING:
     import aiohttp

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.reader import error_message, is_error
-from pytest_agentbench.tap.history import REFUSALS
+from pytest_agentbench.tap.http_messages import REFUSALS
 
 #: Characters per token in an ordinary text. It is an estimate, because the model's own tokenizer is not available.
 CHARACTERS = 4

@@ -9,10 +9,9 @@ from statistics import fmean, median
 from typing import Any
 
 from pytest_agentbench.metrics import registry, timings
-from pytest_agentbench.metrics.columns import NEVER, FrameColumn, Hidden
-from pytest_agentbench.metrics.places import PLACE, RolloutPlace
+from pytest_agentbench.metrics.columns import NEVER, PLACE, FrameColumn, Hidden, RolloutPlace
 from pytest_agentbench.metrics.registry import Metric
-from pytest_agentbench.metrics.stamps import OF_STAMPS, LateStamps
+from pytest_agentbench.metrics.timings import OF_STAMPS, LateStamps
 from pytest_agentbench.records import Attempt, LLMCall
 
 

@@ -1,4 +1,7 @@
-"""Columns: what a row of a table has, under which name and in which unit, and how values are kept while rows are added."""
+"""Columns: what a row of a table has, under which name and in which unit, and how values are kept while rows are added.
+
+Every row begins with where it is from: its run, its rollout, and the time by the calendar.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pytest_agentbench.metrics.timeline import Calendar
+from pytest_agentbench.records import Rollout, Scale, scale_in
 
 Row = TypeVar("Row")
 
@@ -168,3 +175,35 @@ def known(value: Any) -> Any:
     """Returns a value of a column as a value of Python, NaN as None."""
     plain = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(plain, float) and math.isnan(plain) else plain
+
+
+class Origin(NamedTuple):
+    """A run that is read."""
+
+    run: str  # name of its directory
+    directory: Path
+    calendar: Calendar
+    scales: Mapping[str, Mapping[str, Scale]] = {}  # group -> score -> its scale; empty while the run goes on
+
+    def scale(self, group: str, score: str) -> Scale:
+        """Returns what the scorer of a group's score declares."""
+        return scale_in(self.scales.get(group, {}), score)
+
+
+class RolloutPlace(NamedTuple):
+    """A rollout of a run."""
+
+    origin: Origin
+    rollout: Rollout
+    number: int = 0  # of its row in a table of rollouts, counted from 0
+
+
+#: What every row says of the rollout that it is of. `of` takes a row with a `place`.
+PLACE: tuple[FrameColumn[Any], ...] = (
+    FrameColumn("run", "text", "the run's directory", lambda row: row.place.origin.run),
+    FrameColumn("suite", "text", "the suite", lambda row: row.place.rollout.suite),
+    FrameColumn("scenario", "text", "the scenario's id", lambda row: row.place.rollout.scenario),
+    FrameColumn("variant", "text", "the variant of the suite, `default` where there are none", lambda row: row.place.rollout.variant),
+    FrameColumn("trial", "count", "which trial of the scenario, counted from 1", lambda row: row.place.rollout.trial),
+    FrameColumn("kind", "text", "`scenario`, `adhoc` or `primer`, as in rollouts.jsonl", lambda row: row.place.rollout.kind),
+)

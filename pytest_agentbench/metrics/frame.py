@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_agentbench.errors import ConfigError, unknown_name
-from pytest_agentbench.metrics import windows
+from pytest_agentbench.metrics import timeline
 from pytest_agentbench.metrics.columns import NEVER, FrameTable, Ragged
 from pytest_agentbench.metrics.terms import Terms
-from pytest_agentbench.metrics.windows import Span
+from pytest_agentbench.metrics.timeline import Span
 from pytest_agentbench.records import arm_of
-from pytest_agentbench.stats.percentiles import LatencySpread
+from pytest_agentbench.stats.quantiles import LatencySpread
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.arrays import Counts, Floats, Mask
+    from pytest_agentbench.stats.series import Counts, Floats, Mask
 
 STATISTICS = tuple(each.name for each in fields(LatencySpread) if each.name != "intervals")  # names of statistics that durations have
 
@@ -215,15 +215,15 @@ class Slice:
     def seconds(self) -> float:
         """The time of the slice: of each session from the first start to the last end of a rollout, without pauses between sessions."""
         if self.spans is not None:
-            return sum(map(windows.total_ns, self.spans.values())) / 1e9
+            return sum(map(timeline.total_ns, self.spans.values())) / 1e9
         if self.in_turns:
-            return sum(map(windows.total_ns, self.turns.values())) / 1e9
-        return sum(map(windows.duration_ns, self.attempt_spans.values())) / 1e9
+            return sum(map(timeline.total_ns, self.turns.values())) / 1e9
+        return sum(map(timeline.duration_ns, self.attempt_spans.values())) / 1e9
 
     @cached_property
     def turns(self) -> dict[int, list[Span]]:
         """Session -> when any of the rollouts ran, all attempts included: spans in order and apart from each other."""
-        return {session: windows.at_least(spans, 1) for session, spans in self.attempt_spans.items()}
+        return {session: timeline.at_least(spans, 1) for session, spans in self.attempt_spans.items()}
 
     @cached_property
     def attempt_spans(self) -> dict[int, list[Span]]:
@@ -248,7 +248,7 @@ class Slice:
         if self.spans is None:
             return int(self.rollouts["is_evaluable"].sum())
         return sum(
-            windows.overlap_ns(own, spans) / (own[1] - own[0])
+            timeline.overlap_ns(own, spans) / (own[1] - own[0])
             for session, spans in self.spans.items()
             for own in self.evaluable_spans.get(session, ())
             if own[0] < own[1]

@@ -6,12 +6,11 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from pytest_agentbench.metrics import call_columns, registry, rollout_columns, timings
-from pytest_agentbench.metrics.calendar import Calendar
 from pytest_agentbench.metrics.call_columns import CallRow
-from pytest_agentbench.metrics.columns import Growth, RaggedGrowth
+from pytest_agentbench.metrics.columns import Growth, Origin, RaggedGrowth, RolloutPlace
 from pytest_agentbench.metrics.frame import Frame
-from pytest_agentbench.metrics.places import Origin, RolloutPlace
 from pytest_agentbench.metrics.rollout_columns import ATTEMPTS, DRAFTS, PROGRAMS, DraftRow, RolloutRow, SpanRow, draft_rows
+from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import LLMCall, Rollout
 
 

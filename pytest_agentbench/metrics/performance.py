@@ -1,28 +1,130 @@
-"""The serving metrics of a run, as run.json has them."""
+"""The serving metrics of a run, as run.json has them, with how many calls were good, and what was measured in a chosen window."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.metrics import lateness, registry, windows
-from pytest_agentbench.metrics.chosen_window import Offsets, WindowSummary, window
-from pytest_agentbench.metrics.goodput import GoodputSummary, goodput, objectives_of
-from pytest_agentbench.metrics.slice_metrics import Tokens, output_tokens_per_s, ratio, rollouts_per_hour
+from pytest_agentbench.errors import unknown_name
+from pytest_agentbench.metrics import registry, stopwatch, timeline
+from pytest_agentbench.metrics.slice_metrics import Tokens, call_verdicts, goodput_per_s, output_tokens_per_s, ratio, rollouts_per_hour
 from pytest_agentbench.metrics.slow_calls import SlowCall, slowest
 from pytest_agentbench.metrics.stopwatch import Stopwatch, StopwatchEvidence, busiest, judge
-from pytest_agentbench.metrics.terms import Terms
-from pytest_agentbench.metrics.windows import InFlight, Span
+from pytest_agentbench.metrics.terms import BAD, GOOD, UNKNOWN, Objective, Terms, misses
+from pytest_agentbench.metrics.timeline import InFlight, Span
 from pytest_agentbench.records import OPEN
-from pytest_agentbench.stats.arrays import unknown
-from pytest_agentbench.stats.percentiles import AdjustedSpread, LatencySpread, RateSpread, adjusted, percentile, rate_spread, tail
+from pytest_agentbench.stats.quantiles import AdjustedSpread, LatencySpread, RateSpread, adjusted, percentile, rate_spread, tail
+from pytest_agentbench.stats.series import unknown
 
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Frame, Rows, Slice
-    from pytest_agentbench.stats.arrays import Floats
+    from pytest_agentbench.stats.series import Floats
+
+
+Offsets = tuple[float, float | None]  # seconds after the first call, from and to; None: to the end
+
+
+@dataclass(frozen=True)
+class WindowSummary:
+    """What was measured in [a window of your own](metrics.md#a-window-of-your-own)."""
+
+    start_s: float  # as asked, seconds after the start of the first call; several sessions follow each other without the pauses
+    end_s: float | None  # as asked; null: to the end
+    seconds: float  # of the window that there were; 0: the run was over before
+    run_s: float  # seconds from the first call to the end of the run
+    calls: int  # LLM calls that were sent in it
+    failed_calls: int  # of them
+    # metrics of a session: of the calls that were sent in it, the tokens that came in it, the calls that ended in it, and of each rollout
+    # the share that lies in it
+    metrics: Mapping[str, float | None] = field(metadata=OPEN)
+    latencies: Mapping[str, LatencySpread | None]  # of the calls that were sent in it: `ttft_ms`, ...; null when there is no value
+
+
+def window(part: Slice, offsets: Offsets) -> WindowSummary:
+    """Returns what was measured in the window, which begins so many seconds after the first call."""
+    spans, run_ns = placed(offsets, part)
+    chosen = part.within({session: [span] for session, span in spans.items()})
+    return WindowSummary(
+        *offsets,
+        seconds=chosen.seconds,
+        run_s=run_ns / 1e9,
+        calls=len(chosen.calls),
+        failed_calls=len(chosen.calls) - len(chosen.successful_calls),
+        metrics=registry.numbers(chosen, "session"),
+        latencies=registry.spreads(chosen, "call", "event"),
+    )
+
+
+def placed(offsets: Offsets, part: Slice) -> tuple[dict[int, Span], int]:
+    """(session -> what the window has of it, nanoseconds from the first call to the end), sessions one after the other, without pauses.
+
+    A session begins with its first call and ends with its last call or rollout. One without calls is not there.
+    """
+    low, high = (None if each is None else round(each * 1e9) for each in offsets)
+    spans: dict[int, Span] = {}
+    before = 0
+    for number, calls in sorted(part.call_spans.items()):
+        if calls:
+            first = min(start for start, _ in calls)
+            last = max(end for _, end in (*calls, *part.attempt_spans[number]))
+            start = max(first, first + (low or 0) - before)
+            end = last if high is None else min(last, first + high - before)
+            if start < end:
+                spans[number] = start, end
+            before += last - first
+    return spans, before
+
+
+def parse_objective(text: str) -> tuple[str, float]:
+    """(objective, milliseconds) of `ttft=500ms` or `e2e=30s`; raises ValueError that says what would work."""
+    name, _, value = (part.strip() for part in text.partition("="))
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", value)
+    if name and name not in registry.objectives():
+        raise ValueError(unknown_name("objective", name, registry.objectives()))
+    if not name or not match or not float(match[1]):
+        raise ValueError("should be NAME=TIME, for example ttft=500ms or e2e=30s")
+    return name, float(match[1]) * {"ms": 1, "s": 1000}[match[2]]
+
+
+def objectives_of(slo: Mapping[str, float]) -> tuple[Objective, ...]:
+    """Returns the objectives of `--agentbench-slo`: objective -> milliseconds."""
+    known = registry.objectives()
+    return tuple(Objective(name, limit, known[name].judged_key, known[name].expected) for name, limit in slo.items())
+
+
+@dataclass(frozen=True)
+class GoodputSummary:
+    """How many calls were good."""
+
+    slo_ms: Mapping[str, float]  # objective -> milliseconds
+    good_calls: int  # that met all objectives
+    bad_calls: int  # that missed one, or failed
+    unknown_calls: int  # successful calls without the stamps to judge them by
+    missed: Mapping[str, int]  # objective -> calls that missed it
+    attainment: float | None  # good / (good + bad)
+    goodput_per_s: float | None  # good calls per second of `span_s`
+
+
+def goodput(part: Slice) -> GoodputSummary | None:
+    """Returns how many calls of a slice were good. A failed call never was. None without objectives."""
+    objectives = part.terms.objectives
+    if not objectives:
+        return None
+    verdicts = call_verdicts(part)
+    good, bad, unknown = (int((verdicts == each).sum()) for each in (GOOD, BAD, UNKNOWN))
+    return GoodputSummary(
+        slo_ms={each.name: each.limit_ms for each in objectives},
+        good_calls=good,
+        bad_calls=bad,
+        unknown_calls=unknown,
+        missed={each.name: int(misses(part.successful_calls.__getitem__, each).sum()) for each in objectives},
+        attainment=ratio(good, good + bad),
+        goodput_per_s=goodput_per_s(part),
+    )
 
 
 @dataclass(frozen=True)
@@ -145,8 +247,8 @@ def summarize(frame: Frame, settings: PerformanceSettings) -> PerformanceSummary
         split=_split(part),
         token_sources=_most_first(Counter(good["token_source"].tolist())),
         stamps=_most_first(Counter(part.calls["stamp"].tolist())),
-        rollouts_in_flight=windows.in_flight(*part.attempt_spans.values()),
-        calls_in_flight=windows.in_flight(*part.call_spans.values()),
+        rollouts_in_flight=timeline.in_flight(*part.attempt_spans.values()),
+        calls_in_flight=timeline.in_flight(*part.call_spans.values()),
         slowest_calls=tuple(call for _, call in slowest(part)),
     )
 
@@ -162,7 +264,7 @@ def _paces(part: Slice) -> Floats:
 
 def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int) -> CpuShares:
     """Returns the shares of tap and pool; `cpu` has samples (start and end in nanoseconds, share of a core) of a session."""
-    busy = windows.at_least(part.call_spans.get(session, ()), 1)
+    busy = timeline.at_least(part.call_spans.get(session, ()), 1)
     taps = (busiest(samples, busy) for name, samples in cpu.items() if name.startswith("tap"))
     return CpuShares(max((share for share in taps if share is not None), default=None), busiest(cpu.get("pool", ()), busy))
 
@@ -179,8 +281,8 @@ def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
         late_share=late / events if events else 0.0,
         late_first_share=int(calls["is_first_late"].sum()) / streams if streams else 0.0,
         late_calls_share=int((calls["late_events"] > 0).sum()) / streams if streams else 0.0,
-        late_effects=lateness.effects(part),
-        late_judgements=lateness.flipped(part),
+        late_effects=stopwatch.effects(part),
+        late_judgements=stopwatch.flipped(part),
         read_lag_ms=tail(milliseconds(part.frame.lags.of(calls.mask))),
         client_queue_ms=tail(calls["client_queue_ms"]),
         client_queue_share=_queue_share(calls),
@@ -205,7 +307,7 @@ def _agents_cpu(part: Slice) -> float | None:
     """Returns how many cores programs took on average while any of them ran. None without programs."""
     programs = part.programs
     spans = [*zip(programs["started_ns"].tolist(), programs["ended_ns"].tolist(), strict=True)]
-    ran_ns = windows.total_ns(windows.at_least(spans, 1))
+    ran_ns = timeline.total_ns(timeline.at_least(spans, 1))
     return float(programs["cpu_s"].sum()) * 1e9 / ran_ns if ran_ns else None
 
 
@@ -223,7 +325,7 @@ def _steady(part: Slice, settings: PerformanceSettings) -> SteadyRates:
 
 def _while_steady(part: Slice, spans: Mapping[int, Sequence[Span]], settings: PerformanceSettings) -> Slice | None:
     """Returns the part of the time in which enough of some spans overlapped. None if they never did."""
-    steady = {session: windows.steady(own, settings.by_session.get(session, settings.concurrency)) for session, own in spans.items()}
+    steady = {session: timeline.steady(own, settings.by_session.get(session, settings.concurrency)) for session, own in spans.items()}
     return part.within(steady) if any(steady.values()) else None
 
 
@@ -237,7 +339,7 @@ def _split(part: Slice) -> Mapping[str, PartOfTime] | None:
 
     None without rollouts.
     """
-    parts = {name: part.rollouts[f"{name}_part_ms"] for name in windows.PARTS}
+    parts = {name: part.rollouts[f"{name}_part_ms"] for name in timeline.PARTS}
     total = math.fsum(float(values.sum()) for values in parts.values())
     if not total:
         return None

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, FiniteFloat
 
 from pytest_agentbench.lib.config import Spec
-from pytest_agentbench.metrics.cost import TokenPrices
+from pytest_agentbench.metrics.terms import TokenPrices
 
 Price = Annotated[FiniteFloat, Field(ge=0)]  # of a million tokens
 

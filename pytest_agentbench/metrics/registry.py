@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_agentbench.metrics import slice_metrics, timings
 from pytest_agentbench.records import LLMCall, Rollout
-from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread
+from pytest_agentbench.stats.quantiles import LatencySpread, latency_spread
 
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import MetricFunction, MetricValue, Slice
-    from pytest_agentbench.stats.arrays import Floats
+    from pytest_agentbench.stats.series import Floats
 
 MetricLevel = Literal["event", "call", "rollout", "session", "suite", "score"]
 

@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from pytest_agentbench.metrics import registry, timings
-from pytest_agentbench.metrics.columns import FrameColumn, Hidden
-from pytest_agentbench.metrics.places import PLACE, RolloutPlace
-from pytest_agentbench.metrics.windows import PARTS, split
+from pytest_agentbench.metrics.columns import PLACE, FrameColumn, Hidden, RolloutPlace
+from pytest_agentbench.metrics.timeline import PARTS, split
 from pytest_agentbench.records import UNDECLARED, Attempt, LLMCall, Program, Rollout, Scale
 
 

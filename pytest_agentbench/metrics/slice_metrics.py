@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.metrics.terms import GOOD, verdicts_of
-from pytest_agentbench.stats.arrays import unknown
+from pytest_agentbench.stats.series import unknown
 
 if TYPE_CHECKING:
-    from pytest_agentbench.metrics.cost import TokenPrices
     from pytest_agentbench.metrics.frame import Rows, Slice
-    from pytest_agentbench.stats.arrays import Counts, Floats, Mask
+    from pytest_agentbench.metrics.terms import TokenPrices
+    from pytest_agentbench.stats.series import Counts, Floats, Mask
 
 
 def ratio(amount: float | None, over: float | None) -> float | None:

@@ -1,4 +1,7 @@
-"""What numbers depend on beside rollouts: objectives, prices, scores; and which calls met the objectives."""
+"""What numbers depend on beside rollouts: prices of tokens, scores, and objectives, with the calls that met these.
+
+The tap computes costs as well, so nothing here may load pydantic.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.metrics.cost import TokenPrices
-from pytest_agentbench.stats.arrays import unknown
+from pytest_agentbench.stats.series import unknown
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.arrays import Counts, Floats, Mask
+    from pytest_agentbench.stats.series import Counts, Floats, Mask
+
+
+@dataclass(frozen=True)
+class TokenPrices:
+    """Prices of a million tokens each, in one currency."""
+
+    currency: str  # ISO 4217
+    input: float  # prompt tokens
+    output: float
+    cached_input: float | None = None  # prompt tokens that came from the prefix cache; None: as the others
+
+    def of(self, prompt: int, cached: int, output: int) -> float:
+        """Returns what so many prompt tokens, `cached` of them from the prefix cache, and so many output tokens cost."""
+        cached_input = self.input if self.cached_input is None else self.cached_input
+        return float((prompt - cached) * self.input + cached * cached_input + output * self.output) / 1e6
+
 
 GOOD, BAD, UNKNOWN = 1, 0, -1
 

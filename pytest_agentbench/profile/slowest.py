@@ -10,12 +10,11 @@ import numpy as np
 
 from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.metrics.slow_calls import SlowCall
-from pytest_agentbench.profile.concurrency import USUAL
-from pytest_agentbench.profile.levels import Levels, level_at
+from pytest_agentbench.profile.concurrency import USUAL, Levels, level_at
 from pytest_agentbench.records import ERROR_KINDS
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.arrays import Counts, Floats
+    from pytest_agentbench.stats.series import Counts, Floats
 
 MUCH = 1.5  # times the median
 

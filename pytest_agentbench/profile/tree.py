@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from pytest_agentbench.metrics.other_tools.common import called_ns
-from pytest_agentbench.metrics.windows import Span, at_least, total_ns
+from pytest_agentbench.metrics.other_tools.measures import called_ns
+from pytest_agentbench.metrics.timeline import Span, at_least, total_ns
 from pytest_agentbench.records import Attempt, LLMCall, Rollout
 
 EARLIER = "earlier attempts"

@@ -3,14 +3,22 @@
 Times that end in `_ns` are `time.monotonic_ns()` of this machine; only differences mean anything.
 """
 
-from pytest_agentbench.records.call import ERROR_KINDS, JUDGE, OUTPUT_KINDS, Chunk, LLMCall, ToolCall
+from pytest_agentbench.records.call import ERROR_KINDS, JUDGE, OUTPUT_KINDS, Access, Chunk, Endpoint, LLMCall, ToolCall
 from pytest_agentbench.records.common import MOST_TRIALS, OPEN, SAMPLING, SHARED, Json
-from pytest_agentbench.records.endpoint import Access, Endpoint
-from pytest_agentbench.records.key import RolloutKey, arm_of, suite_of
-from pytest_agentbench.records.rollout import EVALUABLE, STATUSES, Answer, Attempt, Draft, Program, Rollout
-from pytest_agentbench.records.scale import SHARE, UNDECLARED, Scale, scale_in
-from pytest_agentbench.records.score import LARGEST_SCORE, Score, is_score
-from pytest_agentbench.records.verification import Verification
+from pytest_agentbench.records.rollout import (
+    EVALUABLE,
+    STATUSES,
+    Answer,
+    Attempt,
+    Draft,
+    Program,
+    Rollout,
+    RolloutKey,
+    Verification,
+    arm_of,
+    suite_of,
+)
+from pytest_agentbench.records.score import LARGEST_SCORE, SHARE, UNDECLARED, Scale, Score, is_score, scale_in
 
 __all__ = [
     "ERROR_KINDS",

@@ -1,16 +1,68 @@
-"""What a rollout did, when, and how good it was."""
+"""The name of a rollout, what it did and when, how good it was, and what a verifier said of its task."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pytest_agentbench.errors import NoScore, ScorerFailed
 from pytest_agentbench.records.call import LLMCall, ToolCall
 from pytest_agentbench.records.common import Json
-from pytest_agentbench.records.key import RolloutKey
 from pytest_agentbench.records.score import Score
-from pytest_agentbench.records.verification import Verification
+
+
+class RolloutKey(NamedTuple):
+    """Names one rollout: one scenario of one suite, under one variant, for the k-th time."""
+
+    suite: str
+    scenario: str
+    variant: str = "default"
+    trial: int = 1  # counted from 1
+
+    @property
+    def id(self) -> str:
+        """The pytest parameter id; the first trial of the default variant is the bare scenario id."""
+        variant = "" if self.variant == "default" else f"-{self.variant}"
+        trial = "" if self.trial == 1 else f"-t{self.trial}"
+        return f"{self.scenario}{variant}{trial}"
+
+    @property
+    def group(self) -> str:
+        """What is summarised together: a suite under one variant; the default variant is the bare suite."""
+        return self.suite if self.variant == "default" else f"{self.suite}-{self.variant}"
+
+    def __str__(self) -> str:
+        return f"{self.suite}[{self.id}]"
+
+
+def suite_of(group: str, variant: str) -> str:
+    """The suite of a `RolloutKey.group`."""
+    return group if variant == "default" else group.removesuffix(f"-{variant}")
+
+
+def arm_of(variant: str) -> str:
+    """The arm that a variant is under."""
+    return variant.rpartition("-")[2]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """One verification, made after the agent was done. A task whose verifier could not be started has none: it ends as `infra_error`."""
+
+    reward: float  # the task's main reward; 0 where nothing was done
+    rewards: Mapping[str, float] = field(default_factory=dict)  # all that the verifier wrote, by name
+    exit_code: int | None = None  # of the verifier's program, for the reader only; None: it was killed
+    output: str = ""  # of the verifier, cut in the middle
+    first_failure: str = ""  # name of the first check that failed, where the verifier says it
+    started_ns: int = 0  # monotonic nanoseconds
+    ended_ns: int = 0
+    sandbox: str = ""  # which kind ran it, and which of its limits could not be kept: `docker`, or `docker, where ...`
+    skipped: str = ""  # name of the first check that was skipped, or how many were, where the verifier says it
+    mode: str = "shared"  # `separate`: the verifier ran in a sandbox in which the agent never was; `shared`: it ran in the agent's
+    tampered: str = ""  # how the verification was sabotaged, one sentence; the reward is 0 then. Empty: it was not
+    changed: tuple[str, ...] | None = ()  # files that a shared verifier may use and the agent changed, 50 at most; null: not compared
+
 
 #: Every way a rollout can end. Only `infra_error` is tried again; only `EVALUABLE` ones carry scores.
 STATUSES = ("ok", "limit", "agent_error", "infra_error", "cancelled")

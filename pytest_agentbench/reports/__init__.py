@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.lib.import_path import load_object
+from pytest_agentbench.lib.user_code import load_object
 
 if TYPE_CHECKING:
     from pytest_agentbench.runs.contents import Run

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.metrics import registry, windows
+from pytest_agentbench.metrics import registry, timeline
 from pytest_agentbench.records import Draft, Json, Rollout
-from pytest_agentbench.records.verification import Verification
-from pytest_agentbench.stats.percentiles import percentile
+from pytest_agentbench.records.rollout import Verification
+from pytest_agentbench.stats.quantiles import percentile
 
 TAIL = 8  # messages of the transcript that a failure shows
 OUTPUT = 20  # lines of a verifier
@@ -86,7 +86,7 @@ def draft_text(draft: Draft) -> str:
 
 def split_text(rollout: Rollout) -> str:
     """Who had the rollout's time: `decoding 0.40 s, first token 0.10 s`."""
-    parts = windows.split(rollout).items()
+    parts = timeline.split(rollout).items()
     return ", ".join(f"{part.replace('_', ' ')} {duration / 1e9:.2f} s" for part, duration in parts if duration) or "none"
 
 

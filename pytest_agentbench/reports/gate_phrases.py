@@ -12,8 +12,7 @@ from pytest_agentbench.reports.view import score_of, whole
 from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.runs.contents import Failure, Run
 from pytest_agentbench.runs.verdicts import GateResult, InterimLook, RoundsResult, RuleResult
-from pytest_agentbench.stats.decisions import RUN
-from pytest_agentbench.stats.multiple import FEWEST, Suspect
+from pytest_agentbench.stats.decisions import FEWEST, RUN, Suspect
 from pytest_agentbench.suites.arms import CARRY, PRIMED
 
 #: Why a scenario is in no comparison with a baseline.

@@ -18,7 +18,7 @@ from pytest_agentbench.runs.provenance import Git
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.verdicts import EarlierRuns
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS
-from pytest_agentbench.stats.percentiles import LatencySpread
+from pytest_agentbench.stats.quantiles import LatencySpread
 
 
 def number(value: Any, digits: int = 1) -> str:

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 
 from pytest_agentbench.backends.telemetry.engine_stats import Gauge, GpuUse, ServingSummary
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.chosen_window import WindowSummary
-from pytest_agentbench.metrics.goodput import GoodputSummary
-from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts
+from pytest_agentbench.metrics.performance import GoodputSummary, PartOfTime, PerformanceSummary, SteadyCalls, SteadyRollouts, WindowSummary
 from pytest_agentbench.metrics.slow_calls import SlowCall
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
-from pytest_agentbench.metrics.windows import InFlight
+from pytest_agentbench.metrics.timeline import InFlight
 from pytest_agentbench.records import ERROR_KINDS
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import each_count, number, percent, seconds_text
-from pytest_agentbench.stats.percentiles import HIGH, needed
+from pytest_agentbench.stats.quantiles import HIGH, needed
 
 ENOUGH = 3  # looks in the time of the calls; of fewer no mean and no peak is told
 

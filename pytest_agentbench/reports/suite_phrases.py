@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.answers import AnswersSummary
-from pytest_agentbench.metrics.drafts import DraftsSummary
-from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.registry import Metric
-from pytest_agentbench.metrics.roles import RoleUse
+from pytest_agentbench.metrics.suite_metrics import AnswersSummary, DraftsSummary, Efficiency, RoleUse
 from pytest_agentbench.records import Scale
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Code, Text

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pytest_agentbench.gate.trend import Trend
 from pytest_agentbench.lib.codec import plain
+from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.reports.document import plain as words
 from pytest_agentbench.reports.html import text
 from pytest_agentbench.reports.sections.trend import document

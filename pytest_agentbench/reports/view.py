@@ -14,8 +14,7 @@ from pytest_agentbench.reports.document import Tone
 from pytest_agentbench.runs.arm_results import ArmsCompared, MetricCompared
 from pytest_agentbench.runs.contents import Failure, Run
 from pytest_agentbench.runs.verdicts import RuleResult
-from pytest_agentbench.stats.decisions import FAIL, PASS
-from pytest_agentbench.stats.multiple import Suspect
+from pytest_agentbench.stats.decisions import FAIL, PASS, Suspect
 
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Frame

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.json_text import json_object
-from pytest_agentbench.metrics.chosen_window import Offsets
+from pytest_agentbench.metrics.performance import Offsets
 from pytest_agentbench.records import Json
 
 FILE, SCHEMA = "plan.json", "agentbench-reproduction/1"

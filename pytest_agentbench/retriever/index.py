@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.whole_file import write_whole
+from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.retriever.corpus import read_corpus, text_of
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.messages import Messages
-from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import Endpoint, Rollout
 from pytest_agentbench.rollouts.protocol import ShowUser, Start, TapsRestarted
 from pytest_agentbench.suites.arms import VariantOrigin

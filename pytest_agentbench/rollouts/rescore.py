@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.redact import Redactor
-from pytest_agentbench.lib.sizes import Sizes
 from pytest_agentbench.records import EVALUABLE, Rollout, Scale, scale_in, suite_of
 from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants_judge
 from pytest_agentbench.runs.arm_results import ArmsCompared

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_agentbench.errors import InfraError, RolloutError
 from pytest_agentbench.lib.bounded import run_bounded
 from pytest_agentbench.lib.capture import print_exception
-from pytest_agentbench.lib.import_path import is_import_path
-from pytest_agentbench.lib.sizes import USUAL, Sizes, cut
+from pytest_agentbench.lib.error_texts import with_place
+from pytest_agentbench.lib.foreign import USUAL, Sizes, cut
 from pytest_agentbench.lib.threads import is_async, off_the_loop
-from pytest_agentbench.lib.user_frames import with_place
+from pytest_agentbench.lib.user_code import is_import_path
 from pytest_agentbench.records import EVALUABLE, Draft, Json, Rollout, Scale, Score
 from pytest_agentbench.rollouts.attempt_context import current
 from pytest_agentbench.scorers import Scorer, load_scorer

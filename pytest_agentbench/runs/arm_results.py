@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
-from pytest_agentbench.metrics.goodput import GoodputSummary
+from pytest_agentbench.metrics.performance import GoodputSummary
 from pytest_agentbench.records import OPEN
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.suites.arms import Arm

@@ -10,10 +10,10 @@ from math import fsum
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.config import validate
-from pytest_agentbench.metrics.cost import TokenPrices
-from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.performance import PerformanceSettings, summarize
 from pytest_agentbench.metrics.prices import Prices
+from pytest_agentbench.metrics.suite_metrics import Efficiency
+from pytest_agentbench.metrics.terms import TokenPrices
 from pytest_agentbench.records import Rollout, Scale
 from pytest_agentbench.runs.contents import BackendUse, Run, SessionFacts
 from pytest_agentbench.runs.results import PlannedSuite, SuiteResult

@@ -26,8 +26,8 @@ import orjson
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.characters import whole_characters
-from pytest_agentbench.lib.file_lock import lock
+from pytest_agentbench.lib.file_locks import lock
+from pytest_agentbench.lib.json_text import whole_characters
 from pytest_agentbench.records import Json, Rollout, RolloutKey
 
 FILE = "rollouts.jsonl"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_agentbench.lib.login_url import without_logins
+from pytest_agentbench.lib.options import without_logins
 
 PREFIX = "agentbench"
 READ = object()  # in place of a value for an empty text: it is read like any other

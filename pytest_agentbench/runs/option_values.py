@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.options import MOST, whole
-from pytest_agentbench.lib.sizes import KIB, LEAST, MIB
-from pytest_agentbench.lib.times import seconds
+from pytest_agentbench.lib.foreign import KIB, LEAST, MIB
+from pytest_agentbench.lib.options import MOST, seconds, whole
 from pytest_agentbench.records import MOST_TRIALS, STATUSES
 from pytest_agentbench.runs.directory import LATEST, NAME
 
@@ -63,7 +62,7 @@ def most_rounds(text: str) -> int | None:
     word, colon, most = text.partition(":")
     if word != AUTO:
         return None
-    from pytest_agentbench.stats.sequential import FIRST_LOOK, MOST_ROUNDS
+    from pytest_agentbench.stats.decisions import FIRST_LOOK, MOST_ROUNDS
 
     try:
         return number(FIRST_LOOK, MOST_ROUNDS)(most) if colon else USUAL_ROUNDS
@@ -142,7 +141,7 @@ def last_of_each(pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
 
 def objective(text: str) -> tuple[str, float]:
     """A service level objective in milliseconds."""
-    from pytest_agentbench.metrics.goodput import parse
+    from pytest_agentbench.metrics.performance import parse_objective as parse
 
     return parse(text)
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_agentbench.lib.login_url import LoginUrl
-from pytest_agentbench.lib.options import one_of
-from pytest_agentbench.lib.sizes import USUAL
-from pytest_agentbench.lib.times import seconds
+from pytest_agentbench.lib.foreign import USUAL
+from pytest_agentbench.lib.options import LoginUrl, one_of, seconds
 from pytest_agentbench.runs.option import READ, Option, again, option, required, several
 from pytest_agentbench.runs.option_values import (
     assignment,

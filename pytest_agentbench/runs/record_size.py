@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.sizes import KIB, Sizes, cut, size_of, too_large
+from pytest_agentbench.lib.foreign import KIB, Sizes, cut, size_of, too_large
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.runs.journal import record_line
 

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pytest_agentbench.metrics.answers import AnswersSummary
-from pytest_agentbench.metrics.drafts import DraftsSummary
-from pytest_agentbench.metrics.efficiency import Efficiency
-from pytest_agentbench.metrics.roles import RoleUse
+from pytest_agentbench.metrics.suite_metrics import AnswersSummary, DraftsSummary, Efficiency, RoleUse
 from pytest_agentbench.records import Json, Scale
 from pytest_agentbench.runs.tasks import TasksSummary
 from pytest_agentbench.runs.triage import Triage

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
+from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.json_file import read_json_file
-from pytest_agentbench.lib.whole_file import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.contents import SCHEMA, Run
 from pytest_agentbench.runs.directory import directory_with

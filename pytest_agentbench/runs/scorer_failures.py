@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_agentbench.lib.user_frames import cause_of
+from pytest_agentbench.lib.error_texts import cause_of
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.runs.results import ScorerFailure
 

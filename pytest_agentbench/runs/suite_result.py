@@ -7,13 +7,10 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.metrics.cost import TokenPrices
-from pytest_agentbench.metrics.drafts import drafts_of
-from pytest_agentbench.metrics.efficiency import Efficiency
 from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.registry import numbers
-from pytest_agentbench.metrics.roles import uses
-from pytest_agentbench.metrics.terms import Terms
+from pytest_agentbench.metrics.suite_metrics import Efficiency, drafts_of, uses
+from pytest_agentbench.metrics.terms import Terms, TokenPrices
 from pytest_agentbench.records import STATUSES, Json, Scale, scale_in
 from pytest_agentbench.runs.results import (
     Mean,
@@ -30,8 +27,8 @@ from pytest_agentbench.runs.results import (
     SuiteResult,
 )
 from pytest_agentbench.runs.tally import SuiteTally
-from pytest_agentbench.stats.binary import binomial_interval
 from pytest_agentbench.stats.decisions import POPULATION, SUITE
+from pytest_agentbench.stats.mean_intervals import binomial_interval
 from pytest_agentbench.stats.means import Interval, scenarios_interval
 from pytest_agentbench.stats.pass_rates import Bar, PassRate, pass_counts
 from pytest_agentbench.suites.quarantine import Quarantined

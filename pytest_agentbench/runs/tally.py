@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from operator import attrgetter
 
-from pytest_agentbench.metrics.answers import AnswerCounts
+from pytest_agentbench.metrics.suite_metrics import AnswerCounts
 from pytest_agentbench.records import UNDECLARED, Rollout, Scale
 from pytest_agentbench.runs.results import UnmeasuredRollout, WorstScore
 from pytest_agentbench.runs.scorer_failures import ScorerFailures

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.records.verification import Verification
+from pytest_agentbench.records.rollout import Verification
 
 EXAMPLES = 3  # of a way to fail
 TAMPERED = "(the verification was tampered with)"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_agentbench.stats.decisions import Decision
-from pytest_agentbench.stats.multiple import Suspect
+from pytest_agentbench.stats.decisions import Decision, Suspect
 
 
 @dataclass(frozen=True)

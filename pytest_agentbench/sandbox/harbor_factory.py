@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError, InfraError, unknown_name
-from pytest_agentbench.lib.import_path import is_import_path
 from pytest_agentbench.lib.threads import in_thread
+from pytest_agentbench.lib.user_code import is_import_path
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
 from pytest_agentbench.suites.task import HARBOR, Task

@@ -19,8 +19,8 @@ from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.whole_answer import TruncationRetry
 from pytest_agentbench.backends.spec import KINDS, BackendKeys
 from pytest_agentbench.backends.stack.kind import StackKind
-from pytest_agentbench.lib.import_path import load_object
 from pytest_agentbench.lib.options import ValueKind
+from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.records import Json
 from pytest_agentbench.schemas.result_files import LINK, docs_of
 from pytest_agentbench.suites.spec import SuiteSpec

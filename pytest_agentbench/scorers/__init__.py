@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.import_path import check_takes, is_import_path, load_object, with_options
+from pytest_agentbench.lib.user_code import check_takes, is_import_path, load_object, with_options
 from pytest_agentbench.records import Json, Rollout, Scale, Score
 from pytest_agentbench.scorers.declaration import scale_of
 

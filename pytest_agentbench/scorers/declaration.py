@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pytest_agentbench.lib.import_path import options_of
-from pytest_agentbench.records.scale import BETTER, UNDECLARED, Scale
-from pytest_agentbench.records.score import is_score
+from pytest_agentbench.lib.user_code import options_of
+from pytest_agentbench.records.score import BETTER, UNDECLARED, Scale, is_score
 
 ATTRIBUTE = "__agentbench_scale__"  # of a declared scorer
 

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-from pytest_agentbench.lib.tags import tagged
+from pytest_agentbench.lib.model_texts import tagged
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers

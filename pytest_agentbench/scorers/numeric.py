@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.lib.sizes import cut
+from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.answers import expected_answers
 from pytest_agentbench.scorers.declaration import scorer

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.lib.options import whole
-from pytest_agentbench.lib.sizes import cut
 from pytest_agentbench.llm.judge import Form, ask, filled, identity
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.suites.suite import content_text, user_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.lib.user_frames import cause_of
+from pytest_agentbench.lib.error_texts import cause_of
 from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.session.marks import UNMEASURED
 

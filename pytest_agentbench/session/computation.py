@@ -14,10 +14,10 @@ from pytest_agentbench.backends.telemetry.samples import read_samples
 from pytest_agentbench.gate import ab
 from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.metrics import windows
-from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics import timeline
+from pytest_agentbench.metrics.performance import objectives_of
 from pytest_agentbench.metrics.terms import Terms
-from pytest_agentbench.metrics.windows import Span
+from pytest_agentbench.metrics.timeline import Span
 from pytest_agentbench.records import Rollout, Scale
 from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared
 from pytest_agentbench.runs.builder import RunReader, build_run
@@ -77,7 +77,7 @@ def serving(looks: Looks | None, directory: Path, calls: Sequence[Span], client:
     """Returns the metrics of the stack, and where they differ from what the tap saw; None if the stack has none."""
     if looks is None:
         return None
-    stats = summary(tally(read_samples(directory, NAMES), windows.outer(calls)))
+    stats = summary(tally(read_samples(directory, NAMES), timeline.outer(calls)))
     return ServingSummary(**vars(stats), **vars(looks), disagreements=tuple(disagreements(stats.server, client)))
 
 

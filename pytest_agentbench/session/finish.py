@@ -25,7 +25,7 @@ from pytest_agentbench.gate.exit_status import (
 )
 from pytest_agentbench.gate.rules import floors_of
 from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.lib.scrub import scrub
+from pytest_agentbench.lib.redact import scrub
 from pytest_agentbench.reports import PAGE, REPORTS, ci, load_report, page
 from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.page.data import PackedRollouts

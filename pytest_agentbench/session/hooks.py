@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_agentbench.lib.losses import Losses
+from pytest_agentbench.lib.error_texts import Losses
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.journal import rollout_of

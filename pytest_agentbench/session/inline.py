@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pytest_agentbench.errors import ConfigError, InfraError
-from pytest_agentbench.lib.sizes import Sizes
+from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.threads import no_threads
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.client import LLM

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, USAGE_ERROR
-from pytest_agentbench.lib import variables
+from pytest_agentbench.lib import options
 from pytest_agentbench.session.settings import advise
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MEANING = {
     **dict.fromkeys(("budget-connect", "budget-first-token", "budget-idle", "budget-call"), POOL),
 }
 
-READ_VARIABLES = f"it reads {', '.join(sorted(variables.READ))}; options are words of the command line, or keys of the ini file"
+READ_VARIABLES = f"it reads {', '.join(sorted(options.READ))}; options are words of the command line, or keys of the ini file"
 
 
 class Mistakes:
@@ -43,7 +43,7 @@ class Mistakes:
         setup = self._controller.setup
         if setup is not None:
             broken = setup.discovered.broken  # of such a suite nobody knows what it names
-            for name in () if broken else variables.unread(os.environ, setup.secret_names):
+            for name in () if broken else options.unread(os.environ, setup.secret_names):
                 advise(setup.config, f"the environment variable {name} is set, and agentbench does not read it; {READ_VARIABLES}")
             given = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
             absent = {

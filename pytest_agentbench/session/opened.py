@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_agentbench.lib.losses import Losses
+from pytest_agentbench.lib.error_texts import Losses
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.runs.contents import Environment
 from pytest_agentbench.runs.sessions import Session

@@ -17,9 +17,8 @@ from pytest_agentbench.backends.orphans import end_orphans
 from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.errors import AgentbenchError, MissingError
-from pytest_agentbench.lib.leftovers import SESSION, end_marked
-from pytest_agentbench.lib.losses import cause
-from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.error_texts import cause
+from pytest_agentbench.lib.process import SESSION, Child, end_marked
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey, arm_of

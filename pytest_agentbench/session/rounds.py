@@ -19,7 +19,7 @@ from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.runs.verdicts import InterimLook, RoundsResult
 from pytest_agentbench.session.gate import Gate
-from pytest_agentbench.stats.sequential import FIRST_LOOK
+from pytest_agentbench.stats.decisions import FIRST_LOOK
 from pytest_agentbench.suites.suite import Suite
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_agentbench.lib.shortages import address_space, shortage
+from pytest_agentbench.lib.error_texts import address_space, shortage
 
 #: Bytes of address space that a session takes once its suites are loaded, for its threads and its reports.
 HEADROOM = 192 << 20

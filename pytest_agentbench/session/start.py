@@ -13,11 +13,11 @@ import pytest
 from pytest_agentbench.agents.factory import container_for_code
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.file_limits import check_limit
-from pytest_agentbench.lib.import_path import search_path
-from pytest_agentbench.lib.losses import Losses
+from pytest_agentbench.lib.child import check_limit
+from pytest_agentbench.lib.error_texts import Losses
+from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.redact import Redactor
-from pytest_agentbench.lib.sizes import Sizes
+from pytest_agentbench.lib.user_code import search_path
 from pytest_agentbench.rollouts.pool_config import BlockSettings, PoolSettings, Scheduling
 from pytest_agentbench.runs.attempts import AttemptLog
 from pytest_agentbench.runs.contents import Environment

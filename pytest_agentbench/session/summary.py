@@ -20,8 +20,7 @@ from pytest_agentbench.gate.repeats import earlier_tries
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.codec import read as read_record
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.metrics.goodput import objectives_of
-from pytest_agentbench.metrics.performance import cpu_shares, stopwatch_of
+from pytest_agentbench.metrics.performance import cpu_shares, objectives_of, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Rollout, RolloutKey

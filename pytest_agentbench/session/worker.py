@@ -16,8 +16,7 @@ import pytest
 
 from pytest_agentbench.errors import InfraError, MissingError, ScorerFailed
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.foreign import one_line
-from pytest_agentbench.lib.sizes import Sizes
+from pytest_agentbench.lib.foreign import Sizes, one_line
 from pytest_agentbench.records import Rollout, RolloutKey, Score
 from pytest_agentbench.reports.failure_section import brief, properties, rollout_section
 from pytest_agentbench.rollouts.worker_protocol import (

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.exports.mooncake import timed_calls
-from pytest_agentbench.lib.whole_file import write_whole
-from pytest_agentbench.metrics.places import Origin
+from pytest_agentbench.lib.file_system import write_whole
+from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.records import Json
 from pytest_agentbench.tables import places
 

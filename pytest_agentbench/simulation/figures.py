@@ -9,11 +9,11 @@ import numpy as np
 
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.metrics.columns import FrameTable
-from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics.performance import objectives_of
 from pytest_agentbench.metrics.slice_metrics import hit_ratio, ratio
 from pytest_agentbench.metrics.terms import GOOD, verdicts_of
 from pytest_agentbench.records import Json
-from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread, needed
+from pytest_agentbench.stats.quantiles import LatencySpread, latency_spread, needed
 
 
 @dataclass(frozen=True)

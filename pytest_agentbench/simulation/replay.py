@@ -14,8 +14,8 @@ from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.exports.mooncake import BLOCK
 from pytest_agentbench.lib.json_file import read_json_file
-from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.process import end_group, end_text, foreign_environment
+from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.records import Json
 from pytest_agentbench.simulation.figures import OBJECTIVES
 from pytest_agentbench.simulation.question import ROUTERS

@@ -14,7 +14,7 @@ import numpy as np
 from pytest_agentbench.metrics.columns import FrameTable
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.arrays import Floats
+    from pytest_agentbench.stats.series import Floats
 
 FAR = 1e6  # tokens; beyond what a step has
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.stats.means import mean_interval
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.arrays import Floats
+    from pytest_agentbench.stats.series import Floats
 
 BIN = 100  # answers in a bin
 RESAMPLES = 999

@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_agentbench.stats import robust, trials
-from pytest_agentbench.stats.binary import tango_interval
-from pytest_agentbench.stats.bootstrap import percentile_t
-from pytest_agentbench.stats.bounded import FEWEST_CLUSTERS, Clusters, bounded_mean
+from pytest_agentbench.stats import mean_intervals, means
 from pytest_agentbench.stats.decisions import Decision, judge
+from pytest_agentbench.stats.mean_intervals import FEWEST_CLUSTERS, Clusters, bounded_mean, percentile_t, tango_interval
 from pytest_agentbench.stats.power import ScoreLevel, drop_found, reach, silent_drop
 
 Limits = tuple[float, float]
@@ -36,21 +34,21 @@ class SampledInterval:
 
 def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> SampledInterval:
     """The mean change of these scenarios, whose scores lie between 0 and `width`; each has a trial in both runs."""
-    noise = trials.noise(trials.RunTrials.of(trials.packed(new)), trials.RunTrials.of(trials.packed(base)))
+    noise = means.noise(means.RunTrials.of(means.packed(new)), means.RunTrials.of(means.packed(base)))
     if one_binary_trial(new, base, width):
-        noise = trials.known(noise)
-    bounds = trials.deciding(noise, (-width, width), confidence)
+        noise = means.known(noise)
+    bounds = means.deciding(noise, (-width, width), confidence)
     unchanged = replace(noise, mean=noise.mean * 0, variance=noise.variance * 0)
     sampled = SampledInterval(
         low=float(bounds.low),
         high=float(bounds.high),
         error=float(bounds.error),
         method="paired t" if noise.paired or max(map(len, (*new, *base))) == 1 else "within-scenario t",
-        floor=-float(trials.guarded(unchanged, (-width, width), confidence).low),
+        floor=-float(means.guarded(unchanged, (-width, width), confidence).low),
         level=_level(new, base, float(noise.variance), width),
         silent=_silent(new, base, width, confidence) if noise.still else None,
     )
-    plain = trials.plain(noise, confidence)
+    plain = means.plain(noise, confidence)
     return _with_tango(sampled, float(plain.low), new, base, width, confidence, still=bool(noise.still))
 
 
@@ -59,9 +57,9 @@ def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, c
     import numpy as np
 
     differences = np.array([_mean(one) - _mean(other) for one, other in zip(new, base, strict=True)])
-    plain = robust.robust_mean(differences, clusters, confidence)
+    plain = mean_intervals.robust_mean(differences, clusters, confidence)
     bounds = bounded_mean(differences, clusters, (-width, width), confidence)
-    still = bool(robust.still(plain, differences))
+    still = bool(mean_intervals.still(plain, differences))
     sampled = SampledInterval(
         low=max(min(float(plain.low), float(bounds.low)), -width),
         high=min(max(float(plain.high), float(bounds.high)) if still else float(plain.high), width),

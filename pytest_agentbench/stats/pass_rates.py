@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_agentbench.stats.bounded import Clusters
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, POPULATION, SUITE, Decision, MissingScenarios
 from pytest_agentbench.stats.intervals import SampledInterval, decided, too_few
+from pytest_agentbench.stats.mean_intervals import Clusters
 from pytest_agentbench.stats.means import Estimate, Interval, fixed_interval, mean_interval
 from pytest_agentbench.stats.paired import ScenarioSample
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_agentbench.records import MOST_TRIALS
-from pytest_agentbench.stats.bounded import imaginary
 from pytest_agentbench.stats.decisions import SUITE
-from pytest_agentbench.stats.special import normal_quantile, student_t_quantile
+from pytest_agentbench.stats.mean_intervals import imaginary
+from pytest_agentbench.stats.quantiles import normal_quantile, student_t_quantile
 
 #: In shares of the range over all rollouts. With 3.7 / N a drop as large as the margin, made of rollouts that fail wholly, shows nothing
 #: in 2.5 % of runs: (1 - m)^N; no rule that is right more often can pass below.

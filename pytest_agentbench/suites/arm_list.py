@@ -8,7 +8,7 @@ from pathlib import PurePath
 from urllib.parse import urlsplit
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.login_url import LoginUrl
+from pytest_agentbench.lib.options import LoginUrl
 from pytest_agentbench.suites.arms import AGENT, BACKEND, CONCURRENCY, DEFAULT, KINDS, MODEL, OF_AGENT, OF_BACKEND, SETTING, VARIANT, Arm
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")

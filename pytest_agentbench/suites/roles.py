@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import Spec, base_url, load_yaml, validate
 from pytest_agentbench.metrics.prices import Prices
-from pytest_agentbench.metrics.roles import AGENT
+from pytest_agentbench.metrics.suite_metrics import AGENT
 from pytest_agentbench.records import JUDGE, Json
 
 

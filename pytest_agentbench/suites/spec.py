@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, StringConstraints, field_validator, model_validator
 
 from pytest_agentbench.lib.config import Spec
-from pytest_agentbench.lib.times import seconds
+from pytest_agentbench.lib.options import seconds
 from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec, RoleSpecs
 from pytest_agentbench.suites.suite import score_name

@@ -14,14 +14,14 @@ from pytest_agentbench.exports.nat_profiler import events_of
 from pytest_agentbench.gate.ab import mean_of
 from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.values import LOST, samples
+from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.metrics.frame import Slice
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.metrics.other_tools.nat import Throughput
-from pytest_agentbench.metrics.places import Origin
 from pytest_agentbench.records import Rollout, RolloutKey, Scale, arm_of
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.stats.percentiles import percentile
+from pytest_agentbench.stats.quantiles import percentile
 from pytest_agentbench.suites.arms import concurrencies
 from pytest_agentbench.sweep.knee import Operation
 from pytest_agentbench.tables import origins, places

@@ -11,17 +11,16 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.metrics import call_columns, rollout_columns
-from pytest_agentbench.metrics.calendar import Calendar
-from pytest_agentbench.metrics.columns import FrameTable, Growth
+from pytest_agentbench.metrics.columns import FrameTable, Growth, Origin, RolloutPlace
 from pytest_agentbench.metrics.frame import Frame
 from pytest_agentbench.metrics.frame_reader import FrameReader
-from pytest_agentbench.metrics.places import Origin, RolloutPlace
 from pytest_agentbench.metrics.rollout_columns import SCORES, ScoreRow, score_rows
+from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.run_file import FILE as RUN_FILE
 from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.tables import run_metrics, samples
+from pytest_agentbench.tables.run_tables import RUN_METRICS, SAMPLES, MetricRow, SampleRow, rows_of_metrics, rows_of_samples
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ _HEADS = {
     "calls": call_columns.columns(),
     "rollouts": rollout_columns.columns(),
     "scores": SCORES,
-    "samples": samples.SAMPLES,
-    "metrics": run_metrics.RUN_METRICS,
+    "samples": SAMPLES,
+    "metrics": RUN_METRICS,
 }
 
 #: Name of a table -> its columns in files.
@@ -55,17 +54,17 @@ def read_tables(directories: Sequence[Path]) -> Tables:
     """Returns the tables of some run directories; raises ConfigError for one without a journal, and for two of one name."""
     reader = FrameReader(events=False)
     scores: Growth[ScoreRow] = Growth("scores", SCORES)
-    sample_rows: Growth[samples.SampleRow] = Growth("samples", samples.SAMPLES)
-    metric_rows: Growth[run_metrics.MetricRow] = Growth("metrics", run_metrics.RUN_METRICS)
+    sample_rows: Growth[SampleRow] = Growth("samples", SAMPLES)
+    metric_rows: Growth[MetricRow] = Growth("metrics", RUN_METRICS)
     for origin, run in _runs(directories):
         for place in places(origin):
             reader.add_place(place)
             for score in score_rows(place):
                 scores.add(score)
-        for sample in samples.rows(origin.run, origin.directory):
+        for sample in rows_of_samples(origin.run, origin.directory):
             sample_rows.add(sample)
         if run:
-            for number in run_metrics.rows(origin.run, run):
+            for number in rows_of_metrics(origin.run, run):
                 metric_rows.add(number)
     frame = reader.frame()
     return Tables(frame.calls, frame.rollouts, scores.table(), sample_rows.table(), metric_rows.table())

@@ -8,8 +8,7 @@ import signal
 import socket
 import sys
 
-from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
-from pytest_agentbench.lib.file_limits import raise_limit
+from pytest_agentbench.lib.child import end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.tap.agents import AgentConnection
 from pytest_agentbench.tap.clock import stamping
 from pytest_agentbench.tap.protocol import TapConfig, TapListening
@@ -20,7 +19,7 @@ if sys.platform != "win32":
 
     import uvloop
 
-    from pytest_agentbench.tap.slices import take_short_turns
+    from pytest_agentbench.tap.cpu_turns import take_short_turns
 
 BACKLOG = 4096  # connections that may come at once
 

@@ -10,11 +10,9 @@ from typing import NamedTuple, Protocol, cast
 
 import httptools
 
+from pytest_agentbench.tap.cpu_turns import FairQueue
 from pytest_agentbench.tap.exchange import Carrier, Exchange
-from pytest_agentbench.tap.fair_queue import FairQueue
-from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header, response_head
-from pytest_agentbench.tap.request import Request
-from pytest_agentbench.tap.routes import split_target
+from pytest_agentbench.tap.http_messages import JSON_TYPE, Headers, Request, end_to_end, error_body, header, response_head, split_target
 
 LARGEST = 1 << 27  # bytes of one request
 UNKNOWN = 1 << 14  # bytes of one that does not come to the address of a rollout, or does not say so yet

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import OUTPUT_KINDS
-from pytest_agentbench.tap.decoder import decoder
 from pytest_agentbench.tap.dialects import Dialect
-from pytest_agentbench.tap.heads import Headers, header
-from pytest_agentbench.tap.stream import EventReader, NetworkRead
+from pytest_agentbench.tap.http_messages import Headers, header
+from pytest_agentbench.tap.stream import EventReader, NetworkRead, decoder
 
 LARGEST = 1 << 26  # bytes of an answer, as they come and as they are unpacked
 MOST_EVENTS = 1 << 18

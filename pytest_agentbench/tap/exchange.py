@@ -13,16 +13,22 @@ from pytest_agentbench.metrics.blame import context_is_full
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap.answers import BackendAnswer
 from pytest_agentbench.tap.budgets import BudgetTimer
+from pytest_agentbench.tap.cpu_turns import FairQueue
 from pytest_agentbench.tap.dialects import Dialect
 from pytest_agentbench.tap.dialects.reader import AnswerReader, DialectReader, error_message
-from pytest_agentbench.tap.fair_queue import FairQueue
-from pytest_agentbench.tap.heads import JSON_TYPE, Headers, end_to_end, error_body, header
-from pytest_agentbench.tap.history import REFUSALS, holds_broken_arguments
+from pytest_agentbench.tap.http_messages import (
+    JSON_TYPE,
+    REFUSALS,
+    Headers,
+    Request,
+    end_to_end,
+    error_body,
+    header,
+    holds_broken_arguments,
+)
 from pytest_agentbench.tap.protocol import Budgets
-from pytest_agentbench.tap.request import Request
-from pytest_agentbench.tap.stream import NetworkRead
+from pytest_agentbench.tap.stream import NetworkRead, WithoutUsage
 from pytest_agentbench.tap.upgrade import BackendBody
-from pytest_agentbench.tap.usage import WithoutUsage
 
 #: Headers of a stream that do not fit the answer made from it.
 REPLACED = frozenset({b"content-type", b"content-length", b"content-encoding"})

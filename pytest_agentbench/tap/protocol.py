@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_agentbench.lib.messages import Messages
-from pytest_agentbench.metrics.cost import TokenPrices
+from pytest_agentbench.metrics.terms import TokenPrices
 from pytest_agentbench.records import Json, LLMCall
 from pytest_agentbench.tap.routing_hints import NO_LABEL, Label
 

@@ -14,12 +14,12 @@ from pytest_agentbench.lib import json_text, messages, wire
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.metrics.blame import LIMIT
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.tap import routes
-from pytest_agentbench.tap.accounts import Account
+from pytest_agentbench.tap import http_messages
 from pytest_agentbench.tap.agents import NOBODYS, AgentConnection, Refusal
+from pytest_agentbench.tap.budgets import Account
+from pytest_agentbench.tap.cpu_turns import FairQueue
 from pytest_agentbench.tap.exchange import Exchange
-from pytest_agentbench.tap.fair_queue import FairQueue
-from pytest_agentbench.tap.heads import Headers, written
+from pytest_agentbench.tap.http_messages import Headers, Request, written
 from pytest_agentbench.tap.protocol import (
     NO_LIMITS,
     TO_TAP,
@@ -39,7 +39,6 @@ from pytest_agentbench.tap.protocol import (
     ToTap,
     UpstreamFacts,
 )
-from pytest_agentbench.tap.request import Request
 from pytest_agentbench.tap.upgrade import LARGE, BodyChanges, ask, ask_elsewhere
 from pytest_agentbench.tap.upstream import Upstream
 
@@ -93,8 +92,8 @@ class Relay:
         if id not in self.open:
             return NOBODYS
         caller = self.open[id]
-        if refusal := routes.refusal(request.method, request.route):
-            caller.refused.append(routes.refused(request, refusal[1]))
+        if refusal := http_messages.refusal(request.method, request.route):
+            caller.refused.append(http_messages.refused(request, refusal[1]))
             return Refusal(*refusal)
         if request.dialect is not None and (enough := _enough(caller, request)) is not None:
             return enough
@@ -235,7 +234,7 @@ def _enough(caller: Caller, request: Request) -> Refusal | None:
     if caller.has_called:
         return Refusal(410, "this rollout fills the prefix cache, and has made its first call")
     if beyond := caller.limit():
-        caller.refused.append(routes.refused(request, beyond, LIMIT))
+        caller.refused.append(http_messages.refused(request, beyond, LIMIT))
         return Refusal(403, beyond, LIMIT)
     return None
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import DIALECTS
-from pytest_agentbench.tap.dialects.requests import without_running_usage, written
+from pytest_agentbench.tap.dialects.reader import without_running_usage, written
 from pytest_agentbench.tap.routing_hints import merged
 
 #: Bytes from which on a body is parsed in a process of its own: a megabyte takes about 4 ms.

@@ -15,14 +15,11 @@ import httptools
 from aiohappyeyeballs import start_connection
 
 from pytest_agentbench.lib.remedies import of_key, of_tls
-from pytest_agentbench.tap.addresses import HostAddresses
 from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
+from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, Pace, StampedSocket
 from pytest_agentbench.tap.exchange import Exchange
-from pytest_agentbench.tap.heads import OWN, Headers, end_to_end, header, request_head, written
-from pytest_agentbench.tap.idle import IdleConnections
-from pytest_agentbench.tap.pace import Pace
+from pytest_agentbench.tap.http_messages import OWN, Headers, end_to_end, header, request_head, written
 from pytest_agentbench.tap.protocol import UpstreamFacts
-from pytest_agentbench.tap.sockets import StampedSocket
 from pytest_agentbench.tap.stream import NetworkRead
 
 ADDRESS = re.compile(r"https?://[!-~]+")

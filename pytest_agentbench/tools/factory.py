@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError, InjectedError, unknown_name
-from pytest_agentbench.lib.import_path import load_object
+from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Scenario, Tool, toolsets
 from pytest_agentbench.tools.source import Tools, ToolsKind, ToolSource

@@ -20,7 +20,7 @@ from pytest_agentbench.agents.react import (
     read_answer,
 )
 from pytest_agentbench.records import Json
-from tests.lib.test_almost_json import OBJECTS
+from tests.lib.test_model_texts_almost_json import OBJECTS
 
 CYCLE = 'Thought: look first\nAction: find\nAction Input: {"item": "lamp"}'
 

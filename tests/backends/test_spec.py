@@ -15,7 +15,7 @@ from pytest_agentbench.backends.spec import SessionTerms, find_backend, load_bac
 from pytest_agentbench.backends.stack.spec import LabelsSpec
 from pytest_agentbench.backends.url import Url, UrlSpec
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.shipped import shipped
+from pytest_agentbench.lib.file_system import shipped
 
 BACKEND_KEYS = "request_fields, context_length, name, model, thresholds, note, prices, roles, kind"
 

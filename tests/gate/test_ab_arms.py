@@ -11,7 +11,7 @@ from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.gate.ab import compare_arms
 from pytest_agentbench.gate.evidence import trial_of
-from pytest_agentbench.metrics.goodput import objectives_of
+from pytest_agentbench.metrics.performance import objectives_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score

@@ -17,7 +17,7 @@ from pytest_agentbench.gate.baselines import default_baseline, find_baseline, re
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial, trial_of
 from pytest_agentbench.gate.values import good_shares
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.goodput import goodput, objectives_of
+from pytest_agentbench.metrics.performance import goodput, objectives_of
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout, Score, ToolCall
 from tests.frames import scenarios_of

@@ -18,7 +18,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.runs.identity import SuiteSetup, run_identity
 from pytest_agentbench.runs.provenance import SuiteOptions
 from pytest_agentbench.runs.results import Means
-from pytest_agentbench.stats.percentiles import latency_spread
+from pytest_agentbench.stats.quantiles import latency_spread
 from pytest_agentbench.suites.hashes import digest
 from tests.gate.evidences import evidence, trial
 from tests.made_runs import mean, run_of

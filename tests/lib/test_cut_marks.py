@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.lib.cut_marks import beginning, cuts, ending
-from pytest_agentbench.lib.sizes import cut
+from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.lib.supervisor.program import Output
 from pytest_agentbench.sandbox.command import Clip
 

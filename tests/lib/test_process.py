@@ -18,9 +18,9 @@ import pytest
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
-from pytest_agentbench.lib.log_tail import LOG_TAIL
 from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import Child, child_environment, end_group, end_text, ended_within, killed, variable_of, with_variable
+from pytest_agentbench.lib.redact import LOG_TAIL
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(120)

@@ -16,9 +16,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.lib.log_tail import tail
-from pytest_agentbench.lib.redact import MARK, PublicText, Redactor
-from pytest_agentbench.lib.scrub import scrub
+from pytest_agentbench.lib.redact import MARK, PublicText, Redactor, scrub, tail
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.lib.cut_marks import beginning, ending
+from pytest_agentbench.lib.foreign import ROOM, cut
 from pytest_agentbench.lib.redact import MARK, Redactor
-from pytest_agentbench.lib.sizes import ROOM, cut
 
 CUTTERS: Mapping[str, Callable[[str, int], str]] = {
     "the beginning": beginning,

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
 from pytest_agentbench.llm.client import Reply, failure
-from pytest_agentbench.tap.heads import error_body
+from pytest_agentbench.tap.http_messages import error_body
 
 LONG = "This model's maximum context length is 4096 tokens. However, your messages resulted in 5000 tokens."
 

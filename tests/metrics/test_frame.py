@@ -13,13 +13,11 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.cost import TokenPrices
 from pytest_agentbench.metrics.frame import Frame, Slice
 from pytest_agentbench.metrics.frame_reader import FrameReader, tokens_of_events
-from pytest_agentbench.metrics.goodput import objectives_of
-from pytest_agentbench.metrics.performance import PerformanceSettings, summarize
-from pytest_agentbench.metrics.terms import Terms
-from pytest_agentbench.metrics.windows import Span
+from pytest_agentbench.metrics.performance import PerformanceSettings, objectives_of, summarize
+from pytest_agentbench.metrics.terms import Terms, TokenPrices
+from pytest_agentbench.metrics.timeline import Span
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout
 from tests.frames import frame_of, scenarios_of
 from tests.tables import shop

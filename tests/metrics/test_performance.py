@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.lib.codec import plain
-from pytest_agentbench.metrics.goodput import objectives_of
-from pytest_agentbench.metrics.performance import PerformanceSettings, cpu_shares, stopwatch_of, summarize
+from pytest_agentbench.metrics.performance import PerformanceSettings, cpu_shares, objectives_of, stopwatch_of, summarize
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Program, Rollout, ToolCall

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.metrics import timings
-from pytest_agentbench.metrics.stamps import PROMPT_NS, LateStamps
+from pytest_agentbench.metrics.timings import PROMPT_NS, LateStamps
 from pytest_agentbench.records import Chunk, Json, LLMCall
 
 MS = 1_000_000  # nanoseconds

@@ -18,7 +18,7 @@ from pytest_agentbench.reports import gate_phrases, openmetrics, phrases
 from pytest_agentbench.reports.ci import MOST, command, commands, cut, size, system
 from pytest_agentbench.runs.contents import Failure, OutcomeCounts, Plan, Run
 from pytest_agentbench.runs.results import Means
-from pytest_agentbench.stats.multiple import Suspect
+from pytest_agentbench.stats.decisions import Suspect
 from tests.amounts import amounts
 from tests.made_runs import gate_result, mean, rule_result, run_of
 from tests.openmetrics import parsed

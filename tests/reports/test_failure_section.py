@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import Rollout, Score, ToolCall
-from pytest_agentbench.records.verification import Verification
+from pytest_agentbench.records.rollout import Verification
 from pytest_agentbench.reports.failure_section import rollout_section
 
 

@@ -15,7 +15,7 @@ from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import Code, plain, spans
 from pytest_agentbench.runs.verdicts import BaselineRun, RoundsResult, RuleResult
 from pytest_agentbench.session.gate import rule_result
-from pytest_agentbench.stats.multiple import Suspect
+from pytest_agentbench.stats.decisions import Suspect
 from tests.amounts import amounts
 from tests.gate.evidences import asked, evidence, trial
 from tests.made_runs import gate_result

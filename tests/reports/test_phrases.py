@@ -9,7 +9,7 @@ import pytest
 from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import Code, Measure
 from pytest_agentbench.reports.phrases import brackets
-from pytest_agentbench.stats.percentiles import latency_spread
+from pytest_agentbench.stats.quantiles import latency_spread
 from tests.amounts import amounts
 from tests.made_runs import mean
 

@@ -8,14 +8,20 @@ import pytest
 
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, Gauge, GpuUse, ServerCounts, ServingSummary
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.chosen_window import WindowSummary
-from pytest_agentbench.metrics.goodput import GoodputSummary
-from pytest_agentbench.metrics.performance import PartOfTime, PerformanceSummary, SteadyCalls, SteadyRates, SteadyRollouts
+from pytest_agentbench.metrics.performance import (
+    GoodputSummary,
+    PartOfTime,
+    PerformanceSummary,
+    SteadyCalls,
+    SteadyRates,
+    SteadyRollouts,
+    WindowSummary,
+)
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
-from pytest_agentbench.metrics.windows import InFlight
+from pytest_agentbench.metrics.timeline import InFlight
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import serving_phrases
-from pytest_agentbench.stats.percentiles import LatencySpread, latency_spread
+from pytest_agentbench.stats.quantiles import LatencySpread, latency_spread
 from tests.amounts import amounts
 from tests.made_runs import run_of
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_agentbench.metrics.drafts import DraftMeans, DraftsSummary
-from pytest_agentbench.metrics.roles import RoleUse
+from pytest_agentbench.metrics.suite_metrics import DraftMeans, DraftsSummary, RoleUse
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Code, plain, spans

@@ -62,7 +62,7 @@ def test_a_thread_beside_the_measurement(project: Project, name: str, status: py
 #: Leaves no room for the stack of a thread from the moment on when tests are to run, until the session ends.
 FULL = """
 import pytest, resource
-from pytest_agentbench.lib.shortages import address_space
+from pytest_agentbench.lib.error_texts import address_space
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop():

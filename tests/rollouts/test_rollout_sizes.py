@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.errors import InfraError, LimitReached, ToolError
-from pytest_agentbench.lib.sizes import Sizes
+from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json, Rollout, Score
 from pytest_agentbench.rollouts.rollout import outcome

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_agentbench.lib.sizes import Sizes
+from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score, ToolCall
 from pytest_agentbench.runs.journal import record_line
 from pytest_agentbench.runs.record_size import sized

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import permutations
 
 from pytest_agentbench.records import LLMCall, Rollout, ToolCall
-from pytest_agentbench.records.verification import Verification
+from pytest_agentbench.records.rollout import Verification
 from pytest_agentbench.runs.tasks import TaskFailure, TaskResult, Tasks, TasksSummary
 
 SECOND = 10**9

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.records.verification import Verification
+from pytest_agentbench.records.rollout import Verification
 from pytest_agentbench.sandbox.factory import open_sandbox
 from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.sandbox import Sandbox

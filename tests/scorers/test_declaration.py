@@ -13,8 +13,8 @@ import pytest
 
 from pytest_agentbench import scorer
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.import_path import with_options
 from pytest_agentbench.lib.threads import off_the_loop
+from pytest_agentbench.lib.user_code import with_options
 from pytest_agentbench.records import UNDECLARED, Rollout, Scale, Score
 from pytest_agentbench.rollouts.compile import checked
 from pytest_agentbench.rollouts.scores import no_judge, scored

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.records import Json, LLMCall, Rollout, Score, ToolCall
-from pytest_agentbench.records.verification import Verification
+from pytest_agentbench.records.rollout import Verification
 from pytest_agentbench.scorers.mistakes import KINDS, Mistake, mistakes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.records.verification import Verification
+from pytest_agentbench.records.rollout import Verification
 from pytest_agentbench.scorers.reward import reward
 from pytest_agentbench.suites.suite import Scenario
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import JudgeError
-from pytest_agentbench.lib.sizes import ROOM
+from pytest_agentbench.lib.foreign import ROOM
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.scorers.completeness import completeness
 from pytest_agentbench.scorers.reasoning_quality import reasoning_quality

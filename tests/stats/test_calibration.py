@@ -11,7 +11,7 @@ import pytest
 from pytest_agentbench.stats.calibration import bins, calibration, rms_error
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.arrays import Floats
+    from pytest_agentbench.stats.series import Floats
 
 
 def published(confidence: Floats, correct: Floats, beta: int = 100) -> float:

@@ -8,10 +8,9 @@ import random
 import numpy as np
 import pytest
 
-from pytest_agentbench.stats.bootstrap import percentile_t
-from pytest_agentbench.stats.bounded import Clusters
 from pytest_agentbench.stats.decisions import MissingScenarios
 from pytest_agentbench.stats.latency import RolloutLatencies, compare_latency, fewest_values, latency_limit
+from pytest_agentbench.stats.mean_intervals import Clusters, percentile_t
 
 
 def run(n: int, scale: float = 1.0, seed: int = 1, trials: int = 1) -> list[RolloutLatencies]:

@@ -12,7 +12,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.records import LARGEST_SCORE
-from pytest_agentbench.stats.bounded import Clusters, bounded_mean
+from pytest_agentbench.stats.mean_intervals import Clusters, bounded_mean
 from pytest_agentbench.stats.means import Interval, mean_interval, scenario_means, scenarios_interval
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.stats.decisions import MissingScenarios, judge
 from pytest_agentbench.stats.paired import ScenarioSample, against_limit, breaking, compare, pair
-from pytest_agentbench.stats.special import binomial_at_most, student_t_quantile
+from pytest_agentbench.stats.quantiles import binomial_at_most, student_t_quantile
 
 
 def run(*scores: tuple[float, ...], clusters: int = 0) -> dict[str, ScenarioSample]:
@@ -279,8 +279,8 @@ def test_properties_of_comparisons(scores: list[tuple[list[float], list[float]]]
 def test_importing_the_gate_loads_no_numbers() -> None:
     """A worker, and a session without a gate, pay for no numpy."""
     code = (
-        "import sys; from pytest_agentbench.stats import binary, bootstrap, bounded, latency, means, multiple, paired, permutation, power;"
-        "from pytest_agentbench.stats import robust, trials;"
+        "import sys; from pytest_agentbench.stats import calibration, decisions, intervals, latency, mean_intervals, means;"
+        "from pytest_agentbench.stats import paired, pass_rates, power, quantiles, series;"
         "print(*sys.modules.keys() & {'numpy', 'scipy'})"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

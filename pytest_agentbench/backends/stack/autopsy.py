@@ -15,8 +15,8 @@ from pytest_agentbench.backends.stack.ownership import is_marked
 from pytest_agentbench.backends.stack.spec import HttpCheck
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.cut_marks import beginning
-from pytest_agentbench.lib.log_tail import indented, tail
 from pytest_agentbench.lib.process import killed, listener
+from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.records import Endpoint
 
 #: Pattern -> a sentence with the fix, in which {1} is what the pattern's first group found. The first one that is found anywhere counts,

@@ -26,8 +26,8 @@ from pytest_agentbench.backends.stack.surroundings import TMP, variables
 from pytest_agentbench.backends.telemetry.sampler import Target
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.log_tail import tail
 from pytest_agentbench.lib.process import foreign_environment
+from pytest_agentbench.lib.redact import tail
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json
 

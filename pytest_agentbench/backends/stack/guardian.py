@@ -48,11 +48,11 @@ from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.child import read_config, serving
+from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.foreign import block
 from pytest_agentbench.lib.messages import Refused
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.lib.whole_file import write_whole
 
 FIRST_HOLDER = 20.0  # seconds that whoever started the guardian gets to connect
 TOLD_EVERY = 0.5  # seconds between two words about a boot

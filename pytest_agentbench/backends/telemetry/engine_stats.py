@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, SampleSource, Series
-from pytest_agentbench.metrics.windows import Span
+from pytest_agentbench.metrics.timeline import Span
 
 
 class Names(NamedTuple):

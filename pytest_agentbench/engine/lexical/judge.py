@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from pytest_agentbench.engine.lexical.words import stems
-from pytest_agentbench.lib.tags import tagged
+from pytest_agentbench.lib.model_texts import tagged
 from pytest_agentbench.records import Json
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.lib.import_path import load_object
+from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.records import LLMCall
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, repeat
 
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.metrics.other_tools.common import CLOCK, TOKENS, Extent, called_ns, columns, goes_for_good, rate
+from pytest_agentbench.metrics.other_tools.measures import CLOCK, TOKENS, Extent, called_ns, columns, goes_for_good, rate
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.stats.percentiles import series
+from pytest_agentbench.stats.quantiles import series
 
 COLUMNS = ("avg", "min", "max", "p99", "p90", "p50", "std")
 TTFT, LATENCY, ITL = "Time to First Token (ms)", "Request Latency (ms)", "Inter Token Latency (ms)"

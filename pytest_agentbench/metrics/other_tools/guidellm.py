@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.metrics.other_tools.common import Extent, called_ns, rate
+from pytest_agentbench.metrics.other_tools.measures import Extent, called_ns, rate
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import LLMCall
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.metrics.other_tools.common import CLOCK, TOKENS, Extent, called_ns, columns, rate
+from pytest_agentbench.metrics.other_tools.measures import CLOCK, TOKENS, Extent, called_ns, columns, rate
 from pytest_agentbench.metrics.timings import later_tokens, output_tokens
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.stats.percentiles import percentile, series
+from pytest_agentbench.stats.quantiles import percentile, series
 
 COLUMNS = ("mean", "p50", "p90", "p99")
 DIFFERS = (

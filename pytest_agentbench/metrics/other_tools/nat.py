@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.metrics.other_tools.common import called_ns
+from pytest_agentbench.metrics.other_tools.measures import called_ns
 from pytest_agentbench.metrics.timings import speedup
 from pytest_agentbench.records import LLMCall
 
 if TYPE_CHECKING:
-    from pytest_agentbench.stats.arrays import Floats
+    from pytest_agentbench.stats.series import Floats
 
 #: Statistics of each of its distributions.
 WHOLE = ("mean", "median", "p90", "p95", "p99", "min", "max")

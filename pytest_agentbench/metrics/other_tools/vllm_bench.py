@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.metrics.other_tools.common import CLOCK, NO_CHOICES, Extent, called_ns, mean, rate
+from pytest_agentbench.metrics.other_tools.measures import CLOCK, NO_CHOICES, Extent, called_ns, mean, rate
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.stats.percentiles import percentile, series
+from pytest_agentbench.stats.quantiles import percentile, series
 
 DIFFERS = (
     "TTFT ends at the first event with choices, a bare role included.",

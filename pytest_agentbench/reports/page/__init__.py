@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.whole_file import write_whole
+from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.page.data import PackedRollouts, RunData, keys_of, packed_data, run_data

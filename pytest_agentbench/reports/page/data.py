@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from pytest_agentbench.lib.characters import whole_characters
-from pytest_agentbench.lib.sizes import USUAL
-from pytest_agentbench.metrics.calendar import Calendar
+from pytest_agentbench.lib.foreign import USUAL
+from pytest_agentbench.lib.json_text import whole_characters
+from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.pictures import BINS, Distributions, server_series
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row

@@ -18,7 +18,7 @@ from pytest_agentbench.stats.decisions import Decision
 if TYPE_CHECKING:
     from pytest_agentbench.gate.run_comparison import ReferenceComparison, RunComparison
     from pytest_agentbench.metrics.frame import Frame, Slice
-    from pytest_agentbench.stats.arrays import Counts, Floats
+    from pytest_agentbench.stats.series import Counts, Floats
 
 
 BINS = 96  # in each power of ten: 2.4 % wide; the picture joins as many of them as its data want

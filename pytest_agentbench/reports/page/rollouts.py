@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from pytest_agentbench.lib import codec
 from pytest_agentbench.metrics import timings
-from pytest_agentbench.metrics.calendar import Calendar
+from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Attempt, Draft, Json, LLMCall, Rollout, ToolCall
 from pytest_agentbench.scorers.mistakes import has_labels
 from pytest_agentbench.stats.pass_rates import Bar

@@ -29,7 +29,7 @@ from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.phrases import brackets, percent
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.stats.percentiles import INFINITE, LatencySpread, Percentiles
+from pytest_agentbench.stats.quantiles import INFINITE, LatencySpread, Percentiles
 
 COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 RATE_COLUMNS = ("mean", "max", "p50", "p10", "p5", "p1", "min")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pytest_agentbench.metrics.roles import AGENT, RoleUse
+from pytest_agentbench.metrics.suite_metrics import AGENT, RoleUse
 from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Measure, Note, Section, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of

@@ -20,8 +20,8 @@ from pytest_agentbench.agents.factory import brings_code, code_place
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec, json_text, messages
 from pytest_agentbench.lib.child import end_with_parent, read_config
-from pytest_agentbench.lib.import_path import is_import_path, search_path
 from pytest_agentbench.lib.process import child_environment, end_text, first_line
+from pytest_agentbench.lib.user_code import is_import_path, search_path
 from pytest_agentbench.records import Scale
 from pytest_agentbench.rollouts.isolation.protocol import FROM_CODE_CHECK, CodeCheckConfig, Declarations, FromCodeCheck, NotLoaded
 from pytest_agentbench.rollouts.rollout import prepare

@@ -14,8 +14,8 @@ import aiohttp
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import print_exception
-from pytest_agentbench.lib.sizes import Sizes, cut
-from pytest_agentbench.lib.user_frames import with_place
+from pytest_agentbench.lib.error_texts import with_place
+from pytest_agentbench.lib.foreign import Sizes, cut
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Draft, Json, ToolCall
 from pytest_agentbench.rollouts.isolation.protocol import (

@@ -9,8 +9,8 @@ from typing import assert_never
 
 from pytest_agentbench.agents.factory import UPGRADE, brings_code, make_agent, sampling_of
 from pytest_agentbench.errors import AgentError, InfraError, LimitReached, RolloutError
-from pytest_agentbench.lib.import_path import is_import_path
-from pytest_agentbench.lib.sizes import USUAL, Sizes
+from pytest_agentbench.lib.foreign import USUAL, Sizes
+from pytest_agentbench.lib.user_code import is_import_path
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import JUDGE, Answer, Rollout, Score
 from pytest_agentbench.rollouts.attempt_context import current

@@ -14,9 +14,9 @@ from typing import Protocol, TypeVar
 
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import wire
+from pytest_agentbench.lib.foreign import USUAL, Sizes
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.lib.process import end_text
-from pytest_agentbench.lib.sizes import USUAL, Sizes
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.isolation.protocol import (
     ENDED,

@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_agentbench.lib import json_text, wire
-from pytest_agentbench.lib.leftovers import SESSION
-from pytest_agentbench.lib.losses import cause
+from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.messages import OtherVersion
-from pytest_agentbench.lib.process import Child
+from pytest_agentbench.lib.process import SESSION, Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, PoolConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.lib.losses import cause
+from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey

@@ -11,10 +11,9 @@ import sys
 import time
 
 from pytest_agentbench.lib import capture
-from pytest_agentbench.lib.child import end_with_stdin, read_config, serving
-from pytest_agentbench.lib.file_limits import raise_limit
-from pytest_agentbench.lib.leftovers import SESSION, end_marked
+from pytest_agentbench.lib.child import end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.lib.messages import Listening
+from pytest_agentbench.lib.process import SESSION, end_marked
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.rollouts.pool.controller_pipe import ControllerPipe
 from pytest_agentbench.rollouts.pool.server import Pool

@@ -17,7 +17,7 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.access import ModelAddress
 from pytest_agentbench.llm.keys import missing_key
 from pytest_agentbench.llm.model_facts import ModelFacts
-from pytest_agentbench.metrics.cost import TokenPrices
+from pytest_agentbench.metrics.terms import TokenPrices
 from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, total
 from pytest_agentbench.rollouts.pool.models import SessionModels

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import losses
+from pytest_agentbench.lib import error_texts
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
 from pytest_agentbench.rollouts.pool.outages import Interrupted
@@ -269,7 +269,7 @@ class Scheduler:
     def _turned(self, task: asyncio.Task[None]) -> None:
         self._turning = None
         if not task.cancelled() and (error := task.exception()):
-            why = str(error) if isinstance(error, InfraError) else f"the pool failed between blocks: {losses.cause(error)}"
+            why = str(error) if isinstance(error, InfraError) else f"the pool failed between blocks: {error_texts.cause(error)}"
             self._refuse(Outcome("infra_error", why), set())
         self._fill()
 
@@ -287,7 +287,7 @@ class Scheduler:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
-            return Outcome("infra_error", f"the pool failed on this rollout: {losses.cause(error)}")
+            return Outcome("infra_error", f"the pool failed on this rollout: {error_texts.cause(error)}")
         cause = self.broken if rollout.status == self.broken_status == "infra_error" else ""
         if rollout.status == "infra_error":
             cause = cause or self._dropped.get(self._arm or "", "")

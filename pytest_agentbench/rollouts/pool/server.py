@@ -15,8 +15,8 @@ import orjson
 
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib import codec, wire
+from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.introductions import Introductions
-from pytest_agentbench.lib.losses import cause
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Access, Attempt, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import inline_protocol as inline

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_agentbench.lib.appended_file import AppendedFile
+from pytest_agentbench.lib.file_system import AppendedFile
 from pytest_agentbench.records import Json, LLMCall
 
 PATIENCE = 1.0  # seconds that the row of a step may come after its answer

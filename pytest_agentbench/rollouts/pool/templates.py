@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError, InfraError
-from pytest_agentbench.lib.sizes import Sizes
+from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.protocol import Job

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from pytest_agentbench.lib.appended_file import AppendedFile
+from pytest_agentbench.lib.file_system import AppendedFile
 from pytest_agentbench.records import Json, LLMCall
 
 PATIENCE = 1.0  # seconds that the line of a request may come after its answer

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingData
-from pytest_agentbench.lib.folder_hash import folder_sha256
-from pytest_agentbench.lib.import_path import check_takes, load_object, options_of, with_options
-from pytest_agentbench.lib.interrupted import TimeIsOver, interrupted_after
+from pytest_agentbench.lib.file_system import folder_sha256
+from pytest_agentbench.lib.user_code import TimeIsOver, check_takes, interrupted_after, load_object, options_of, with_options
 from pytest_agentbench.suites.datasets import hle_hub
 from pytest_agentbench.suites.datasets.checks import check_json, check_scenarios
 from pytest_agentbench.suites.datasets.packaged import PackagedData

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.lib.folder_hash import EVERY_BIT, folder_sha256
+from pytest_agentbench.lib.file_system import EVERY_BIT, folder_sha256
 from pytest_agentbench.lib.json_file import read_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.task_toml import TaskToml, read_task_toml, without_host

@@ -7,8 +7,19 @@ from typing import Any, ClassVar
 
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import renewed
-from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, expect, id_of, named, told
-from pytest_agentbench.tap.dialects.requests import stream_body, usage_body, without_running_usage
+from pytest_agentbench.tap.dialects.reader import (
+    DialectReader,
+    Fault,
+    Said,
+    count,
+    expect,
+    id_of,
+    named,
+    stream_body,
+    told,
+    usage_body,
+    without_running_usage,
+)
 
 #: Where the choices of a chunk differ in kind, the first of these is the chunk's.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")

@@ -8,8 +8,7 @@ from typing import ClassVar
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
 from pytest_agentbench.tap.dialects.pieces import TextPieces
-from pytest_agentbench.tap.dialects.reader import expect
-from pytest_agentbench.tap.dialects.requests import in_front
+from pytest_agentbench.tap.dialects.reader import expect, in_front
 
 
 class TextChoice(Choice):

@@ -9,8 +9,7 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import Fields, TextPieces, grown, settled
-from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, expect, id_of, named
-from pytest_agentbench.tap.dialects.requests import in_front, stream_body
+from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, expect, id_of, in_front, named, stream_body
 
 #: Stop reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
 _MAY_SAY_NOTHING = frozenset({"end_turn", "stop_sequence", "max_tokens", "model_context_window_exceeded", "refusal"})

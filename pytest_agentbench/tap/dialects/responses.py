@@ -6,8 +6,19 @@ from collections.abc import Collection
 
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
-from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, error_message, expect, id_of, named, told
-from pytest_agentbench.tap.dialects.requests import in_front, stream_body
+from pytest_agentbench.tap.dialects.reader import (
+    DialectReader,
+    Fault,
+    Said,
+    count,
+    error_message,
+    expect,
+    id_of,
+    in_front,
+    named,
+    stream_body,
+    told,
+)
 
 _KINDS = {
     "response.output_text.delta": "content",

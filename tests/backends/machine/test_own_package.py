@@ -20,7 +20,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from importlib.metadata import entry_points, version
 import pytest_agentbench
-from pytest_agentbench.lib.shipped import shipped
+from pytest_agentbench.lib.file_system import shipped
 (plugin,) = entry_points(group="pytest11")
 print(version("pytest-agentbench"), plugin.value, shipped("backends"), pytest_agentbench.__file__, sep="\\n")
 """

@@ -18,9 +18,8 @@ from benchmarks.verdicts.latency import Latencies
 from benchmarks.verdicts.page import Page
 from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.gate.verdict import judge_rules
-from pytest_agentbench.stats.means import suite_interval
+from pytest_agentbench.stats.means import RunTrials, guarded, noise, packed, plain, suite_interval
 from pytest_agentbench.stats.paired import ScenarioSample, compare
-from pytest_agentbench.stats.trials import RunTrials, guarded, noise, packed, plain
 from tests.gate.evidences import asked, evidence, trial
 from tests.project import ROOT
 

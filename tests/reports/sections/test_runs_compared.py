@@ -17,7 +17,7 @@ from pytest_agentbench.reports.markdown import lines as markdown
 from pytest_agentbench.reports.sections.runs_compared import LONGEST, MOST, WIDTH, document, with_short_names
 from pytest_agentbench.reports.terminal import lines
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE
-from pytest_agentbench.stats.percentiles import latency_spread
+from pytest_agentbench.stats.quantiles import latency_spread
 from tests.findings import facts, said, tables
 from tests.gate.evidences import HASHES, evidence, trial
 from tests.gate.test_run_comparison import noisy, passing, several

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.metrics.goodput import GoodputSummary
+from pytest_agentbench.metrics.performance import GoodputSummary
 from pytest_agentbench.metrics.stopwatch import SATURATED, Stopwatch
 from pytest_agentbench.records import Chunk, LLMCall, Rollout
 from pytest_agentbench.reports import serving_phrases

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib.losses import cause
+from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
 from pytest_agentbench.rollouts.pool.outages import Interrupted

@@ -1,0 +1,140 @@
+"""Errors in words: which limit of the system was reached, which step of a session's end failed and why, which line of the user raised."""
+
+from __future__ import annotations
+
+import errno
+import re
+import resource
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+STACK = 8 << 20  # bytes of address space that a thread takes, where the system does not say otherwise
+PIDS = Path("/sys/fs/cgroup/pids.max")
+
+#: How the dynamic linker says that a library does not fit into the address space.
+UNMAPPED = ("failed to map segment", "cannot allocate memory")
+
+
+def shortage(error: BaseException) -> str:
+    """Returns the shortage behind an error and the limit that applies, or an empty text for an error of another kind."""
+    code = error.errno if isinstance(error, OSError) else None
+    words = str(error).lower()
+    if "can't start new thread" in words or code == errno.EAGAIN:
+        return f"there are too few threads or processes: {_of_memory() if _is_full() else _of_threads()}"
+    unmapped = isinstance(error, ImportError) and any(each in words for each in UNMAPPED)
+    if unmapped or isinstance(error, MemoryError) or code == errno.ENOMEM:
+        return f"there is too little memory: {_of_memory()}"
+    if code == errno.EMFILE:
+        return f"there are too few open files: {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} are allowed to a process (`ulimit -n`)"
+    return ""
+
+
+def address_space() -> int:
+    """Returns the bytes of address space that this process has, or 0 if it cannot be read."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    except (OSError, MemoryError):
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
+def _is_full() -> bool:
+    """Returns whether the limit of address space leaves no room for a thread, or for a second one behind it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return limit != resource.RLIM_INFINITY and limit - address_space() < 2 * (STACK if stack == resource.RLIM_INFINITY else stack)
+
+
+def _of_memory() -> str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return "no limit is set for a process, so the machine or its control group has no more"
+    taken = address_space() >> 20
+    known = f", and {taken} are taken" if taken else ""
+    return f"{limit >> 20} MiB of address space are allowed to a process{known}; raise the limit (`ulimit -v`)"
+
+
+def _of_threads() -> str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    allowed = [] if limit == resource.RLIM_INFINITY else [f"{limit} are allowed to this user (`ulimit -u`)"]
+    try:
+        if (pids := PIDS.read_text(encoding="ascii").strip()) != "max":
+            allowed.append(f"{pids} to this control group (pids.max; --pids-limit of Docker)")
+    except OSError:
+        pass  # a system without control groups, or with those of version 1
+    return f"{' and '.join(allowed) or 'no limit is set, so the machine has no more'}; raise the limit, or end other processes"
+
+
+T = TypeVar("T")
+
+
+class Losses:
+    """Sentences on the steps that failed, in their order. Safe to use from threads."""
+
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self.sentences: list[str] = []
+        self._redact = redact
+
+    @contextmanager
+    def step(self, lost: str) -> Iterator[None]:
+        """A step of the end, whose errors end here; `lost` says what is amiss where it fails, e.g. `report.md is not written`."""
+        try:
+            yield
+        except Exception as error:
+            self.add(lost, error)
+
+    def value(self, lost: str, compute: Callable[[], T], otherwise: T) -> T:
+        """What is computed, or where that fails `otherwise`."""
+        with self.step(lost):
+            return compute()
+        return otherwise
+
+    def add(self, lost: str, error: BaseException) -> None:
+        """The same thing is named once, however often it is tried."""
+        sentence = self._redact(f"{lost}: {cause(error)}")
+        if sentence not in self.sentences:
+            self.sentences.append(sentence)
+
+
+def cause(error: BaseException) -> str:
+    """Returns an error in a few words: what the system lacks, its own words, or those of any other error with the line that raised it."""
+    if lacking := shortage(error):
+        return lacking
+    if isinstance(error, OSError):
+        return str(error)
+    places = traceback.extract_tb(error.__traceback__)
+    return f"{error!r} ({Path(places[-1].filename).name}:{places[-1].lineno})" if places else repr(error)
+
+
+#: Folders with code that is not the user's: this package, the standard library and installed packages.
+OTHERS = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+_PLACE = re.compile(r" \(([^()]+\.py:\d+)\)$")
+
+
+def with_place(text: str, error: BaseException) -> str:
+    """Returns the text of an exception with its place at the end of the first line: `KeyError: 'x' (scorers.py:12)`.
+
+    The place is the last frame in a file of the user. The text is unchanged if no frame is in such a file.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename.endswith(".py") and not frame.filename.startswith(OTHERS)]
+    if not own:
+        return text
+    first, newline, rest = text.partition("\n")
+    return f"{first} ({Path(own[-1].filename).name}:{own[-1].lineno}){newline}{rest}"
+
+
+def cause_of(text: str) -> str:
+    """Returns what texts of one cause have in common: the words before the first colon, and the place.
+
+    Without a place it is the whole text. An exception that names its scenario has another text for each of them.
+    """
+    first = text.partition("\n")[0]
+    if (place := _PLACE.search(first)) is None:
+        return text
+    return f"{first.partition(': ')[0]} ({place[1]})"

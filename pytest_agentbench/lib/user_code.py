@@ -1,0 +1,155 @@
+"""Loads user code: names in a YAML become Python objects, which are built-in, of an import path, or in a file of the suite.
+
+Code that the main thread waits for, where there is no event loop, has a time limit.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
+
+from pytest_agentbench.errors import ConfigError, unknown_name
+
+INTERRUPTED_AGAIN = 1.0  # seconds until code that goes on after its interruption is interrupted again
+
+
+class TimeIsOver(BaseException):
+    """Ends code whose time is over. Its base keeps an `except Exception` of that code from taking it."""
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Raises TimeIsOver in code that runs longer than `seconds`; only the main thread can be interrupted, others have no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds, INTERRUPTED_AGAIN)
+    try:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:  # The time may be over while the timer is stopped above.
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    raise TimeIsOver
+
+
+NAMES = 12  # of a module that are listed where one is missing
+
+
+def search_path() -> list[str]:
+    """Where this process looks for modules, as absolute paths: for a child that may begin elsewhere."""
+    return [str(Path(each).absolute()) if each == "" else each for each in sys.path]
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name is `package.module:object` or `./file.py:object`."""
+    return ":" in name
+
+
+def load_object(what: str, name: str, known: Mapping[str, str], folder: Path) -> Any:
+    """The object behind a name; raises ConfigError with the known names, or with why an import path does not lead to one."""
+    path = known.get(name, name)
+    if not is_import_path(path):
+        raise ConfigError(f"{unknown_name(what, name, known)}, or an import path such as my_package.{what.rsplit(maxsplit=1)[-1]}s:{name}")
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = _file_module(folder / module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        if (there := getattr(module, attribute, module)) is not module:
+            return there
+    except (KeyboardInterrupt, TimeIsOver):
+        raise
+    except BaseException as error:  # an import runs the user's code, which may raise anything
+        raise ConfigError(f"{what} {name!r} cannot be loaded: {_where_it_failed(error)}") from error
+    raise ConfigError(f"{what} {name!r} cannot be loaded: there is no {attribute!r} in it; it defines: {_names_in(module)}")
+
+
+def _names_in(module: ModuleType) -> str:
+    """The first names that a module defines itself."""
+    names = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+    return f"{', '.join(names[:NAMES]) or 'nothing'}{', ...' * (len(names) > NAMES)}"
+
+
+def _where_it_failed(error: BaseException) -> str:
+    """An exception of an import in one line, with the line of the user's code that it came from."""
+    if isinstance(error, SyntaxError):
+        text, place = error.msg, f" ({Path(error.filename or '').name}:{error.lineno})"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [each for each in frames if not each.filename.startswith("<frozen ") and each.filename not in (__file__, importlib.__file__)]
+        text, place = str(error), f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {' '.join(text.split())}{place}"
+
+
+def check_takes(what: str, function: Any, arguments: Sequence[str]) -> None:
+    """Raises ConfigError unless a function can be called with `arguments` by position; where it names them, it has them in this order."""
+    parameters = _signature(what, function).parameters
+    named = [name for name in parameters if name in arguments]
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(f"{what} should take ({', '.join(arguments)}), not {inspect.signature(function)}: {error}") from error
+    if named != [name for name in arguments if name in named]:
+        raise ConfigError(f"{what} should take ({', '.join(arguments)}) in this order, not {inspect.signature(function)}")
+
+
+def _signature(what: str, function: Any) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError as error:  # of some that are written in C
+        raise ConfigError(f"{what}: {error}; a function of your own can call it") from error
+
+
+def options_of(function: Any) -> dict[str, Any]:
+    """Option -> default of a function: its keyword-only arguments. One without a default has `inspect.Parameter.empty`."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def with_options(what: str, name: str, function: Any, options: Mapping[str, Any]) -> Any:
+    """The function with options given; raises ConfigError for one that it does not have, and for one that is missing."""
+    _signature(f"{what} {name!r}", function)
+    known = options_of(function)
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{what} {name!r}: unknown option {option!r}; known: {', '.join(known) or 'none'}")
+    for option, default in known.items():
+        if default is inspect.Parameter.empty and option not in options:
+            raise ConfigError(f"{what} {name!r}: the option {option!r} is missing")
+    return functools.partial(function, **options) if options else function
+
+
+def _file_module(file: Path) -> ModuleType:
+    """A suite's own file under a name of its own, so that two suites may each have an agent.py."""
+    file = file.resolve()
+    name = f"agentbench_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,97 @@
+"""What the system refuses to a process is said with the limit, under real limits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.lib import error_texts
+from pytest_agentbench.lib.error_texts import address_space, shortage
+
+#: A program that asks for something until it is refused, and says what `shortage` makes of it.
+ASKS = """
+import os, resource, subprocess, threading
+from pytest_agentbench.lib.error_texts import address_space, shortage
+{before}
+held = []
+try:
+    while True:
+        held.append({ask})
+        if callable(getattr(held[-1], "start", None)):
+            held[-1].start()
+except Exception as error:
+    print(shortage(error), flush=True)
+for each in held:
+    getattr(each, "kill", bool)()
+os._exit(0)
+"""
+
+SPACE = "space = address_space() + (400 << 20); resource.setrlimit(resource.RLIMIT_AS, (space, space))"
+THREAD = "threading.Thread(target=threading.Event().wait)"
+
+
+def said(before: str, ask: str) -> str:
+    """Returns what a process says that is refused something."""
+    code = ASKS.format(before=before, ask=ask)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert "" == done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("ask", "lacking"),
+    [("bytearray(20 << 20)", "there is too little memory"), (THREAD, "there are too few threads or processes")],
+    ids=["memory", "threads"],
+)
+def test_too_little_address_space(ask: str, lacking: str) -> None:
+    """Under a limit of address space neither memory nor a thread is to be had, and `ulimit -v` is named with both figures."""
+    sentence = said(SPACE, ask)
+
+    assert sentence.startswith(f"{lacking}: ")
+    assert "MiB of address space are allowed to a process, and " in sentence
+    assert sentence.endswith("raise the limit (`ulimit -v`)")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="NOT TESTED: a limit of processes holds for each user, and only root becomes another one")
+@pytest.mark.parametrize("ask", [THREAD, "subprocess.Popen(['sleep', '60'])"], ids=["threads", "processes"])
+def test_too_few_processes(ask: str) -> None:
+    """Where a user may have no more processes and threads, `ulimit -u` is named with its value."""
+    become = "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20)); os.setuid(54321)"
+
+    assert said(become, ask).startswith("there are too few threads or processes: 20 are allowed to this user (`ulimit -u`)")
+
+
+def test_too_few_open_files() -> None:
+    """The limit of open files is named with its value."""
+    sentence = said("resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))", "open(os.devnull)")
+
+    assert "there are too few open files: 30 are allowed to a process (`ulimit -n`)" == sentence
+
+
+def test_other_errors() -> None:
+    """An error of another kind is no shortage, and the linker's words for want of memory are one."""
+    assert "" == shortage(RuntimeError("no")) == shortage(ImportError("No module named 'x'")) == shortage(OSError(errno.ENOENT, "no"))
+    assert shortage(ImportError("x.so: failed to map segment from shared object")).startswith("there is too little memory")
+
+
+@pytest.mark.parametrize(("text", "named"), [("max\n", False), ("100\n", True), (None, False)])
+def test_a_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, named: bool) -> None:
+    """The limit of a control group is named where one is set."""
+    monkeypatch.setattr(error_texts, "PIDS", tmp_path / "pids.max")
+    if text is not None:
+        (tmp_path / "pids.max").write_text(text)
+
+    assert named == ("100 to this control group (pids.max" in shortage(RuntimeError("can't start new thread")))
+
+
+def test_address_space() -> None:
+    """What a process takes is known, and is below a limit that it has."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+
+    assert 10 << 20 < address_space() < (1 << 50 if limit == resource.RLIM_INFINITY else limit)

@@ -1,0 +1,46 @@
+"""The place of an exception in a user's file, and what texts with one place have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.lib.error_texts import cause_of, with_place
+
+
+def raised(work: Callable[[], object]) -> BaseException:
+    """Returns what the function raises."""
+    with pytest.raises(ValueError) as found:  # noqa: PT011 - any message will do
+        work()
+    return found.value
+
+
+def test_the_last_frame_of_the_user(tmp_path: Path) -> None:
+    """The place is in the user's file, also if the standard library raised; it stands in the first line. Without a frame there is none."""
+    file = tmp_path / "scorers.py"
+    file.write_text("import json\n\n\ndef mine(text):\n    return json.loads(text)\n")
+    space: dict[str, Callable[[str], object]] = {}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+
+    error = raised(lambda: space["mine"]("x"))
+
+    assert "ValueError: no JSON (scorers.py:5)\nmore" == with_place("ValueError: no JSON\nmore", error)
+    assert "ValueError: x" == with_place("ValueError: x", ValueError("x"))
+    assert isinstance(error, json.JSONDecodeError)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ("KeyError: 'a' (scorers.py:5)", "KeyError: 'b' (scorers.py:5)", True),
+        ("KeyError: 'a' (scorers.py:5)", "KeyError: 'a' (scorers.py:6)", False),
+        ("KeyError: 'a' (scorers.py:5)", "ValueError: 'a' (scorers.py:5)", False),
+        ("judge_error: a", "judge_error: b", False),
+    ],
+)
+def test_causes(one: str, other: str, equal: bool) -> None:
+    """Exceptions of one kind at one place are one cause; a text without a place is a cause of its own."""
+    assert equal == (cause_of(one) == cause_of(other))

@@ -1,0 +1,77 @@
+"""Hashes of folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib.file_system import EVERY_BIT, folder_sha256
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "tests/deep").mkdir(parents=True)
+    (tmp_path / "tests/test.sh").write_text("true\n")
+    (tmp_path / "tests/deep/data").write_text("1")
+    (tmp_path / "tests/link").symlink_to("deep/data")
+    return tmp_path
+
+
+def sha256(root: Path, bits: int = 0o100) -> str:
+    return folder_sha256([root / "tests"], root, bits)
+
+
+def test_whatever_changes_is_another_folder(root: Path) -> None:
+    """A content, a name, the bit that makes a program of a file, where a link leads to: each changes the hash; nothing else does."""
+    file, seen = root / "tests/test.sh", [sha256(root)]
+    file.touch()
+    file.chmod(0o664)  # as another umask makes it
+
+    assert seen[0] == sha256(root)
+    file.chmod(0o755)
+    seen.append(sha256(root))
+    file.write_text("false\n")
+    seen.append(sha256(root))
+    file.rename(root / "tests/run.sh")
+    seen.append(sha256(root))
+    (root / "tests/link").unlink()
+    (root / "tests/link").symlink_to("run.sh")
+    seen.append(sha256(root))
+    assert 5 == len({*seen})
+
+
+def test_every_bit(root: Path) -> None:
+    """What a container sees of modes counts where it is asked for."""
+    before = sha256(root, EVERY_BIT)
+    (root / "tests/deep/data").chmod(0o600)
+
+    assert before != sha256(root, EVERY_BIT)
+
+
+def test_what_is_left_out(root: Path) -> None:
+    """Paths that are not there, and names that are skipped, at any depth."""
+    before = sha256(root)
+    (root / "tests/deep/litter").mkdir()
+    (root / "tests/deep/litter/more").write_text("")
+
+    assert before != sha256(root)
+    assert before == folder_sha256([root / "tests", root / "solution"], root, skips=lambda name: name == "litter")
+
+
+def test_a_link_that_leads_out(root: Path) -> None:
+    """It would be another task on another machine."""
+    (root / "tests/passwd").symlink_to("/etc/passwd")
+
+    with pytest.raises(ConfigError, match="tests/passwd: is a link that leads out of "):
+        sha256(root)
+
+
+def test_a_pipe(root: Path) -> None:
+    """It is named, instead of being waited for."""
+    os.mkfifo(root / "tests/pipe")
+
+    with pytest.raises(ConfigError, match="tests/pipe: is neither a file, a folder nor a link; take it out"):
+        sha256(root)

@@ -1,0 +1,88 @@
+"""A family of comparisons: which of them decide, with which intervals."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from statistics import NormalDist
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, MissingScenarios, judge, step_down
+
+NORMAL = NormalDist()
+
+
+def z_test(value: float) -> Callable[[float], Decision]:
+    """Of a normal value with a standard error of 1, against 0."""
+
+    def compare(confidence: float) -> Decision:
+        distance = NORMAL.inv_cdf((1 + confidence) / 2)
+        low, high = value - distance, value + distance
+        return Decision(judge(low, high, 0.0), 0.0, confidence, 9, (9, 9), MissingScenarios(), estimate=value, low=low, high=high)
+
+    return compare
+
+
+def without_data(confidence: float) -> Decision:
+    return Decision(INCONCLUSIVE, 0.0, confidence, 1, (1, 1), MissingScenarios(), reason="too few")
+
+
+def verdicts(*values: float) -> list[str]:
+    return [decision.verdict for decision in step_down([*map(z_test, values)])]
+
+
+def test_one_comparison_is_as_it_is_alone() -> None:
+    """With two arms there is one, and nothing to correct."""
+    assert [z_test(1.97)(0.95)] == step_down([z_test(1.97)])
+    assert [] == step_down([])
+
+
+def test_each_that_decides_makes_it_easier_for_the_others() -> None:
+    """Of three the first takes z = 2.394 (a risk of 0.05 / 3), the second 2.241 and the third 1.960: what is not decided stops it."""
+    assert [PASS, PASS, FAIL] == verdicts(2.40, 2.25, -1.97)
+    assert [PASS, INCONCLUSIVE, INCONCLUSIVE] == verdicts(2.40, 2.23, -1.97)
+    assert [INCONCLUSIVE] * 3 == verdicts(2.39, 2.25, -1.97)
+    assert [1 - 0.05 / 3, 1 - 0.05 / 2, 0.95] == [each.confidence for each in step_down([*map(z_test, (2.40, 2.25, -1.97))])]
+
+
+def test_what_cannot_be_compared_costs_the_others_nothing() -> None:
+    """A comparison without an interval tests nothing: the other one decides as if it were alone."""
+    first, second = step_down([without_data, z_test(1.97)])
+
+    assert ("too few", INCONCLUSIVE) == (first.reason, first.verdict)
+    assert (PASS, 0.95) == (second.verdict, second.confidence)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=12))
+def test_it_is_what_holm_says(values: list[float]) -> None:
+    """By p-values in their order, each against the risk over those that are left; and each interval agrees with its decision."""
+    decisions = step_down([*map(z_test, values)])
+    p_values = sorted((2 * NORMAL.cdf(-abs(value)), place) for place, value in enumerate(values))
+    claimed = set()
+    for rank, (p, place) in enumerate(p_values):
+        if p >= 0.05 / (len(values) - rank):
+            break
+        claimed.add(place)
+
+    assert claimed == {place for place, decision in enumerate(decisions) if decision.verdict != INCONCLUSIVE}
+    for decision, value in zip(decisions, values, strict=True):
+        assert decision.low is not None and decision.high is not None
+        assert (decision.low <= 0 <= decision.high) is (decision.verdict == INCONCLUSIVE)
+        assert decision.confidence >= 0.95
+        assert decision.low < value < decision.high
+
+
+def test_families_of_equal_arms_claim_as_seldom_as_one_comparison() -> None:
+    """Of three arms that are equal to a fourth, and share its noise, one is said to differ in 5 % of families at most; alone in 11 %."""
+    draw = random.Random(1)
+    wrong = alone = 0
+    for _ in range(4000):
+        base = draw.gauss(0, 1)
+        family = [z_test((draw.gauss(0, 1) - base) / 2**0.5) for _ in range(3)]
+        wrong += any(each.verdict != INCONCLUSIVE for each in step_down(family))
+        alone += any(each(0.95).verdict != INCONCLUSIVE for each in family)
+
+    assert wrong / 4000 < 0.05 + 3 * (0.05 * 0.95 / 4000) ** 0.5
+    assert alone / 4000 > 0.1

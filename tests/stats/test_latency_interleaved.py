@@ -1,0 +1,62 @@
+"""Two arms that take turns: which rollouts are a pair of blocks, and what is said of their ratios."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pytest_agentbench.rollouts.pool.turn_order import order
+from pytest_agentbench.stats.latency import RolloutLatencies, block_pairs, compare_interleaved
+
+
+def arms(
+    pairs: int, size: int = 10, slower: float = 1.0, load: float = 0.0, seed: int = 1
+) -> tuple[list[RolloutLatencies], list[RolloutLatencies]]:
+    """(new, base) as `rollouts/pool/blocks` runs them; load makes each pair of blocks slower than the one before."""
+    generator = random.Random(seed)
+    sides: tuple[list[RolloutLatencies], list[RolloutLatencies]] = ([], [])
+    for pair in range(pairs):
+        for side in (1 - arm for arm in order(2, pair)):
+            for scenario in range(pair * size, (pair + 1) * size):
+                value = 100 * (slower if side == 0 else 1.0) * (1 + load) ** pair * generator.lognormvariate(0, 0.1)
+                sides[side].append(RolloutLatencies(str(scenario), 1, len(sides[0]) + len(sides[1]), (value,)))
+    return sides
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 9])
+def test_pairs_of_blocks_are_found_in_the_order_of_time(pairs: int) -> None:
+    """Though two blocks of one arm follow each other half of the time, each pair has its own rollouts, of both arms the same."""
+    found = block_pairs(*arms(pairs))
+
+    assert pairs == len(found)
+    assert all([each.scenario for each in new] == [each.scenario for each in base] and len(new) == 10 for new, base in found)
+
+
+def test_what_ran_apart_is_no_pair() -> None:
+    """A rollout that was run again when the other arm's partner was long over is left out, as is one whose partner never ran."""
+    new, base = arms(6)
+    late = [new[0]._replace(began=1e6), *new[1:-1]]
+
+    assert [9, 10, 10, 10, 10, 9] == [len(side) for side, _ in block_pairs(late, base)]
+
+
+def test_load_that_grows_is_in_no_ratio() -> None:
+    """Each pair of blocks is half as slow again as the one before: a tenth is found in spite of it, and none where there is none."""
+    slower = compare_interleaved(*arms(10, slower=1.1, load=0.5), 50)
+    same = compare_interleaved(*arms(10, load=0.5), 50)
+
+    assert ("FAIL", "INCONCLUSIVE", "t of 10 interleaved pairs") == (slower.verdict, same.verdict, slower.method)
+    assert slower.low is not None and slower.high is not None and slower.low < 1.1 < slower.high
+    assert "" == same.reason and (100, (100, 100)) == (same.n, same.trials)
+
+
+def test_too_few_pairs_decide_nothing() -> None:
+    """Arms that ran one after the other took no turns; four pairs are enough, and a tail needs rollouts as it does elsewhere."""
+    one, three, four = (compare_interleaved(*arms(pairs, 40), 50) for pairs in (1, 3, 4))
+
+    assert one.reason == ("the arms took turns in 1 pair of blocks, and it takes 4: more trials, or a smaller --agentbench-concurrency")
+    assert "the arms took turns in 3 pairs of blocks" in three.reason
+    assert "" == four.reason
+    assert "p99 needs 1000 rollouts of each arm, and there are 160" == compare_interleaved(*arms(4, 40), 99).reason
+    assert "p50 needs 20 rollouts of each arm, and there are 0" == compare_interleaved([], [], 50).reason

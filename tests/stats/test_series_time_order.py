@@ -1,0 +1,57 @@
+"""The order of time: how alike neighbours are, how long blocks are, and how much a sum varies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.verdicts.latency import ar1
+from pytest_agentbench.stats.series import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, worth
+
+
+def test_blocks_grow_with_the_likeness_of_neighbours() -> None:
+    """As long as there are values for where neighbours tell nothing of each other, longer the more they do."""
+    lengths = [block_length(ar1(1500, likeness, np.random.default_rng(1))) for likeness in (0.0, 0.5, 0.8, 0.95)]
+
+    assert sorted(lengths) == lengths
+    assert 23 == lengths[0], "two cube roots of 1500"
+    assert lengths[3] > 1500 / FEWEST_BLOCKS
+
+
+def test_load_below_other_noise_is_seen() -> None:
+    """Half of what varies is load that changes slowly: neighbours alone would call for shorter blocks than its correlogram does."""
+    random = np.random.default_rng(2)
+    mixed = ar1(1500, 0.95, random) + random.normal(0, 1, 1500)
+
+    assert block_length(mixed) > 2 * block_length(ar1(1500, autocorrelation(mixed), random))
+
+
+@pytest.mark.parametrize("values", [[3.0] * 40, [], [1.0], [1.0, 2.0], [1.0, 2.0, 3.0]])
+def test_too_little_to_correlate(values: list[float]) -> None:
+    """Values that do not vary are not alike, and few of them are no mistake."""
+    assert block_length(np.array([1.0, *values])) >= 1
+
+
+def test_worth() -> None:
+    """Neighbours that are clearly alike tell less than independent ones; what chance does to their correlation takes nothing away."""
+    assert (100, 33, 100) == (worth(100, 0.0), worth(100, 0.5), worth(100, 0.15))
+
+
+def test_a_sum_varies_as_with_moving_blocks() -> None:
+    """The variance is that of the sums of all blocks of a circle of values, which is what a bootstrap by moving blocks has."""
+    values = ar1(400, 0.6, np.random.default_rng(4))
+    values -= values.mean()
+    sums = np.convolve(np.concatenate([values, values[:9]]), np.ones(10), "valid")
+    own = CorrelatedPairs.of([np.arange(400)], 10).variance(values)
+
+    assert float((sums**2).mean() * 40) == pytest.approx(own, rel=0.05)
+
+
+def test_a_pair_counts_once_where_it_is_nearest() -> None:
+    """In two orders that are the same as in one; of two different ones each pair has the larger weight; of a group the weight is 1."""
+    parts = np.array([3.0, -1.0, -2.0])
+    ranks = np.arange(3)
+
+    assert CorrelatedPairs.of([ranks], 2).variance(parts) == CorrelatedPairs.of([ranks, ranks], 2).variance(parts) == 14
+    assert 14.0 == CorrelatedPairs.of([ranks], 1).variance(parts)
+    assert 14 + 2 * 2.0 == CorrelatedPairs.of([ranks], 1, [(1, 2)]).variance(parts)

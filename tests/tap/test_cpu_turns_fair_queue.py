@@ -1,0 +1,59 @@
+"""Work that waits for its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import partial
+
+import pytest
+
+from pytest_agentbench.tap.cpu_turns import FairQueue
+
+
+async def test_sockets_are_read_between_two_turns() -> None:
+    """However much work there is, what has come on a socket is read after a turn or two; and the order of the work stays."""
+    turns, done, over = FairQueue(), list[str](), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    near, far = socket.socketpair()
+    with near, far:
+        far.send(b"x")
+        loop.add_reader(near, lambda: done.append(f"read {near.recv(9)!r}"))
+        for number in range(9):
+            turns.take(partial(done.append, str(number)))
+        turns.take(over.set)
+        await over.wait()
+        loop.remove_reader(near)
+
+    assert [str(number) for number in range(9)] == [each for each in done if not each.startswith("read")]
+    assert done.index("read b'x'") <= 2
+
+
+async def test_a_turn_that_need_not_wait() -> None:
+    """The first of a round is done at once, the others are not."""
+    turns, done, over = FairQueue(), list[str](), asyncio.Event()
+
+    turns.take(partial(done.append, "first"))
+    turns.take(partial(done.append, "second"))
+    turns.take(over.set)
+    assert ["first"] == done
+    await over.wait()
+    await asyncio.sleep(0)
+    turns.take(partial(done.append, "third"))
+
+    assert ["first", "second", "third"] == done
+
+
+async def test_a_turn_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported to the loop, and the next one comes all the same."""
+    turns, over, faults = FairQueue(), asyncio.Event(), list[object]()
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_exception_handler", lambda context: faults.append(context["exception"]))
+
+    def fail() -> None:
+        turns.take(over.set)
+        raise ValueError("no")
+
+    turns.take(fail)
+    await over.wait()
+
+    assert ["no"] == [str(fault) for fault in faults]
