@@ -28,7 +28,7 @@ from pathlib import Path
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.runs.journal import Journal
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.resume import take_up
+from pytest_agentbench.runs.sessions import take_up
 
 class Same(ContentHashes):
     def __init__(self) -> None: ...

@@ -16,7 +16,7 @@ import docker
 from benchmarks.measurement import BenchmarkError, BenchmarkSkipped, Figure, Options, Result, seconds
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.factory import open_sandbox
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Task
 from tests.dockerd import NoEngine, any_engine
 from tests.sandbox import image
 

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.measurement import BenchmarkError
-from pytest_agentbench.engine.tokens import tokenise
+from pytest_agentbench.engine.token_blocks import tokenise
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.runs.run_file import Run, read_run
 
 INI = "[pytest]\naddopts = -q --import-mode=importlib -p no:randomly -p no:cacheprovider\nasyncio_default_fixture_loop_scope = function\n"
 BARE = ("-p", "no:agentbench", "bare")  # pytest arguments of the arm without us

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pytest_agentbench.reports.document import Code, Column, Fact, Level, Measure, Note, Section, Table
     from pytest_agentbench.reports.view import RunView
     from pytest_agentbench.rollouts.checks import SuiteDraft
-    from pytest_agentbench.runs.contents import Run
     from pytest_agentbench.runs.journal import read_journal
+    from pytest_agentbench.runs.run_file import Run
     from pytest_agentbench.scorers.declaration import scorer
     from pytest_agentbench.scorers.tsq import tsq
     from pytest_agentbench.suites.datasets.selection import Selection
@@ -97,7 +97,7 @@ _MODULES = {
     "Measure": "reports.document",
     "Note": "reports.document",
     "Rollout": "records",
-    "Run": "runs.contents",
+    "Run": "runs.run_file",
     "RunView": "reports.view",
     "Scenario": "suites.suite",
     "Score": "records",

@@ -24,11 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    from pytest_agentbench.session.asyncio_scope import answer
     from pytest_agentbench.session.refusals import remember_declared
-    from pytest_agentbench.session.settings import bare_resume
+    from pytest_agentbench.session.settings import answer_asyncio_scope, bare_resume
 
-    answer(early_config)
+    answer_asyncio_scope(early_config)
     bare_resume(args)
     remember_declared(early_config)
 
@@ -42,10 +41,10 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(trylast=True)  # the terminal reporter, which progress needs, is there by then
 def pytest_configure(config: pytest.Config) -> None:
     """Chooses the roles of this process, once."""
-    from pytest_agentbench.session.asyncio_scope import take_back
-    from pytest_agentbench.session.short_memory import explained
+    from pytest_agentbench.session.refusals import explained
+    from pytest_agentbench.session.settings import take_back_asyncio_scope
 
-    take_back(config)
+    take_back_asyncio_scope(config)
     with explained():
         if hasattr(config, "workerinput"):
             register_worker(config, worker_input(config.workerinput.get("agentbench")))
@@ -54,9 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def register_controller(config: pytest.Config) -> None:
-    from pytest_agentbench.session.controller import Controller
+    from pytest_agentbench.session.controller import Controller, Mistakes
     from pytest_agentbench.session.interrupts import Interrupts
-    from pytest_agentbench.session.mistakes import Mistakes
     from pytest_agentbench.session.progress import add_progress
     from pytest_agentbench.session.settings import read_settings, refuse_conflicts
     from pytest_agentbench.session.setup import find_suites

@@ -24,9 +24,8 @@ from pytest_agentbench.reports.document import (
 )
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.runs.verdicts import GateResult
+from pytest_agentbench.runs.results import GateResult
+from pytest_agentbench.runs.run_file import Run, read_run
 
 
 def report_of(directory: Path, level: Level | None = None) -> Document:

@@ -10,8 +10,7 @@ from typing import Any
 from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.runs.builder import RunReader, build_run
-from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, Run, SessionFacts
+from pytest_agentbench.runs.builder import RunReader, build_run, plan_suite
 from pytest_agentbench.runs.identity import PARTS
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from pytest_agentbench.runs.options import RunOptions
@@ -25,10 +24,8 @@ from pytest_agentbench.runs.provenance import (
     RunIdentity,
     SuiteOptions,
 )
-from pytest_agentbench.runs.results import Mean
-from pytest_agentbench.runs.run_file import write_run
-from pytest_agentbench.runs.suite_result import plan_suite
-from pytest_agentbench.runs.verdicts import GateResult, RuleResult
+from pytest_agentbench.runs.results import GateResult, Mean, RuleResult
+from pytest_agentbench.runs.run_file import BackendUse, Environment, Plan, Run, SessionFacts, write_run
 from pytest_agentbench.scorers import load_scorer
 from pytest_agentbench.scorers.declaration import scale_of
 from pytest_agentbench.stats.decisions import MissingScenarios

@@ -45,7 +45,7 @@ TABLES = {
 
 #: Modules that search for a pattern which a suite, a backend or a test project brings.
 OF_USERS = frozenset(
-    ["suites.argument_modes", "suites.datasets.hub", "scorers.regex", "scorers.arguments", "backends.stack.spec", "backends.stack.autopsy"]
+    ["suites.folder", "suites.datasets.hub", "scorers.regex", "scorers.arguments", "backends.stack.spec", "backends.stack.autopsy"]
 )
 
 

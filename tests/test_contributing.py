@@ -208,7 +208,7 @@ def fresh(calls):
     "a policy of the built-in engine": Addition(
         "engine/fresh.py",
         """
-from pytest_agentbench.engine.protocol import PolicyReply
+from pytest_agentbench.engine.chat import PolicyReply
 
 class Fresh:
     def reply(self, request):

@@ -68,7 +68,7 @@ from pytest_agentbench.scorers import SCORERS, load_scorer
 from pytest_agentbench.session import hookspecs
 from pytest_agentbench.session.settings import OPTIONS
 from pytest_agentbench.simulation.figures import Figures
-from pytest_agentbench.simulation.settings import Setting
+from pytest_agentbench.simulation.replay import Setting
 from pytest_agentbench.simulation.what_if import SCHEMA, WhatIf
 from pytest_agentbench.suites.agent_config import API_BASE, WITHOUT_USE
 from pytest_agentbench.suites.agent_config import OPTIONS as OPTIONS_OF_CONFIG

@@ -189,7 +189,7 @@ def test_a_session_knows_no_kind_of_backend() -> None:
     kinds = re.compile(r"pytest_agentbench\.backends\.(embedded|url|stack|ab)\b")
     named = {(module, name) for module in FILES if module.startswith("session.") for _, name in imports(module) if kinds.match(name)}
 
-    assert {("session.backend_choice", "pytest_agentbench.backends.ab.Arms")} == named
+    assert {("session.setup", "pytest_agentbench.backends.ab.Arms")} == named
 
 
 #: The words of Harbor, which loads these two by name.

@@ -15,7 +15,7 @@ from pytest_agentbench.rollouts.checks import ENTRY_POINTS as CHECKS
 from tests.project import ALONE
 
 #: What no session may pay for before it needs it: libraries, and the records of a whole run.
-HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio psutil numpy mcp pytest_agentbench.runs.contents"
+HEAVY = "httpx aiohttp pydantic pandas matplotlib docker openai yaml asyncio psutil numpy mcp pytest_agentbench.runs.run_file"
 
 DOCS = [*Path(__file__).parents[1].glob("docs/**/*.md"), Path(__file__).parents[1] / "README.md"]
 

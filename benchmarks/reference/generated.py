@@ -14,11 +14,11 @@ from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
 from pytest_agentbench.metrics.performance import CpuShares
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Chunk, Json, LLMCall, Rollout, Score, ToolCall
-from pytest_agentbench.runs.contents import BackendUse, Environment, Plan, SessionFacts, SessionShare
+from pytest_agentbench.runs.builder import plan_suite
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import record_line, sealed
 from pytest_agentbench.runs.options import RunOptions
-from pytest_agentbench.runs.suite_result import plan_suite
+from pytest_agentbench.runs.run_file import BackendUse, Environment, Plan, SessionFacts, SessionShare
 from pytest_agentbench.scorers import load_scorer
 from pytest_agentbench.scorers.declaration import scale_of
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite

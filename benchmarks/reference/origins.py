@@ -12,8 +12,8 @@ from benchmarks.reference.rebuild import rebuild
 from benchmarks.reference.store import Files
 from pytest_agentbench.cli.imported import write
 from pytest_agentbench.exports import load_reader
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE as JOURNAL
+from pytest_agentbench.runs.run_file import Run
 
 SOURCE, TOOL = "source", "tool.json"  # results of another tool, and which
 SEED = "seed.json"

@@ -15,13 +15,12 @@ from pytest_agentbench.metrics.performance import CpuShares, objectives_of, stop
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import arm_of, suite_of
-from pytest_agentbench.runs.arm_results import ArmFacts
-from pytest_agentbench.runs.contents import SCHEMA, Run, SessionFacts
 from pytest_agentbench.runs.identity import hashed
-from pytest_agentbench.runs.results import PlannedSuite, SuiteFacts
+from pytest_agentbench.runs.results import ArmFacts, PlannedSuite, SuiteFacts
+from pytest_agentbench.runs.run_file import SCHEMA, Run, SessionFacts
 from pytest_agentbench.runs.sessions import folder_of
-from pytest_agentbench.session.computation import MainScore, compare_arms, compute, read_rollouts, serving
 from pytest_agentbench.session.gate import make_gate
+from pytest_agentbench.session.summary import MainScore, compare_arms, compute, read_rollouts, serving
 from pytest_agentbench.suites.arms import DEFAULT, VariantOrigin
 
 FILE = "facts.json"  # beside the journal: a RunInputs

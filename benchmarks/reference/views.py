@@ -21,12 +21,11 @@ from pytest_agentbench.reports.sections import document, sweep
 from pytest_agentbench.reports.terminal import TerminalReporter, rollout_lines
 from pytest_agentbench.reports.terminal import write_run as print_run
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
-from pytest_agentbench.runs.run_file import write_run
+from pytest_agentbench.runs.run_file import Run, write_run
+from pytest_agentbench.sweep.capacity import Criteria, judgements
 from pytest_agentbench.sweep.levels import read_sweep
-from pytest_agentbench.sweep.verdict import Criteria, judgements
 
 WIDTHS = (40, 80, 200)  # columns of the terminal
 MANY = 1000  # rollouts, from which on they are not all in the texts

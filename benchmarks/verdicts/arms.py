@@ -13,8 +13,8 @@ from benchmarks.verdicts.latency import CALLS, NOISE, SCENARIO, ar1
 from benchmarks.verdicts.latency import SLOWER as BY
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE, ArmPair, ArmQuestion, answers, compare_scores
 from pytest_agentbench.records import SHARE
-from pytest_agentbench.rollouts.pool.turn_order import order
-from pytest_agentbench.runs.arm_results import ArmFacts
+from pytest_agentbench.rollouts.pool.blocks import order
+from pytest_agentbench.runs.results import ArmFacts
 from pytest_agentbench.stats.latency import RolloutLatencies, compare_interleaved
 from pytest_agentbench.stats.paired import ScenarioSample
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from benchmarks.verdicts.kinds import KINDS, Floats, fade
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
-from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.suite_rule import SuiteRule
+from pytest_agentbench.gate.rules import SuiteRule, parse_rule
 from pytest_agentbench.gate.verdict import judge_rules, session_verdict
 from pytest_agentbench.records import SHARE
 from pytest_agentbench.stats.decisions import FAIL, PASS

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from benchmarks.verdicts.kinds import Floats
-from pytest_agentbench.rollouts.pool.turn_order import order
+from pytest_agentbench.rollouts.pool.blocks import order
 from pytest_agentbench.stats.latency import FEWEST_PAIRS, RolloutLatencies, compare_interleaved, compare_latency
 
 CONFIDENCE = 0.95

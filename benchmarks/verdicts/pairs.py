@@ -12,10 +12,8 @@ import numpy as np
 
 from benchmarks.measurement import BenchmarkError
 from benchmarks.verdicts.population import Interval, pooled_z
-from pytest_agentbench.gate.evidence import Evidence
-from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.suite_rule import SuiteRule
-from pytest_agentbench.gate.values import samples
+from pytest_agentbench.gate.evidence import Evidence, samples
+from pytest_agentbench.gate.rules import SuiteRule, parse_rule
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.stats.decisions import FAIL, PASS
 

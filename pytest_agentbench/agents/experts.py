@@ -12,8 +12,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.model_texts import tagged
-from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.llm.model_facts import estimated_tokens
+from pytest_agentbench.llm.client import LLM, estimated_tokens
 from pytest_agentbench.records import Json
 from pytest_agentbench.sandbox.sandbox import CommandRunner
 

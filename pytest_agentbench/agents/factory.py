@@ -19,8 +19,7 @@ from pytest_agentbench.lib.user_code import check_takes, is_import_path, options
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import SAMPLING, Answer, Json
 from pytest_agentbench.sandbox.sandbox import CodePlace
-from pytest_agentbench.suites.suite import Scenario
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Scenario, Task
 from pytest_agentbench.tools.toolbox import BlockingToolbox, Toolbox
 
 PARAMETERS: Mapping[str, ValueKind] = {

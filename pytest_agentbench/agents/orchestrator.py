@@ -12,8 +12,7 @@ from pytest_agentbench.agents.experts import ANSWER, ANSWER_PROMPT, REASON, SEAR
 from pytest_agentbench.agents.factory import A_PROMPT, too_long
 from pytest_agentbench.errors import ConfigError, InfraError, LimitReached
 from pytest_agentbench.lib.options import check_options, number, one_of, whole
-from pytest_agentbench.llm.client import LLM, Reply, RequestedCall
-from pytest_agentbench.llm.model_facts import estimated_tokens
+from pytest_agentbench.llm.client import LLM, Reply, RequestedCall, estimated_tokens
 from pytest_agentbench.records import Answer, Json, ToolCall
 from pytest_agentbench.sandbox.sandbox import DOCKER, KINDS, CodePlace
 from pytest_agentbench.suites.suite import Scenario, Tool, content_text

@@ -18,8 +18,7 @@ from pytest_agentbench.lib.options import check_options, number, one_of, whole
 from pytest_agentbench.llm.client import LLM, RequestedCall
 from pytest_agentbench.records import Answer, Json, ToolCall
 from pytest_agentbench.sandbox.sandbox import CommandResult, Sandbox
-from pytest_agentbench.suites.suite import Scenario, Tool
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Scenario, Task, Tool
 from pytest_agentbench.tools.toolbox import Toolbox
 
 BASH = "bash"  # what the calls are called

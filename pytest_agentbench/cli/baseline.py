@@ -24,8 +24,7 @@ def run_promote(options: argparse.Namespace) -> None:
     """One line for each score, was and is, then the files. Nothing is written unless everything can be."""
     from pytest_agentbench.cli.output import mean_text
     from pytest_agentbench.errors import ConfigError, unknown_name
-    from pytest_agentbench.gate.baselines import default_baseline, read_evidence
-    from pytest_agentbench.gate.promotion import check_reason, doubts, luck, plan_promotion
+    from pytest_agentbench.gate.baselines import check_reason, default_baseline, doubts, luck, plan_promotion, read_evidence
     from pytest_agentbench.gate.repeats import beside
     from pytest_agentbench.runs.run_file import find_run, read_run
 

@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
 def run_calibrate(options: argparse.Namespace) -> None:
     """YAML for suite.yaml; what speaks for it stands above, as comments."""
     from pytest_agentbench.errors import ConfigError
-    from pytest_agentbench.gate.calibration import calibrate
+    from pytest_agentbench.gate.repeats import calibrate
     from pytest_agentbench.reports import comparison_phrases
 
     group, runs = options.suite, [*_runs(options)]
@@ -61,8 +61,7 @@ def run_calibrate(options: argparse.Namespace) -> None:
 def _runs(options: argparse.Namespace) -> Iterator[Evidence]:
     """The evidence of each run; raises ConfigError for those that do not serve."""
     from pytest_agentbench.errors import ConfigError, unknown_name
-    from pytest_agentbench.gate.baselines import read_evidence
-    from pytest_agentbench.gate.promotion import faults
+    from pytest_agentbench.gate.baselines import faults, read_evidence
     from pytest_agentbench.runs.run_file import find_run, read_run
 
     directories = [find_run(name, options.reports).resolve() for name in options.names]

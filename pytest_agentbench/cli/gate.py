@@ -13,7 +13,7 @@ from pytest_agentbench.records import suite_of
 if TYPE_CHECKING:
     from pytest_agentbench.gate.evidence import Evidence
     from pytest_agentbench.rollouts.compile import CompiledSuite
-    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.run_file import Run
     from pytest_agentbench.suites.arms import Arm
 
 
@@ -87,7 +87,7 @@ def suites_of(run: Run) -> Iterator[CompiledSuite]:
     """The suites of a run under the variants that ran, as far as run.json knows them: rules and scores, no scenarios."""
     from pytest_agentbench.gate.rules import parse_rule
     from pytest_agentbench.rollouts.compile import CompiledSuite
-    from pytest_agentbench.runs.suite_result import bar_of
+    from pytest_agentbench.runs.builder import bar_of
     from pytest_agentbench.suites.suite import Suite
 
     for group, part in run.suites.items():

@@ -20,16 +20,14 @@ from pytest_agentbench.metrics.performance import CpuShares, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import WARN, Stopwatch
 from pytest_agentbench.records import Json, Rollout, RolloutKey, scale_in
 from pytest_agentbench.reports import write_reports
-from pytest_agentbench.runs.builder import RunReader, build_run
-from pytest_agentbench.runs.contents import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts
+from pytest_agentbench.runs.builder import RunReader, build_run, plan_suite
 from pytest_agentbench.runs.directory import discard, named_directory
-from pytest_agentbench.runs.environment import unknown_environment
+from pytest_agentbench.runs.identity import unknown_environment
 from pytest_agentbench.runs.journal import FILE, record_line, sealed
 from pytest_agentbench.runs.options import RunOptions
-from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.results import PlannedSuite
-from pytest_agentbench.runs.run_file import redacted, write_run
-from pytest_agentbench.runs.suite_result import plan_suite
+from pytest_agentbench.runs.run_file import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts, redacted, write_run
+from pytest_agentbench.runs.sessions import prompt_hashes
 from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.suites.suite import DatasetInfo, Suite

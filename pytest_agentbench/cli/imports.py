@@ -10,7 +10,7 @@ from pytest_agentbench.exports import TOOLS
 from pytest_agentbench.reports import phrases, suite_phrases
 
 if TYPE_CHECKING:
-    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.run_file import Run
 
 
 def add(commands: Any) -> None:

@@ -127,7 +127,7 @@ def _noise(options: argparse.Namespace, suite: Suite, score: str, scale: Scale) 
     """(variance of a trial around its scenario's mean, where scores lie, where that is from), with 0 the worst score and 1 the best."""
     from pytest_agentbench.errors import ConfigError
     from pytest_agentbench.gate.baselines import find_baseline, read_evidence
-    from pytest_agentbench.gate.values import samples
+    from pytest_agentbench.gate.evidence import samples
     from pytest_agentbench.stats.power import ASSUMED, ASSUMED_MEAN, ScoreLevel, spread
 
     if options.name is None:

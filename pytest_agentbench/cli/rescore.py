@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_agentbench.rollouts.rescore import RescoredSuite
-    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.run_file import Run
 
 
 def add(commands: Any) -> None:

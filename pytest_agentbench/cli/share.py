@@ -15,7 +15,7 @@ from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from pytest_agentbench.lib.redact import Redactor
-    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.run_file import Run
     from pytest_agentbench.suites.suite import Suite
 
 SUMS = "SHA256SUMS"
@@ -87,7 +87,7 @@ def copy_record(run: Run, source: Path, folder: Path, redactor: Redactor) -> Non
     with (folder / journal.FILE).open("xb") as lines:
         for rollout in journal.read_journal(source):
             lines.write(journal.sealed(redactor(journal.record_line(rollout).decode()).encode()) + b"\n")
-    for file in sorted([*source.rglob(samples.FILE), *source.rglob(sessions.FILE), *source.rglob("*.log")]):
+    for file in sorted([*source.rglob(samples.FILE), *source.rglob(sessions.SESSIONS_FILE), *source.rglob("*.log")]):
         copy = folder / file.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if file.suffix == ".log":

@@ -15,7 +15,7 @@ from pytest_agentbench.metrics.other_tools import PEERS
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.timeline import Calendar
     from pytest_agentbench.records import LLMCall
-    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.run_file import Run
 
 
 def add(commands: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_agentbench.cli.output import print_document, print_markdown
 from pytest_agentbench.cli.parser import option
 from pytest_agentbench.cli.sessions import tidy_termination
-from pytest_agentbench.runs.option_values import names, number, objective, some_time
+from pytest_agentbench.runs.option import names, number, objective, some_time
 from pytest_agentbench.simulation.question import MEASURED, MOCKER, ROUTERS, Question
 
 FORMATS = ("text", "markdown", "json")

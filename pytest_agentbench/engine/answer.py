@@ -1,9 +1,11 @@
-"""A reply as the protocol's bytes: the same tokens make the streamed and the whole answer."""
+"""A reply as the protocol's bytes, streamed or whole from the same tokens, on the wire with the faults that a script asks for."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
@@ -11,11 +13,11 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import orjson
+from aiohttp import web
 
-from pytest_agentbench.engine.chat import forced_tool, stop_texts, token_limit
+from pytest_agentbench.engine.chat import ApiError, Delivery, PolicyReply, ReplyCall, forced_tool, stop_texts, token_limit
 from pytest_agentbench.engine.pace import TimedBytes
-from pytest_agentbench.engine.protocol import PolicyReply, ReplyCall
-from pytest_agentbench.engine.tokens import tokenise
+from pytest_agentbench.engine.token_blocks import tokenise
 from pytest_agentbench.records import Json
 
 DONE = b"data: [DONE]\n\n"
@@ -163,3 +165,105 @@ def _chunk_event(envelope: Json, delta: Json, due: float, tokens: int = 0, finis
 
 def _sse(data: Json) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(data)
+
+
+BROKEN_EVENT = b'data: {"id": "chatcmpl-broken", "choices": [{"delta": {"content": "\n\n'
+ERROR = orjson.dumps(
+    {"error": {"message": "the script ends this answer with an error", "type": "server_error", "param": None, "code": None}}
+)
+
+
+def spoil_stream(events: Sequence[TimedBytes], delivery: Delivery) -> list[TimedBytes]:
+    """The events of a streamed answer, with the faults of `delivery`; `cut_after` leaves only what is sent before the cut."""
+    spoilt = list(events)
+    if delivery.malformed_json_after is not None:
+        place = _place(spoilt, delivery.malformed_json_after)
+        spoilt.insert(place, TimedBytes(BROKEN_EVENT, spoilt[place - 1].due))
+    if delivery.error_event_after is not None:
+        place = _place(spoilt, delivery.error_event_after)
+        due = spoilt[place - 1].due
+        spoilt[place:] = [TimedBytes(b"data: %b\n\n" % ERROR, due), TimedBytes(DONE, due)]
+    if delivery.cut_after is not None:
+        del spoilt[_place(spoilt, delivery.cut_after) :]
+    return [] if delivery.empty else spoilt
+
+
+def spoil_body(body: bytes, delivery: Delivery) -> bytes:
+    """A whole answer's body, with the faults of `delivery`: there is only one place for each of them."""
+    if delivery.empty:
+        return b""
+    if delivery.error_event_after is not None:
+        return ERROR
+    return body if delivery.malformed_json_after is None else body[: len(body) // 2]
+
+
+def split_characters(data: bytes) -> list[bytes]:
+    """`data` in parts that end behind the first byte of each multi-byte character; one part when there is none."""
+    cuts = [index + 1 for index, byte in enumerate(data) if byte >= 0xC0]  # the first byte of a character of several
+    return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+def _place(events: Sequence[TimedBytes], tokens: int) -> int:
+    """Index behind the event with token number `tokens`, or behind the last token of a shorter answer; 0 is behind the role."""
+    sent, place = 0, 1
+    for index, event in enumerate(events[1:], start=1):
+        if sent >= tokens:
+            break
+        if event.tokens:
+            sent, place = sent + event.tokens, index + 1
+    return place
+
+
+SPLIT_GAP = 0.002  # seconds between the parts of a character, so that they arrive apart
+STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[bytes]) -> web.StreamResponse:
+    """Sends what `due` yields as soon as it yields it."""
+    response = web.StreamResponse(headers=STREAM_HEADERS)
+    await response.prepare(http)
+    async for data in due:
+        if delivery.split_utf8:
+            await _write_split(response, data)
+        else:
+            await response.write(data)
+    if delivery.cut_after is not None:
+        _cut(http)
+    return response
+
+
+async def send_whole(http: web.Request, delivery: Delivery, body: bytes, due: AsyncIterator[bytes]) -> web.StreamResponse:
+    """Sends `body` when the last token of the streamed answer is due."""
+    async for _ in due:
+        pass
+    spoilt = spoil_body(body, delivery)
+    if delivery.cut_after is None and not delivery.split_utf8:
+        return json_response(spoilt)
+    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(spoilt))})
+    await response.prepare(http)
+    await _write_split(response, spoilt if delivery.cut_after is None else spoilt[: len(spoilt) // 2])
+    if delivery.cut_after is not None:
+        _cut(http)
+    return response
+
+
+def json_response(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def error_response(delivery: Delivery, status: int) -> web.Response:
+    response = json_response(ApiError(delivery.message, status=status).body(), status)
+    if delivery.retry_after is not None:
+        response.headers["Retry-After"] = str(math.ceil(delivery.retry_after))
+    return response
+
+
+async def _write_split(response: web.StreamResponse, data: bytes) -> None:
+    for part in split_characters(data):
+        await response.write(part)
+        await asyncio.sleep(SPLIT_GAP)
+
+
+def _cut(http: web.Request) -> None:
+    if http.transport is not None:
+        http.transport.abort()

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
+from pytest_agentbench.engine.chat import PolicyReply, ReplyCall
 from pytest_agentbench.engine.lexical.policy import Lexical
-from pytest_agentbench.engine.protocol import PolicyReply, ReplyCall
 
 
 class Careless:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
-from pytest_agentbench.engine.protocol import Delivery
+from pytest_agentbench.engine.chat import Delivery
 
 
 class TimedBytes(NamedTuple):

@@ -45,8 +45,7 @@ from typing import Any
 import orjson
 from pydantic import Field, field_validator, model_validator
 
-from pytest_agentbench.engine.chat import last_user_text
-from pytest_agentbench.engine.protocol import Delivery, PolicyReply, ReplyCall
+from pytest_agentbench.engine.chat import Delivery, PolicyReply, ReplyCall, last_user_text
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import Spec, parse_yaml, validate
 from pytest_agentbench.lib.json_file import read_text

@@ -14,7 +14,7 @@ from pytest_agentbench.exports.exported_runs import ChosenRuns
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.tables import Tables
 
 VERSION = "5.1.0"  # of pytest-benchmark, whose form it is

@@ -13,8 +13,7 @@ from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.metrics.frame import Slice
 from pytest_agentbench.metrics.timeline import TurnCalendar
 from pytest_agentbench.records import arm_of
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.runs.run_file import Run, read_run
 from pytest_agentbench.tables import Tables, origins, read_frame, read_tables
 
 

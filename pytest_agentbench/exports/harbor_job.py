@@ -13,7 +13,7 @@ from pytest_agentbench.exports.exported_runs import ChosenRuns, FileNames
 from pytest_agentbench.exports.harbor import CONFIG, PHASES, RESULT
 from pytest_agentbench.metrics.columns import RolloutPlace
 from pytest_agentbench.records import Json, Rollout
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.tables import places
 
 #: Status -> what Harbor calls such an end, and the last phase that began.

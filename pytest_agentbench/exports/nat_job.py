@@ -30,7 +30,7 @@ from pytest_agentbench.exports.nat_profiler import (
 from pytest_agentbench.metrics.columns import Origin, RolloutPlace
 from pytest_agentbench.metrics.other_tools.nat import Throughput
 from pytest_agentbench.records import Json, Rollout, RolloutKey
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.scorers.nat_compat import nat_calls, nat_score
 from pytest_agentbench.suites.arms import OF_AGENT
 from pytest_agentbench.tables import places

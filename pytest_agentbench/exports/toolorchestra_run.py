@@ -19,7 +19,7 @@ from pytest_agentbench.metrics.columns import Origin, RolloutPlace
 from pytest_agentbench.metrics.performance import Offsets
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import Json, arm_of
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.tables import places
 from pytest_agentbench.tables.run_tables import SampleRow, rows_of_samples
 

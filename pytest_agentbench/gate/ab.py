@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.backends.cache_state import CacheBlock, together
 from pytest_agentbench.gate.comparability import uncounted
-from pytest_agentbench.gate.evidence import Trial
-from pytest_agentbench.gate.values import latencies, samples, score_limits
+from pytest_agentbench.gate.evidence import Trial, latencies, samples, score_limits
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import goodput
 from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
 from pytest_agentbench.records import STATUSES, RolloutKey, Scale
-from pytest_agentbench.runs.arm_results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
+from pytest_agentbench.runs.results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, step_down
 from pytest_agentbench.stats.latency import RolloutLatencies, compare_interleaved
 from pytest_agentbench.stats.paired import ScenarioSample, compare

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_agentbench.gate.evidence import Evidence, Trial
-from pytest_agentbench.gate.rules import Rule
-from pytest_agentbench.gate.suite_rule import SuiteRule
+from pytest_agentbench.gate.rules import Rule, SuiteRule
 from pytest_agentbench.metrics.registry import single
 from pytest_agentbench.metrics.stopwatch import SATURATED, title
 from pytest_agentbench.records import Scale

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, overall
 
 if TYPE_CHECKING:  # a session without suites, which has an exit status too, does without the records of runs
-    from pytest_agentbench.runs.contents import Run
-    from pytest_agentbench.runs.verdicts import GateResult
+    from pytest_agentbench.runs.results import GateResult
+    from pytest_agentbench.runs.run_file import Run
 
 SKIPPED = "SKIPPED"  # status 0, for this machine lacks what the backend needs
 IMPORTED = "IMPORTED"  # no session of ours, and so no status

@@ -1,17 +1,105 @@
-"""Runs of one setup beside each other in a folder of reports: how often it was run until it passed, and which of them was the luckiest."""
+"""Runs of one setup beside each other: what they say about the limits that will hold, how often it was run until it passed, and which of
+them was the luckiest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator
+import math
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import permutations
 from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.gate.evidence import Evidence, samples
 from pytest_agentbench.gate.exit_status import EXITS, FAILED
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.run_file import FILE, read_run
-from pytest_agentbench.runs.verdicts import EarlierRuns
-from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS
+from pytest_agentbench.gate.rules import SuiteRule, parse_rule
+from pytest_agentbench.gate.verdict import judge_rules
+from pytest_agentbench.records import Scale
+from pytest_agentbench.runs.results import EarlierRuns
+from pytest_agentbench.runs.run_file import FILE, Run, read_run
+from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS, judge
+
+MARGINS = (0.01, 0.03, 0.05, 0.1)  # that are tried beside the one suggested
+STEP = 100  # suggestions are hundredths
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A scenario whose score was not always the same."""
+
+    scenario: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ScoreNoise:
+    """What runs of one setup say about one score."""
+
+    means: tuple[float, ...]  # of each run
+    scenarios: int
+    flaky: tuple[Flaky, ...]  # the widest first, equal ones by id
+    pairs: int  # run and baseline, in either order
+    margin: float | None  # the least, in hundredths, with which every pair passes; None where one cannot be compared
+    verdicts: dict[float, Counter[str]]  # margin -> verdict -> pairs
+    limit: float | None  # of the mean: the strictest, in hundredths, that every run passes
+    floor: float  # the worst score of any rollout
+    fewest: int  # trials of any scenario in any run
+
+
+def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
+    """Raises ValueError for fewer than two runs, and for a run without a score."""
+    scale = runs[0].scale(group, score)
+    measured = [{name: each for name, each in samples(run.groups[group], score, scale).items() if each.scores} for run in runs]
+    if len(runs) < 2 or not all(measured):
+        raise ValueError(f"{len(runs)} runs, {sum(map(bool, measured))} with {score}: nothing to compare")
+    lows, highs = [], []
+    for new, base in permutations(runs, 2):
+        decision = judge_rules([_asked(group, f"{score}.mean {scale.sign} 0 vs baseline", score, scale)], new, {group: base})[0].decision
+        lows.append(decision.low)
+        highs.append(decision.high)
+    margin = _above(highs if scale.falling else [None if low is None else -low for low in lows])
+    alone = [judge_rules([_asked(group, f"{score}.mean {scale.sign} 0", score, scale)], run, {})[0].decision for run in runs]
+    limits = _above([each.high if scale.falling else None if each.low is None else -each.low for each in alone])
+    every: dict[str, list[float]] = {}
+    for scenarios in measured:
+        for scenario, each in scenarios.items():
+            every.setdefault(scenario, []).extend(each.scores)
+    flaky = [Flaky(scenario, min(scores), max(scores)) for scenario, scores in every.items() if min(scores) < max(scores)]
+    return ScoreNoise(
+        means=tuple(math.fsum(each.mean for each in scenarios.values()) / len(scenarios) for scenarios in measured),
+        scenarios=len(every),
+        flaky=tuple(sorted(flaky, key=lambda each: (each.low - each.high, each.scenario))),
+        pairs=len(lows),
+        margin=margin,
+        verdicts={
+            tried: Counter(
+                judge(low, high, tried if scale.falling else -tried, higher_is_better=not scale.falling)
+                for low, high in zip(lows, highs, strict=True)
+            )
+            for tried in sorted({*MARGINS, *([] if margin is None else [margin])})
+        },
+        limit=None if limits is None else limits if scale.falling else -limits,
+        floor=max((score for scores in every.values() for score in scores), key=scale.loss),
+        fewest=min(len(each.scores) for scenarios in measured for each in scenarios.values()),
+    )
+
+
+def _asked(group: str, text: str, score: str, scale: Scale) -> SuiteRule:
+    return SuiteRule(group, parse_rule(text, [score], {score: scale}), scale, any_part=True)
+
+
+def _above(values: Sequence[float | None]) -> float | None:
+    """The least hundredth above all values; None where one is not known."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    first = math.floor(max(known) * STEP)
+    return next(number / STEP for number in range(first, first + 3) if number / STEP > max(known))
+
 
 #: Parts of an identity that make two runs two tries of one thing; hosts, concurrency and budgets do not.
 PARTS = ("code", "packages", "backend", "model", "data", "prompts", "tools", "agent", "scoring")

@@ -1,4 +1,6 @@
-"""What a gate is asked: `tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8 of run`, `pass^3 >= 0.7`, `infra_error.rate <= 2%`."""
+"""What a gate is asked: `tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8 of run`, `pass^3 >= 0.7`, `infra_error.rate <= 2%`; and such a
+rule for one suite.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from types import MappingProxyType
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.metrics.registry import gated, single
-from pytest_agentbench.records import STATUSES, Scale, scale_in
+from pytest_agentbench.records import STATUSES, UNDECLARED, Scale, scale_in
 from pytest_agentbench.stats.decisions import QUESTIONS, RUN, SUITE
-from pytest_agentbench.stats.pass_rates import PassRate
+from pytest_agentbench.stats.pass_rates import Bar, PassRate
 
 LATENCY_STATISTICS = ("p50", "p90", "p95", "p99")  # no mean: a few stalls rule it
 
@@ -176,3 +178,42 @@ def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) ->
     if (kind != "score" and limit < 0) or (kind in PORTIONS and limit > 1):
         raise ConfigError(f"gate rule {text!r}: no {kind} can be {value:g}{unit}")
     return limit, False
+
+
+#: Kinds that are about scenarios, those in quarantine left out; the others are about a run.
+OF_SCENARIOS = ("score", "passes", "latency", "goodput")
+
+
+@dataclass(frozen=True)
+class SuiteRule:
+    """A rule for one suite under one variant."""
+
+    group: str
+    rule: Rule
+    scale: Scale = UNDECLARED  # of the score that the rule is about
+    any_part: bool = False  # judged even when only a part of the suite ran: it is from the command line
+    deterministic: bool = False  # the suite says that its trials never differ
+    bar: Bar | None = None  # what a rollout has to reach to pass; None where the suite does not say
+
+    @property
+    def score(self) -> str:
+        """The score that the rule looks at; empty where it looks at none."""
+        if self.rule.kind == "passes":
+            return self.bar.score if self.bar else ""
+        return self.rule.metric if self.rule.kind == "score" else ""
+
+    @property
+    def floor(self) -> Bar:
+        """What a rollout has to reach to pass, for a rule that asks it: `parse_rule` has seen to it."""
+        assert self.bar is not None
+        return self.bar
+
+    @property
+    def is_about_scenarios(self) -> bool:
+        """Whether it infers something about scenarios, so that those in quarantine are left out; others are about a run as it is."""
+        return self.rule.kind in OF_SCENARIOS and self.rule.of != RUN
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether it may decide before the last round of trials, as those of values with limits; others are judged once, in the end."""
+        return self.rule.of != RUN and (self.rule.kind == "passes" or (self.rule.kind == "score" and self.scale.limits is not None))

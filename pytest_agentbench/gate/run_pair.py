@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.gate.baselines import read_evidence
-from pytest_agentbench.gate.evidence import Evidence, Trial
-from pytest_agentbench.gate.values import latencies
+from pytest_agentbench.gate.evidence import Evidence, Trial, latencies
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.stopwatch import doubt
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.provenance import MeasuringOptions, RunIdentity
-from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.runs.run_file import Run, read_run
 from pytest_agentbench.stats.latency import RolloutLatencies
 from pytest_agentbench.suites.hashes import changes
 

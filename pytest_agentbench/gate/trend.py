@@ -10,10 +10,8 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import FOLDER, read_evidence
-from pytest_agentbench.gate.evidence import Evidence
-from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.suite_rule import SuiteRule
-from pytest_agentbench.gate.values import compare_with_limit, latency_percentile, samples, score_limits
+from pytest_agentbench.gate.evidence import Evidence, compare_with_limit, latency_percentile, samples, score_limits
+from pytest_agentbench.gate.rules import SuiteRule, parse_rule
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import UNDECLARED, Scale, scale_in

@@ -11,10 +11,18 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from pytest_agentbench.gate.comparability import incomparable, is_timed, uncounted, unscored
-from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
-from pytest_agentbench.gate.rules import Rule
-from pytest_agentbench.gate.suite_rule import OF_SCENARIOS, SuiteRule
-from pytest_agentbench.gate.values import compare_with_limit, good_shares, latencies, passes, samples, score_limits
+from pytest_agentbench.gate.evidence import (
+    Evidence,
+    RunFacts,
+    Trial,
+    compare_with_limit,
+    good_shares,
+    latencies,
+    passes,
+    samples,
+    score_limits,
+)
+from pytest_agentbench.gate.rules import OF_SCENARIOS, Rule, SuiteRule
 from pytest_agentbench.stats import decisions
 from pytest_agentbench.stats.decisions import (
     FAIL,

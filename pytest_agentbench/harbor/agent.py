@@ -17,8 +17,7 @@ from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json
 from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
 from pytest_agentbench.suites.agent_config import AgentConfig, read_agent_config
-from pytest_agentbench.suites.suite import Scenario
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Scenario, Task
 from pytest_agentbench.tools.toolbox import Toolbox
 
 #: What Harbor itself gives an agent; all else are options of the user's (`--ak name=value`).

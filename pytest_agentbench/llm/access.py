@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.llm.model_facts import ModelFacts
+from pytest_agentbench.llm.client import LLM, ModelFacts
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, RolloutKey
 
 if TYPE_CHECKING:

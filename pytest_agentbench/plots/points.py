@@ -15,7 +15,7 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.exports.csv_files import write_rows
 from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.records import Json, RolloutKey, arm_of
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.suites.arms import CONCURRENCY, OF_AGENT, OF_BACKEND
 from pytest_agentbench.tables import Tables
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from pytest_agentbench.plots.canvas import axes, label, legend, mark
 from pytest_agentbench.records import arm_of
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean
+from pytest_agentbench.runs.run_file import Run
 
 
 class Quality(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.lib.user_code import load_object
 
 if TYPE_CHECKING:
-    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.run_file import Run
 
 PAGE = "html"  # the report that has rollouts as a whole
 

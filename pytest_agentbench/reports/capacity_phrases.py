@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import number, percent
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
+from pytest_agentbench.simulation.figures import change as simulated_change
+from pytest_agentbench.simulation.figures import percentage, spread
 from pytest_agentbench.simulation.question import MOCKER
-from pytest_agentbench.simulation.ranks import change as simulated_change
-from pytest_agentbench.simulation.ranks import percentage, spread
 from pytest_agentbench.simulation.worker_speed import StepLine, WorkerSpeed
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 
 if TYPE_CHECKING:
     from pytest_agentbench.simulation.figures import Figures, SettingMetric
     from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
-    from pytest_agentbench.sweep.verdict import Criteria, SustainedRange
+    from pytest_agentbench.sweep.capacity import Criteria, SustainedRange
 
 ANCHORS = ("ttft_p50_ms", "ttft_p99_ms", "hit_ratio", "duration_s")  # numbers that tell how far a simulation is off
 

@@ -11,8 +11,8 @@ from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.sections.arms import essentials
 from pytest_agentbench.reports.view import failed_tests, score_of, suspects, unmeasured, worst_first
-from pytest_agentbench.runs.arm_results import ArmsCompared
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.results import ArmsCompared
+from pytest_agentbench.runs.run_file import Run
 
 SPARE = 1200  # bytes: more than the sentence, with the titles in it, can have
 TITLES = 5  # of sections that are left out, named in the sentence

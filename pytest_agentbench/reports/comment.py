@@ -12,7 +12,7 @@ from pytest_agentbench.reports.ci import cut, whole_report
 from pytest_agentbench.reports.document import Level
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 
 LIMIT = 65_536  # that GitHub takes, in characters; bytes here, of which there are never fewer
 

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from pytest_agentbench.gate.ab import BETTER, FASTER, SLOWER, WORSE
-from pytest_agentbench.gate.calibration import ScoreNoise
+from pytest_agentbench.gate.repeats import ScoreNoise
 from pytest_agentbench.gate.run_comparison import ScenarioResult
 from pytest_agentbench.gate.run_pair import Changed
 from pytest_agentbench.gate.trend import ExcludedRun, Point, Regression, SetupChange, TrendRun, TrendSeries

@@ -9,9 +9,8 @@ from pytest_agentbench.records import EVALUABLE
 from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import count, number, percent, significant
 from pytest_agentbench.reports.view import score_of, whole
-from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, MetricCompared
-from pytest_agentbench.runs.contents import Failure, Run
-from pytest_agentbench.runs.verdicts import GateResult, InterimLook, RoundsResult, RuleResult
+from pytest_agentbench.runs.results import ArmResult, ArmsCompared, GateResult, InterimLook, MetricCompared, RoundsResult, RuleResult
+from pytest_agentbench.runs.run_file import Failure, Run
 from pytest_agentbench.stats.decisions import FEWEST, RUN, Suspect
 from pytest_agentbench.suites.arms import CARRY, PRIMED
 

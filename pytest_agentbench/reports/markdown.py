@@ -30,7 +30,7 @@ from pytest_agentbench.reports.document import (
 )
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 
 _MARKUP = re.compile(r"[\\`*]|(?<![^\W_])_|_(?![^\W_])|~(?=\S)|(?<=\S)~|\](?=[(\[:])|!(?=\[)")  # a backslash in front takes its meaning
 _TAG, _ENTITY = re.compile(r"<(?=[A-Za-z/!?])"), re.compile(r"&(?=#?\w+;)")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.gate.exit_status import VERDICTS
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

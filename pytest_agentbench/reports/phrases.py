@@ -13,10 +13,9 @@ from pytest_agentbench.gate.rules import floors_of
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports.document import Code, Column, Content, Finding, Measure, TableCell, Text, spans, words_of
 from pytest_agentbench.reports.failure_section import brief
-from pytest_agentbench.runs.contents import BackendUse, Environment, OwnMean, Run
 from pytest_agentbench.runs.provenance import Git
-from pytest_agentbench.runs.results import Mean, SuiteResult
-from pytest_agentbench.runs.verdicts import EarlierRuns
+from pytest_agentbench.runs.results import EarlierRuns, Mean, SuiteResult
+from pytest_agentbench.runs.run_file import BackendUse, Environment, OwnMean, Run
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS
 from pytest_agentbench.stats.quantiles import LatencySpread
 

@@ -10,7 +10,7 @@ from pytest_agentbench.reports.ci import cut, size, whole_report
 from pytest_agentbench.reports.document import Level
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 
 LIMIT = 1 << 20  # bytes, of all that a step writes; GitHub shows nothing of more
 SPARE = 1 << 10  # bytes that are left to whoever writes after us

@@ -13,9 +13,8 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports.document import Level
 from pytest_agentbench.reports.markdown import lines
 from pytest_agentbench.reports.sections.sweep import document
-from pytest_agentbench.sweep.knee import knee
-from pytest_agentbench.sweep.levels import Sweep, SweepLevel
-from pytest_agentbench.sweep.verdict import Criteria, LevelVerdict, greatest, judgements, verdicts
+from pytest_agentbench.sweep.capacity import Criteria, LevelVerdict, greatest, judgements, verdicts
+from pytest_agentbench.sweep.levels import Sweep, SweepLevel, knee
 
 LEVELS, PAGE, PICTURE = "levels.csv", "sweep.md", "sweep.png"
 SCHEMA = "agentbench-sweep/1"

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from pytest_agentbench.gate.exit_status import IMPORTED, NO_GATE
 from pytest_agentbench.reports.document import Tone
-from pytest_agentbench.runs.arm_results import ArmsCompared, MetricCompared
-from pytest_agentbench.runs.contents import Failure, Run
-from pytest_agentbench.runs.verdicts import RuleResult
+from pytest_agentbench.runs.results import ArmsCompared, MetricCompared, RuleResult
+from pytest_agentbench.runs.run_file import Failure, Run
 from pytest_agentbench.stats.decisions import FAIL, PASS, Suspect
 
 if TYPE_CHECKING:

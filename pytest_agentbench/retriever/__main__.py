@@ -8,9 +8,7 @@ from typing import Any
 
 from pytest_agentbench.lib.web_process import run_service, serve
 from pytest_agentbench.retriever.config import WHERE, filled_in, parse_config
-from pytest_agentbench.retriever.corpus import read_allowed
-from pytest_agentbench.retriever.embeddings import embedder
-from pytest_agentbench.retriever.index import Index
+from pytest_agentbench.retriever.index import Index, embedder, read_allowed
 from pytest_agentbench.retriever.service import Retriever
 
 HOST = "127.0.0.1"

@@ -11,8 +11,7 @@ from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.config import validate
 from pytest_agentbench.records import Json
 from pytest_agentbench.retriever.config import EmbeddingsSpec
-from pytest_agentbench.retriever.embeddings import embedder
-from pytest_agentbench.retriever.index import DOCUMENTS, INDEX, build, faiss
+from pytest_agentbench.retriever.index import DOCUMENTS, INDEX, build, embedder, faiss
 
 WHERE = "agentbench retriever build"
 

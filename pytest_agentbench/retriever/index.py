@@ -1,23 +1,150 @@
-"""An index of documents by their vectors: eval.index is FAISS's, and line n of eval.jsonl is the document of its vector n."""
+"""An index: documents of a corpus and their vectors. eval.index is FAISS's, and line n of eval.jsonl is the document of its vector n."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.file_system import write_whole
+from pytest_agentbench.lib.json_file import json_in, read_json_file, read_text
 from pytest_agentbench.records import Json
-from pytest_agentbench.retriever.corpus import read_corpus, text_of
+from pytest_agentbench.retriever.config import EmbeddingsSpec, filled_in
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pytest_agentbench.retriever.embeddings import Embedder
+
+TEXTS = ("content", "contents")  # keys, the first of which that is there counts
+
+
+def read_corpus(file: Path) -> list[Json]:
+    """The documents of a file, in its order; raises ConfigError with file and line for what is none, and for an id that is there twice."""
+    documents: list[Json] = []
+    seen: set[str] = set()
+    for number, line in enumerate(read_text(file).split("\n"), 1):
+        if line.strip():
+            document = _document(json_in(file, line, number), f"{file}:{number}")
+            if (id := str(document["id"])) in seen:
+                raise ConfigError(f"{file}:{number}: the id {id!r} is there twice; ids should be unique")
+            seen.add(id)
+            documents.append(document)
+    if not documents:
+        raise ConfigError(f"{file}: no documents in it; it should hold one JSON object per line")
+    return documents
+
+
+def text_of(document: Json) -> str:
+    """What a document says."""
+    return next((str(document[key]) for key in TEXTS if key in document), "")
+
+
+def read_allowed(file: Path) -> dict[str, frozenset[str]]:
+    """Question id -> ids of the documents that it may get; raises ConfigError for what is no such list."""
+    data = read_json_file(file)
+    if not isinstance(data, dict) or not all(isinstance(ids, list) for ids in data.values()):
+        raise ConfigError(f"{file}: should hold an object, question id -> list of document ids")
+    return {question: frozenset(map(str, ids)) for question, ids in data.items()}
+
+
+def _document(document: Any, where: str) -> Json:
+    """Returns the value of a line if it is a document; raises ConfigError."""
+    if not isinstance(document, dict) or not isinstance(document.get("id"), str | int):
+        raise ConfigError(f"{where}: a document should be an object with an `id`")
+    if not any(isinstance(document.get(key), str) for key in TEXTS):
+        raise ConfigError(f"{where}: a document should have its text as {' or '.join(map(repr, TEXTS))}")
+    return document
+
+
+BATCH = 256  # texts in a request
+
+
+class Embedder(Protocol):
+    """Makes vectors."""
+
+    async def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """A row of length 1 for each text; raises BackendError where they cannot be made."""
+
+
+def embedder(spec: EmbeddingsSpec) -> Embedder:
+    """The one that the settings describe; raises ConfigError where its key or its package is not there."""
+    return Server(spec) if spec.url else InProcess(filled_in(spec.model, "embeddings.model"))
+
+
+class Server:
+    """An OpenAI-compatible /embeddings."""
+
+    def __init__(self, spec: EmbeddingsSpec) -> None:
+        self._spec, self._url = spec, f"{(spec.url or '').rstrip('/')}/embeddings"
+        self._headers: dict[str, str] = {}
+        if spec.api_key:
+            if not (key := os.environ.get(spec.api_key)):
+                raise ConfigError(f"the retriever's embeddings need a key: set {spec.api_key}")
+            self._headers = {"Authorization": f"Bearer {key}"}
+
+    async def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        import aiohttp
+
+        rows: list[list[float]] = []
+        async with aiohttp.ClientSession(headers=self._headers, timeout=aiohttp.ClientTimeout(total=self._spec.timeout)) as session:
+            for start in range(0, len(texts), BATCH):
+                rows += await self._rows(session, texts[start : start + BATCH])
+        return _unit(rows)
+
+    async def _rows(self, session: Any, texts: Sequence[str]) -> list[list[float]]:
+        import aiohttp
+
+        body = {"model": self._spec.model, "input": [*texts], "encoding_format": "float"}
+        try:
+            async with session.post(self._url, json=body) as response:
+                if response.status != 200:
+                    raise BackendError(f"{self._url}: HTTP {response.status}: {beginning(await response.text(), 300)}")
+                data = (await response.json(content_type=None))["data"]
+                rows = [each["embedding"] for each in sorted(data, key=lambda each: each["index"])]
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise BackendError(f"{self._url}: no embeddings: {error!r}; is the server up?") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise BackendError(f"{self._url}: what it answers holds no embeddings: {error!r}; does the URL end in /v1?") from error
+        if len(rows) != len(texts):
+            raise BackendError(f"{self._url}: {len(rows)} embeddings for {len(texts)} texts; there should be one each")
+        return rows
+
+
+class InProcess:
+    """A model of sentence-transformers."""
+
+    def __init__(self, model: str) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise ConfigError("sentence-transformers is not installed: pip install 'pytest-agentbench[sentence-transformers]'") from error
+        self._model, self._free = SentenceTransformer(model), asyncio.Lock()
+
+    async def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        async with self._free:  # a tokenizer serves one thread at a time
+            return _unit(await asyncio.to_thread(self._model.encode, [*texts]))
+
+
+def _unit(rows: Any) -> NDArray[np.float32]:
+    """The rows at length 1, so that an inner product is a cosine; a row of zeros stays one."""
+    import numpy as np
+
+    try:
+        matrix = np.asarray(rows, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise BackendError(f"embeddings should be lists of numbers of one length: {error}") from error
+    if matrix.ndim != 2 or not np.isfinite(matrix).all():
+        raise BackendError("embeddings should be lists of finite numbers of one length")
+    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return np.ascontiguousarray(matrix / np.where(lengths > 0, lengths, 1), dtype=np.float32)
+
 
 INDEX, DOCUMENTS = "eval.index", "eval.jsonl"
 

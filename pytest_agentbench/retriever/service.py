@@ -1,25 +1,86 @@
-"""The HTTP side of the retriever: GET /health, and POST /retrieve as ToolOrchestra's retriever has it, with several queries at once."""
+"""The HTTP side of the retriever: GET /health, and POST /retrieve as ToolOrchestra's retriever has it, with Tavily's web search and a
+log of the requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Annotated
 
+import aiohttp
 import orjson
 from aiohttp import web
 from pydantic import Field, StringConstraints
 
 from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.lib.child import LOG
 from pytest_agentbench.lib.config import Spec, validate
+from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
-from pytest_agentbench.retriever.config import RetrieverConfig
-from pytest_agentbench.retriever.corpus import text_of
-from pytest_agentbench.retriever.embeddings import Embedder
-from pytest_agentbench.retriever.index import Index
-from pytest_agentbench.retriever.request_log import logged, where_it_is
-from pytest_agentbench.retriever.tavily import Tavily
+from pytest_agentbench.retriever.config import RetrieverConfig, TavilySpec
+from pytest_agentbench.retriever.index import Embedder, Index, text_of
+
+
+def where_it_is() -> Json:
+    """Returns the path of the log as `log`, or an empty dictionary in a process that was started by hand."""
+    path = os.environ.get(LOG)
+    return {"log": path} if path else {}
+
+
+@contextmanager
+def logged() -> Iterator[Json]:
+    """Writes a line when the block has ended: the time when it began, the seconds that it took, and what was put into the dictionary."""
+    facts: Json = {}
+    time_of_day, began = datetime.now(UTC), time.monotonic()
+    try:
+        yield facts
+    except BaseException as error:  # a client that went away, too, which cancels its request
+        facts["error"] = repr(error)
+        raise
+    finally:
+        seconds = round(time.monotonic() - began, 4)
+        line = {"time": time_of_day.isoformat(timespec="milliseconds"), **facts, "seconds": seconds}
+        sys.stderr.write(f"{orjson.dumps(line).decode()}\n")
+        sys.stderr.flush()
+
+
+LONGEST = 390  # characters of a query that it takes
+
+
+class Tavily:
+    """The service, with the key that the environment has."""
+
+    def __init__(self, spec: TavilySpec) -> None:
+        self._spec, self._key = spec, os.environ.get(spec.api_key, "")
+
+    def wanted(self, documents: int) -> bool:
+        """Whether it is to be asked where so many documents were near enough."""
+        return bool(self._key) and documents < self._spec.below
+
+    async def search(self, query: str) -> list[Json]:
+        """Hits in the retriever's form, the best first, with scores of -1, -2, ...; raises BackendError where there is no answer."""
+        url = f"{self._spec.url.rstrip('/')}/search"
+        body = {"query": query[:LONGEST], "search_depth": "advanced", "max_results": self._spec.results, "include_raw_content": True}
+        headers, timeout = {"Authorization": f"Bearer {self._key}"}, aiohttp.ClientTimeout(total=self._spec.timeout)
+        try:
+            async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session, session.post(url, json=body) as response:
+                if response.status != 200:
+                    raise BackendError(f"{url}: HTTP {response.status}: {beginning(await response.text(), 300)}")
+                results = (await response.json(content_type=None))["results"]
+                texts = [str(each.get("raw_content") or each.get("content") or "") for each in results]
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise BackendError(f"{url}: no answer: {error!r}; is tavily.url right?") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise BackendError(f"{url}: what it answers holds no results: {error!r}; is tavily.url right?") from error
+        return [{"document": {"content": text}, "score": -rank, "source": "tavily"} for rank, text in enumerate(filter(None, texts), 1)]
+
 
 LARGEST_BODY = 1 << 24  # bytes
 Query = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]

@@ -17,7 +17,7 @@ from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.rollouts.checks import CHECKS, SuiteCheck, SuiteDraft, plugin_checks
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_code
 from pytest_agentbench.rollouts.isolation.protocol import FromCodeCheck, NotLoaded
-from pytest_agentbench.runs.suite_result import bar_of
+from pytest_agentbench.runs.builder import bar_of
 from pytest_agentbench.scorers import built_in_scales
 from pytest_agentbench.suites import arms as arms_of
 from pytest_agentbench.suites.arms import Arm, VariantOrigin

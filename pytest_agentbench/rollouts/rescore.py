@@ -18,15 +18,13 @@ from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import EVALUABLE, Rollout, Scale, scale_in, suite_of
 from pytest_agentbench.rollouts.scores import no_judge, scored, scorer_of, wants_judge
-from pytest_agentbench.runs.arm_results import ArmsCompared
 from pytest_agentbench.runs.builder import RunReader, build_run
-from pytest_agentbench.runs.contents import Rescored, Run, SessionFacts
 from pytest_agentbench.runs.directory import PRIVATE, discard
 from pytest_agentbench.runs.journal import FILE, check_journal, read_journal, record_line, sealed
 from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.provenance import RunIdentity
-from pytest_agentbench.runs.results import PlannedSuite, ScoredBy, SuiteFacts, SuiteResult
-from pytest_agentbench.runs.run_file import redacted, write_run
+from pytest_agentbench.runs.results import ArmsCompared, PlannedSuite, ScoredBy, SuiteFacts, SuiteResult
+from pytest_agentbench.runs.run_file import Rescored, Run, SessionFacts, redacted, write_run
 from pytest_agentbench.scorers import Scorer, declared_scale
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.suites.disclosure import public_of

@@ -1,4 +1,4 @@
-"""The only place where agent, model and scorers meet: a job becomes a Rollout."""
+"""The only place where agent, model and scorers meet: a job becomes a Rollout, which is verified if it is one of a task."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, Rol
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
 from pytest_agentbench.rollouts.checks import uncalled_tools
 from pytest_agentbench.rollouts.scores import scored, scorer_of
-from pytest_agentbench.rollouts.verified import agents_time, verified
 from pytest_agentbench.sandbox.factory import SandboxFactory, UnlimitedSandboxes, code_place_for, sandbox_for
+from pytest_agentbench.sandbox.sandbox import Sandbox
+from pytest_agentbench.sandbox.verifier import verify
 from pytest_agentbench.scorers import Scorer
-from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Scenario, score_name
+from pytest_agentbench.suites.suite import SUITE_FILE, PoolSuite, Scenario, Task, score_name
 from pytest_agentbench.tools import factory as tool_factory
 from pytest_agentbench.tools.factory import CannedAnswer, answered, answers_from, check_answers
 from pytest_agentbench.tools.source import DecisionOnly, Tools
@@ -37,6 +38,25 @@ from pytest_agentbench.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+async def verified(rollout: Rollout, task: Task | None, sandbox: Sandbox | None) -> Rollout:
+    """The rollout with what the verifier says; also where its agent ran into a limit, and not where it failed or measured nothing.
+
+    One that cannot be verified has another status and the reason.
+    """
+    if task is None or sandbox is None or not rollout.evaluable:
+        return rollout
+    try:
+        return dataclasses.replace(rollout, verification=await verify(sandbox, task))
+    except RolloutError as error:
+        return dataclasses.replace(rollout, status=error.status, reason=str(error))
+
+
+def agents_time(seconds: float | None, task: Task | None) -> float | None:
+    """Seconds that an agent has: as long as a rollout may take, and no longer than its task says; None: no limit."""
+    limits = [each for each in (seconds, task.agent_timeout_s if task else None) if each is not None]
+    return min(limits, default=None)
 
 
 @dataclass(frozen=True)

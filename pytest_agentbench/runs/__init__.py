@@ -1,1 +1,1 @@
-"""A run as records: `contents.Run` is what run.json holds, `codec` is its way to JSON and back."""
+"""A run as records: `run_file.Run` is what run.json holds, `codec` is its way to JSON and back."""

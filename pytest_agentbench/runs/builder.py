@@ -1,27 +1,224 @@
-"""The one way to a Run: its rollouts, read once, and what is known beside them, become what run.json holds."""
+"""The one way to a Run: its rollouts, read once, become the results of suites under variants, and with what is known beside them what
+run.json holds.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import fsum
+from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.lib.config import validate
 from pytest_agentbench.metrics.performance import PerformanceSettings, summarize
 from pytest_agentbench.metrics.prices import Prices
-from pytest_agentbench.metrics.suite_metrics import Efficiency
-from pytest_agentbench.metrics.terms import TokenPrices
-from pytest_agentbench.records import Rollout, Scale
-from pytest_agentbench.runs.contents import BackendUse, Run, SessionFacts
-from pytest_agentbench.runs.results import PlannedSuite, SuiteResult
-from pytest_agentbench.runs.suite_result import build_suite
+from pytest_agentbench.metrics.registry import numbers
+from pytest_agentbench.metrics.suite_metrics import Efficiency, drafts_of, uses
+from pytest_agentbench.metrics.terms import Terms, TokenPrices
+from pytest_agentbench.records import STATUSES, Json, Rollout, Scale, scale_in
+from pytest_agentbench.runs.results import (
+    Mean,
+    Means,
+    Passes,
+    PassMean,
+    PlannedSuite,
+    QuarantineResult,
+    RetriedMeans,
+    ScenarioPasses,
+    ScenarioScores,
+    ScoredBy,
+    SuiteFacts,
+    SuiteResult,
+)
+from pytest_agentbench.runs.run_file import BackendUse, Run, SessionFacts
 from pytest_agentbench.runs.tally import SuiteTally
+from pytest_agentbench.stats.decisions import POPULATION, SUITE
+from pytest_agentbench.stats.mean_intervals import binomial_interval
+from pytest_agentbench.stats.means import Interval, scenarios_interval
+from pytest_agentbench.stats.pass_rates import Bar, PassRate, pass_counts
+from pytest_agentbench.suites.suite import Quarantined, Suite, question, score_name
 
 if TYPE_CHECKING:
-    from pytest_agentbench.metrics.frame import Frame
+    from pytest_agentbench.metrics.frame import Frame, Slice
+
+
+MOST_K = 10  # pass@k and pass^k are told up to this k
+
+
+def plan_suite(
+    name: str,
+    suite: Suite,
+    variant: str = "default",
+    thresholds: Mapping[str, float] = MappingProxyType({}),
+    *,
+    quarantined: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+    population: Collection[str] = (),
+) -> PlannedSuite:
+    """Returns what a run asks of one suite under one variant.
+
+    Args:
+        name: The suite, or `suite-variant`.
+        suite: The suite with all its variants.
+        variant: The variant that is asked.
+        thresholds: Those in force.
+        quarantined: Scenario -> its `tests`, and of them `passed`, if any ran.
+        population: Scores of which a rule asks the population.
+    """
+    facts = _facts_of(suite, variant, thresholds, quarantined)
+    questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
+    return PlannedSuite(name, facts, questions, suite.roles, tuple(sorted(population)))
+
+
+def build_suite(planned: PlannedSuite, tally: SuiteTally, part: Slice, prices: TokenPrices | None = None) -> SuiteResult:
+    """Returns the result of one suite under one variant, whose rollouts are `part`; `prices` are the backend's."""
+    facts, population = planned.facts, planned.population
+    main, bar = facts.scales[facts.main_score], bar_of(facts.scorers, facts.thresholds, facts.scales)
+    passes = _pass_counts(tally, bar)
+    retried = facts.scorers if tally.retried else ()
+    scores = {name: _score_summary(tally, name, facts.scales[name], _question(name, population)) for name in facts.scorers}
+    terms = Terms(prices=prices, score=_worth(main, scores[facts.main_score]), passed=sum(passed for passed, _ in passes.values()))
+    return SuiteResult(
+        **facts.facts(),
+        rollouts={status: tally.statuses[status] for status in STATUSES},
+        retried=tally.retried,
+        retried_scores={name: _retried_summary(tally, name, facts.scales[name], _question(name, population)) for name in retried},
+        scores=scores,
+        passes=_passes(tally, bar, passes, population),
+        efficiency=Efficiency(currency=prices.currency if prices else None, metrics=numbers(part.on(terms), "suite")),
+        answers=tally.answers.summary(),
+        score_errors=dict(tally.score_errors),
+        scorer_failures=tally.scorer_failures.summary(),
+        drafts=drafts_of(part),
+        roles=uses(part, prices_by_endpoint(planned.roles, prices)),
+        worst=tally.worst_first(planned.questions, main),
+        scenarios=_scenarios(tally, facts.scorers, main),
+        triage=tally.mistakes.triage(),
+        tasks=tally.tasks.summary(),
+        sandboxes=tuple(sorted(tally.sandboxes)),
+        errors=tuple(tally.errors),
+    )
+
+
+def _facts_of(suite: Suite, variant: str, thresholds: Mapping[str, float], quarantined: Mapping[str, Mapping[str, int]]) -> SuiteFacts:
+    """Returns the facts of a suite that its rollouts say nothing about."""
+    return SuiteFacts(
+        dataset=suite.dataset,
+        variant=variant,
+        agent=suite.agent_of(variant),
+        folder=str(suite.folder),
+        scorers=tuple(suite.score_names),
+        scored_by={score_name(name): ScoredBy(name, options) for name, options in suite.scorers.items()},
+        scales=suite.every_scale,
+        thresholds=dict(thresholds),
+        gate=suite.gate,
+        deterministic=suite.deterministic,
+        quarantined=tuple(_quarantined(each, quarantined.get(each.scenario, {})) for each in suite.quarantine),
+        unsupported=suite.unsupported,
+    )
+
+
+def prices_by_endpoint(roles: Mapping[str, Json], backend: TokenPrices | None) -> dict[str, TokenPrices]:
+    """Endpoint -> its prices, of the settings of roles; that of the backend under test is an empty text."""
+    elsewhere = (role for role in roles.values() if role.get("url") and role.get("prices"))
+    own = {str(role["url"]).rstrip("/"): Prices(**role["prices"]).token_prices for role in elsewhere}
+    return {**own, **({"": backend} if backend else {})}
+
+
+def _quarantined(entry: Quarantined, counts: Mapping[str, int]) -> QuarantineResult:
+    facts = entry.scenario, entry.owner, entry.reason, entry.expires.isoformat()
+    return QuarantineResult(*facts, counts.get("tests", 0), counts.get("passed", 0))
+
+
+def _question(score: str, population: Collection[str]) -> str:
+    return POPULATION if score in population else SUITE
+
+
+def _score_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> Means:
+    """Returns two means: over all measured rollouts, an agent's error counting as the worst value, and over the evaluable ones.
+
+    If the scale has no worst value, both means are over the evaluable ones.
+    """
+    evaluable = tally.scores.get(name, {})
+    everything = {scenario: list(values) for scenario, values in evaluable.items()}
+    for scenario, count in tally.agent_errors.items():
+        if scale.worst is not None:
+            everything.setdefault(scenario, []).extend([scale.worst] * count)
+    return Means(*(_mean(values, tally.clusters, scale.limits, of) for values in (everything, evaluable)))
+
+
+def _retried_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> RetriedMeans:
+    """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
+    return RetriedMeans(*(_mean(tally.retried_scores[name][again], tally.clusters, scale.limits, of) for again in (True, False)))
+
+
+def _mean(
+    values: Mapping[str, Sequence[float]], clusters: Mapping[str, str | None], limits: tuple[float, float] | None, of: str
+) -> Mean | None:
+    """A mean with its interval; None of nothing."""
+    return Mean(*_facts(scenarios_interval(values, clusters, limits=limits, of=of), of)) if values else None
+
+
+def _facts(interval: Interval, of: str) -> tuple[float | None, float | None, float | None, str, int, int, str]:
+    """The fields of a `Mean` in their order."""
+    return interval.mean, interval.low, interval.high, of, interval.n, interval.clusters, interval.method
+
+
+def bar_of(scores: Sequence[str], thresholds: Mapping[str, float], scales: Mapping[str, Scale]) -> Bar | None:
+    """What a rollout has to reach to pass: the floor of the main score, the first; None where it has none."""
+    main = scores[0]
+    return Bar(main, thresholds[main], scale_in(scales, main).falling) if main in thresholds else None
+
+
+def _worth(scale: Scale, main: Means) -> float | None:
+    """The main score's mean over all; None if there is none, or less of it is better: nothing is gained per token by that."""
+    return main.mean.value if not scale.falling and main.mean else None
+
+
+def _pass_counts(tally: SuiteTally, bar: Bar | None) -> Mapping[str, tuple[int, int]]:
+    """Scenario -> (trials that passed, measured trials); none where nobody said what passes."""
+    return pass_counts(tally.scores.get(bar.score, {}), tally.agent_errors, bar) if bar else {}
+
+
+def _passes(tally: SuiteTally, bar: Bar | None, counts: Mapping[str, tuple[int, int]], population: Collection[str]) -> Passes | None:
+    """Which share of each scenario's trials passes, and of the scenarios; None where nobody said what passes, or nothing was measured."""
+    if bar is None or not counts:
+        return None
+    most = max(trials for _, trials in counts.values())
+
+    def rates(*, every: bool) -> tuple[PassMean, ...]:
+        asked = [(PassRate(every, k), k) for k in range(1, min(most, MOST_K) + 1)]
+        questions = [(rate, k, _question(rate.name, population)) for rate, k in asked]
+        return tuple(PassMean(*_facts(rate.interval(counts, tally.clusters, of=of), of), k=k) for rate, k, of in questions)
+
+    repeated = {scenario: each for scenario, each in counts.items() if each[1] > 1}
+    failing = sorted((passed / trials, scenario) for scenario, (passed, trials) in repeated.items() if passed < trials)
+    return Passes(
+        score=bar.score,
+        floor=bar.floor,
+        pass_at=rates(every=False),
+        pass_all=rates(every=True),
+        always=len(repeated) - len(failing),
+        scenarios=tuple(_scenario_passes(scenario, *repeated[scenario]) for _, scenario in failing),
+    )
+
+
+def _scenarios(tally: SuiteTally, scores: Sequence[str], scale: Scale) -> tuple[ScenarioScores, ...]:
+    """Every scenario that was measured, the worst first score first by its scale, equal ones by id; one that has none comes last."""
+    values = {scenario: [tally.scores[score].get(scenario, []) for score in scores] for scenario in tally.clusters}
+    found = [
+        ScenarioScores(scenario, {score: fmean(each) if each else None for score, each in zip(scores, of_scores, strict=True)})
+        for scenario, of_scores in values.items()
+    ]
+    main = scores[0]
+    return tuple(sorted(found, key=lambda each: (each.scores[main] is None, -scale.loss(each.scores[main] or 0.0), each.scenario)))
+
+
+def _scenario_passes(scenario: str, passed: int, trials: int) -> ScenarioPasses:
+    return ScenarioPasses(scenario, passed, trials, *binomial_interval(passed, trials))
 
 
 class RunReader:

@@ -1,11 +1,16 @@
-"""The identity of a run: everything that its numbers may be owed to, in one place. What is not known is null, never guessed."""
+"""The identity of a run: everything that its numbers may be owed to, with the machine, the packages and the state of the repository.
+What is not known is null, never guessed.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +18,9 @@ import orjson
 
 from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.contents import SessionFacts
-from pytest_agentbench.runs.prompt_hashes import prompt_hashes
 from pytest_agentbench.runs.provenance import (
     BackendIdentity,
+    Git,
     Hardware,
     HostIdentity,
     MeasuringOptions,
@@ -24,8 +28,65 @@ from pytest_agentbench.runs.provenance import (
     RunIdentity,
     SuiteOptions,
 )
+from pytest_agentbench.runs.run_file import Environment, SessionFacts
+from pytest_agentbench.runs.sessions import prompt_hashes
 from pytest_agentbench.suites.hashes import agent_identity, digest, scoring_identity
 from pytest_agentbench.suites.suite import Suite, Tool
+
+#: What a run may owe its numbers to, beside the backend.
+PACKAGES = (
+    "pytest-agentbench",
+    "pytest",
+    "pytest-xdist",
+    "aiohttp",
+    "openai",
+    "uvloop",
+    "orjson",
+    "pydantic",
+    "numpy",
+    "scipy",
+    "bfcl-eval",
+)
+
+
+def environment(root: Path) -> Environment:
+    """What this run ran on, as far as it can be known without asking the network."""
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpus=os.cpu_count(),
+        packages={name: version for name in PACKAGES if (version := _version(name))},
+        git=_git(root),
+    )
+
+
+def unknown_environment(python: str = "unknown") -> Environment:
+    """The same, where nothing can be found out."""
+    return Environment(python, "unknown", None, {}, None)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(root: Path) -> Git | None:
+    def ask(*words: str) -> bytes | None:
+        try:
+            done = subprocess.run(["git", *words], cwd=root, capture_output=True, timeout=5, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = ask("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    dirty = bool(ask("status", "--porcelain", "--untracked-files=no"))
+    changes = ask("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") if dirty else None
+    return Git(commit.decode(), dirty, None if changes is None else hashlib.sha256(changes).hexdigest()[:16])
+
 
 #: Parts of an identity, in the order in which people look for the cause of a difference.
 PARTS = ("code", "packages", "backend", "model", "hardware", "host", "data", "prompts", "tools", "agent", "scoring", "options", "more")

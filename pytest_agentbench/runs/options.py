@@ -8,8 +8,10 @@ from typing import Any
 
 from pytest_agentbench.lib.foreign import USUAL
 from pytest_agentbench.lib.options import LoginUrl, one_of, seconds
-from pytest_agentbench.runs.option import READ, Option, again, option, required, several
-from pytest_agentbench.runs.option_values import (
+from pytest_agentbench.runs.option import (
+    READ,
+    Option,
+    again,
     assignment,
     budget,
     finite,
@@ -21,7 +23,10 @@ from pytest_agentbench.runs.option_values import (
     names,
     number,
     objective,
+    option,
+    required,
     run_name,
+    several,
     size,
     size_text,
     some_time,
@@ -29,8 +34,7 @@ from pytest_agentbench.runs.option_values import (
     window,
     yaml_value,
 )
-from pytest_agentbench.suites.arm_list import parse_arms
-from pytest_agentbench.suites.arms import CACHE_POLICIES, CARRY, Arm
+from pytest_agentbench.suites.arms import CACHE_POLICIES, CARRY, Arm, parse_arms
 
 LOG_LEVELS = ("debug", "info", "warning")
 CI = ("auto", "github", "gitlab", "off")

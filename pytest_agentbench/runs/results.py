@@ -1,4 +1,4 @@
-"""What was found of a suite under one variant."""
+"""What was found in a run: of each suite under each variant, of its prefix cache and its arms, and by the gate."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pytest_agentbench.backends.cache_state import CacheBlock
+from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
+from pytest_agentbench.metrics.performance import GoodputSummary
 from pytest_agentbench.metrics.suite_metrics import AnswersSummary, DraftsSummary, Efficiency, RoleUse
-from pytest_agentbench.records import Json, Scale
-from pytest_agentbench.runs.tasks import TasksSummary
-from pytest_agentbench.runs.triage import Triage
-from pytest_agentbench.stats.decisions import POPULATION
+from pytest_agentbench.records import OPEN, Json, Scale
+from pytest_agentbench.runs.triage import TasksSummary, Triage
+from pytest_agentbench.stats.decisions import POPULATION, Decision, Suspect
 from pytest_agentbench.stats.pass_rates import PassRate
+from pytest_agentbench.suites.arms import Arm
 from pytest_agentbench.suites.suite import DatasetInfo
 
 MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
@@ -212,3 +215,127 @@ class SuiteResult(SuiteFacts):
     def is_unknown(self) -> bool:
         """Whether thresholds are asked of it, and no rollout was measured, so that none is known to hold."""
         return bool(self.thresholds) and not any(self.rollouts[status] for status in MEASURED)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """How the [prefix cache](ab.md#the-state-of-the-prefix-cache) was made ready."""
+
+    policy: str  # `cold`, `primed` or `carry`
+    blocks: tuple[CacheBlock, ...] = ()  # of rollouts of the last session, in their order; none without arms under `carry`
+    salted: Mapping[str, str] = field(default_factory=dict)  # arm (empty without) whose prompts were salted -> why there was no reset
+
+
+@dataclass(frozen=True)
+class ArmFacts:
+    """What is known of the backends of a session that is over."""
+
+    failure: str = ""  # why nothing could run any more
+    failures: Mapping[str, str] = field(default_factory=dict)  # arm that is not there, or is gone -> why
+    load_s: Mapping[str, float] = field(default_factory=dict)  # arm -> seconds that its start took
+    in_sequence: bool = False  # one arm ran before the other
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmResult(Arm):
+    """One arm, all suites together."""
+
+    model: str | None  # as `backend.served_model`
+    load_s: float | None  # seconds until its backend answered; null when it did not, and for agents
+    failure: str  # why it is not there, or is gone; empty when all was well
+    blocks: int  # of the last session
+    rollouts: Mapping[str, int]  # counts by status
+    calls: int
+    failed_calls: int
+    busy_s: float  # seconds in which any of its rollouts ran
+    # `rollouts_per_hour` and all other metrics of a session in the [table](metrics.md#serving-metrics), over these seconds
+    metrics: Mapping[str, float | None] = field(metadata=OPEN)
+    goodput: GoodputSummary | None  # over these seconds; null without `--agentbench-slo`
+    prefix_cache: CacheHits  # by the server's counters, its blocks together
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricCompared(Decision):
+    """A metric under two of the arms."""
+
+    suite: str  # suite, or `suite-variant`
+    metric: str  # a score, or `ttft.p50` and the like
+    base_arm: str  # the arm that the other one is compared with
+    new_arm: str
+    base: float | None  # of `base_arm`; milliseconds, or a mean
+    new: float | None  # of `new_arm`
+    finding: str  # `better`, `worse`, `faster`, `slower`, `no difference shown` or `inconclusive`
+
+
+@dataclass(frozen=True)
+class ArmsCompared:
+    """[Arms](ab.md) against each other, paired by scenario."""
+
+    arms: tuple[ArmResult, ...]  # the first is what the others are compared with
+    order: str  # `interleaved` or `in sequence`
+    comparisons: tuple[MetricCompared, ...]
+    warnings: tuple[str, ...]  # sentences on what was not equal
+
+
+@dataclass(frozen=True)
+class BaselineRun:
+    """The run that a suite was compared with."""
+
+    run: str  # its `id`
+    commit: str | None  # of the repository
+    finished_at: str  # ISO 8601
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleResult(Decision):
+    """A rule of the gate, and what was decided of it."""
+
+    suite: str  # suite, or `suite-variant`
+    rule: str  # as it was written
+    kind: str  # `score`, `passes`, `latency`, `rate`, `share` or `goodput`
+    vs_baseline: bool
+    width: float | None = None  # of a score: the greatest possible difference of two values; null if it is unknown
+    notes: tuple[str, ...] = ()  # what else is not as in the baseline
+    suspects: tuple[Suspect, ...] = ()  # scenarios that fell: first those of which that [is claimed](gates.md#which-scenarios-got-worse)
+
+
+@dataclass(frozen=True)
+class InterimLook:
+    """At a run after a whole round of trials."""
+
+    round: int  # after this one
+    verdict: str  # of the rules that are looked at: `PASS`, `FAIL` or `INCONCLUSIVE`
+    stands: bool  # whether more rounds would not change it
+    rules: tuple[RuleResult, ...]  # `confidence` is that of the look
+
+
+@dataclass(frozen=True)
+class RoundsResult:
+    """Trials that were [added until the gate's verdict stood](gates.md#trials-until-the-verdict-stands)."""
+
+    most: int  # rounds, so many at most
+    ran: int  # whole ones, up to the last look; 0 where the run was broken off before the first
+    stands: bool  # whether that look was the last because more trials would not change the verdict
+    saved: int  # rollouts that were not run for it
+    looks: tuple[InterimLook, ...]  # one after each round from the second on
+
+
+@dataclass(frozen=True)
+class EarlierRuns:
+    """Runs of the same setup before this one in the same folder of reports ([what that is](gates.md#run-until-it-is-green))."""
+
+    runs: int  # those that came to a verdict; 0 where the setup is not known, as without git
+    not_passed: tuple[str, ...]  # of them, those that were not `PASS`, the oldest first: their `id`
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """The verdicts of all rules."""
+
+    verdict: str  # `PASS`, `FAIL` or `INCONCLUSIVE` of all rules together
+    decides: bool  # whether it has a say in the exit status: `--agentbench-verdict=gate`
+    tests_below: int  # tests below a threshold that did not fail the session
+    compared: tuple[str, ...]  # suites whose scores were compared with a baseline, so that the gate decides in place of thresholds
+    baselines: Mapping[str, BaselineRun]  # suite, or `suite-variant`, -> the run that it was compared with
+    rules: tuple[RuleResult, ...]  # of `suite.yaml`, of the command line, of thresholds, each in its order
+    unmeasured: tuple[str, ...]  # suites of which too much was lost or could not be measured

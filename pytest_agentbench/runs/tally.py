@@ -1,4 +1,4 @@
-"""What is counted of one suite under one variant while its rollouts are read."""
+"""What is counted of one suite under one variant while its rollouts are read, with the causes for which scorers gave no score."""
 
 from __future__ import annotations
 
@@ -9,13 +9,35 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from operator import attrgetter
 
+from pytest_agentbench.lib.error_texts import cause_of
 from pytest_agentbench.metrics.suite_metrics import AnswerCounts
 from pytest_agentbench.records import UNDECLARED, Rollout, Scale
-from pytest_agentbench.runs.results import UnmeasuredRollout, WorstScore
-from pytest_agentbench.runs.scorer_failures import ScorerFailures
-from pytest_agentbench.runs.tasks import Tasks
-from pytest_agentbench.runs.triage import MistakeCounts
+from pytest_agentbench.runs.results import ScorerFailure, UnmeasuredRollout, WorstScore
+from pytest_agentbench.runs.triage import MistakeCounts, Tasks
 from pytest_agentbench.suites.suite import question
+
+MOST = 10  # causes that a run keeps
+
+
+class ScorerFailures:
+    """Counts the failures of scorers by score and cause."""
+
+    def __init__(self) -> None:
+        self._causes: dict[tuple[str, str], ScorerFailure] = {}
+
+    def add(self, rollout: Rollout) -> None:
+        for score, error in rollout.score_errors.items():
+            key = score, cause_of(error)
+            known = self._causes.get(key)
+            if known is None or rollout.scenario < known.first:
+                self._causes[key] = ScorerFailure(score, error, (known.rollouts if known else 0) + 1, rollout.scenario)
+            else:
+                self._causes[key] = replace(known, rollouts=known.rollouts + 1)
+
+    def summary(self) -> tuple[ScorerFailure, ...]:
+        """Returns the most frequent causes, equal ones by their first scenario."""
+        return tuple(sorted(self._causes.values(), key=lambda each: (-each.rollouts, each.first, each.score))[:MOST])
+
 
 WORST = 5  # scenarios that reports show
 

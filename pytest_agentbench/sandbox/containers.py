@@ -16,7 +16,7 @@ from pytest_agentbench.lib.process import PROC, lives
 from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.tampering import OwnPrograms
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Task
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.private_addresses import close, name_servers
 from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File
 from pytest_agentbench.sandbox.tampering import DELETED, PRELOAD, Change, OwnPrograms, empty_preload, names_in, of_the_verifier, programs_of
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Task
 
 _FOLDER = 1 << 31  # the bit of a folder in a file mode of Go
 

@@ -20,7 +20,7 @@ from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
 from pytest_agentbench.sandbox.harbor_factory import open_harbor_sandbox
 from pytest_agentbench.sandbox.images import image_of
 from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandRunner, Sandbox
-from pytest_agentbench.suites.task import HARBOR, Task
+from pytest_agentbench.suites.suite import HARBOR, Task
 
 MOST = 24  # unless it is said otherwise
 _LOOK = 0.1  # seconds between two looks for a free one

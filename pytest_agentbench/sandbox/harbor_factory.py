@@ -26,7 +26,7 @@ from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.lib.user_code import is_import_path
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
-from pytest_agentbench.suites.task import HARBOR, Task
+from pytest_agentbench.suites.suite import HARBOR, Task
 
 NEEDED = "harbor"
 OLDEST = (3, 12)  # Python that it takes

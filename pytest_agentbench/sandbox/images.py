@@ -12,7 +12,7 @@ from typing import Any
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import file_locks
 from pytest_agentbench.sandbox.containers import client, infra
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Task
 
 #: The program `nft`, with which sandbox.private_addresses closes private addresses.
 FILTER_IMAGE, FILTER_DOCKERFILE = "agentbench-network-filter:1", "FROM alpine:3.20\nRUN apk add --no-cache nftables\n"

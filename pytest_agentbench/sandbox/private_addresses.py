@@ -13,7 +13,7 @@ from typing import Any
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.containers import PUBLIC
 from pytest_agentbench.sandbox.images import FILTER_IMAGE, WITHOUT_A_FILTER, make_filter_image
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Task
 
 AddressRange = IPv4Network | IPv6Network
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Task
 
 TESTS, LOGS = "/tests", "/logs/verifier"  # what a verifier is given, and where it writes
 SCRIPT = f"{TESTS}/test.sh"

@@ -24,7 +24,7 @@ from pytest_agentbench.records.score import LARGEST_SCORE, is_score
 from pytest_agentbench.sandbox.file_transfer import handed_over
 from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox
 from pytest_agentbench.sandbox.tampering import CACHE
-from pytest_agentbench.suites.task import FAIL, Task
+from pytest_agentbench.suites.suite import FAIL, Task
 
 #: A line of pytest (`FAILED tests/test_x.py::test_a - AssertionError`), of unittest (`FAIL: test_a (tests.X)`), or of anybody.
 _FAILED = re.compile(r"^(?:FAILED|FAIL:) +(?P<name>\S.*?)(?: - .*)?$", re.MULTILINE)

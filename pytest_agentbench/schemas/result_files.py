@@ -18,7 +18,7 @@ from pytest_agentbench.backends.telemetry.samples import GpuLine, ServiceLine
 from pytest_agentbench.gate.trend import Trend
 from pytest_agentbench.lib.record_fields import parts_of
 from pytest_agentbench.records import Json, Rollout, Score
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 
 LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 

@@ -1,40 +1,91 @@
-"""The controller's role: the hooks of pytest and xdist in the process that the user started."""
+"""The controller's role: the hooks of pytest and xdist in the process that the user started, the header, and mistakes that are found
+once a session has begun.
+"""
 
 from __future__ import annotations
 
 import functools
 import gc
 import json
+import os
+import re
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.lib import codec
+from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, USAGE_ERROR
+from pytest_agentbench.lib import codec, options
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
-from pytest_agentbench.session.causes import Causes, mark_crash
+from pytest_agentbench.runs.journal import first_of
 from pytest_agentbench.session.discovery import worker_suite
-from pytest_agentbench.session.escapes import WorkflowCommands, escape_report
-from pytest_agentbench.session.header import header, nothing_selected
-from pytest_agentbench.session.marks import BELOW, QUARANTINED
-from pytest_agentbench.session.outcomes import Outcomes
-from pytest_agentbench.session.refusals import refuse_distant, refuse_misspelt_hooks
+from pytest_agentbench.session.pytest_reports import BELOW, QUARANTINED, Causes, Outcomes, WorkflowCommands, escape_report, mark_crash
+from pytest_agentbench.session.refusals import explained, refuse_distant, refuse_misspelt_hooks, refuse_short_memory
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_READ, Settings, advise, reruns_asked_for
-from pytest_agentbench.session.setup import Setup, find_suites, settle
-from pytest_agentbench.session.short_memory import explained, refuse_short_memory
-from pytest_agentbench.session.worker_count import Workers, choose_workers
+from pytest_agentbench.session.setup import Setup, Workers, choose_workers, find_suites, settle
 from pytest_agentbench.suites.arms import concurrencies
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
     from pytest_agentbench.session.finish import Finish
-    from pytest_agentbench.session.opened import OpenSession
+    from pytest_agentbench.session.open_session import OpenSession
     from pytest_agentbench.session.summary import SessionFindings
+
+
+def header(setup: Setup, opened: OpenSession | None, workers: Workers, left_out: Sequence[str]) -> Iterator[str]:
+    """Yields the lines of the header; `left_out` says which arms cannot run."""
+    for line in (*_lines(setup, opened, workers), *left_out):
+        yield f"agentbench: {line}"
+
+
+def _lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterator[str]:
+    backend, settings = setup.backend, setup.settings
+    suites = ", ".join(f"{name} ({len(suite.scenarios)} scenarios)" for name, suite in setup.suites.items())
+    yield f"backend {backend.name}{f' - {backend.note}' if backend.note else ''}"
+    yield f"suites {suites or 'none that can be loaded'}"
+    for suite in setup.suites.values():
+        yield from suite.notes
+    if opened is not None:
+        yield f"{setup.concurrency} rollouts in flight, run directory {setup.shown(opened.directory)}"
+        yield from opened.redactor.advice
+    if workers.sentence:
+        yield workers.sentence
+    if setup.gate is not None:
+        yield from setup.gate.warnings(setup.discovered.compiled, settings.limit, settings.rounds)
+    if opened is not None and opened.number > 1:
+        yield from _earlier(opened)
+
+
+def _earlier(opened: OpenSession) -> Iterator[str]:
+    """On what earlier sessions of the run left."""
+    stored, index = opened.ledger.stored, opened.ledger.journal.index
+    cut = f"; a record of {index.torn:,} bytes was torn by a kill, and is cut off" if index.torn else ""
+    kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
+    yield f"session {opened.number} of this run: {kept}{cut}"
+    yield from first_of(index.damaged)
+
+
+def nothing_selected(setup: Setup, directory: Path) -> Iterator[str]:
+    """That the run directory of the header was not kept, unless -q left the header out, and the words of -m that mean nothing."""
+    if setup.config.get_verbosity() >= 0:
+        yield f"agentbench: no rollout was asked for, so there is no run directory {setup.shown(directory)}"
+    known = ", ".join(sorted(name for name, _ in setup.discovered.markers))
+    for word in unknown_marks(setup.config.getoption("markexpr", ""), setup.config.getini("markers")):
+        yield f"agentbench: -m: {word!r} is no suite of this session and no registered marker; suites: {known}"
+
+
+def unknown_marks(expression: str, registered: Sequence[str]) -> list[str]:
+    """The words of an expression of -m that are no name of a marker; `registered` are the lines of markers, `shop: tests of ...`."""
+    names = {"and", "or", "not", *(line.partition(":")[0].partition("(")[0].strip() for line in registered)}
+    bare = re.sub(r"\([^()]*=[^()]*\)", "", expression)  # without what a marker is called with
+    return [word for word in dict.fromkeys(re.findall(r"[^\s()]+", bare)) if word not in names]
+
 
 #: Options with which pytest only looks at tests: nothing boots.
 LOOKING = ("collectonly", "setupplan", "showfixtures", "show_fixtures_per_test", "cacheshow")
@@ -86,7 +137,7 @@ class Controller:
 
     def _open(self, setup: Setup) -> None:
         refuse_short_memory()
-        from pytest_agentbench.session.start import open_session
+        from pytest_agentbench.session.open_session import open_session
 
         try:
             self.left_out = setup.backend.leave_out()
@@ -216,3 +267,63 @@ class Controller:
         assert self.opened is not None
         finish = self.finish or Finish(self.opened, self.outcomes, None)
         finish.close(sys.exception())
+
+
+STACK = "it is about a backend that is a stack, which this one is not"
+GATE = "it is about a gate, and this session has no rule and no baseline"
+POOL = "it is about rollouts in a pool, and --agentbench-inline runs them in the tests"
+
+#: Option -> what has to be there for it to mean something.
+MEANING = {
+    "keep-backend": STACK,
+    "gpu-wait": STACK,
+    "inconclusive": GATE,
+    "verdict": GATE,
+    **dict.fromkeys(("concurrency", "retries", "time-limit", "budget-rollout", "log-level"), POOL),
+    **dict.fromkeys(("budget-connect", "budget-first-token", "budget-idle", "budget-call"), POOL),
+}
+
+READ_VARIABLES = f"it reads {', '.join(sorted(options.READ))}; options are words of the command line, or keys of the ini file"
+
+
+class Mistakes:
+    """A pytest plugin, in the process that the user started."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._broken_off = False  # by the user, or by pytest.exit
+
+    @pytest.hookimpl(trylast=True)  # when the controller knows backend and gate
+    def pytest_sessionstart(self) -> None:
+        setup = self._controller.setup
+        if setup is not None:
+            broken = setup.discovered.broken  # of such a suite nobody knows what it names
+            for name in () if broken else options.unread(os.environ, setup.secret_names):
+                advise(setup.config, f"the environment variable {name} is set, and agentbench does not read it; {READ_VARIABLES}")
+            given = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
+            absent = {
+                STACK: not setup.backend.waits,
+                GATE: setup.gate is None,
+                POOL: setup.settings.inline,
+            }
+            for name in given:
+                if absent[MEANING[name]]:
+                    advise(setup.config, f"--agentbench-{name} means nothing here: {MEANING[name]}")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        file = self._controller.config.rootpath / report.nodeid.partition("::")[0]
+        setup = self._controller.setup
+        wrong = setup.discovered.broken if setup else []
+        self._controller.outcomes.wrong_files += report.failed and any(folder in file.parents for folder in wrong)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._broken_off = not issubclass(excinfo.type, pytest.Session.Interrupted)  # which is pytest's own after a collection error
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Where a run is summed up, its tests and limits have a say too: `exits` decides."""
+        alone = 0 < self._controller.outcomes.wrong_files == session.testsfailed
+        opened = self._controller.opened
+        ran = opened is not None and opened.ledger.planned_keys > 0
+        if alone and not self._broken_off and not ran and session.exitstatus in (FAILED, INTERRUPTED):
+            session.exitstatus = USAGE_ERROR

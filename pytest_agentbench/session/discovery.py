@@ -1,16 +1,18 @@
-"""Finds the suites that the paths on the command line lead to, and loads them without letting one spoil another."""
+"""Finds and loads the suites that the paths on the command line lead to, and the scenarios of them that --agentbench-limit leaves."""
 
 from __future__ import annotations
 
 import fnmatch
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_agentbench.errors import ConfigError, MissingData
+from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.worker_protocol import UnavailableSuite, WorkerSuite
 from pytest_agentbench.suites.suite import SUITE_FILE
 from pytest_agentbench.suites.suite_info import SuiteInfo
@@ -185,3 +187,19 @@ def merged_thresholds(compiled: CompiledSuite, backend: Mapping[str, Mapping[str
     for fault in threshold_faults(suite, merged):
         raise ConfigError(f"suite {suite.name!r}: {fault}")
     return merged
+
+
+def first_scenarios(keys: Iterable[RolloutKey], ids: Mapping[str, Sequence[str]], limit: int) -> set[tuple[str, str]]:
+    """(suite under a variant, scenario) of the first scenarios of each that are among `keys`, in the order of the data set.
+
+    `ids` has the scenarios of each suite.
+    """
+    places = {suite: {scenario: place for place, scenario in enumerate(scenarios)} for suite, scenarios in ids.items()}
+    selected: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for key in keys:
+        selected[key.suite, key.group].add(key.scenario)
+    return {
+        (group, scenario)
+        for (suite, group), scenarios in selected.items()
+        for scenario in sorted(scenarios, key=lambda scenario: places[suite].get(scenario, -1))[:limit]
+    }

@@ -29,11 +29,10 @@ from pytest_agentbench.lib.redact import scrub
 from pytest_agentbench.reports import PAGE, REPORTS, ci, load_report, page
 from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.page.data import PackedRollouts
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.directory import discard, point_latest
-from pytest_agentbench.runs.run_file import FILE, redacted, write_run
-from pytest_agentbench.session.opened import OpenSession
-from pytest_agentbench.session.outcomes import Outcomes
+from pytest_agentbench.runs.run_file import FILE, Run, redacted, write_run
+from pytest_agentbench.session.open_session import OpenSession
+from pytest_agentbench.session.pytest_reports import Outcomes
 from pytest_agentbench.session.recorder import remember_durations
 from pytest_agentbench.session.summary import SessionFindings, conclude
 from pytest_agentbench.stats.decisions import FAIL

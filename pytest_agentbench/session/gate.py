@@ -9,17 +9,15 @@ from typing import Protocol
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
-from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial
-from pytest_agentbench.gate.rules import ASKED_OF, Rule, mean_rules, parse_rule
-from pytest_agentbench.gate.suite_rule import SuiteRule
-from pytest_agentbench.gate.values import samples
+from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, samples
+from pytest_agentbench.gate.rules import ASKED_OF, Rule, SuiteRule, mean_rules, parse_rule
 from pytest_agentbench.gate.verdict import CONFIDENCE, RuleFinding, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.checks import rule_fault
 from pytest_agentbench.rollouts.compile import CompiledSuite
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.suite_result import bar_of
-from pytest_agentbench.runs.verdicts import BaselineRun, GateResult, InterimLook, RuleResult
+from pytest_agentbench.runs.builder import bar_of
+from pytest_agentbench.runs.results import BaselineRun, GateResult, InterimLook, RuleResult
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.decisions import FAIL, POPULATION, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import Bar
 from pytest_agentbench.stats.power import Design, least_margin, spread, trials_for

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
     from pytest_agentbench.records import Rollout
-    from pytest_agentbench.runs.contents import Run
+    from pytest_agentbench.runs.run_file import Run
 
 
 @pytest.hookspec(firstresult=True)

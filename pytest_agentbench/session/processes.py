@@ -23,14 +23,13 @@ from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey, arm_of
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.parts.pool_process import PoolProcess
+from pytest_agentbench.rollouts.parts.part_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
-from pytest_agentbench.rollouts.pool_config import PoolSettings
+from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, RolloutsPlanned, RolloutTally, TurnWanted
-from pytest_agentbench.session.block_turns import BlockTurns
+from pytest_agentbench.session.preparations import BlockTurns, TaskImages
 from pytest_agentbench.session.recorder import Ledger
 from pytest_agentbench.session.rounds import Rounds
-from pytest_agentbench.session.task_images import TaskImages
 from pytest_agentbench.tap.protocol import Budgets
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does

@@ -19,7 +19,7 @@ from pytest_agentbench.lib.threads import daemon
 
 if TYPE_CHECKING:
     from pytest_agentbench.session.controller import Controller
-    from pytest_agentbench.session.opened import OpenSession
+    from pytest_agentbench.session.open_session import OpenSession
     from pytest_agentbench.session.processes import Services
     from pytest_agentbench.session.recorder import Ledger
 

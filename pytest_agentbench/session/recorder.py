@@ -15,7 +15,7 @@ from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.records import EVALUABLE, RolloutKey
 from pytest_agentbench.rollouts.protocol import RolloutFinished
 from pytest_agentbench.runs.journal import EarlierWork, Journal
-from pytest_agentbench.runs.resume import with_earlier
+from pytest_agentbench.runs.sessions import with_earlier
 
 DURATIONS = "durations.json"  # beside the run directories: how long each rollout took last, for longest first
 

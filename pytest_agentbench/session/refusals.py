@@ -1,20 +1,26 @@
-"""What cannot be asked of a session as a whole; each is a usage error that says what would work."""
+"""What cannot be asked of a session as a whole, or needs more memory or threads than there are; each is a usage error that says what
+would work.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import resource
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pluggy
 import pytest
 
+from pytest_agentbench.lib.error_texts import address_space, shortage
 from pytest_agentbench.session.discovery import DiscoveredSuites, unavailable_suite
 from pytest_agentbench.suites.suite import SUITE_FILE
 
 if TYPE_CHECKING:
     from pytest_agentbench.rollouts.compile import CompiledSuite
+
 
 #: Marks that pytest and widespread plugins act upon, and words of `-m`. A plugin that is not here today may be here tomorrow.
 MARKS = frozenset(
@@ -79,3 +85,31 @@ def refuse_twins(compiled: Sequence[CompiledSuite]) -> None:
     for each in compiled:
         if (twin := folders.setdefault(each.name, each.folder)) != each.folder:
             raise pytest.UsageError(f"two suites are named {each.name!r}: {twin / 'suite.yaml'} and {each.folder / 'suite.yaml'}")
+
+
+#: Bytes of address space that a session takes once its suites are loaded, for its threads and its reports.
+HEADROOM = 192 << 20
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turns an error for want of memory, threads or open files into a pytest.UsageError."""
+    try:
+        yield
+    except (MemoryError, ImportError, OSError, RuntimeError) as error:
+        if not (lacking := shortage(error)):
+            raise
+        raise pytest.UsageError(f"agentbench cannot run: {lacking}") from None
+
+
+def refuse_short_memory() -> None:
+    """Raises pytest.UsageError if the limit of address space leaves too little for a session that has loaded its suites."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    needed = address_space() + HEADROOM
+    if limit < needed:
+        raise pytest.UsageError(
+            f"this session needs {needed >> 20} MiB of address space in a process, and {limit >> 20} MiB are allowed; "
+            "raise the limit (`ulimit -v`), or load fewer plugins with -p no:NAME"
+        )

@@ -17,7 +17,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, trial_of
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.runs.journal import FILE, read_journal
-from pytest_agentbench.runs.verdicts import InterimLook, RoundsResult
+from pytest_agentbench.runs.results import InterimLook, RoundsResult
 from pytest_agentbench.session.gate import Gate
 from pytest_agentbench.stats.decisions import FIRST_LOOK
 from pytest_agentbench.suites.suite import Suite

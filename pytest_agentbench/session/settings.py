@@ -1,4 +1,8 @@
-"""The options as pytest has them: each has an ini twin, and the command line wins."""
+"""The options as pytest has them: each has an ini twin, and the command line wins; and one of pytest-asyncio's.
+
+pytest-asyncio, which this package depends on, deprecates that its fixtures' loop scope is unset. Where warnings are errors, that
+would end the session. So the scope is set until all plugins are configured, and then unset again if the user has not set it.
+"""
 
 from __future__ import annotations
 
@@ -151,3 +155,21 @@ def advise(config: pytest.Config, text: str) -> None:
         message = warnings.WarningMessage(advice, PytestAgentbenchWarning, __file__, 0)
         facts = {"warning_message": message, "when": "config", "nodeid": "", "location": None}
         config.hook.pytest_warning_recorded.call_historic(kwargs=facts)
+
+
+ASYNCIO_SCOPE = "asyncio_default_fixture_loop_scope"
+UNSET_SCOPE = pytest.StashKey[object]()
+
+
+def answer_asyncio_scope(config: pytest.Config) -> None:
+    """Called when all plugins of the environment are there."""
+    if config.pluginmanager.hasplugin("asyncio") and not (unset := config.getini(ASYNCIO_SCOPE)):
+        config.stash[UNSET_SCOPE] = unset
+        config._inicache[ASYNCIO_SCOPE] = "function"  # pytest has no public way to set a value
+
+
+def take_back_asyncio_scope(config: pytest.Config) -> None:
+    """Called when all others have been configured."""
+    if UNSET_SCOPE in config.stash:
+        config._inicache[ASYNCIO_SCOPE] = config.stash[UNSET_SCOPE]
+        del config.stash[UNSET_SCOPE]

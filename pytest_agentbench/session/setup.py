@@ -1,23 +1,29 @@
-"""What a session is asked to do: its suites, its backend and its gate, settled before anything boots."""
+"""What a session is asked to do: its suites, xdist workers, backend and gate, settled before anything boots.
+
+One xdist worker is enough for the tests of a suite, which usually only read rollouts. Measured with the banking suite: a worker costs
+0.9 s of CPU until it has collected, and 5 ms for each test (10 ms for one that fails). The controller needs as much for each test's
+record and report, so a second worker would only wait for it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json, RolloutKey
-from pytest_agentbench.session.backend_choice import make_backend
 from pytest_agentbench.session.discovery import (
     DiscoveredSuites,
     SuiteHead,
+    argument_path,
     discover,
     is_left_out,
     merged_thresholds,
@@ -26,12 +32,13 @@ from pytest_agentbench.session.discovery import (
 )
 from pytest_agentbench.session.refusals import meant_elsewhere, refuse_marks, refuse_twins
 from pytest_agentbench.session.settings import Settings, advise
-from pytest_agentbench.suites.arms import CARRY, concurrencies
-from pytest_agentbench.suites.suite import Suite
+from pytest_agentbench.suites.arms import BACKEND, CARRY, concurrencies
+from pytest_agentbench.suites.suite import SUITE_FILE, Suite
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend
     from pytest_agentbench.session.gate import Gate
+    from pytest_agentbench.session.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -152,3 +159,62 @@ def settle(config: pytest.Config, settings: Settings, concurrency: int, discover
         return Setup(config, settings, started_at, concurrency, suites, backend, make_gate(suites.compiled, settings))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+class Workers(NamedTuple):
+    """The xdist workers of a session."""
+
+    specs: Sequence[str]  # one for each worker, as --tx has it
+    reason: str = ""  # why there are so many; empty if --tx names each of them, or if there are none
+
+    @property
+    def sentence(self) -> str:
+        """What the header says of them; empty without a reason."""
+        count = len(self.specs)
+        return f"{count} xdist worker{' starts' if count == 1 else 's start'}: {self.reason}" if self.reason else ""
+
+
+def choose_workers(config: pytest.Config, discovered: DiscoveredSuites, typed: Sequence[str], asked: int | None) -> Workers:
+    """Returns the workers to start. `typed` are those of the command line, as --tx has them; `asked` is --agentbench-workers.
+
+    If suites and paths ask for different numbers, the largest counts: a suite asks for its `xdist_workers`, or one, and a path that does
+    not lie in the folder of a suite asks for as many as -n says.
+    """
+    if not typed or not config.getoption("numprocesses", None):  # --tx without -n names each of them
+        return Workers(typed)
+    if asked is not None:
+        return Workers([typed[0]] * asked, "--agentbench-workers says so")
+    if config.getoption("dist") == "each":
+        return Workers(typed, "-n says so, and with --dist=each every one of them runs all tests")
+    reasons = {1: "every path is in the folder of a suite (--agentbench-workers=N starts N)"}
+    marks, names = config.getoption("markexpr", ""), discovered.names
+    for each in (each for each in discovered.compiled if not is_left_out(each.name, marks, names)):
+        if each.suite.xdist_workers:
+            reasons[each.suite.xdist_workers] = f"xdist_workers in {_shown(each.folder / SUITE_FILE)} says so"
+    folders = {*discovered.folders}
+    for path in map(argument_path, config.args):
+        if folders.isdisjoint((path, *path.parents)):
+            reasons[len(typed)] = f"-n says so, and {_shown(path)} is not in the folder of a suite (--agentbench-workers=N starts N)"
+    count = max(reasons)
+    return Workers([typed[0]] * count, reasons[count])
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+def make_backend(config: pytest.Config, settings: Settings) -> Backend:
+    """What the first hook that knows it makes; raises ConfigError for what none of them knows."""
+
+    def make(name: str, changes: Sequence[tuple[str, Any]] = ()) -> Backend:
+        changes = (*settings.backend_changes, *changes)
+        backend: Backend = config.hook.pytest_agentbench_make_backend(config=config, name=name, changes=changes)
+        return backend
+
+    arms = {arm.name: functools.partial(make, arm.value) for arm in settings.ab if arm.kind == BACKEND}
+    arms |= {arm.name: functools.partial(make, settings.backend, arm.backend_changes) for arm in settings.ab if arm.backend_changes}
+    if not arms:
+        return make(settings.backend)
+    from pytest_agentbench.backends.ab import Arms
+
+    return Arms(arms)

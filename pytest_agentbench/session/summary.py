@@ -1,4 +1,4 @@
-"""The end of a session: the journal becomes a Run, and the gate judges it."""
+"""The end of a session: a Run is computed from its journal and the files of its run directory, and the gate judges it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,42 @@ import importlib
 import os
 import platform
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_agentbench.backends.telemetry.engine_stats import Looks, ServingSummary
+from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
+from pytest_agentbench.backends.telemetry.engine_stats import NAMES, Looks, ServingSummary, summary, tally
 from pytest_agentbench.backends.telemetry.sampler import Sampler
+from pytest_agentbench.backends.telemetry.samples import read_samples
+from pytest_agentbench.gate import ab
 from pytest_agentbench.gate.ab import SuiteInArms
+from pytest_agentbench.gate.evidence import Trial, trial_of
 from pytest_agentbench.gate.repeats import earlier_tries
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.codec import read as read_record
 from pytest_agentbench.lib.threads import daemon
+from pytest_agentbench.metrics import timeline
 from pytest_agentbench.metrics.performance import cpu_shares, objectives_of, stopwatch_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
-from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.metrics.timeline import Span
+from pytest_agentbench.records import Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.data import PackedRollouts
 from pytest_agentbench.reports.terminal import rollout_lines
 from pytest_agentbench.rollouts.compile import CompiledSuite
-from pytest_agentbench.runs.arm_results import Cache
-from pytest_agentbench.runs.builder import RunReader
-from pytest_agentbench.runs.contents import (
+from pytest_agentbench.runs.builder import RunReader, bar_of, build_run, plan_suite
+from pytest_agentbench.runs.directory import PRIVATE, name_of
+from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup, unknown_environment
+from pytest_agentbench.runs.journal import FILE as JOURNAL
+from pytest_agentbench.runs.journal import read_journal
+from pytest_agentbench.runs.options import RunOptions
+from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, Cache, PlannedSuite
+from pytest_agentbench.runs.run_file import (
     BackendUse,
     Environment,
     Interruptions,
@@ -40,23 +53,92 @@ from pytest_agentbench.runs.contents import (
     SessionFacts,
     SessionShare,
 )
-from pytest_agentbench.runs.directory import PRIVATE, name_of
-from pytest_agentbench.runs.environment import unknown_environment
-from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup
-from pytest_agentbench.runs.journal import FILE as JOURNAL
-from pytest_agentbench.runs.options import RunOptions
-from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.sessions import append_session
-from pytest_agentbench.runs.suite_result import bar_of, plan_suite
-from pytest_agentbench.session.computation import JournalContents, MainScore, compare_arms, compute, read_rollouts, serving
-from pytest_agentbench.session.opened import OpenSession
-from pytest_agentbench.session.outcomes import Outcomes
+from pytest_agentbench.session.open_session import OpenSession
 from pytest_agentbench.session.processes import Services
+from pytest_agentbench.session.pytest_reports import Outcomes
 from pytest_agentbench.session.setup import Setup
 from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.suites.models import models_of, names
 
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Frame
+
+
+class MainScore(NamedTuple):
+    """The first score of a suite."""
+
+    name: str
+    scale: Scale
+
+
+@dataclass
+class JournalContents:
+    """The contents of a journal after one pass over it."""
+
+    read: RunReader = field(default_factory=RunReader)
+    client: Client = field(default_factory=Client)  # of this session, as its backend's counters are
+    damaged: list[str] = field(default_factory=list)  # sentences on lines of the journal that are no records
+    trials: list[Trial] = field(default_factory=list)  # for a gate and a comparison of arms; none without these
+
+
+def read_rollouts(
+    directory: Path,
+    mains: Mapping[str, MainScore],
+    session: int,
+    *,
+    with_trials: bool = False,
+    also: Callable[[Rollout], None] = lambda _: None,
+) -> JournalContents:
+    """Reads the journal once, with one rollout in memory at a time.
+
+    Args:
+        directory: The run's directory.
+        mains: The main score of each suite under each variant.
+        session: The session that ends; its calls are compared with the counters of the backend.
+        with_trials: Whether a gate or a comparison of arms needs the trials.
+        also: Is given each rollout of a scenario as well.
+    """
+    contents = JournalContents()
+    for rollout in read_journal(directory, contents.damaged.append):
+        if rollout.session == session:
+            contents.client.add(rollout)
+        if rollout.kind == "scenario":
+            contents.read.add(rollout, *mains[rollout.key.group])
+            also(rollout)
+            if with_trials:
+                contents.trials.append(trial_of(rollout))
+    return contents
+
+
+def serving(looks: Looks | None, directory: Path, calls: Sequence[Span], client: Client) -> ServingSummary | None:
+    """Returns the metrics of the stack, and where they differ from what the tap saw; None if the stack has none."""
+    if looks is None:
+        return None
+    stats = summary(tally(read_samples(directory, NAMES), timeline.outer(calls)))
+    return ServingSummary(**vars(stats), **vars(looks), disagreements=tuple(disagreements(stats.server, client)))
+
+
+def compute(facts: SessionFacts, suites: Sequence[PlannedSuite], journal: JournalContents) -> Run:
+    """Returns the run of a session that is over, without the comparison of its arms and the verdict of its gate.
+
+    What the journal tells takes the place of what `facts` has of it: rollouts of each session, damage and models.
+    """
+    part = journal.read.frame.scenarios()
+    counts = Counter(part.rollouts["session"].tolist())
+    sessions = tuple(replace(each, rollouts=counts[each.session]) for each in facts.sessions)
+    used = models_of(part.calls["model"], part.calls["answered_by"])
+    backend = replace(facts.backend, served_model=names(used) or facts.backend.served_model, models=used)
+    known = replace(facts, sessions=sessions, damaged=tuple(journal.damaged), backend=backend)
+    return build_run(known, suites, journal.read)
+
+
+def compare_arms(run: Run, journal: JournalContents, suites: Mapping[str, SuiteInArms], facts: ArmFacts) -> ArmsCompared:
+    """Returns the paired comparison of an A/B session."""
+    settings, blocks = run.settings, run.cache.blocks if run.cache else ()
+    part = journal.read.frame.scenarios(Terms(objectives_of(settings.slo)))
+    return ab.compare_arms(settings.ab, suites, journal.trials, part, facts, blocks, run.stopwatch, with_each_other=settings.ab_pairs)
+
 
 FRAME = "pytest_agentbench.metrics.frame_reader"
 

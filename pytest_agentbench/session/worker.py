@@ -29,13 +29,13 @@ from pytest_agentbench.rollouts.worker_protocol import (
     WorkerSuite,
 )
 from pytest_agentbench.runs.journal import rollout_of
-from pytest_agentbench.session.marks import APPLIED, BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
+from pytest_agentbench.session.discovery import first_scenarios
 from pytest_agentbench.session.pool_connection import PoolConnection, PoolGone
-from pytest_agentbench.session.selection import first_scenarios
-from pytest_agentbench.suites.task import is_task_directory
+from pytest_agentbench.session.pytest_reports import APPLIED, BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
+from pytest_agentbench.suites.suite import is_task_directory
 
 if TYPE_CHECKING:
-    from pytest_agentbench.session.opened import OpenSession
+    from pytest_agentbench.session.open_session import OpenSession
 
 KEY = "_rollout_key"  # the fixture that parametrizes a test with rollouts
 

@@ -1,25 +1,172 @@
-"""One replay of a trace by NVIDIA Dynamo's simulator, a process in the environment `dynamo`."""
+"""Replays of a run's trace by NVIDIA Dynamo's simulator, on settings of a serving stack, with rollouts that begin when others end.
+
+A trace has the times at which rollouts began in the run. Replayed like that on a slower stack, more and more of them would be in
+flight, and a setting would look far worse than it is.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.backends.machine.environments import resolve_python
-from pytest_agentbench.errors import BackendError
-from pytest_agentbench.exports.mooncake import BLOCK
+from pytest_agentbench.backends.stack.spec import TEMPLATE
+from pytest_agentbench.errors import BackendError, ConfigError
+from pytest_agentbench.exports.mooncake import BLOCK, timed_calls
+from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.lib.process import end_group, end_text, foreign_environment
 from pytest_agentbench.lib.redact import indented, tail
+from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.records import Json
+from pytest_agentbench.runs.run_file import BackendUse
 from pytest_agentbench.simulation.figures import OBJECTIVES
-from pytest_agentbench.simulation.question import ROUTERS
-from pytest_agentbench.simulation.settings import Setting
+from pytest_agentbench.simulation.question import ROUTERS, Facts
+from pytest_agentbench.tables import places
+
+BLOCK_SIZE = 16  # tokens; vLLM's, where nobody says another
+MOST = 64  # settings of one table
+
+#: Option of a service's command -> what it says of the setting.
+FLAGS: Mapping[str, str] = {"num-gpu-blocks-override": "kv-blocks", "block-size": "block-size", "router-mode": "router"}
+_FLAG = re.compile(r"--([\w-]+)(?:=(.*))?")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Workers that read prompts and write answers, and the router before them."""
+
+    workers: int
+    kv_blocks: int  # of each worker's KV cache
+    block_size: int  # tokens in a block
+    router: str  # one of ROUTERS; of one worker `round_robin`, for there is nothing to choose
+
+    @classmethod
+    def of(cls, facts: Facts) -> Setting | None:
+        """None where something is missing."""
+        if missing(facts):
+            return None
+        workers, blocks, size = (int(facts.get(name, BLOCK_SIZE)) for name in ("workers", "kv-blocks", "block-size"))
+        return cls(workers, blocks, size, str(facts["router"]) if workers > 1 else "round_robin")
+
+    @property
+    def text(self) -> str:
+        router = f", {self.router}" if self.workers > 1 else ""
+        return f"{self.workers} worker{'s' * (self.workers > 1)}, {self.kv_blocks} blocks{router}"
+
+    @property
+    def cache_tokens(self) -> int:
+        """That a worker's KV cache holds."""
+        return self.kv_blocks * self.block_size
+
+
+def missing(facts: Facts) -> list[str]:
+    """What a setting lacks."""
+    needed = ["workers", "kv-blocks", *(["router"] if facts.get("workers") != 1 else [])]
+    return [name for name in needed if name not in facts]
+
+
+def facts_of(backend: BackendUse) -> Facts:
+    """What run.json says of the setting that a run had: of the built-in engine all, of a stack of Dynamo what its YAML fixes."""
+    if backend.kind == "embedded":
+        return {"workers": 1, "kv-blocks": backend.more["kv_blocks"], "block-size": backend.more["block_size"]}
+    workers = backend.more.get("ready", {}).get("workers", {})
+    if backend.kind != "stack" or set(workers) != {"aggregated"}:
+        return {}
+    return {"workers": workers["aggregated"], **dict(_flags(backend.more))}
+
+
+def _flags(stack: Json) -> Iterator[tuple[str, int | str]]:
+    """What the commands of a stack's services say."""
+    for service in stack["services"].values():
+        words = [_filled(word, stack.get("settings", {})) for word in service.get("run", ())]
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            if (flag := _FLAG.fullmatch(word)) and (name := FLAGS.get(flag[1])):
+                value = (flag[2] if flag[2] is not None else following).replace("-", "_")
+                if value.isdecimal() if name != "router" else value in ROUTERS:
+                    yield name, value if name == "router" else int(value)
+
+
+def _filled(text: str, values: Json) -> str:
+    """A word of a command with the settings of its YAML; other templates stay."""
+    return TEMPLATE.sub(lambda template: str(values.get(template[1], template[0])), text)
+
+
+def grid(workers: Sequence[int], kv_blocks: Sequence[int], routers: Sequence[str], facts: Facts) -> list[Setting]:
+    """Every combination, each once, in this order; what is empty is as in the run. Raises ConfigError."""
+    axes = {"workers": workers, "kv-blocks": kv_blocks, "router": routers}
+    chosen: dict[str, Sequence[Any]] = {name: values or [facts[name]] for name, values in axes.items() if values or name in facts}
+    choices = [{**facts, **dict(zip(chosen, values, strict=True))} for values in itertools.product(*chosen.values())]
+    if lacking := {name: None for choice in choices for name in missing(choice)}:
+        options = " and ".join(f"--{name}" for name in lacking)
+        raise ConfigError(
+            f"the run does not say its {' and '.join(lacking)}: say what to simulate with {options}, or what the run had with --own"
+        )
+    settings = dict.fromkeys(filter(None, map(Setting.of, choices)))
+    if len(settings) > MOST:
+        raise ConfigError(f"these are {len(settings)} settings, each of which takes a replay; ask for at most {MOST} at a time")
+    return [*settings]
+
+
+@dataclass(frozen=True)
+class AttemptSpan:
+    """The calls of an attempt; nanoseconds since 1970."""
+
+    starts: Mapping[str, int]  # call -> when it was sent
+    last: str  # the call that ended last
+    end: int
+
+    @property
+    def start(self) -> int:
+        return min(self.starts.values())
+
+
+def close_loop(trace: Path, origin: Origin) -> None:
+    """Makes calls that have a time wait for the last call of the rollout in whose place theirs came."""
+    waits = dict(_waits([*_sessions(origin)]))
+    rows = map(json.loads, trace.read_text(encoding="utf-8").splitlines())
+    write_whole(trace, "".join(f"{json.dumps(_waiting(row, waits))}\n" for row in rows))
+
+
+def _sessions(origin: Origin) -> Iterator[AttemptSpan]:
+    for place in places(origin):
+        for attempt in place.rollout.attempts:
+            if place.rollout.kind == "scenario" and (calls := [*timed_calls(place, attempt)]):
+                last = max(calls, key=lambda call: call.end)
+                yield AttemptSpan({call.id: call.start for call in calls}, last.id, last.end)
+
+
+def _waits(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[str, tuple[str, float]]]:
+    """Call -> the call that it waits for, and the milliseconds in between."""
+    for session, before in predecessors(sessions):
+        yield from ((call, (before.last, (start - before.end) / 1e6)) for call, start in session.starts.items())
+
+
+def predecessors(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[AttemptSpan, AttemptSpan]]:
+    """Each session with the one in whose place it came: that which ended last before it began, and has no successor yet."""
+    free = sorted(sessions, key=lambda session: session.end, reverse=True)
+    over: list[AttemptSpan] = []
+    for session in sorted(sessions, key=lambda session: session.start):
+        while free and free[-1].end <= session.start:
+            over.append(free.pop())
+        if over:
+            yield session, over.pop()
+
+
+def _waiting(row: Json, waits: Mapping[str, tuple[str, float]]) -> Json:
+    """A row of a trace, which waits where it had a time."""
+    if "timestamp" not in row or row["request_id"] not in waits:
+        return row
+    call, delay = waits[row["request_id"]]
+    return {**{name: value for name, value in row.items() if name != "timestamp"}, "wait_for": [call], "delay": delay, "tool_wait_ms": 0.0}
+
 
 ENVIRONMENT = "dynamo"
 LINES = 12  # of the simulator's last words that an error carries

@@ -16,13 +16,20 @@ from pytest_agentbench.exports import mooncake
 from pytest_agentbench.exports.exported_runs import ChosenRuns
 from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.simulation.closed_loop import close_loop
-from pytest_agentbench.simulation.figures import MEASURES, Figures, SettingMetric, measured, replayable, simulated, supported
+from pytest_agentbench.runs.run_file import Run
+from pytest_agentbench.simulation.figures import (
+    MEASURES,
+    Figures,
+    SettingMetric,
+    distance,
+    measured,
+    ranks,
+    replayable,
+    simulated,
+    supported,
+)
 from pytest_agentbench.simulation.question import MEASURED, MOCKER, Question
-from pytest_agentbench.simulation.ranks import distance, ranks
-from pytest_agentbench.simulation.replay import ENVIRONMENT, Simulator
-from pytest_agentbench.simulation.settings import Setting, facts_of, grid, missing
+from pytest_agentbench.simulation.replay import ENVIRONMENT, Setting, Simulator, close_loop, facts_of, grid, missing
 from pytest_agentbench.simulation.worker_speed import WorkerSpeed, measured_timing
 
 SCHEMA = "agentbench-what-if/1"  # docs/what-if.md describes it

@@ -12,8 +12,7 @@ from pytest_agentbench.lib.config import Spec
 from pytest_agentbench.lib.options import seconds
 from pytest_agentbench.records import MOST_TRIALS
 from pytest_agentbench.suites.roles import LimitsSpec, RoleSpec, RoleSpecs
-from pytest_agentbench.suites.suite import score_name
-from pytest_agentbench.suites.task import DOCKER, FAIL, HARBOR
+from pytest_agentbench.suites.suite import DOCKER, FAIL, HARBOR, score_name
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]  # pytest has no marks that start with `_`
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]

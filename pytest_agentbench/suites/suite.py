@@ -1,15 +1,92 @@
-"""Suites and scenarios, frozen."""
+"""Suites and scenarios, frozen; the tasks that scenarios ask for, and scenarios in quarantine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.records import SAMPLING, SHARED, Json, Scale, scale_in
-from pytest_agentbench.suites.quarantine import Quarantined
-from pytest_agentbench.suites.task import Task
+
+ONE_IN = 20  # scenarios of a suite that may be in quarantine, but always one: a gate that looks away from more says nothing
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """An entry of `quarantine` in a suite.yaml."""
+
+    scenario: str
+    owner: str
+    reason: str
+    expires: date  # the last day on which it holds
+
+    def __str__(self) -> str:
+        return f"quarantined until {self.expires} ({self.owner}: {self.reason})"
+
+
+def quarantine_faults(entries: Sequence[Quarantined], scenarios: Collection[str], today: date) -> Iterator[str]:
+    """Yields a sentence for each entry that is unknown, double or expired, and for too many; `scenarios` are all ids of the suite."""
+    counts = Counter(each.scenario for each in entries)
+    for each in entries:
+        if each.scenario not in scenarios:
+            yield f"quarantine: the data set has no scenario {each.scenario!r}; remove the entry, or name one that it has"
+        elif counts[each.scenario] > 1:
+            yield f"quarantine: {each.scenario!r} is there {counts[each.scenario]} times; keep one entry"
+        elif each.expires < today:
+            yield (
+                f"quarantine: the entry of {each.scenario!r} expired on {each.expires}; "
+                f"{each.owner}, who owns it, removes it or gives it another date"
+            )
+    allowed, share = max(1, len(scenarios) // ONE_IN), 100 // ONE_IN
+    if len(entries) > allowed:
+        yield f"quarantine: {len(entries)} of {len(scenarios)} scenarios, more than {share} % of them; at most {allowed} may be in it"
+
+
+TASK_FILE = "task.toml"
+
+DOCKER = "docker"  # a sandbox of our own
+ALLOW, FAIL = "allow", "fail"  # what a suite says of that for which a reward may be doubted
+HARBOR = "harbor:"  # before the name of an environment of Harbor's
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task directory as far as it is supported: what it runs in, who may take how long, and how it is verified."""
+
+    folder: str  # absolute; has environment/, tests/ and solution/
+    digest: str  # of all files in it with their modes, 16 hexadecimal digits
+    image: str = ""  # to run; empty: built from environment/
+    image_digest: str = ""  # of environment/ with modes, 16 hexadecimal digits; empty where `image` is given
+    build_timeout_s: float = 600.0
+    cpus: float = 1.0
+    memory_mb: int = 2048
+    storage_mb: int = 10240
+    network: str = "public"  # public | no-network
+    workdir: str | None = None  # None: the image's own
+    env: Mapping[str, str] = field(default_factory=dict)
+    agent_timeout_s: float | None = None  # None: as long as a rollout may take
+    agent_user: str | None = None  # None: the image's own
+    verifier_timeout_s: float = 600.0
+    verifier_user: str | None = None
+    verifier_env: Mapping[str, str] = field(default_factory=dict)
+    separate_verifier: bool = False  # it is verified in a fresh container over the artefacts
+    artifacts: tuple[str, ...] = ()  # paths that a separate verifier is given
+    solution_env: Mapping[str, str] = field(default_factory=dict)
+    sandbox: str = DOCKER  # what its suite says; or harbor:NAME
+    private_addresses: tuple[str, ...] = ()  # ranges that its suite opens to programs in a sandbox with the network `public`
+    skipped: str = ALLOW  # what its suite says of checks that the verifier skips: `allow`, or `fail` for a reward of 0
+    changed: str = ALLOW  # what its suite says of files that a verifier uses and the agent changed: `allow`, or `fail` for a reward of 0
+    broken: str = ""  # what is wrong with its directory, one sentence; such a scenario cannot run, and its tests are errors
+    unsupported: str = ""  # what it asks that is not supported, one sentence; such a scenario is skipped with it
+
+
+def is_task_directory(folder: Path) -> bool:
+    """Whether a folder is a task: its tests are those of its verifier, and none of pytest's."""
+    return (folder / TASK_FILE).is_file()
+
 
 SUITE_FILE = "suite.yaml"
 QUESTION = 300  # characters of a question that reports keep

@@ -1,4 +1,4 @@
-"""What a session whose arms are concurrencies measured at each of them, without the warm-up."""
+"""What a session whose arms are concurrencies measured at each of them, without the warm-up, and the knee of throughput against latency."""
 
 from __future__ import annotations
 
@@ -7,24 +7,45 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.nat_benchmark import add_events
 from pytest_agentbench.exports.nat_profiler import events_of
 from pytest_agentbench.gate.ab import mean_of
-from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.gate.values import LOST, samples
+from pytest_agentbench.gate.evidence import LOST, Trial, samples, trial_of
 from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.metrics.frame import Slice
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.metrics.other_tools.nat import Throughput
 from pytest_agentbench.records import Rollout, RolloutKey, Scale, arm_of
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.runs.run_file import Run, read_run
 from pytest_agentbench.stats.quantiles import percentile
 from pytest_agentbench.suites.arms import concurrencies
-from pytest_agentbench.sweep.knee import Operation
 from pytest_agentbench.tables import origins, places
+
+
+class Operation(NamedTuple):
+    """How a backend does at one concurrency."""
+
+    concurrency: int
+    throughput: float  # output tokens per second
+    latency_ms: float  # of a call, median
+
+
+def power(operation: Operation) -> float:
+    """Throughput over latency: great where much is done and little is waited for (Giessler et al. 1978)."""
+    return operation.throughput / operation.latency_ms
+
+
+def knee(operations: Sequence[Operation]) -> Operation | None:
+    """The one of the greatest power; the smallest of equals. None of fewer than three, which have no bend.
+
+    Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", ICC 1979: at this point
+    the line from the origin touches the curve of latency over throughput, and more load buys less than it costs.
+    """
+    known = [each for each in sorted(operations) if each.latency_ms > 0]
+    return max(known, key=lambda each: (power(each), -each.concurrency)) if len(known) > 2 else None
 
 
 @dataclass(frozen=True)

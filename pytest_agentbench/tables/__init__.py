@@ -16,10 +16,9 @@ from pytest_agentbench.metrics.frame import Frame
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.metrics.rollout_columns import SCORES, ScoreRow, score_rows
 from pytest_agentbench.metrics.timeline import Calendar
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import check_journal, read_journal
 from pytest_agentbench.runs.run_file import FILE as RUN_FILE
-from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.runs.run_file import Run, read_run
 from pytest_agentbench.tables.run_tables import RUN_METRICS, SAMPLES, MetricRow, SampleRow, rows_of_metrics, rows_of_samples
 
 

@@ -15,7 +15,7 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.columns import FrameColumn
 from pytest_agentbench.metrics.frame import STATISTICS, MetricValue
 from pytest_agentbench.records import arm_of, suite_of
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 
 
 class MetricRow(NamedTuple):

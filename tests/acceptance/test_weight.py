@@ -35,7 +35,7 @@ LOADED = """
 import os, pathlib, sys
 
 def pytest_sessionfinish(session):
-    heavy = [name for name in ("pydantic", "pytest_agentbench.runs.contents", "pytest_agentbench.runs.results") if name in sys.modules]
+    heavy = [name for name in ("pydantic", "pytest_agentbench.runs.run_file", "pytest_agentbench.runs.results") if name in sys.modules]
     if hasattr(session.config, "workerinput"):
         pathlib.Path(__file__).with_name(f"{os.getpid()}.loaded").write_text(" ".join(heavy))
 """

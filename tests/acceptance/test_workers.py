@@ -1,6 +1,6 @@
 """Sessions with fewer xdist workers than -n, which is how many rollouts are in flight: one worker is enough for the tests of a suite.
 
-tests/session/test_worker_count.py has the ways to ask for workers, and the paths with which as many start as -n says.
+tests/session/test_setup_worker_count.py has the ways to ask for workers, and the paths with which as many start as -n says.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ from pytest_agentbench.agents.oracle import Oracle
 from pytest_agentbench.errors import AgentError
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer
-from pytest_agentbench.suites.suite import Scenario
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Scenario, Task
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.sandbox.local import LocalSandbox
 from tests.tasks import write_task

@@ -13,8 +13,7 @@ from pytest_agentbench.agents.terminal import SYSTEM_PROMPT, Terminal
 from pytest_agentbench.errors import AgentError, ConfigError, LimitReached
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Json
-from pytest_agentbench.suites.suite import Scenario
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Scenario, Task
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.agents.scripted import staged
 from tests.sandbox.local import LocalSandbox

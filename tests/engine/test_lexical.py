@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.engine.chat import parse_chat
+from pytest_agentbench.engine.chat import ReplyCall, parse_chat
 from pytest_agentbench.engine.lexical.policy import Lexical, split_clauses
-from pytest_agentbench.engine.protocol import ReplyCall
 from pytest_agentbench.records import Json
 
 Messages = list[Json]

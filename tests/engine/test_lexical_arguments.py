@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.engine.lexical.arguments import fill
-from pytest_agentbench.engine.lexical.choices import choose, flag
+from pytest_agentbench.engine.lexical.arguments import choose, fill, flag
 from pytest_agentbench.records import Json
 
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.agents.self_evaluating import EVALUATION, VERDICT
-from pytest_agentbench.engine.lexical.judge import minimal
-from pytest_agentbench.engine.lexical.policy import Lexical
+from pytest_agentbench.engine.lexical.policy import Lexical, minimal
 from pytest_agentbench.llm.judge import Form, filled, numbered, read
 from pytest_agentbench.records import Json
 from pytest_agentbench.scorers.action_completion import PROMPT, _form

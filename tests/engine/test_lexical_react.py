@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.agents.react import SYSTEM_PROMPT, question_text, system_text
 from pytest_agentbench.engine.chat import parse_chat
-from pytest_agentbench.engine.lexical.policy import Lexical
-from pytest_agentbench.engine.lexical.react import as_native
+from pytest_agentbench.engine.lexical.policy import Lexical, as_native
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.suite import Tool
 

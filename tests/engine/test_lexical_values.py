@@ -6,41 +6,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_agentbench.engine.lexical import values
-from pytest_agentbench.engine.lexical.values import Finder
+from pytest_agentbench.engine.lexical import texts
+from pytest_agentbench.engine.lexical.texts import Finder
 
 FINDERS: list[Finder] = [
-    values.money, values.numbers, values.percentages, values.months, values.distances, values.dates, values.times, values.last_four,
-    values.emails, values.phones, values.addresses, values.references, values.currencies, values.quotes, values.names, values.phrases,
+    texts.money, texts.numbers, texts.percentages, texts.months, texts.distances, texts.dates, texts.times, texts.last_four,
+    texts.emails, texts.phones, texts.addresses, texts.references, texts.currencies, texts.quotes, texts.names, texts.phrases,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("find", "text", "expected"),
     [
-        (values.money, "$1,250.50, £20, 3k euros, $2.5k and 40 bucks", [1250.5, 20, 3000, 2500, 40]),
-        (values.numbers, "12 tickets for $30 on May 3 at 4pm, 5% off, card ending 4471, within 3 miles, 2 years", [12]),
-        (values.numbers, "9999999999999999 is too large to mean anything, 12 is not", [12]),
-        (values.percentages, "6.5% or 7 percent", [6.5, 7]),
-        (values.months, "over 5 years, a 12-month term, two months or 3 weeks", [60, 12, 2]),
-        (values.distances, "within 5 miles or ten km", [5, 10]),
-        (values.dates, "2026-03-14, 3/4/2026, March 5th, 2026, June 14, 3rd of May, next Friday, tomorrow", None),
-        (values.times, "at 3:30 pm, 9am, 14:05, noon or midnight", ["15:30", "09:00", "14:05", "12:00", "00:00"]),
-        (values.last_four, "ending in 4471, last four digits are 0012, ****9023, account 1234 for 5678", ["4471", "0012", "9023", "1234"]),
-        (values.emails, "write to jo.r+x@mail.example.org.", ["jo.r+x@mail.example.org"]),
+        (texts.money, "$1,250.50, £20, 3k euros, $2.5k and 40 bucks", [1250.5, 20, 3000, 2500, 40]),
+        (texts.numbers, "12 tickets for $30 on May 3 at 4pm, 5% off, card ending 4471, within 3 miles, 2 years", [12]),
+        (texts.numbers, "9999999999999999 is too large to mean anything, 12 is not", [12]),
+        (texts.percentages, "6.5% or 7 percent", [6.5, 7]),
+        (texts.months, "over 5 years, a 12-month term, two months or 3 weeks", [60, 12, 2]),
+        (texts.distances, "within 5 miles or ten km", [5, 10]),
+        (texts.dates, "2026-03-14, 3/4/2026, March 5th, 2026, June 14, 3rd of May, next Friday, tomorrow", None),
+        (texts.times, "at 3:30 pm, 9am, 14:05, noon or midnight", ["15:30", "09:00", "14:05", "12:00", "00:00"]),
+        (texts.last_four, "ending in 4471, last four digits are 0012, ****9023, account 1234 for 5678", ["4471", "0012", "9023", "1234"]),
+        (texts.emails, "write to jo.r+x@mail.example.org.", ["jo.r+x@mail.example.org"]),
         (
-            values.phones,
+            texts.phones,
             "call 555-201-8890, (555) 201 8890, 555-0199 but not 2026-03-14 or $1234567890",
             ["555-201-8890", "(555) 201 8890", "555-0199"],
         ),
-        (values.addresses, "I live at 12 Elm Street, Springfield, IL 62704 now", ["12 Elm Street, Springfield, IL 62704"]),
-        (values.references, "reference WT-88213, ticket #4711 and USA", ["WT-88213", "4711"]),
-        (values.currencies, "500 dollars in euros, Canadian dollars or CHF", ["USD", "EUR", "CAD", "CHF"]),
-        (values.quotes, 'with the note "rent share" please', ["rent share"]),
-        (values.names, "I paid Whole Foods and went to Bank of America with Ana on Friday.", ["Whole Foods", "Bank of America", "Ana"]),
+        (texts.addresses, "I live at 12 Elm Street, Springfield, IL 62704 now", ["12 Elm Street, Springfield, IL 62704"]),
+        (texts.references, "reference WT-88213, ticket #4711 and USA", ["WT-88213", "4711"]),
+        (texts.currencies, "500 dollars in euros, Canadian dollars or CHF", ["USD", "EUR", "CAD", "CHF"]),
+        (texts.quotes, 'with the note "rent share" please', ["rent share"]),
+        (texts.names, "I paid Whole Foods and went to Bank of America with Ana on Friday.", ["Whole Foods", "Bank of America", "Ana"]),
     ],
 )
-def test_finds_values(find: Finder, text: str, expected: list[values.Plain] | None) -> None:
+def test_finds_values(find: Finder, text: str, expected: list[texts.Plain] | None) -> None:
     """Each finder reads its kind of value, in the order of the text, and leaves the others."""
     if expected is None:
         expected = ["2026-03-14", "2026-03-04", "2026-03-05", "june 14", "may 3", "next friday", "tomorrow"]
@@ -50,7 +50,7 @@ def test_finds_values(find: Finder, text: str, expected: list[values.Plain] | No
 
 def test_phrases_know_their_preposition() -> None:
     """A phrase is what stands behind a preposition, without article; an infinitive is none."""
-    found = values.phrases("I want to move $5 from my checking account to the savings ending in 4471.")
+    found = texts.phrases("I want to move $5 from my checking account to the savings ending in 4471.")
 
     assert [("from", "checking account"), ("to", "savings")] == [(phrase.before, phrase.value) for phrase in found]
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_agentbench.engine.protocol import Delivery, PolicyReply, ReplyCall, Stall
+from pytest_agentbench.engine.chat import Delivery, PolicyReply, ReplyCall, Stall
 from pytest_agentbench.engine.script import Script, load_rules
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.messages import Listening

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial
-from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.suite_rule import SuiteRule
+from pytest_agentbench.gate.rules import SuiteRule, parse_rule
 from pytest_agentbench.records import scale_in
 from tests.made_runs import SCALES
 

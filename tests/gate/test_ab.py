@@ -12,14 +12,12 @@ import pytest
 from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.gate.ab import SuiteInArms, compare_arms
-from pytest_agentbench.gate.evidence import trial_of
-from pytest_agentbench.gate.values import latencies
+from pytest_agentbench.gate.evidence import latencies, trial_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import UNDECLARED, Chunk, Json, LLMCall, Rollout, Scale, Score
-from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared
+from pytest_agentbench.runs.results import ArmFacts, ArmsCompared
 from pytest_agentbench.stats.latency import latency_limit
-from pytest_agentbench.suites.arm_list import parse_arms
-from pytest_agentbench.suites.arms import Arm, sides
+from pytest_agentbench.suites.arms import Arm, parse_arms, sides
 from tests.frames import scenarios_of
 from tests.made_runs import SCALES, run_of
 

@@ -15,9 +15,9 @@ from pytest_agentbench.metrics.performance import objectives_of
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Chunk, LLMCall, Rollout, Score
-from pytest_agentbench.rollouts.pool.turn_order import order
-from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared, MetricCompared
-from pytest_agentbench.suites.arm_list import parse_arms
+from pytest_agentbench.rollouts.pool.blocks import order
+from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, MetricCompared
+from pytest_agentbench.suites.arms import parse_arms
 from tests.frames import scenarios_of
 from tests.gate.test_ab import suites_in
 

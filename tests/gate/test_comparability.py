@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.gate.evidence import Evidence
-from pytest_agentbench.gate.promotion import ScoreChange
-from pytest_agentbench.gate.rules import parse_rule
-from pytest_agentbench.gate.suite_rule import SuiteRule
+from pytest_agentbench.gate.baselines import ScoreChange
+from pytest_agentbench.gate.evidence import Evidence, samples, score_limits
+from pytest_agentbench.gate.rules import SuiteRule, parse_rule
 from pytest_agentbench.gate.trend import History, trend_of
-from pytest_agentbench.gate.values import samples, score_limits
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.records import SHARE, UNDECLARED, Scale
 from pytest_agentbench.stats.decisions import Decision

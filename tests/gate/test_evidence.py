@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence, write_baseline
-from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial, trial_of
-from pytest_agentbench.gate.values import good_shares
+from pytest_agentbench.gate.evidence import CallTimes, Evidence, RunFacts, Trial, good_shares, trial_of
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import goodput, objectives_of
 from pytest_agentbench.metrics.terms import Terms

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.gate.promotion import luck
+from pytest_agentbench.gate.baselines import luck
 from pytest_agentbench.gate.repeats import PARTS, beside, earlier_tries, setup_of
 from pytest_agentbench.lib.codec import plain
-from pytest_agentbench.runs.contents import Rescored, Run
-from pytest_agentbench.runs.results import Means
-from pytest_agentbench.runs.run_file import write_run
-from pytest_agentbench.runs.verdicts import BaselineRun, EarlierRuns
+from pytest_agentbench.runs.results import BaselineRun, EarlierRuns, Means
+from pytest_agentbench.runs.run_file import Rescored, Run, write_run
 from tests.made_runs import gate_result, identity_of, run_of
 from tests.made_runs import mean as mean_of
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.lib.codec import plain, read, received
 from pytest_agentbench.records import OPEN, Score
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from tests.made_runs import run_of
 
 

@@ -22,9 +22,9 @@ from pytest_agentbench.lib.codec import plain, read, received
 from pytest_agentbench.lib.json_text import dumps_any, loads
 from pytest_agentbench.lib.messages import Messages, OtherVersion, Refused
 from pytest_agentbench.lib.record_fields import is_array, is_record, parts_of
-from pytest_agentbench.rollouts.pool_config import PoolConfig
+from pytest_agentbench.rollouts.protocol import PoolConfig
 from pytest_agentbench.runs.attempts import AttemptEntry
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.runs.sessions import Session
 from pytest_agentbench.suites.suite import PoolSuite
 from tests.record_values import damages, values_of

@@ -12,7 +12,7 @@ from pytest_agentbench.backends.telemetry.samples import read_samples
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import toolorchestra
 from pytest_agentbench.gate.baselines import read_evidence
-from pytest_agentbench.retriever.corpus import read_allowed, read_corpus
+from pytest_agentbench.retriever.index import read_allowed, read_corpus
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.suites.agent_config import read_agent_config

@@ -9,8 +9,8 @@ import pytest
 from pytest_agentbench.metrics.suite_metrics import uses
 from pytest_agentbench.metrics.terms import TokenPrices
 from pytest_agentbench.records import Attempt, Chunk, LLMCall, Rollout
+from pytest_agentbench.runs.builder import prices_by_endpoint
 from pytest_agentbench.runs.results import SuiteResult
-from pytest_agentbench.runs.suite_result import prices_by_endpoint
 from tests.frames import scenarios_of
 from tests.made_runs import SHOP, run_of
 

@@ -24,7 +24,7 @@ from pytest_agentbench.plots.canvas import label, legend, mark, save, style, who
 from pytest_agentbench.plots.points import points_of, settings_of, ttfts_of_arms
 from pytest_agentbench.plots.runs import RunLoad, front, loads_of, qualities_of, titles
 from pytest_agentbench.records import Score
-from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared
+from pytest_agentbench.runs.results import ArmResult, ArmsCompared
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.tables import read_tables
 from tests.made_runs import run_directory, run_of

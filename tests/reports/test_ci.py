@@ -16,8 +16,8 @@ from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.records import Scale
 from pytest_agentbench.reports import gate_phrases, openmetrics, phrases
 from pytest_agentbench.reports.ci import MOST, command, commands, cut, size, system
-from pytest_agentbench.runs.contents import Failure, OutcomeCounts, Plan, Run
 from pytest_agentbench.runs.results import Means
+from pytest_agentbench.runs.run_file import Failure, OutcomeCounts, Plan, Run
 from pytest_agentbench.stats.decisions import Suspect
 from tests.amounts import amounts
 from tests.made_runs import gate_result, mean, rule_result, run_of

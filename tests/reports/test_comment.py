@@ -15,7 +15,7 @@ from pytest_agentbench.reports.ci import cut, size
 from pytest_agentbench.reports.document import Finding, Level
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from tests.findings import facts, report, said
 from tests.made_runs import run_of
 from tests.reports.test_ci import GATE, TEXT, failure, outcomes_of, run_with

@@ -21,11 +21,10 @@ from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.plots import FOLDER, drawn
 from pytest_agentbench.plots.canvas import AXES
 from pytest_agentbench.plots.scatter import AXES as SCATTER_AXES
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.directory import keep_out_of_git
 from pytest_agentbench.runs.provenance import Git
-from pytest_agentbench.runs.resume import find_resumable
-from pytest_agentbench.runs.run_file import FILE, read_run, write_run
+from pytest_agentbench.runs.run_file import FILE, Run, read_run, write_run
+from pytest_agentbench.runs.sessions import find_resumable
 from tests.example import EXAMPLE, PICTURES, REPORTS, write_pages
 from tests.made_runs import run_directory
 from tests.project import PLACE, ROOT

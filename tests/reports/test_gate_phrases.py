@@ -13,7 +13,7 @@ from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.document import Code, plain, spans
-from pytest_agentbench.runs.verdicts import BaselineRun, RoundsResult, RuleResult
+from pytest_agentbench.runs.results import BaselineRun, RoundsResult, RuleResult
 from pytest_agentbench.session.gate import rule_result
 from pytest_agentbench.stats.decisions import Suspect
 from tests.amounts import amounts

@@ -9,8 +9,8 @@ import pytest
 from pytest_agentbench.gate.exit_status import EXITS
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.runs.contents import Plan
-from pytest_agentbench.runs.verdicts import EarlierRuns
+from pytest_agentbench.runs.results import EarlierRuns
+from pytest_agentbench.runs.run_file import Plan
 from tests.amounts import amounts
 from tests.made_runs import gate_result, rule_result, run_of
 

@@ -12,8 +12,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.retriever.corpus import read_allowed, read_corpus
-from pytest_agentbench.retriever.index import DOCUMENTS, INDEX, Index
+from pytest_agentbench.retriever.index import DOCUMENTS, INDEX, Index, read_allowed, read_corpus
 from tests.retriever.conftest import TEXTS, documents
 
 

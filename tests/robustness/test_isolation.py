@@ -16,8 +16,8 @@ from pytest_agentbench.lib.process import lives
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Answer, Rollout, RolloutKey
 from pytest_agentbench.rollouts.attempt_context import current_attempt
+from pytest_agentbench.rollouts.isolation.outside import Template
 from pytest_agentbench.rollouts.isolation.outside import isolated as isolated_setup
-from pytest_agentbench.rollouts.isolation.template import Template
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Tool
 from pytest_agentbench.tools.toolbox import Toolbox
 from tests.project import FIND_THEN_ANSWER, WAYS, Project

@@ -17,7 +17,7 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inline_protocol import ReturnAddress
-from pytest_agentbench.rollouts.pool_config import PoolConfig, Scheduling
+from pytest_agentbench.rollouts.protocol import PoolConfig, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import (
     FoundScenario,
     GetBackend,

@@ -19,14 +19,14 @@ import pytest
 from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.records import Rollout, RolloutKey
-from pytest_agentbench.rollouts.pool_config import PoolSettings, Scheduling
+from pytest_agentbench.rollouts.protocol import PoolSettings, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import GetRollout, PlanSelected, PoolAddress
 from pytest_agentbench.runs.attempts import AttemptLog, PoolDied
 from pytest_agentbench.runs.journal import earlier_work, read_journal
 from pytest_agentbench.session.pool_connection import PoolConnection
+from pytest_agentbench.session.preparations import TaskImages
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.recorder import Ledger
-from pytest_agentbench.session.task_images import TaskImages
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Suite
 from pytest_agentbench.tap.protocol import Budgets

@@ -12,7 +12,7 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.messages import header
 from pytest_agentbench.records import Attempt, Endpoint, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.pool_config import FROM_PIPE, BlockedBy, BlockSettings, FromPipe, PoolConfig
+from pytest_agentbench.rollouts.protocol import FROM_PIPE, BlockedBy, BlockSettings, FromPipe, PoolConfig
 from pytest_agentbench.runs.attempts import (
     AddressClosed,
     AddressOpened,

@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.messages import OtherVersion, Refused, header
 from pytest_agentbench.llm.access import ModelAddress
-from pytest_agentbench.llm.model_facts import ModelFacts
+from pytest_agentbench.llm.client import ModelFacts
 from pytest_agentbench.records import Access, Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.inline_protocol import (
     LendAddress,

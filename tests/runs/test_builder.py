@@ -12,10 +12,9 @@ import pytest
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Attempt, Json, LLMCall, Rollout, Score
-from pytest_agentbench.runs.builder import RunReader, build_run, prices_of
-from pytest_agentbench.runs.contents import BackendUse, Imported, Run, SessionFacts
+from pytest_agentbench.runs.builder import RunReader, build_run, plan_suite, prices_of
 from pytest_agentbench.runs.results import PlannedSuite
-from pytest_agentbench.runs.suite_result import plan_suite
+from pytest_agentbench.runs.run_file import BackendUse, Imported, Run, SessionFacts
 from pytest_agentbench.suites.suite import Scenario
 from tests.made_runs import SCALES, SHOP, session_facts
 

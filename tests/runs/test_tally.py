@@ -15,11 +15,10 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.codec import plain, read
 from pytest_agentbench.records import UNDECLARED, Attempt, Json, Rollout, Scale, Score, ToolCall
 from pytest_agentbench.reports import suite_phrases
-from pytest_agentbench.runs.contents import Environment
-from pytest_agentbench.runs.environment import environment
+from pytest_agentbench.runs.builder import build_suite, plan_suite
+from pytest_agentbench.runs.identity import environment
 from pytest_agentbench.runs.results import Mean, PlannedSuite, SuiteResult
-from pytest_agentbench.runs.run_file import find_run, read_run, write_run
-from pytest_agentbench.runs.suite_result import build_suite, plan_suite
+from pytest_agentbench.runs.run_file import Environment, find_run, read_run, write_run
 from pytest_agentbench.runs.tally import SuiteTally
 from pytest_agentbench.stats.paired import ScenarioSample, against_limit
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite

@@ -19,7 +19,7 @@ from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.containers import OWNER
 from pytest_agentbench.sandbox.factory import open_sandbox
 from pytest_agentbench.sandbox.sandbox import Sandbox
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Task
 from tests.dockerd import NoEngine, any_engine
 from tests.sandbox import image
 from tests.sandbox.bridged import bridged_engine

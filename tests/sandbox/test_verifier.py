@@ -10,7 +10,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.sandbox.containers import KIND, UNLIMITED_KIND
 from pytest_agentbench.sandbox.verifier import verify
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Task
 from tests.sandbox.conftest import Open, task
 
 pytestmark = pytest.mark.slow

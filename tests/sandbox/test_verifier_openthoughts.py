@@ -20,7 +20,7 @@ from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.sandbox import Sandbox
 from pytest_agentbench.sandbox.verifier import verify
 from pytest_agentbench.suites.datasets.harbor import load
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Task
 from tests.base_image import base_image
 from tests.dockerd import NoEngine
 from tests.project import Project

@@ -7,7 +7,7 @@ import typing
 import pytest
 
 from pytest_agentbench.records import Chunk, LLMCall
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.schemas.result_files import FILES, docs_of, keys_of, records_of
 
 RECORDS: dict[type, None] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts.pool.refusals import Refusals
+from pytest_agentbench.rollouts.pool.failed_attempts import Refusals
 
 REFUSED = LLMCall(0, 0, 1, http_status=400, error_kind="http_status", error="HTTP 400: no parser")
 BROKEN = LLMCall(0, 0, 1, http_status=500, error_kind="server_error", error="HTTP 500: boom")

@@ -11,7 +11,7 @@ import yaml  # noqa: F401  # here, because pytester forgets what tests import, a
 
 from pytest_agentbench.runs.option import Option
 from pytest_agentbench.session.settings import OPTIONS, Settings, read_settings
-from pytest_agentbench.suites.arm_list import parse_arms
+from pytest_agentbench.suites.arms import parse_arms
 
 #: For each option: a value for the command line, another one for the ini file, and what they are read as.
 VALUES: dict[str, tuple[str, str, Any, Any]] = {

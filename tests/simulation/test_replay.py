@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import BackendError, MissingError
-from pytest_agentbench.simulation.replay import Simulator
-from pytest_agentbench.simulation.settings import Setting
+from pytest_agentbench.simulation.replay import Setting, Simulator
 from tests.simulation import stand_in
 
 SETTING = Setting(2, 400, 16, "kv")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pytest_agentbench.rollouts.pool.turn_order import order
+from pytest_agentbench.rollouts.pool.blocks import order
 from pytest_agentbench.stats.latency import RolloutLatencies, block_pairs, compare_interleaved
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.suites.arm_list import parse_arms
-from pytest_agentbench.suites.arms import Arm, VariantOrigin, in_arms, sides
+from pytest_agentbench.suites.arms import Arm, VariantOrigin, in_arms, parse_arms, sides
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 

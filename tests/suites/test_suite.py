@@ -17,8 +17,7 @@ from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.rollouts.compile import checked
 from pytest_agentbench.suites.folder import load_suite
-from pytest_agentbench.suites.suite import Scenario, Suite, Tool
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Scenario, Suite, Task, Tool
 from tests.project import ROOT
 from tests.sent import sent
 

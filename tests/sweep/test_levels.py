@@ -13,7 +13,7 @@ from pytest_agentbench.backends.cache_state import CacheBlock
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.runs.arm_results import ArmResult, ArmsCompared, Cache
+from pytest_agentbench.runs.results import ArmResult, ArmsCompared, Cache
 from pytest_agentbench.sweep.levels import read_sweep
 from tests.made_runs import run_directory
 from tests.tables.shop import call, rollout

@@ -1,16 +1,67 @@
-"""Fills a tool's arguments from what a customer wrote, by the tool's JSON schema."""
+"""Fills a tool's arguments from what a customer wrote, by the tool's JSON schema: values of the right type, or the allowed value that
+the text means.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pytest_agentbench.engine.lexical import values
-from pytest_agentbench.engine.lexical.choices import choose, flag
-from pytest_agentbench.engine.lexical.values import Finder
-from pytest_agentbench.engine.lexical.words import stems, vocabulary, words
+from pytest_agentbench.engine.lexical import texts
+from pytest_agentbench.engine.lexical.texts import Finder, stem, stems, vocabulary, words
 from pytest_agentbench.records import Json
+
+NEGATIONS = vocabulary("no not don without exclude excluding except never skip")
+NEAR = 4  # words before a word in which a negation is about it
+
+
+class _Match(NamedTuple):
+    """How well a value fits; the greatest is the best."""
+
+    names_it: bool  # all words of the value itself are in the text
+    share: float  # of the value's words that are
+    glossed: int  # words of its explanation that are
+    earliness: int
+
+
+def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool) -> Any:
+    """The choice that `text` is closest to, or None.
+
+    A description may explain values as `auto (car or vehicle)`. With `partly`, some words of a value are enough.
+    """
+    text_stems = stems(text)
+    telling = [{word for word in gloss if word in text_stems} for gloss in _glosses(tuple(map(str, choices)), description)]
+    matches = [_match(text_stems, str(choice), len(gloss)) for choice, gloss in zip(choices, telling, strict=True)]
+    best = max(range(len(choices)), key=matches.__getitem__)
+    fits = matches[best].names_it or matches[best].glossed or (partly and matches[best].share > 0)
+    return choices[best] if fits else None
+
+
+def flag(text: str, name: str) -> bool | None:
+    """Whether what `name` ends with (`include_pending`: pending) is asked for; None if the text does not speak of it."""
+    name_stems, text_words = stems(name), words(text)
+    place = next((index for index, word in enumerate(text_words) if name_stems and stem(word) == name_stems[-1]), None)
+    return None if place is None else not NEGATIONS & set(text_words[max(0, place - NEAR) : place])
+
+
+def _match(text_stems: Sequence[str], choice: str, glossed: int) -> _Match:
+    own = stems(choice)
+    shared = [word for word in own if word in text_stems]
+    earliness = -min((text_stems.index(word) for word in shared), default=len(text_stems))
+    return _Match(bool(own) and len(shared) == len(own), len(shared) / len(own) if own else 0.0, glossed, earliness)
+
+
+@lru_cache(maxsize=4096)
+def _glosses(choices: tuple[str, ...], description: str) -> list[frozenset[str]]:
+    """The words of each choice's explanation that tell it apart: not in another's, nor in what the description says of them all."""
+    matches = [re.search(rf"(?<!\w){re.escape(choice)}\s*\(([^)]{{0,1000}})\)", description) for choice in choices]
+    glosses = [frozenset(stems(match[1])) if match else frozenset[str]() for match in matches]
+    uses = Counter(word for gloss in glosses for word in gloss)
+    uses.update(stems(re.sub(r"\([^)]{0,1000}\)", "", description)))
+    return [frozenset(word for word in gloss if uses[word] == 1) for gloss in glosses]
 
 
 class Hint(NamedTuple):
@@ -27,23 +78,23 @@ def _hint(names: str, *finders: Finder, before: Sequence[str] = ()) -> Hint:
 
 #: These also decide by the words of a description, for a parameter whose name says nothing.
 PLAIN_HINTS = (
-    _hint("email mail", values.emails),
-    _hint("phone mobile telephone", values.phones),
-    _hint("address street", values.addresses),
-    _hint("four", values.last_four),
-    _hint("currency", values.currencies),
+    _hint("email mail", texts.emails),
+    _hint("phone mobile telephone", texts.phones),
+    _hint("address street", texts.addresses),
+    _hint("four", texts.last_four),
+    _hint("currency", texts.currencies),
 )
 TEXT_HINTS = (
     *PLAIN_HINTS,
-    _hint("time hour", values.times),
-    _hint("date day when on since until deadline", values.dates),
-    _hint("id reference number code confirmation", values.references, values.last_four),
+    _hint("time hour", texts.times),
+    _hint("date day when on since until deadline", texts.dates),
+    _hint("id reference number code confirmation", texts.references, texts.last_four),
 )
 NUMBER_HINTS = (
-    _hint("rate percent percentage apr interest", values.percentages),
-    _hint("month months term year years", values.months),
-    _hint("mile miles radius distance km", values.distances),
-    _hint("", values.money, values.numbers),
+    _hint("rate percent percentage apr interest", texts.percentages),
+    _hint("month months term year years", texts.months),
+    _hint("mile miles radius distance km", texts.distances),
+    _hint("", texts.money, texts.numbers),
 )
 PHRASE_HINTS = (
     _hint("from source origin", before=("from", "out of", "off")),
@@ -51,7 +102,7 @@ PHRASE_HINTS = (
     _hint("location city place where near town area", before=("in", "near", "at", "around", "to")),
     _hint("merchant store shop vendor company", before=("at", "from", "by", "with", "to")),
     _hint("counterparty sender person name", before=("from", "to", "with", "by", "for")),
-    _hint("purpose reason memo note topic", values.quotes, before=("for", "of")),
+    _hint("purpose reason memo note topic", texts.quotes, before=("for", "of")),
 )
 ANY_PHRASE = _hint("", before=("to", "from", "with", "at", "by", "for", "in", ""))
 #: Parameters that take a whole question.
@@ -94,7 +145,7 @@ class _Filler:
 
     def __init__(self, own: str, whole: str) -> None:
         self._own, self._whole = own, whole
-        self._taken: set[tuple[Finder, values.Plain]] = set()
+        self._taken: set[tuple[Finder, texts.Plain]] = set()
 
     def required(self, name: str, schema: Mapping[str, Any]) -> Any:
         for text in (self._own, self._whole):
@@ -154,13 +205,13 @@ class _Filler:
     def _phrase(self, text: str, role: Hint, *, may_be_small: bool) -> str | None:
         """What stands behind one of the role's prepositions: a name or, if it may begin with a small letter, any phrase."""
         for before in role.before:
-            for finder in (values.names, values.phrases) if may_be_small else (values.names,):
+            for finder in (texts.names, texts.phrases) if may_be_small else (texts.names,):
                 value = self._first(text, (finder,), before)
                 if value is not None:
                     return str(value)
         return None
 
-    def _first(self, text: str, finders: Sequence[Finder], before: str | None = None) -> values.Plain | None:
+    def _first(self, text: str, finders: Sequence[Finder], before: str | None = None) -> texts.Plain | None:
         """The first value that is still free."""
         for finder in finders:
             for placed in finder(text):
@@ -189,10 +240,10 @@ def _decides(hints: Sequence[Hint], name: str) -> Hint | None:
 
 def _described(text: str) -> list[Finder]:
     """The finders for what a parameter's description speaks of."""
-    return [*(finder for hint in PLAIN_HINTS if hint.words & set(words(text)) for finder in hint.finders), values.quotes]
+    return [*(finder for hint in PLAIN_HINTS if hint.words & set(words(text)) for finder in hint.finders), texts.quotes]
 
 
-def _as_text(value: values.Plain | None) -> str | None:
+def _as_text(value: texts.Plain | None) -> str | None:
     return None if value is None else str(value)
 
 
@@ -201,6 +252,6 @@ def _account(phrase: str, text: str, described: str) -> str:
     spellings = [spelling for spelling in re.findall(r'"([^"]+)"', described) if stems(spelling)]
     name = next((spelling for spelling in spellings if set(stems(spelling)) <= set(stems(phrase))), phrase)
     end = text.find(phrase) + len(phrase)
-    digits = next((number for number in values.last_four(text) if number.start >= end), None)
+    digits = next((number for number in texts.last_four(text) if number.start >= end), None)
     is_its_own = digits is not None and not ANOTHER_ACCOUNT & set(words(text[end : digits.start]))
     return f"{name} {digits.value}" if digits and is_its_own else name

@@ -2,14 +2,18 @@
 
 Each clause of the customer's message is compared (BM25 over stems) with every tool's name, description and parameters. The clauses
 whose best tool is good enough become calls, two per turn; when all were made, a short text closes the exchange. It keeps no state:
-what was called already is read off the messages. A request with the prompt of a ReAct agent is answered in its text (`lexical_react`).
+what was called already is read off the messages. A request with the prompt of a ReAct agent is answered in its text.
+
+A request for JSON by a schema is answered by shared words: a baseline, and no judge to trust. The two forms that this package asks
+judges to fill in are known, with the sections `<request>`, `<goals>`, `<tool_calls>` and `<answer>` of their prompts. Of any other
+schema it gives the least object that fits; patterns and formats are not looked at.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import log
@@ -18,13 +22,166 @@ from typing import Any, NamedTuple
 import bm25s
 import orjson
 
-from pytest_agentbench.engine.chat import exchange_start, forced_tool, last_user_text
+from pytest_agentbench.engine.chat import PolicyReply, ReplyCall, content_text, exchange_start, forced_tool, last_user_text
 from pytest_agentbench.engine.lexical.arguments import description, fill, mapping
-from pytest_agentbench.engine.lexical.judge import judgement, wanted_schema
-from pytest_agentbench.engine.lexical.react import as_native, spoken
-from pytest_agentbench.engine.lexical.words import stems
-from pytest_agentbench.engine.protocol import PolicyReply, ReplyCall
+from pytest_agentbench.engine.lexical.texts import stems
+from pytest_agentbench.lib.model_texts import tagged
 from pytest_agentbench.records import Json
+
+#: What the system prompt of the contract asks for.
+CONTRACT = ("Thought:", "Action:", "Action Input:", "Observation:", "Final Answer:")
+LABELS = frozenset({"Thought", "Action", "Observation", "Question", "Note"})
+#: Name and description of a tool.
+TOOL_LINE = re.compile(r"^(?:[-*] )?([\w.-]+): (.*)$", re.MULTILINE)
+#: What stands between a description and the parameters, such as `Arguments must fit this JSON schema: `.
+BEFORE_PARAMETERS = re.compile(r" ?Arguments\b[^.:{\n]{0,100}: (?=\{)")
+CALLED = re.compile(r"^Action: *([^ \n](?:.*[^ \n])?) *$", re.MULTILINE)
+
+
+def as_native(request: Mapping[str, Any]) -> Json | None:
+    """The request as an agent with native tools would make it; None for one that is no ReAct."""
+    system, *rest = request["messages"]
+    prompt = content_text(system)
+    if request.get("tools") or not rest or not all(word in prompt for word in CONTRACT):
+        return None
+    question, *scratchpad = rest
+    _, _, asked = content_text(question).rpartition("\n\nQuestion: ")
+    user = {"role": "user", "content": asked}
+    return {"messages": [user, *_past_calls(scratchpad)], "tools": [*_tools(prompt)], "parallel_tool_calls": False}
+
+
+def spoken(reply: PolicyReply) -> PolicyReply:
+    """A reply with a tool call, or with text, as the contract has it."""
+    if not reply.tool_calls:
+        return PolicyReply(f"Thought: I now know the final answer\nFinal Answer: {reply.text}")
+    call = reply.tool_calls[0]
+    arguments = call.arguments if isinstance(call.arguments, str) else orjson.dumps(call.arguments).decode()
+    about = call.name.replace("_", " ")
+    return PolicyReply(f"Thought: The customer asks for this: {about}\nAction: {call.name}\nAction Input: {arguments}")
+
+
+def _tools(prompt: str) -> Iterator[Json]:
+    """The tools of a prompt: lines whose name stands in it a second time, in the list of names."""
+    for name, text in TOOL_LINE.findall(prompt):
+        if name not in LABELS and len(re.findall(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", prompt)) > 1:
+            between = BEFORE_PARAMETERS.search(text) if text.endswith("}") else None
+            description, schema = (text[: between.start()], text[between.end() :]) if between else (text, "")
+            yield {"type": "function", "function": {"name": name, "description": description, "parameters": _parameters(schema)}}
+
+
+def _parameters(schema: str) -> Json:
+    try:
+        return dict(orjson.loads(schema))
+    except orjson.JSONDecodeError:  # none, or none that is whole
+        return {}
+
+
+def _past_calls(scratchpad: Sequence[Mapping[str, Any]]) -> Iterator[Json]:
+    """What the assistant has called, as messages with tool calls."""
+    for message in scratchpad:
+        if message["role"] == "assistant":
+            names = CALLED.findall(content_text(message))
+            yield {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": name}} for name in names]}
+
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+GOAL = re.compile(r"goal_(\d+)")
+DEEPEST = 20  # levels of a schema that refers to itself
+
+
+def wanted_schema(request: Mapping[str, Any]) -> Json | None:
+    """The schema that the answer has to fit; None for a request that wants a text."""
+    response_format = request.get("response_format") or {}
+    schema: Json | None = response_format["json_schema"]["schema"] if response_format.get("type") == "json_schema" else None
+    return schema
+
+
+def judgement(schema: Json, prompt: str) -> str:
+    """JSON that fits the schema: what the prompt's words say where it is a form for judges."""
+    properties = schema.get("properties")
+    names = {*properties} if isinstance(properties, dict) else set()
+    if {"is_sufficient", "confidence"} <= names:
+        fields = {**minimal(schema, schema), **_verdict(prompt)}
+        return orjson.dumps({name: fields[name] for name in fields if name in names}).decode()
+    if names and all(GOAL.fullmatch(name) for name in names):
+        return orjson.dumps(_completion(prompt, len(names))).decode()
+    return orjson.dumps(minimal(schema, schema)).decode()
+
+
+def minimal(schema: Any, whole: Json, depth: int = 0) -> Any:
+    """The least value that fits a schema, which is a part of the whole one."""
+    if not isinstance(schema, dict) or depth > DEEPEST:
+        return None
+    if values := [schema["const"]] if "const" in schema else schema.get("enum"):
+        return values[0]
+    if (other := _other(schema, whole)) is not None:
+        return minimal(other, whole, depth + 1)
+    kind = schema.get("type")
+    match kind[0] if isinstance(kind, list) and kind else kind:
+        case "array":
+            return [minimal(schema.get("items"), whole, depth + 1) for _ in range(schema.get("minItems", 0))]
+        case None | "object":
+            properties = schema.get("properties") or {}
+            return {name: minimal(properties.get(name), whole, depth + 1) for name in schema.get("required") or ()}
+        case simple:
+            return _simple(str(simple), schema)
+
+
+def _other(schema: Json, whole: Any) -> Any:
+    """The schema that one stands for, if it stands for another."""
+    for name in ("anyOf", "oneOf", "allOf"):
+        if schema.get(name):
+            return schema[name][0]
+    if "$ref" not in schema:
+        return None
+    for part in str(schema["$ref"]).removeprefix("#").split("/")[1:]:
+        whole = whole.get(part) if isinstance(whole, dict) else None
+    return whole
+
+
+def _simple(kind: str, schema: Json) -> Any:
+    if kind in ("integer", "number"):
+        least = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
+        return min(least, schema.get("maximum", least))
+    return {"string": "-" * schema.get("minLength", 0), "boolean": False}.get(kind)
+
+
+def _verdict(prompt: str) -> Json:
+    """Sufficient when at least half of the request's sentences share a word with what was called and said."""
+    done = _done(prompt)
+    sentences = [each for each in SENTENCE_END.split(_section(prompt, "request")) if stems(each)]
+    missing = [each for each in sentences if not done & {*stems(each)}]
+    share = 1 - len(missing) / len(sentences) if sentences else 1.0
+    return {
+        "reasoning": f"{len(sentences) - len(missing)} of {len(sentences)} sentences share a word with the tool calls and the answer.",
+        "missing_steps": missing,
+        "suggestions": f"Look again at: {missing[0]}" if missing else "",
+        "is_sufficient": share >= 0.5,
+        "confidence": round(max(share, 1 - share), 2),
+    }
+
+
+def _completion(prompt: str, count: int) -> Json:
+    """A goal is completed when at least half of its words are among those of what was called and said."""
+    done = _done(prompt)
+    goals = dict(re.findall(r"^(\d+)\. (.*)$", _section(prompt, "goals"), re.MULTILINE))
+    judgements: Json = {}
+    for number in range(1, count + 1):
+        words = {*stems(goals.get(str(number), ""))}
+        shared = len(words & done)
+        reasoning = f"{shared} of {len(words)} words are among those of the tool calls and the answer."
+        judgements[f"goal_{number}"] = {"reasoning": reasoning, "completed": bool(words) and 2 * shared >= len(words)}
+    return judgements
+
+
+def _done(prompt: str) -> set[str]:
+    return {*stems(f"{_section(prompt, 'tool_calls')} {_section(prompt, 'answer')}")}
+
+
+def _section(prompt: str, name: str) -> str:
+    sections = tagged(prompt, name)
+    return sections[0].strip() if sections else ""
+
 
 CALLS_PER_TURN = 2
 LONGEST_MESSAGE = 4_000  # characters that are read

@@ -15,10 +15,9 @@ from pytest_agentbench.reports.page.layout import RolloutLinks, folded_html, pag
 from pytest_agentbench.reports.page.pictures import compared_runs, intervals, sides
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import first_of
-from pytest_agentbench.runs.run_file import read_run
+from pytest_agentbench.runs.run_file import Run, read_run
 
 PAGE = "report.html"
 

@@ -18,10 +18,9 @@ from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.pictures import BINS, Distributions, server_series
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
-from pytest_agentbench.runs.contents import Run
-from pytest_agentbench.runs.journal import FILE, read_journal
-from pytest_agentbench.runs.record_size import with_cut_reasons
-from pytest_agentbench.runs.suite_result import bar_of
+from pytest_agentbench.runs.builder import bar_of
+from pytest_agentbench.runs.journal import FILE, read_journal, with_cut_reasons
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.pass_rates import Bar
 
 BLOCK = 50  # rollouts that are unpacked together

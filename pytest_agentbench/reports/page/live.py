@@ -26,9 +26,9 @@ from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.sections.so_far import SoFar, document_so_far
 from pytest_agentbench.reports.view import RunView, tone
 from pytest_agentbench.runs import run_file
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.journal import FILE, opened, rollout_of
-from pytest_agentbench.runs.sessions import FILE as SESSIONS
+from pytest_agentbench.runs.run_file import Run
+from pytest_agentbench.runs.sessions import SESSIONS_FILE as SESSIONS
 from pytest_agentbench.runs.sessions import Session, read_sessions
 
 RunPhase = Literal["running", "stopped", "ended"]  # stopped: its session is summing up, or was killed

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.backends.telemetry.engine_stats import SERVERS
 from pytest_agentbench.backends.telemetry.samples import GpuSample, Sample, read_samples
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.directory import name_of
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.decisions import Decision
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pytest_agentbench.reports import gate_phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Fact, Level, Note, Section, Table, Tone, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView, whole
-from pytest_agentbench.runs.arm_results import ArmsCompared, MetricCompared
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.results import ArmsCompared, MetricCompared
+from pytest_agentbench.runs.run_file import Run
 
 TONES: dict[str, Tone] = {BETTER: "good", FASTER: "good", WORSE: "bad", SLOWER: "bad"}
 RATES = ("output_tokens_per_s", "rollouts_per_hour")  # in the table of arms

@@ -10,8 +10,8 @@ from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, su
 from pytest_agentbench.reports.document import Bullets, Finding, Level, Section, plain, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView, worst_first
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import SuiteResult
+from pytest_agentbench.runs.run_file import Run
 
 MOST = 10  # lines
 GREAT = 0.5  # a share of the rollouts' time that is worth a line

@@ -9,7 +9,7 @@ from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Level, Note, Section, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView, ranking_of, suspects, tone, worst_first
-from pytest_agentbench.runs.verdicts import GateResult, RoundsResult, RuleResult
+from pytest_agentbench.runs.results import GateResult, RoundsResult, RuleResult
 
 RULES = 6  # of the first page, the worst first
 WORST = 3  # scenarios of the first page

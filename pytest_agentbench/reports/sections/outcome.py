@@ -8,8 +8,8 @@ from pytest_agentbench.reports import phrases, serving_phrases
 from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Listing, Note, Section, Table, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView, failed_tests, unmeasured
-from pytest_agentbench.runs.contents import Failure, Run
 from pytest_agentbench.runs.journal import first_of
+from pytest_agentbench.runs.run_file import Failure, Run
 
 SHOWN = 20  # tests of a table
 

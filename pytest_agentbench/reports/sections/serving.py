@@ -28,7 +28,7 @@ from pytest_agentbench.reports.document import (
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.phrases import brackets, percent
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.quantiles import INFINITE, LatencySpread, Percentiles
 
 COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")

@@ -8,7 +8,7 @@ from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Note, Section, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 
 
 def section(view: RunView) -> Section | None:

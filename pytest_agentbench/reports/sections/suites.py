@@ -9,10 +9,9 @@ from pytest_agentbench.reports import phrases, suite_phrases
 from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Measure, Note, Section, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
-from pytest_agentbench.runs.contents import Run
 from pytest_agentbench.runs.results import Mean, SuiteResult
-from pytest_agentbench.runs.tasks import TaskResult
-from pytest_agentbench.runs.triage import MistakeCount, Triage
+from pytest_agentbench.runs.run_file import Run
+from pytest_agentbench.runs.triage import MistakeCount, TaskResult, Triage
 from pytest_agentbench.scorers.mistakes import KINDS
 
 WORST = 3  # scenarios of the first page, of all suites together

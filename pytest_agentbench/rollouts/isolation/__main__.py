@@ -26,7 +26,7 @@ from pytest_agentbench.lib.child import end_with_parent
 from pytest_agentbench.lib.process import ROLLOUT, end_marked, end_text
 from pytest_agentbench.lib.supervisor import signal_group
 from pytest_agentbench.rollouts.isolation import inside
-from pytest_agentbench.rollouts.isolation.printed import PrintedOutput
+from pytest_agentbench.rollouts.isolation.inside import PrintedOutput
 from pytest_agentbench.rollouts.isolation.protocol import (
     COMMAND_BYTES,
     CONFIG,

@@ -1,8 +1,12 @@
-"""What a forked process does: one agent's work, or one score, told to the pool as it goes."""
+"""What a forked process does: one agent's work, or one score, told to the pool as it goes. The process that forked it reads what it
+prints.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
+import os
 import socket
 import threading
 from collections.abc import Sequence
@@ -13,7 +17,7 @@ import aiohttp
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.lib.capture import print_exception
+from pytest_agentbench.lib.capture import LOG_LIMIT, Log, print_exception
 from pytest_agentbench.lib.error_texts import with_place
 from pytest_agentbench.lib.foreign import Sizes, cut
 from pytest_agentbench.llm.client import LLM
@@ -43,6 +47,44 @@ from pytest_agentbench.suites.suite import Tool
 from pytest_agentbench.tools.factory import answered
 from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
+
+CHUNK = 1 << 16  # bytes
+REST = 16  # chunks that are read after the end of a process, which are more than a pipe holds
+
+
+class PrintedOutput:
+    """One end of the pipe, and what is kept: half of a rollout's log, for other things are logged as well."""
+
+    def __init__(self, pipe: int) -> None:
+        """`pipe` is a descriptor that does not block."""
+        self._pipe = pipe
+        self._log = Log(LOG_LIMIT // 2)
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    @classmethod
+    def through_pipe(cls) -> tuple[PrintedOutput, int]:
+        """(the reading side, the descriptor that is to be written to)."""
+        pipe, other = os.pipe()
+        os.set_blocking(pipe, False)
+        return cls(pipe), other
+
+    def fileno(self) -> int:
+        return self._pipe
+
+    def read(self) -> bool:
+        """Takes a chunk; whether there can be more. Raises BlockingIOError when there is none yet."""
+        data = os.read(self._pipe, CHUNK)
+        self._log.write(self._decode(data, not data))
+        return bool(data)
+
+    def end(self) -> str:
+        """Takes the rest, though somebody may go on writing, and closes the pipe; what is kept."""
+        with suppress(BlockingIOError):
+            for _ in range(REST):
+                self.read()
+        os.close(self._pipe)
+        return self._log.text
+
 
 GRACE = 0.2  # seconds that an agent has to end when the pool stops it, of those that the pool waits before it kills the process
 

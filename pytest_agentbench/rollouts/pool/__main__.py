@@ -15,10 +15,10 @@ from pytest_agentbench.lib.child import end_with_stdin, raise_limit, read_config
 from pytest_agentbench.lib.messages import Listening
 from pytest_agentbench.lib.process import SESSION, end_marked
 from pytest_agentbench.lib.threads import daemon
-from pytest_agentbench.rollouts.pool.controller_pipe import ControllerPipe
+from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe
 from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.rollouts.pool.watchdog import Watchdog
-from pytest_agentbench.rollouts.pool_config import PoolConfig
+from pytest_agentbench.rollouts.protocol import PoolConfig
 
 LEFT = 2.5  # seconds that tasks and threads which user code has left running get to end, once all rollouts are over
 GRACE = 10.0  # seconds between the end of stdin and the end of a pool that an agent blocks: sandboxes take a while to be removed

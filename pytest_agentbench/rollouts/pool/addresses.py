@@ -1,4 +1,6 @@
-"""The addresses under which attempts call models: who has one, where its calls go, and what the stack is told of it."""
+"""The addresses under which attempts call models: who has one, where its calls go, what is known of the models there, and what the stack
+is told of it.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,39 @@ import aiohttp
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.llm.access import ModelAddress
-from pytest_agentbench.llm.keys import missing_key
-from pytest_agentbench.llm.model_facts import ModelFacts
+from pytest_agentbench.llm.client import ModelFacts, missing_key
 from pytest_agentbench.metrics.terms import TokenPrices
 from pytest_agentbench.records import JUDGE, Access, Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.announcements import Announcer, total
-from pytest_agentbench.rollouts.pool.models import SessionModels
 from pytest_agentbench.runs.attempts import AddressClosed, AddressOpened, AttemptState, LabelReleased, OpenLabel, PoolEntry, RolloutTally
 from pytest_agentbench.tap.client import Taps
 from pytest_agentbench.tap.protocol import OpenAddress, RolloutAccount, SpendingLimits, TapPorts
 from pytest_agentbench.tap.routing_hints import NO_LABEL
+
+
+class SessionModels:
+    """The facts about all models that one pool calls. A server is asked once for a context length that no YAML declares."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], asyncio.Task[ModelFacts]] = {}  # key: URL, model and declared facts
+
+    async def facts(self, endpoint: Endpoint, role: Json) -> ModelFacts:
+        """Returns the facts about a model. A role's declarations override those of its endpoint."""
+        fields = {**endpoint.request_fields, **(role.get("request_fields") or {})}
+        declared = replace(endpoint, request_fields=fields, context_length=role.get("context_length") or endpoint.context_length)
+        key = declared.url, declared.model, repr((sorted(fields.items()), declared.context_length))
+        if key not in self._known:
+            self._known[key] = asyncio.create_task(_completed(declared))
+        # Without the shield a cancelled rollout would cancel the task for all others.
+        return await asyncio.shield(self._known[key])
+
+
+async def _completed(endpoint: Endpoint) -> ModelFacts:
+    from pytest_agentbench.backends.ready import listed_context
+
+    context = endpoint.context_length or await asyncio.to_thread(listed_context, endpoint)
+    return ModelFacts(dict(endpoint.request_fields), context)
+
 
 TellController = Callable[[PoolEntry], None]
 

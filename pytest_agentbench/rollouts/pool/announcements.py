@@ -16,8 +16,7 @@ import aiohttp
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.lib.json_text import json_object
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.pool.step_profiles import StepProfiles
-from pytest_agentbench.rollouts.pool.traces import RequestTrace
+from pytest_agentbench.rollouts.pool.traces import RequestTrace, StepProfiles
 from pytest_agentbench.runs.attempts import RolloutTally
 from pytest_agentbench.tap.routing_hints import NO_LABEL, Label, Release, make_labels, new_id, run_prefix
 

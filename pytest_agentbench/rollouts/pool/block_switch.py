@@ -11,11 +11,10 @@ from pytest_agentbench.llm.access import ModelAddress, Tap
 from pytest_agentbench.records import Access, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block, arrange
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
-from pytest_agentbench.rollouts.pool.outages import Interrupted
+from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import WriteRecord
-from pytest_agentbench.rollouts.pool_config import BlockSettings
-from pytest_agentbench.rollouts.protocol import BlockBegun, BlockEnded, NoTurn, Turn
+from pytest_agentbench.rollouts.protocol import BlockBegun, BlockEnded, BlockSettings, NoTurn, Turn
 from pytest_agentbench.runs.attempts import TurnWanted
 
 

@@ -1,14 +1,17 @@
-"""The pool's connection to the controller: notes, and questions with their answers."""
+"""The pool's ways to the controller: a connection for notes and questions, and a pipe for when its event loop stands still."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import wire
+from pytest_agentbench.lib import json_text, messages, wire
+from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts import protocol
+from pytest_agentbench.rollouts.protocol import BlockedBy, FromPipe, ShowUser
 
 GONE = "the controller's line is closed"
 
@@ -76,3 +79,29 @@ def _answer_with(reply: asyncio.Future[tuple[Any, bytes]], answer: protocol.Cont
         reply.set_exception(InfraError(answer.reason))
     else:
         reply.set_result((answer, body))
+
+
+BLOCKED = 3  # exit status of a pool that ended itself because somebody held it up
+
+
+class ControllerPipe:
+    """For any thread. A line of JSON each; the controller reads them all, also those of a pool that is dead."""
+
+    def __init__(self, pipe: int) -> None:
+        os.set_inheritable(pipe, False)  # who reads it waits for its end
+        self._pipe = pipe
+
+    def say(self, sentence: str) -> None:
+        self._write(ShowUser(sentence))
+
+    def leave(self, rollout: Rollout | None) -> NoReturn:
+        try:
+            if rollout is not None:
+                self._write(BlockedBy(rollout))
+        finally:  # The pool is held up, whether the controller can be told why or not.
+            os._exit(BLOCKED)
+
+    def _write(self, message: FromPipe) -> None:
+        rest = json_text.dumps_any(messages.header(message)) + b"\n"
+        while rest:
+            rest = rest[os.write(self._pipe, rest) :]

@@ -12,10 +12,9 @@ from pytest_agentbench.llm.access import Tap
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
-from pytest_agentbench.rollouts.pool.outages import Interrupted, Outages
+from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
 from pytest_agentbench.rollouts.pool.templates import RunnerHost, Setups
-from pytest_agentbench.rollouts.pool_config import PoolSettings
-from pytest_agentbench.rollouts.protocol import ShowUser
+from pytest_agentbench.rollouts.protocol import PoolSettings, ShowUser
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.runs.attempts import AttemptBegun, AttemptState
 from pytest_agentbench.sandbox.factory import Sandboxes

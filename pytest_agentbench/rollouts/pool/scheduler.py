@@ -16,10 +16,8 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import error_texts
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
-from pytest_agentbench.rollouts.pool.outages import Interrupted
-from pytest_agentbench.rollouts.pool.refusals import Refusals
-from pytest_agentbench.rollouts.pool.retries import RetryPolicy
-from pytest_agentbench.rollouts.pool_config import Scheduling
+from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Refusals, RetryPolicy
+from pytest_agentbench.rollouts.protocol import Scheduling
 
 RunAttempt = Callable[[RolloutKey], Awaitable[Rollout]]
 WriteRecord = Callable[[Rollout], Awaitable[bytes]]

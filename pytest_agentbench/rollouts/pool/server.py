@@ -24,11 +24,10 @@ from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
 from pytest_agentbench.rollouts.pool.controller_link import GONE, ControllerLink
-from pytest_agentbench.rollouts.pool.outages import Outages
-from pytest_agentbench.rollouts.pool.retries import RetryPolicy
+from pytest_agentbench.rollouts.pool.failed_attempts import Outages, RetryPolicy
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
-from pytest_agentbench.rollouts.pool_config import PoolConfig, PoolSettings
+from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
     FoundScenario,
@@ -44,9 +43,8 @@ from pytest_agentbench.rollouts.worker_protocol import (
     WorkerQuestion,
 )
 from pytest_agentbench.runs.attempts import EndRollout, RolloutRead, RunAlone, read_attempts
-from pytest_agentbench.runs.journal import earlier_work, read_index, rollout_of
-from pytest_agentbench.runs.prompt_hashes import prompt_hashes
-from pytest_agentbench.runs.record_size import sized
+from pytest_agentbench.runs.journal import earlier_work, read_index, rollout_of, sized
+from pytest_agentbench.runs.sessions import prompt_hashes
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.tap.protocol import TapPorts
 

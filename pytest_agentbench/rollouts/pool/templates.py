@@ -11,9 +11,8 @@ from typing import Protocol
 from pytest_agentbench.errors import ConfigError, InfraError
 from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.records import Json
-from pytest_agentbench.rollouts.isolation.outside import isolated, wants_isolation
+from pytest_agentbench.rollouts.isolation.outside import ForkedProcess, Template, TemplateDied, isolated, wants_isolation
 from pytest_agentbench.rollouts.isolation.protocol import Job
-from pytest_agentbench.rollouts.isolation.template import ForkedProcess, Template, TemplateDied
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.protocol import TemplateLost, TemplateServes
 from pytest_agentbench.rollouts.rollout import RolloutSetup, prepare

@@ -15,8 +15,7 @@ from pytest_agentbench.lib.file_system import EVERY_BIT, folder_sha256
 from pytest_agentbench.lib.json_file import read_text
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.task_toml import TaskToml, read_task_toml, without_host
-from pytest_agentbench.suites.suite import Scenario
-from pytest_agentbench.suites.task import TASK_FILE, Task, is_task_directory
+from pytest_agentbench.suites.suite import TASK_FILE, Scenario, Task, is_task_directory
 
 INSTRUCTION, DOCKERFILE, TEST = "instruction.md", "environment/Dockerfile", "tests/test.sh"
 

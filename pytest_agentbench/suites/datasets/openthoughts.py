@@ -11,8 +11,7 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.lib.hub_client import one_line_errors, optional
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.suites.datasets import harbor
-from pytest_agentbench.suites.suite import Scenario
-from pytest_agentbench.suites.task import TASK_FILE
+from pytest_agentbench.suites.suite import TASK_FILE, Scenario
 
 #: Short names of the data sets; any other `owner/name` with task directories will do.
 REPOSITORIES: Mapping[str, str] = {

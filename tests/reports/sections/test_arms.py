@@ -9,7 +9,7 @@ import pytest
 from pytest_agentbench.reports import gate_phrases
 from pytest_agentbench.reports.ci import commands
 from pytest_agentbench.reports.document import Document, Finding, Level, Note
-from pytest_agentbench.runs.arm_results import ArmFacts, ArmsCompared, MetricCompared
+from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, MetricCompared
 from tests.amounts import amounts
 from tests.findings import facts, part, report, said, values_of
 from tests.findings import tables as tables_of

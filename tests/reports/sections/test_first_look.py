@@ -9,7 +9,7 @@ from pytest_agentbench.records import Rollout, Verification
 from pytest_agentbench.reports import gate_phrases, phrases, serving_phrases, suite_phrases
 from pytest_agentbench.reports.document import Bullets, Finding, Level
 from pytest_agentbench.reports.sections.first_look import GREAT, MOST
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from tests.findings import part, report
 from tests.made_runs import gate_result, rule_result, run_of
 from tests.reports.sections.shop import rollout

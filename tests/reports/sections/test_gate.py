@@ -11,7 +11,7 @@ import pytest
 from pytest_agentbench.reports import gate_phrases, phrases
 from pytest_agentbench.reports.document import Document, Fact, Finding, Level
 from pytest_agentbench.reports.sections.gate import RULES, SHOWN, WORST, document_of
-from pytest_agentbench.runs.verdicts import InterimLook, RoundsResult, RuleResult
+from pytest_agentbench.runs.results import InterimLook, RoundsResult, RuleResult
 from pytest_agentbench.stats.decisions import Suspect
 from tests.findings import facts, report, said, texts
 from tests.made_runs import gate_result, rule_result, run_of

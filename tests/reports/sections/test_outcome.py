@@ -9,7 +9,7 @@ from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Level, Listing, Section, Table
 from pytest_agentbench.reports.sections.outcome import SHOWN
-from pytest_agentbench.runs.contents import Failure, OutcomeCounts, Run
+from pytest_agentbench.runs.run_file import Failure, OutcomeCounts, Run
 from tests.findings import facts, part, report, said, values_of
 from tests.made_runs import run_of
 

@@ -14,7 +14,7 @@ from pytest_agentbench.reports import comment, markdown, page, phrases
 from pytest_agentbench.reports.document import Document, Level, Measure, Note
 from pytest_agentbench.reports.sections import ENTRY_POINTS
 from pytest_agentbench.reports.terminal import headline_lines, lines
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from tests.findings import measure, part, report, said, tables, values_of
 from tests.made_runs import run_directory, run_of
 from tests.reports.test_serving_phrases import GPU, SERVING

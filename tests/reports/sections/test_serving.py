@@ -13,7 +13,7 @@ from pytest_agentbench.records import Chunk, LLMCall, Rollout
 from pytest_agentbench.reports import serving_phrases
 from pytest_agentbench.reports.document import Level, Note
 from pytest_agentbench.reports.sections.serving import LATENCIES, call_cells
-from pytest_agentbench.runs.contents import Run
+from pytest_agentbench.runs.run_file import Run
 from tests.findings import facts, measure, part, report, said, tables, texts, values_of
 from tests.made_runs import run_of
 from tests.tables.shop import ALL, LOST

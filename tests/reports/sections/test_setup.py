@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Code, Level, Note, plain, spans
-from pytest_agentbench.runs.contents import Imported
+from pytest_agentbench.runs.run_file import Imported
 from tests.amounts import amounts
 from tests.findings import facts, report, said, texts
 from tests.made_runs import run_of

@@ -15,9 +15,9 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.parts.pool_process import PoolProcess
+from pytest_agentbench.rollouts.parts.part_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
-from pytest_agentbench.rollouts.pool_config import PoolSettings
+from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.rollouts.worker_protocol import (
     GetRollout,
     PlanAccepted,

@@ -13,7 +13,7 @@ import pytest
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.pool_config import BlockSettings
+from pytest_agentbench.rollouts.protocol import BlockSettings
 from pytest_agentbench.rollouts.worker_protocol import GetRollout, GetScenario, UnrecordedRollout
 from pytest_agentbench.runs import journal
 from pytest_agentbench.suites.arms import VariantOrigin

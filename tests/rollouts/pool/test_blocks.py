@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import WAVES, arrange
-from pytest_agentbench.suites.arm_list import parse_arms
-from pytest_agentbench.suites.arms import VariantOrigin, sides
+from pytest_agentbench.suites.arms import VariantOrigin, parse_arms, sides
 
 AB = sides(("default", "hot"), parse_arms("a=x,b=y"))
 ABC = sides(("default", "hot"), parse_arms("a=x,b=y,c=z"))

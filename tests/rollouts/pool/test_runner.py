@@ -16,7 +16,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import JUDGE, Endpoint, LLMCall, Rollout, RolloutKey, Score
 from pytest_agentbench.rollouts.pool.block_switch import FirstCallOnly
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
-from pytest_agentbench.rollouts.pool.outages import Interrupted, Outages
+from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.protocol import (
     Answered,
@@ -33,8 +33,7 @@ from pytest_agentbench.sandbox import factory
 from pytest_agentbench.sandbox.bubblewrap import Bubblewrap
 from pytest_agentbench.sandbox.factory import Slots
 from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace
-from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite, Task
 from pytest_agentbench.tap.protocol import TapPorts
 from tests.rollouts.pool.test_addresses import NOTHING, addresses
 from tests.rollouts.pool.test_server import pool_settings

@@ -9,10 +9,9 @@ import pytest
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts.pool.outages import Interrupted
-from pytest_agentbench.rollouts.pool.retries import RetryPolicy
+from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, RetryPolicy
 from pytest_agentbench.rollouts.pool.scheduler import KEPT, Outcome, Scheduler, longest_first
-from pytest_agentbench.rollouts.pool_config import Scheduling
+from pytest_agentbench.rollouts.protocol import Scheduling
 
 pytestmark = pytest.mark.timeout(60)  # a scheduler that forgets somebody is a failure instead of a hang
 

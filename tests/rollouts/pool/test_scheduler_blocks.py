@@ -11,7 +11,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import Block
-from pytest_agentbench.rollouts.pool.outages import Interrupted
+from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
 from pytest_agentbench.rollouts.pool.scheduler import Outcome
 from tests.rollouts.pool.test_scheduler import INTERRUPTED, OK, Floor, keys, settle
 

@@ -21,7 +21,7 @@ from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.inline_protocol import LendAddress
 from pytest_agentbench.rollouts.pool.server import Pool, TestQuestion
-from pytest_agentbench.rollouts.pool_config import BlockSettings, PoolConfig, PoolSettings, Scheduling
+from pytest_agentbench.rollouts.protocol import BlockSettings, PoolConfig, PoolSettings, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import (
     BackendReady,
     GetBackend,

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.records import Access, Attempt, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.pool_config import BlockSettings, Scheduling
+from pytest_agentbench.rollouts.protocol import BlockSettings, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import GetRollout, PlanAccepted, PlanSelected, RecordedRollout
 from pytest_agentbench.runs.attempts import (
     AddressClosed,

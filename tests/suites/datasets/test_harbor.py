@@ -9,8 +9,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.suites.datasets.harbor import load, scenario
 from pytest_agentbench.suites.folder import load_suite
-from pytest_agentbench.suites.suite import Suite
-from pytest_agentbench.suites.task import Task
+from pytest_agentbench.suites.suite import Suite, Task
 from tests.sent import sent
 from tests.tasks import write_task
 

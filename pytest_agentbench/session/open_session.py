@@ -1,0 +1,235 @@
+"""The session that runs: its record, the hooks of other plugins that it calls, and how its run directory and services are opened."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from pytest_agentbench.agents.factory import container_for_code
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.child import check_limit
+from pytest_agentbench.lib.error_texts import Losses
+from pytest_agentbench.lib.foreign import Sizes
+from pytest_agentbench.lib.redact import Redactor
+from pytest_agentbench.lib.user_code import search_path
+from pytest_agentbench.records import Json
+from pytest_agentbench.rollouts.protocol import BlockSettings, PoolSettings, Scheduling
+from pytest_agentbench.runs.attempts import AttemptLog
+from pytest_agentbench.runs.directory import name_of, new_directory
+from pytest_agentbench.runs.identity import environment
+from pytest_agentbench.runs.journal import rollout_of
+from pytest_agentbench.runs.run_file import Environment
+from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, take_up
+from pytest_agentbench.sandbox.factory import default_count
+from pytest_agentbench.session.preparations import BlockTurns, TaskImages
+from pytest_agentbench.session.processes import Services
+from pytest_agentbench.session.recorder import Ledger, known_durations
+from pytest_agentbench.session.rounds import Rounds, refuse_endless
+from pytest_agentbench.session.settings import Settings
+from pytest_agentbench.session.setup import Setup
+from pytest_agentbench.suites.arms import VariantOrigin, concurrencies
+from pytest_agentbench.suites.disclosure import public_of
+from pytest_agentbench.suites.hashes import ContentHashes, digest, suite_identity
+from pytest_agentbench.suites.suite import Task
+from pytest_agentbench.tap.protocol import Budgets
+
+if TYPE_CHECKING:
+    from pytest_agentbench.runs.run_file import Run
+
+
+class Hooks:
+    """Those of `hookspecs` that a session calls while it runs and at its end."""
+
+    def __init__(self, config: pytest.Config, redactor: Redactor) -> None:
+        self._config, self._redactor = config, redactor
+
+    def redacted(self, text: str) -> str:
+        """A text without secrets, and without what a plugin does not want to have written."""
+        redacted = self._redactor(text)
+        hooked: str | None = self._config.hook.pytest_agentbench_redact(text=redacted)
+        return redacted if hooked is None else hooked
+
+    def rollout_finished(self, line: bytes) -> None:
+        """`line` is the record as it was journaled."""
+        if self._config.hook.pytest_agentbench_rollout_finished.get_hookimpls():
+            self._config.hook.pytest_agentbench_rollout_finished(rollout=rollout_of(line))
+
+    def update_environment(self, environment: Json) -> None:
+        self._config.hook.pytest_agentbench_update_environment(environment=environment)
+
+    def report(self, run: Run, directory: Path, losses: Losses) -> None:
+        """Every plugin's own report, one after the other."""
+        for name, plugin in self._reporters():
+            others = [other for _, other in self._reporters() if other is not plugin]
+            hook = self._config.pluginmanager.subset_hook_caller("pytest_agentbench_report", others)
+            with losses.step(f"the report of {name} is not written"):
+                hook(run=run, directory=directory)
+
+    def _reporters(self) -> Iterator[tuple[str, Any]]:
+        for each in reversed(self._config.hook.pytest_agentbench_report.get_hookimpls()):
+            yield (Path(each.plugin_name).name if each.plugin_name else "a plugin"), each.plugin
+
+
+@dataclass(frozen=True)
+class OpenSession:
+    """What a session was asked to do, and the parts that do it. The parts change while it runs, the record does not."""
+
+    setup: Setup
+    directory: Path  # of the run
+    sessions: tuple[Session, ...]  # of the run, this one last
+    ledger: Ledger
+    services: Services
+    rounds: Rounds | None  # None where the number of trials is fixed
+    redactor: Redactor
+    hooks: Hooks
+    losses: Losses
+    environment: Future[Environment]  # what this session runs on
+
+    @property
+    def number(self) -> int:
+        """Which of the run's sessions this is, counted from 1."""
+        return self.sessions[-1].number
+
+
+def open_session(setup: Setup) -> OpenSession:
+    """Opens the run, and starts the services in the background; raises pytest.UsageError where that cannot be."""
+    redactor = make_redactor(setup)
+    hooks = Hooks(setup.config, redactor)
+    try:
+        check_limit(setup.concurrency)
+        refuse_endless(setup.settings.rounds, setup.gate)
+        run = open_run(setup, hooks)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
+    except OSError as error:
+        why = f"reports cannot be written to {setup.settings.reports_directory}: {error.strerror}; see --agentbench-reports"
+        raise pytest.UsageError(why) from error
+    surroundings = _look_around(setup.config.rootpath)
+    sayings: queue.SimpleQueue[str] = queue.SimpleQueue()
+    rounds = _make_rounds(setup, run.directory, sayings)
+    number = run.sessions[-1].number
+    log = AttemptLog(run.directory, number, hooks.redacted, sayings.put)
+    pool_settings = _pool_settings(setup, run.directory, number)
+    services = Services(
+        setup.backend,
+        folder_of(run.directory, number),
+        pool_settings,
+        setup.settings.taps,
+        _budgets(setup.settings),
+        run.ledger,
+        log,
+        redactor,
+        sayings,
+        BlockTurns(setup.backend, setup.settings.cache) if setup.in_blocks else None,
+        rounds,
+        images=TaskImages(_tasks(setup), pool_settings.run, sayings.put),
+        insists=setup.insists,
+        sample_interval=setup.settings.sample_interval,
+    )
+    losses = Losses(redactor.plain)
+    return OpenSession(setup, run.directory, run.sessions, run.ledger, services, rounds, redactor, hooks, losses, surroundings)
+
+
+def make_redactor(setup: Setup) -> Redactor:
+    """Knows the secrets that suites and backend name; what the suites publish is none."""
+    return Redactor(setup.secret_names, public_of(setup.suites.values()))
+
+
+class OpenRun(NamedTuple):
+    """A run that a session may write to."""
+
+    directory: Path
+    ledger: Ledger
+    sessions: tuple[Session, ...]  # of the run, this one last
+
+
+def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
+    """Raises ConfigError for a run that cannot be gone on with, and OSError where nothing can be written."""
+    settings, suites = setup.settings, setup.suites
+    old = find_resumable(settings.resume, settings.reports_directory) if settings.resume else None
+    if old and settings.name and settings.name != (name := name_of(old)):
+        raise ConfigError(
+            f"--agentbench-name {settings.name}: the run {old.name} that is to be gone on with "
+            f"{f'is called {name}' if name else 'has no name'}; leave it out"
+        )
+    directory = old or new_directory(settings.reports_directory, setup.started_at, settings.name or "")
+    ledger = Ledger(directory, hooks.redacted, hooks.rollout_finished)
+    identities = {name: suite_identity(suite, prompt_hashes) for name, suite in suites.items()}
+    earlier, number = read_sessions(directory), 1
+    if old is not None:
+        contents = ContentHashes(suites, digest(setup.identity), prompt_hashes)
+        recorded = [each.session for each in ledger.journal.index.entries.values()]  # the line of a session may be damaged
+        number += max([*(each.number for each in earlier), *recorded], default=1)
+        ledger.stored = take_up(ledger.journal, number, contents, identities, setup.identity, earlier, settings.resume_rerun)
+    folder_of(directory, number).mkdir(exist_ok=True)
+    started_at = setup.started_at.isoformat(timespec="seconds")
+    now = Session(number, started_at, setup.command, setup.concurrency, setup.identity, identities)
+    append_session(directory, now, hooks.redacted)
+    return OpenRun(directory, ledger, (*earlier, now))
+
+
+def _make_rounds(setup: Setup, directory: Path, sayings: queue.SimpleQueue[str]) -> Rounds | None:
+    """None where the number of trials is fixed."""
+    if setup.gate is None or setup.settings.rounds is None:
+        return None
+    return Rounds(setup.gate, setup.settings.rounds, setup.suites, directory, sayings)
+
+
+def _look_around(root: Path) -> Future[Environment]:
+    """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
+    looking = ThreadPoolExecutor(1, "agentbench-environment")
+    surroundings = looking.submit(environment, root)
+    looking.shutdown(wait=False)
+    return surroundings
+
+
+def _tasks(setup: Setup) -> dict[tuple[str, str], Task]:
+    tasks = {(suite.name, each.id): each.task for suite in setup.suites.values() for each in suite.scenarios if each.task}
+    for compiled in setup.discovered.compiled:
+        if container := container_for_code(compiled.agents.values()):
+            tasks |= {(compiled.name, each.id): container for each in compiled.suite.scenarios}
+    return tasks
+
+
+def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
+    settings = setup.settings
+    return PoolSettings(
+        session=session,
+        rerun=tuple(settings.resume_rerun),
+        run=f"{directory.name}-{secrets.token_hex(2)}",  # two sessions may begin in the same second
+        backend=digest(setup.identity),
+        suites={name: suite.for_pool() for name, suite in setup.suites.items()},
+        sys_path=tuple(search_path()),
+        log_level=settings.log_level,
+        scheduling=Scheduling(
+            setup.concurrency,
+            settings.retries,
+            keep_order=bool(setup.config.getoption("maxfail", 0)),
+            durations=known_durations(settings.reports_directory, settings.backend),
+        ),
+        blocks=_block_settings(setup) if setup.in_blocks else None,
+        sandboxes=settings.sandboxes or default_count(),
+        time_limit=settings.time_limit,
+        budget=settings.budgets["rollout"],
+        sizes=codec.read(Sizes, settings.sizes),
+    )
+
+
+def _block_settings(setup: Setup) -> BlockSettings:
+    """Variants of a session without arms are all of one, which has no name."""
+    sides = {name: each.sides.get(name, VariantOrigin(name, "")) for each in setup.discovered.compiled for name in each.variants}
+    return BlockSettings(sides, setup.settings.cache, setup.backend.in_sequence, concurrencies(setup.settings.ab))
+
+
+def _budgets(settings: Settings) -> Budgets:
+    """Returns the time limits of a call's parts; a session in one process has none."""
+    calls = {name: seconds for name, seconds in settings.budgets.items() if name != "rollout"}
+    return Budgets() if settings.inline else Budgets(**calls)

@@ -1,0 +1,100 @@
+"""The KV cache: who holds which blocks, what is known of earlier prompts, and who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from pytest_agentbench.engine.token_blocks import BlockCache, Prompt
+
+
+async def through(blocks: BlockCache, prompt: Prompt, answer: int = 0) -> int:
+    """A request that comes and goes; tokens of its prompt that were known."""
+    async with blocks.room(prompt, answer) as room:
+        return room.cached
+
+
+async def test_common_beginnings_are_known() -> None:
+    """A prompt is known up to where it differs from an earlier one, and never as a whole."""
+    blocks = BlockCache(100, 16)
+
+    assert 0 == await through(blocks, Prompt(48, [1, 2, 3]))
+    assert 32 == await through(blocks, Prompt(48, [1, 2, 3]))
+    assert 48 == await through(blocks, Prompt(49, [1, 2, 3]))
+    assert 16 == await through(blocks, Prompt(48, [1, 5, 3]))
+    blocks.forget()
+    assert 0 == await through(blocks, Prompt(48, [1, 2, 3]))
+
+
+async def test_the_least_recent_and_ends_are_forgotten_first() -> None:
+    """A full cache forgets what was used longest ago, and of one prompt its end before its beginning."""
+    blocks = BlockCache(5, 16)
+    await through(blocks, Prompt(49, [1, 2, 3]))
+    await through(blocks, Prompt(33, [7, 8]))
+
+    assert 32 == await through(blocks, Prompt(49, [1, 2, 3]))
+
+
+async def test_what_is_used_is_kept() -> None:
+    """A prompt that comes again is recent again."""
+    blocks = BlockCache(5, 16)
+    for prompt in ([1, 2], [7, 8], [1, 2], [9]):
+        await through(blocks, Prompt(33, prompt))
+
+    assert 32 == await through(blocks, Prompt(33, [1, 2]))
+
+
+async def test_shared_blocks_are_held_once() -> None:
+    """Requests that begin alike hold their beginning together, and each its own end and its answer; what nobody holds is not used."""
+    blocks = BlockCache(100, 16)
+    used = []
+    async with AsyncExitStack() as running:
+        for answer in (0, 40):
+            await running.enter_async_context(blocks.room(Prompt(49, [1, 2, 3]), answer))
+            used.append(blocks.used)
+
+    assert [4, 4 + 3] == used  # 49 tokens and 40 are six blocks, three of which are there
+    assert 0 == blocks.used
+
+
+async def test_requests_wait_for_room() -> None:
+    """First come, first served; who waits gets what was given back, and is told that it waited."""
+    blocks = BlockCache(6, 16)
+    order: list[tuple[str, bool]] = []
+
+    async def request(name: str, prompt: Prompt) -> None:
+        async with blocks.room(prompt, 0) as room:
+            order.append((name, room.waited))
+
+    async with blocks.room(Prompt(64, [1, 2, 3, 4]), 0):
+        waiting = [asyncio.create_task(request(*each)) for each in (("large", Prompt(48, [7, 8, 9])), ("small", Prompt(16, [5])))]
+        await asyncio.sleep(0)
+        counts = blocks.used, blocks.waiting
+    await asyncio.gather(*waiting)
+
+    assert (4, 2) == counts
+    assert [("large", True), ("small", False)] == order
+    assert (0, 0) == (blocks.used, blocks.waiting)
+
+
+async def test_one_that_leaves_while_it_waits() -> None:
+    """It holds nothing, and those behind it are served."""
+    blocks = BlockCache(2, 16)
+    async with blocks.room(Prompt(32, [1, 2]), 0):
+        gone = asyncio.create_task(through(blocks, Prompt(32, [3, 4])))
+        behind = asyncio.create_task(through(blocks, Prompt(32, [5, 6])))
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+    await behind
+
+    assert (0, 0) == (blocks.used, blocks.waiting)
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(32, True), (33, False)])
+def test_what_never_fits(tokens: int, fits: bool) -> None:
+    """A request that is larger than the cache would wait for ever."""
+    assert fits == BlockCache(2, 16).fits(tokens)

@@ -1,0 +1,61 @@
+"""Tokens, and the blocks that they fill."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_agentbench.engine.token_blocks import read_prompt, tokenise
+
+
+def test_tokens_are_pieces_of_words() -> None:
+    """Words are cut after six letters, numbers after three digits, signs stand alone."""
+    assert ["The", " transa", "ction", " costs", " $", "123", "4", ".", "50", "!", "\n\n"] == tokenise(
+        "The transaction costs $1234.50!\n\n"
+    )
+
+
+@given(st.text())
+def test_tokens_lose_nothing(text: str) -> None:
+    """The tokens of any text join to that text."""
+    assert text == "".join(tokenise(text))
+
+
+def test_block_hashes_stand_for_all_text_before() -> None:
+    """The same words behind another beginning are other blocks; the same prompt with more behind it begins with the same ones."""
+    words = "alpha beta gamma delta " * 20
+    one, other = (read_prompt({"messages": [{"role": "user", "content": f"{start} {words}"}]}, 16) for start in ("One", "Two"))
+    longer = read_prompt({"messages": [{"role": "user", "content": f"One {words}"}, {"role": "assistant", "content": "Yes."}]}, 16)
+
+    assert one.tokens == other.tokens
+    assert not set(one.blocks) & set(other.blocks)
+    assert one.blocks[:-1] == longer.blocks[: len(one.blocks) - 1]
+
+
+def test_sizes_of_blocks() -> None:
+    """A prompt fills its blocks from the start; what does not fill one belongs to none. The size changes no token."""
+    request = {"messages": [{"role": "user", "content": "alpha beta " * 50}], "tools": [{"type": "function", "function": {"name": "f"}}]}
+    prompts = {size: read_prompt(request, size) for size in (1, 16, 64)}
+
+    assert {1: prompts[1].tokens, 16: prompts[1].tokens // 16, 64: prompts[1].tokens // 64} == {
+        size: len(prompt.blocks) for size, prompt in prompts.items()
+    }
+    assert 1 == len({prompt.tokens for prompt in prompts.values()})
+
+
+def test_prompt_counts_everything_the_model_would_read() -> None:
+    """Tools, tool calls and the parts of a content count."""
+    call = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    parts = [{"type": "text", "text": "and this"}, {"type": "image_url", "image_url": {"url": "data:"}}]
+    plain = {"messages": [{"role": "user", "content": "Look"}, {"role": "assistant"}]}
+    sizes = [
+        read_prompt(request, 16).tokens
+        for request in (
+            plain,
+            {**plain, "tools": [{"type": "function", "function": {"name": "look_up"}}]},
+            {"messages": [{"role": "user", "content": "Look"}, {"role": "assistant", "tool_calls": [call]}]},
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Look"}, *parts]}, {"role": "assistant"}]},
+        )
+    ]
+
+    assert all(size > sizes[0] for size in sizes[1:])

@@ -1,0 +1,106 @@
+"""A pool's process as the controller has it: it is listened to until it is dead, and one that cannot be listened to is ended."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.lib import json_text
+from pytest_agentbench.lib.messages import header
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.rollouts.parts.part_processes import PoolProcess
+from pytest_agentbench.rollouts.protocol import BlockedBy, CatchUp, CaughtUp, PoolConfig, ShowUser, ToController
+from tests.rollouts.pool.test_server import empty_run, pool_settings, shop
+
+PATIENCE = 30  # seconds until an event that does not come fails the test
+
+
+@contextmanager
+def started(
+    folder: Path, hear: Callable[[ToController], None], words: bytes = b""
+) -> Iterator[tuple[PoolProcess, queue.SimpleQueue[bool]]]:
+    """A pool that is listened to, and what is put when it has died: whether it ever served. `words` are in its pipe before it starts."""
+    deaths: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def config(pipe: int) -> PoolConfig:
+            os.write(pipe, words)
+            return PoolConfig("secret", listener.fileno(), pipe, pool_settings(shop()), 1, empty_run(folder / "run"), 0)
+
+        pool = PoolProcess(config, listener, folder / "pool.log", "mark")
+        pool.begin(lambda _, message, _body: hear(message), lambda _, has_served: deaths.put(has_served))
+        try:
+            yield pool, deaths
+        finally:
+            pool.child.process.kill()
+
+
+def test_it_is_listened_to_until_it_is_dead(tmp_path: Path) -> None:
+    """What a pool sends is heard in its order; when it ends, that is told once, with whether it served."""
+    heard: queue.SimpleQueue[ToController] = queue.SimpleQueue()
+    with started(tmp_path, heard.put) as (pool, deaths):
+        assert pool.send(CatchUp(1))
+        assert pool.send(CatchUp(2))
+
+        assert [CaughtUp(1), CaughtUp(2)] == [heard.get(timeout=PATIENCE) for _ in range(2)]
+
+        pool.child.stop()
+
+        assert deaths.get(timeout=PATIENCE)
+
+    assert (0, True, None) == (pool.child.process.returncode, deaths.empty(), pool.last_words)
+
+
+def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
+    """Each whole line that cannot be read is a sentence for the user, and the lines after it are heard; a torn one says nothing."""
+    end = Rollout("shop", "s-0", "default", 1, "agent_error", "it blocks")
+    lines = [b"{", b'["BlockedBy", {"rollout": 5}]', json_text.dumps_any(header(BlockedBy(end))), b'["ShowU']
+    heard: queue.SimpleQueue[ToController] = queue.SimpleQueue()
+    with started(tmp_path, heard.put, b"\n".join(lines)) as (pool, deaths):
+        pool.child.stop()
+        deaths.get(timeout=PATIENCE)
+
+    first, second = heard.get_nowait(), heard.get_nowait()
+    assert heard.empty()
+    assert isinstance(first, ShowUser)
+    assert "what the pool says while its event loop is blocked cannot be read: Expecting property name" in first.sentence
+    assert ShowUser(f"{first.sentence.split(': ')[0]}: rollout is a whole number, not an object") == second
+    assert end == pool.last_words
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
+    """If what a pool sends cannot be read, the pool is killed instead of being left to wait for an answer, and counts as dead."""
+
+    def fail(message: ToController) -> None:
+        raise ValueError(f"{message} cannot be read")
+
+    with started(tmp_path, fail) as (pool, deaths):
+        pool.send(CatchUp(1))
+
+        assert deaths.get(timeout=PATIENCE)
+        assert -9 == pool.child.process.returncode
+        obituary = pool.obituary("died")
+        assert " died: the controller failed on what the pool sent, and has ended it: ValueError('CaughtUp(number=1) " in obituary
+        assert "SIGKILL" not in obituary
+
+
+def test_one_that_cannot_be_started(tmp_path: Path) -> None:
+    """If there is no config to start it with, nothing is left that reads its pipe."""
+    writers: list[int] = []
+
+    def config(pipe: int) -> PoolConfig:
+        writers.append(os.dup(pipe))
+        raise ValueError("no config")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ValueError, match=r"^no config$"):
+        PoolProcess(config, listener, tmp_path / "pool.log", "mark")
+
+    with os.fdopen(writers[0], "wb", buffering=0) as pipe, pytest.raises(BrokenPipeError):
+        pipe.write(b"{}")

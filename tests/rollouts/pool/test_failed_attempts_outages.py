@@ -1,0 +1,158 @@
+"""Which failed attempts count as interrupted, and when the controller is asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pytest_agentbench.records import LLMCall, RolloutKey
+from pytest_agentbench.rollouts.pool.failed_attempts import UNANSWERED, Outages
+from pytest_agentbench.rollouts.protocol import LookWanted, PoolNote
+from tests.tap.peers import until
+
+pytestmark = pytest.mark.timeout(60)  # a waiter that is forgotten is a failure instead of a hang
+
+SHOP, HOT, BANK = RolloutKey("shop", "a"), RolloutKey("shop", "a", "hot"), RolloutKey("bank", "a")
+ANSWERED = LLMCall(0, 1, 2, http_status=500, error_kind="server_error")
+CUT = LLMCall(0, 1, 2, error_kind="cut")
+
+
+class Controller:
+    """Outages, and the questions that they ask."""
+
+    def __init__(self) -> None:
+        self.told: list[PoolNote] = []
+        self.outages = Outages(self.told.append)
+
+    def explains(self, *calls: LLMCall, key: RolloutKey = SHOP, before: int = 0) -> asyncio.Task[bool]:
+        """Returns a task in which an attempt with these calls, which has failed, waits to know whether it was interrupted."""
+        return asyncio.create_task(self.outages.explain(key, calls, before))
+
+    async def is_asked(self, times: int = 1) -> None:
+        """Waits until so many questions have been asked in all."""
+        await until(lambda: len(self.told) >= times, "a question")
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """The outages that count for rollouts of `shop`, of its variant `hot`, and of `bank`."""
+        return self.outages.count(SHOP), self.outages.count(HOT), self.outages.count(BANK)
+
+
+async def settle() -> None:
+    """Lets everything happen that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_an_outage_counts_for_those_who_use_the_part() -> None:
+    """A part that all rollouts use counts for each of them, a part of one group only for rollouts of that group."""
+    controller = Controller()
+    outages = controller.outages
+    assert (0, 0, 0) == controller.counts
+
+    outages.update({"tap": ""})
+    assert (1, 1, 1) == controller.counts
+
+    outages.update({"tap": "", "template of shop": "shop", "template of shop-hot": "shop-hot"})
+    assert (2, 2, 1) == controller.counts
+
+    outages.update({"template of shop": "shop"})
+    outages.update({})
+    assert (2, 2, 1) == controller.counts
+
+
+def test_each_absence_counts_once() -> None:
+    """A part that is still away is not counted again. If it has served in between, it is."""
+    controller = Controller()
+    outages = controller.outages
+    outages.add("template of shop", "shop")
+    outages.update({"template of shop": "shop"})
+    outages.add("tap", "")
+    outages.update({"template of shop": "shop", "tap": ""})
+    assert (2, 1, 1) == controller.counts
+
+    outages.update({"tap": ""})
+    outages.add("template of shop", "shop")
+    assert (3, 1, 1) == controller.counts
+
+
+async def test_calls_that_were_all_answered() -> None:
+    """The controller is not asked, and only outages that are known already count."""
+    controller = Controller()
+    assert not await controller.explains(ANSWERED)
+
+    controller.outages.add("tap", "")
+    assert await controller.explains(ANSWERED)
+    assert not await controller.explains(ANSWERED, before=1)
+    assert [] == controller.told
+
+
+@pytest.mark.parametrize("calls", [[], *([ANSWERED, LLMCall(0, 1, 2, error_kind=kind)] for kind in UNANSWERED)])
+@pytest.mark.parametrize(("away", "is_interrupted"), [({}, False), ({"tap": ""}, True), ({"template of bank": "bank"}, False)])
+async def test_a_call_without_an_answer(calls: list[LLMCall], away: dict[str, str], is_interrupted: bool) -> None:
+    """If one call was not answered, or there is none, the controller is asked. What has died by its answer counts."""
+    controller = Controller()
+    waiting = controller.explains(*calls)
+    await controller.is_asked()
+    assert [LookWanted()] == controller.told
+    assert not waiting.done()
+
+    controller.outages.update(away)
+    controller.outages.answer()
+
+    assert is_interrupted == await waiting
+
+
+async def test_attempts_that_fail_together_ask_once() -> None:
+    """One answer is for all that wait, each of which compares its own count. A later failure asks again, and waits for its own answer."""
+    controller = Controller()
+    early = [controller.explains(CUT), controller.explains(CUT, key=BANK), controller.explains(CUT, before=1)]
+    await controller.is_asked()
+    early.append(controller.explains())
+    await settle()
+    controller.outages.update({"template of shop": "shop"})
+    controller.outages.answer()
+
+    assert [True, False, False, True] == await asyncio.gather(*early)
+    assert [LookWanted()] == controller.told
+
+    late = controller.explains(CUT, before=1)
+    await controller.is_asked(2)
+    await settle()
+    assert not late.done()
+
+    controller.outages.answer()
+    assert not await late
+    assert [LookWanted()] * 2 == controller.told
+
+
+async def test_an_attempt_that_is_cancelled_while_it_waits() -> None:
+    """The others get their answer."""
+    controller = Controller()
+    first, second = controller.explains(CUT), controller.explains(CUT)
+    await controller.is_asked()
+    first.cancel()
+    await settle()
+    controller.outages.answer()
+
+    assert not await second
+    assert first.cancelled()
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+async def test_the_end_of_the_controller(is_asked: bool) -> None:
+    """It ends the waiting for an answer, whether the question was sent or was about to be. No question is sent after that."""
+    controller = Controller()
+    waiting = [controller.explains(CUT), controller.explains(CUT)]
+    if is_asked:
+        await controller.is_asked()
+    else:
+        await settle()
+    controller.outages.end()
+
+    async with asyncio.timeout(20):
+        assert [False, False] == await asyncio.gather(*waiting)
+    controller.outages.add("tap", "")
+    assert await controller.explains(CUT)
+    assert [LookWanted()] * is_asked == controller.told

@@ -1,0 +1,117 @@
+"""The ThunderAgent router's traces.csv: what it tells of calls, and of nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
+from pytest_agentbench.rollouts.pool import traces
+from pytest_agentbench.rollouts.pool.announcements import Announcer
+from pytest_agentbench.rollouts.pool.traces import COLUMNS, StepProfiles
+
+HEAD = ",".join(COLUMNS) + "\n"
+
+
+def row(program: str, step: int, pause: float, hit_rate: str = "0.5") -> str:
+    """As ThunderAgent 0.1.0 writes it."""
+    return f"{program},{step},0.04,0.2,{pause},1.5,{hit_rate},1767225600.1234\n"
+
+
+def answered(ended_ns: int, tokens: int | None = 5, server: Json | None = None, error_kind: str | None = None) -> LLMCall:
+    return LLMCall(0, 1, ended_ns, completion_tokens=tokens, error_kind=error_kind, server=server, http_status=200)
+
+
+def queue(call: LLMCall) -> float | None:
+    return float(call.server["timing"]["router_queue_ms"]) if call.server else None
+
+
+async def test_steps_are_of_the_calls_that_were_counted(tmp_path: Path) -> None:
+    """The rows of a program go to its answered calls in the order in which they ended; a call that failed has none."""
+    file = tmp_path / "traces.csv"
+    profiles = StepProfiles(file, "run:")
+    file.write_text(HEAD + row("run:a", 1, 0.25) + row("run:b", 1, 9.0) + row("run:a", 2, 0.0, hit_rate=""))
+    made = answered(30), answered(20, None, error_kind="server_error"), answered(10)
+    (later, failed, first), complete = await profiles.complete("run:a", made)
+
+    assert complete
+    whole = {"router_queue_ms": 250.0, "prefill_time_ms": 40.0, "decode_time_ms": 200.0, "tool_call_time_ms": 1500.0, "kv_hit_rate": 0.5}
+    assert {"timing": whole} == first.server
+    assert {"timing": {name: value for name, value in whole.items() if name != "kv_hit_rate"} | {"router_queue_ms": 0.0}} == later.server
+    assert None is failed.server
+
+
+async def test_a_file_of_several_runs(tmp_path: Path) -> None:
+    """The router only ever appends: rows from before, of other runs and of a probe are nobody's here."""
+    file = tmp_path / "traces.csv"
+    file.write_text(HEAD + row("run:a", 1, 7.0))
+    profiles = StepProfiles(file, "run:")
+    with file.open("a") as end:
+        end.write(row("other:a", 1, 7.0) + row("agentbench-probe:x", 1, 7.0) + row("run:a", 1, 0.5))
+    (call,), complete = await profiles.complete("run:a", (answered(10),))
+
+    assert (True, 500.0, {"run:a"}) == (complete, queue(call), profiles.sessions)
+
+
+async def test_rows_that_are_torn_or_begin_anew(tmp_path: Path) -> None:
+    """A row counts when it is whole; a router that was started again may have begun its file anew."""
+    file = tmp_path / "traces.csv"
+    profiles = StepProfiles(file, "run:")
+    torn = row("run:a", 1, 0.5)
+    file.write_text(HEAD + torn[:9])
+    profiles.look()
+    before = set(profiles.sessions)
+    with file.open("a") as end:
+        end.write(torn[9:])
+    profiles.look()
+    file.write_text(HEAD + row("run:b", 1, 0.5)[:-1])
+    profiles.look()
+    with file.open("a") as end:
+        end.write("\n")
+    profiles.look()
+
+    assert (set(), {"run:a", "run:b"}) == (before, profiles.sessions)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+async def test_steps_that_are_not_the_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """With more or fewer rows than answers nobody knows whose is whose: no call gets another one's times."""
+    monkeypatch.setattr(traces, "STEP_PATIENCE", 0.0)  # the waiting itself is not what is tested
+    file = tmp_path / "traces.csv"
+    profiles = StepProfiles(file, "run:")
+    file.write_text(HEAD + "".join(row("run:a", number, 0.5) for number in range(1, steps + 1)))
+    calls, complete = await profiles.complete("run:a", (answered(10), answered(20)))
+
+    assert (False, [None, None]) == (complete, [call.server for call in calls])
+
+
+async def test_rows_that_come_late(tmp_path: Path) -> None:
+    """A step's row may come a little after its answer, and is waited for."""
+    file = tmp_path / "traces.csv"
+    profiles = StepProfiles(file, "run:")
+    waiting = asyncio.create_task(profiles.complete("run:a", (answered(10),)))
+    await asyncio.sleep(0)
+    file.write_text(HEAD + row("run:a", 1, 0.5))
+    (call,), came = await waiting
+
+    assert (True, 500.0) == (came, queue(call))
+
+
+async def test_calls_of_a_rollout_have_the_routers_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels that name the file give each call how long the router held it; a rollout whose rows are missing is named in the log."""
+    monkeypatch.setattr(traces, "STEP_PATIENCE", 0.0)
+    file = tmp_path / "traces.csv"
+    labels: Json = {"kind": "thunderagent", "trace": str(file)}
+    async with aiohttp.ClientSession() as session:
+        stack = Announcer(Endpoint("http://127.0.0.1:9/v1", "m", labels=labels), session, "run")
+        ids = [str(stack.announce(token, RolloutKey("shop", "a")).fields["program_id"]) for token in ("1", "2")]
+        file.write_text(HEAD + row(ids[0], 1, 0.25))
+        calls = [call for token in ("1", "2") for call in await stack.complete(token, (answered(10),))]
+
+    assert [250.0, None] == [queue(call) for call in calls]
+    assert f"labels: {ids[1]}: {file} lacks requests that were answered\n" == capsys.readouterr().err

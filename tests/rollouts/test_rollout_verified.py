@@ -1,0 +1,37 @@
+"""How long an agent has, and which rollouts are verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_agentbench.records import Rollout
+from pytest_agentbench.rollouts.rollout import agents_time, verified
+from pytest_agentbench.suites.suite import Task
+from tests.sandbox.local import LocalSandbox
+
+
+@pytest.mark.parametrize(
+    ("seconds", "of_task", "expected"),
+    [(600.0, 900.0, 600.0), (600.0, 30.0, 30.0), (600.0, None, 600.0), (None, 30.0, 30.0), (None, None, None)],
+)
+def test_the_time_of_an_agent(seconds: float | None, of_task: float | None, expected: float | None) -> None:
+    """An agent has as long as its task says, and no longer than a rollout may take."""
+    assert expected == agents_time(seconds, Task("/nowhere", "", agent_timeout_s=of_task))
+    assert seconds == agents_time(seconds, None)
+
+
+@pytest.mark.parametrize("status", ["agent_error", "infra_error", "cancelled"])
+async def test_what_is_not_verified(tmp_path: Path, status: str) -> None:
+    """A rollout that failed, or measured nothing, has no verification; a sandbox is not even looked at."""
+    rollout = Rollout("bench", "a", "default", 1, status)
+
+    assert rollout is await verified(rollout, Task("/nowhere", ""), LocalSandbox(tmp_path))
+
+
+async def test_no_task() -> None:
+    """A rollout without a sandbox stays as it is."""
+    rollout = Rollout("bench", "a", "default", 1, "ok")
+
+    assert rollout is await verified(rollout, None, None)

@@ -1,0 +1,50 @@
+"""What a session asks of its backend between two blocks is asked of all kinds alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_agentbench import Backend, Endpoint, Sources, Target, Tell
+from pytest_agentbench.rollouts.protocol import Turn
+from pytest_agentbench.runs.results import ArmFacts
+from pytest_agentbench.session.preparations import BlockTurns
+from pytest_agentbench.suites.arms import CARRY
+
+ENDPOINT = Endpoint("http://127.0.0.1:8000/v1", "m", "lab")
+
+
+class LabMachine(Backend):
+    """As a hook makes one: it has what docs/hooks.md asks for, and knows of no arms."""
+
+    def __init__(self) -> None:
+        self.name, self.note = "lab", ""
+        self.thresholds: Mapping[str, Mapping[str, float]] = {}
+        self.description = {"name": "lab", "kind": "lab"}
+
+    def start(self, directory: Path) -> Endpoint:
+        del directory
+        return ENDPOINT
+
+    def metrics(self) -> Sources:
+        return Sources((Target("engine", 0, "http://127.0.0.1:8000/metrics"),))
+
+    def watch(self, tell: Tell) -> str | None:
+        del tell
+        return None
+
+    def stop(self) -> None:
+        """Nothing was started."""
+
+
+def test_a_backend_that_knows_of_no_arms() -> None:
+    """It is always where it was started, its metrics are those of every arm, and nothing of it is lost but with the session."""
+    backend = LabMachine()
+    turns = BlockTurns(backend, CARRY)
+
+    told, swapped = turns.begin(ENDPOINT, "", 3)
+
+    assert (Turn(ENDPOINT, salt=""), False) == (told, swapped)
+    assert backend.metrics() == backend.sources("any")
+    assert ((), {}, False) == (backend.unused("any"), backend.failures, backend.in_sequence)
+    assert ArmFacts("the machine is gone") == turns.facts("the machine is gone")

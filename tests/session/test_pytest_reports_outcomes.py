@@ -1,0 +1,34 @@
+"""What the controller counts of the tests of a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.session.pytest_reports import BELOW, OVER, UNMEASURED, Outcomes
+
+
+def report(outcome: Any, **marks: Any) -> pytest.TestReport:
+    return pytest.TestReport("test_it", ("test_it.py", 0, "test_it"), {}, outcome, "why", "call", **marks)
+
+
+def test_what_failed_is_counted() -> None:
+    """Failed tests are counted whether or not a number of them ends the session, for a line in a log says how many there are."""
+    tests = Outcomes(Path())
+
+    for each in (report("passed"), report("failed"), report("failed", **{UNMEASURED: ["", "gone"]}), report("skipped", **{BELOW: True})):
+        tests.add(each)
+
+    assert (2, 1, 1, False) == (tests.failed, tests.unmeasured, tests.below, tests.cut_short)
+
+
+def test_the_session_is_cut_short() -> None:
+    """After a test with which nothing more can run, the session stays one that was cut short."""
+    tests = Outcomes(Path())
+
+    tests.add(report("failed", **{OVER: True}))
+    tests.add(report("passed"))
+
+    assert tests.cut_short

@@ -1,0 +1,49 @@
+"""Sessions that start under a limit of memory or of open files."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from pytest_agentbench.session.refusals import explained
+from tests.project import Project
+from tests.robustness.processes import limited
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ImportError("x.so: failed to map segment from shared object")], ids=["memory", "import"])
+def test_want_of_memory_is_explained(error: Exception) -> None:
+    """A lack of memory becomes a usage error, wherever it shows."""
+    with pytest.raises(pytest.UsageError, match="there is too little memory"), explained():
+        raise error
+
+
+def test_other_errors_stay() -> None:
+    """A module that does not exist is not a lack of memory."""
+    with pytest.raises(ImportError, match="No module named 'x'"), explained():
+        raise ImportError("No module named 'x'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mib", "sentence"), [(56, "too little memory"), (160, "MiB of address space"), (200, "MiB of address space")])
+def test_too_little_address_space(project: Project, mib: int, sentence: str) -> None:
+    """A session that does not fit into `ulimit -v` ends in one sentence before anything boots."""
+    project.suite(scenarios=1)
+
+    done = limited(project, resource.RLIMIT_AS, mib << 20)
+
+    assert pytest.ExitCode.USAGE_ERROR == done.returncode, done.stdout + done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert [] == [*project.root.glob("reports/2*")]
+
+
+def test_very_few_open_files(project: Project) -> None:
+    """A session that may open only sixteen files ends in one sentence."""
+    project.suite(scenarios=1)
+
+    done = limited(project, resource.RLIMIT_NOFILE, 16)
+
+    assert pytest.ExitCode.USAGE_ERROR == done.returncode, done.stdout + done.stderr
+    assert "open files in a process, and 16 are allowed" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

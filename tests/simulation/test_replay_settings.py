@@ -1,0 +1,64 @@
+"""Settings that are simulated, and what a run says of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.backends.spec import SessionTerms, load_backend
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.runs.run_file import BackendUse
+from pytest_agentbench.simulation.question import Facts
+from pytest_agentbench.simulation.replay import Setting, facts_of, grid
+
+ROOT = Path(__file__).parents[2]
+OWN: Facts = {"workers": 2, "kv-blocks": 400, "block-size": 64, "router": "kv"}
+
+
+def used(name: str, *changes: tuple[str, Any]) -> BackendUse:
+    """A backend of this repository, as run.json has it."""
+    backend = load_backend(name, ROOT, changes).make(SessionTerms())
+    return BackendUse(name, "", backend.description["kind"], "m", "", more=backend.description)
+
+
+def test_built_in_engine_says_all() -> None:
+    """It is one worker, whose blocks its YAML has."""
+    assert {"workers": 1, "kv-blocks": 700, "block-size": 16} == facts_of(used("embedded", ("kv_blocks", 700)))
+
+
+def test_stack_of_dynamo_says_what_its_commands_fix() -> None:
+    """Workers as it waits for, blocks and router as options have them, with the settings filled in."""
+    mocker = used("dynamo-mocker", ("settings.blocks", 900), ("settings.router_mode", "round-robin"))
+
+    assert {"workers": 2, "kv-blocks": 900, "block-size": 16, "router": "round_robin"} == facts_of(mocker)
+    assert {"workers": 2, "block-size": 16, "router": "kv"} == facts_of(used("dynamo-container"))
+
+
+@pytest.mark.parametrize("name", ["dynamo-disagg", "url", "vllm"])
+def test_other_stacks_say_nothing(name: str) -> None:
+    """Of a server behind a URL, of workers for prompts and others for answers, and of a stack without Dynamo nothing is guessed."""
+    assert {} == facts_of(used(name))
+
+
+def test_router_that_the_simulator_lacks_is_unknown() -> None:
+    """A router of another kind is not taken for one that is there."""
+    assert "router" not in facts_of(used("dynamo-mocker", ("settings.router_mode", "random")))
+
+
+def test_every_combination_once() -> None:
+    """One worker has no router; what was not asked for is as in the run."""
+    texts = [setting.text for setting in grid((1, 2), (), ("kv", "round_robin"), OWN)]
+
+    assert ["1 worker, 400 blocks", "2 workers, 400 blocks, kv", "2 workers, 400 blocks, round_robin"] == texts
+    assert [Setting(2, 400, 64, "kv")] == grid((), (), (), OWN)
+    assert 1_600 == Setting.of({"workers": 1, "kv-blocks": 100}).cache_tokens  # type: ignore[union-attr]
+
+
+def test_what_is_lacking_is_asked_for() -> None:
+    """Nothing is assumed of workers, blocks and routers: the sentence has the options that say them."""
+    with pytest.raises(ConfigError, match="does not say its kv-blocks and router: say what to simulate with --kv-blocks and --router"):
+        grid((1, 2), (), (), {"workers": 1})
+    with pytest.raises(ConfigError, match="these are 65 settings, each of which takes a replay; ask for at most 64 at a time"):
+        grid(range(1, 66), (), (), OWN)

@@ -1,0 +1,69 @@
+"""Arguments that are compared in a mode of their own, as suite.yaml says."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pytest_agentbench.errors import ConfigError
+from pytest_agentbench.records import ToolCall
+from pytest_agentbench.scorers import load_scorer
+from pytest_agentbench.suites.folder import with_modes
+from pytest_agentbench.suites.suite import Tool
+from tests.scorers.records import records
+
+ORDER = Tool("order", "", {"type": "object", "properties": {"item": {"type": "string"}, "count": {"type": "number"}, "note": {}}})
+
+
+def score(mode: str, wanted: dict[str, Any], given: dict[str, Any], scorer: str = "tsq_arguments", argument: str = "item") -> float:
+    label = {"tool": "order", "parameters": wanted}
+    scenario, rollout = records([ToolCall("order", given, 1)], [label], [ORDER])
+    (scenario,) = with_modes({"order": {argument: mode}}, [scenario])
+    return float(load_scorer(scorer)(scenario, rollout))
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted", "given", "value"),
+    [
+        ("exact", {"item": "Lamp"}, {"item": "Lamp"}, 1.0),
+        ("exact", {"item": "Lamp"}, {"item": "lamp"}, 0.0),
+        ("exact", {"item": "Lamp"}, {}, 0.0),
+        ("exact", {}, {"item": "Lamp"}, 0.0),
+        ("ignore", {"item": "Lamp"}, {"item": "chair"}, 1.0),
+        ("ignore", {"item": "Lamp"}, {}, 1.0),
+        ("ignore", {}, {"item": "Lamp"}, 1.0),
+        ("ignore", {"item": "Lamp", "count": 1}, {"item": "Lamp", "count": 2}, 0.0),
+        ("pattern", {"item": "[Ll]amps?"}, {"item": "lamps"}, 1.0),
+        ("pattern", {"item": "[Ll]amps?"}, {"item": "two lamps"}, 0.0),
+        ("pattern", {"item": "[0-9]+"}, {"item": 12}, 1.0),
+        ("pattern", {"item": ".*"}, {}, 0.0),
+    ],
+)
+def test_modes(mode: str, wanted: dict[str, Any], given: dict[str, Any], value: float) -> None:
+    """`exact` is the same JSON, `ignore` anything or nothing, `pattern` all of the text; other arguments are compared as ever."""
+    assert [value] * 2 == [score(mode, wanted, given, scorer) for scorer in ("tsq_arguments", "exact_match")]
+
+
+def test_what_is_ignored_is_not_counted() -> None:
+    """Parameter accuracy is that of the others."""
+    assert 1.0 == score("ignore", {"item": "lamp", "count": 1}, {"item": "chair", "count": 1}, "parameter_accuracy")
+    assert 0.0 == score("ignore", {"item": "lamp", "count": 1}, {"item": "lamp", "count": 2}, "parameter_accuracy")
+
+
+@pytest.mark.parametrize(
+    ("modes", "wanted", "sentence"),
+    [
+        ({"ordr": {"item": "exact"}}, "lamp", "arguments: no tool 'ordr'; known: order"),
+        ({"order": {"itm": "exact"}}, "lamp", "arguments.order: no argument 'itm'; known: count, item, note"),
+        ({"order": {"item": "pattern"}}, "(", "arguments.order.item: in scenario 's1' the label is no regular expression: '('"),
+    ],
+)
+def test_modes_that_cannot_be_meant(modes: dict[str, dict[str, str]], wanted: str, sentence: str) -> None:
+    """They are refused with what there is."""
+    scenario, _ = records([], [{"tool": "order", "parameters": {"item": wanted}}], [ORDER])
+
+    with pytest.raises(ConfigError) as refusal:
+        with_modes(modes, [dataclasses.replace(scenario)])
+    assert sentence == str(refusal.value)

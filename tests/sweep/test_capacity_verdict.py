@@ -1,0 +1,58 @@
+"""Whether a level is good enough, by what is known of its rollouts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_agentbench.gate.evidence import Trial
+from pytest_agentbench.metrics.other_tools.nat import Throughput
+from pytest_agentbench.records import Scale, scale_in
+from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
+from pytest_agentbench.sweep.capacity import Criteria, judgements
+from pytest_agentbench.sweep.levels import Sweep, SweepLevel
+from tests.frames import scenarios_of
+from tests.gate.evidences import trial
+from tests.made_runs import SCALES, run_of
+
+GOOD = [trial(name) for name in range(200)]
+LOST = [trial(name, None, status="infra_error", calls=()) for name in range(200, 203)]
+SLOW = [trial(name, ttft=900.0) for name in range(200)]
+
+
+def swept(*levels: list[Trial], score: str = "tsq") -> Sweep:
+    made = tuple(SweepLevel(concurrency, scenarios_of(), trials, Throughput()) for concurrency, trials in enumerate(levels, 1))
+    return Sweep(run_of(), "shop", score, scale_in(SCALES, score), made, {})
+
+
+@pytest.mark.parametrize(
+    ("levels", "slo", "verdicts"),
+    [
+        ((GOOD, GOOD), {"ttft": 500.0}, [PASS, PASS]),
+        ((GOOD, SLOW), {"ttft": 500.0}, [PASS, FAIL]),
+        ((GOOD, SLOW), {}, [PASS, PASS]),
+        ((GOOD + LOST, GOOD), {}, [INCONCLUSIVE, PASS]),  # the smallest one has nothing to be compared with, and is not known all the same
+        ((GOOD, GOOD + LOST), {}, [PASS, INCONCLUSIVE]),
+        ((GOOD, SLOW + LOST), {"ttft": 500.0}, [PASS, FAIL]),  # what is shown not to hold is so whatever was lost
+        ((GOOD, LOST), {}, [PASS, INCONCLUSIVE]),
+    ],
+)
+def test_levels(levels: tuple[list[Trial], ...], slo: dict[str, float], verdicts: list[str]) -> None:
+    """A level of which rollouts are lost is never shown to hold; without objectives any speed is good enough."""
+    assert verdicts == [each.verdict for each in judgements(swept(*levels), Criteria(slo))]
+
+
+def test_a_suite_without_scores() -> None:
+    """What failed is lost there, too."""
+    assert [INCONCLUSIVE, PASS] == [each.verdict for each in judgements(swept(GOOD + LOST, GOOD, score=""), Criteria({}))]
+
+
+def test_a_score_of_which_less_is_better() -> None:
+    """A level with more mistakes fails, and one with fewer holds."""
+    few, many = ([trial(name, value) for name in range(200)] for value in (1.0, 9.0))
+    marks = Scale("lower", 0.0, 10.0, declared=True)
+
+    for levels, verdict in (((few, many), FAIL), ((many, few), PASS)):
+        sweep = replace(swept(*levels), scale=marks)
+        assert verdict == judgements(sweep, Criteria({}))[1].verdict
