@@ -24,8 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    from pytest_agentbench.session.refusals import remember_declared
     from pytest_agentbench.session.settings import answer_asyncio_scope, bare_resume
+    from pytest_agentbench.session.setup import remember_declared
 
     answer_asyncio_scope(early_config)
     bare_resume(args)
@@ -41,8 +41,8 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(trylast=True)  # the terminal reporter, which progress needs, is there by then
 def pytest_configure(config: pytest.Config) -> None:
     """Chooses the roles of this process, once."""
-    from pytest_agentbench.session.refusals import explained
     from pytest_agentbench.session.settings import take_back_asyncio_scope
+    from pytest_agentbench.session.setup import explained
 
     take_back_asyncio_scope(config)
     with explained():

@@ -13,7 +13,7 @@ from typing import Any
 
 from docker.errors import ImageNotFound
 
-from pytest_agentbench.lib.file_locks import lock
+from pytest_agentbench.lib.file_system import lock
 from tests.dockerd import NoEngine
 
 NAME, RELEASE = "debian:bookworm-slim", "bookworm"

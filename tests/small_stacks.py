@@ -17,7 +17,7 @@ import pytest
 
 from pytest_agentbench.backends.machine.ports import is_free
 from pytest_agentbench.backends.stack import ownership
-from pytest_agentbench.lib import file_locks
+from pytest_agentbench.lib import file_system
 from pytest_agentbench.lib.process import child_environment
 from tests.project import Project
 from tests.waits import wait_for
@@ -45,7 +45,7 @@ def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     try:
         yield stacks
         assert [] == left(stacks)
-        assert [] == [file.name for file in (here / "l").glob("*") if isinstance(file_locks.take(file.stem, "a test"), str)]
+        assert [] == [file.name for file in (here / "l").glob("*") if isinstance(file_system.take(file.stem, "a test"), str)]
     finally:
         for _, home in marked(stacks):
             ownership.kill_marked(home)

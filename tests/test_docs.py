@@ -60,7 +60,7 @@ from pytest_agentbench.metrics.prices import Prices
 from pytest_agentbench.metrics.suite_metrics import RoleUse
 from pytest_agentbench.records import ERROR_KINDS, SAMPLING, STATUSES, Json
 from pytest_agentbench.reports.sweep import LEVELS, PAGE, PICTURE
-from pytest_agentbench.reproduction.results import COLUMNS
+from pytest_agentbench.reproduction.experiment import COLUMNS
 from pytest_agentbench.retriever.config import is_retriever, read_settings
 from pytest_agentbench.runs.run_file import read_run
 from pytest_agentbench.schemas import schema

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from pytest_agentbench.lib.child import end_with_stdin, read_line, serving
+from pytest_agentbench.lib.messages import end_with_stdin, read_line, serving
 from pytest_agentbench.tap.clock import ANCILLARY, stamping, stamps_wanted
 from pytest_agentbench.tap.connections import ROOM
 

@@ -19,7 +19,7 @@ from pytest_agentbench.runs.option import interval, some_time, window
 
 if TYPE_CHECKING:
     from pytest_agentbench.cli.requirements import Requirements
-    from pytest_agentbench.reproduction.plan import Cell, ReproductionPlan
+    from pytest_agentbench.reproduction.experiment import Cell, ReproductionPlan
 
 EXPERIMENT = "hle-throughput"
 SUITE, VARIANT = "scenarios/hle", "orchestrator"
@@ -82,15 +82,14 @@ def _add_when(command: Any) -> None:
 
 
 def _methods(text: str) -> dict[str, str]:
-    from pytest_agentbench.reproduction.plan import methods
+    from pytest_agentbench.reproduction.experiment import methods
 
     return methods(text)
 
 
 def run_reproduce(options: argparse.Namespace) -> None:
     """Measures the cells that are not measured yet; the table of all after each of them."""
-    from pytest_agentbench.reproduction.plan import ReproductionPlan, hours, settle
-    from pytest_agentbench.reproduction.results import is_measured
+    from pytest_agentbench.reproduction.experiment import ReproductionPlan, hours, is_measured, settle
 
     if options.window[0] >= options.duration:
         raise ConfigError(f"the window begins after {options.window[0]:g} s, when no rollout begins any more; give a longer --duration")
@@ -151,7 +150,7 @@ def _needs(plan: ReproductionPlan, cells: Sequence[Cell]) -> Requirements:
 def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) -> bool:
     """Runs a cell's session and keeps what it measured. The rollouts that the time limit left out are no reason to discard it."""
     from pytest_agentbench.exports.exported_runs import ChosenRuns
-    from pytest_agentbench.reproduction.results import keep
+    from pytest_agentbench.reproduction.experiment import keep
 
     print(f"{cell.name}: {plan.duration_s / 60:g} min")
     ended = run_session([*plan.words(cell), *QUIET, f"--agentbench-name={EXPERIMENT}-{cell.name}"], reports)
@@ -168,7 +167,7 @@ def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) ->
 
 
 def _sum_up(plan: ReproductionPlan, output: Path) -> None:
-    from pytest_agentbench.reproduction.results import lines, measured, write_table
+    from pytest_agentbench.reproduction.experiment import lines, measured, write_table
 
     cells = measured(output)
     files = [write_table(cells, plan.baseline, output)]

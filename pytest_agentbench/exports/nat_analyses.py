@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pytest_agentbench.exports.nat_profiler import ProfilerEvent, seconds
 from pytest_agentbench.metrics.other_tools.measures import deviation, mean
 from pytest_agentbench.metrics.timeline import at_least, total_ns
-from pytest_agentbench.profile.concurrency import Levels, level_at
 from pytest_agentbench.profile.prefixes import PromptTree, PromptTrees
+from pytest_agentbench.profile.slow_phases import Levels, level_at
 from pytest_agentbench.records import Json, Rollout
 from pytest_agentbench.stats.quantiles import percentile
 from pytest_agentbench.tables.prompts import prompts

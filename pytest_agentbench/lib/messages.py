@@ -1,19 +1,32 @@
-"""Messages between the processes of a session: frozen dataclasses, told apart by the names of their classes.
+"""Messages between the processes of a session, and the child's side of one: a JSON line in, one out, and an end with stdin.
 
-A protocol module holds the messages of one connection. For each of its two directions it has the union of the messages that may come,
-and a reader of them: `FromPool = Begun | Failed` and `FROM_POOL: Messages[FromPool] = Messages(FromPool)`.
+Messages are frozen dataclasses, told apart by the names of their classes. A protocol module holds the messages of one connection. For
+each of its two directions it has the union of the messages that may come, and a reader of them: `FromPool = Begun | Failed` and
+`FROM_POOL: Messages[FromPool] = Messages(FromPool)`. A process may open as many files as the system allows.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
 import reprlib
+import resource
+import sys
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.record_fields import is_union
+
+if TYPE_CHECKING:
+    import asyncio
+    import signal
+
 
 Message = TypeVar("Message")
 
@@ -83,3 +96,72 @@ class Messages(Generic[Message]):
         if isinstance(message, Refused):
             raise OtherVersion(message.reason)
         return message  # type: ignore[no-any-return]  # the classes come from a union, which is a value
+
+
+LOG = "AGENTBENCH_LOG"  # a variable of a process that we start: the file that its stderr goes to
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+
+
+Config = TypeVar("Config")
+
+
+def read_line() -> Any:
+    """Reads the first line of stdin, which is JSON that says what the process is to do; raises ValueError for anything else."""
+    return json.loads(sys.stdin.buffer.readline())
+
+
+def read_config(kind: type[Config]) -> Config:
+    """Returns the message that `read_line` reads; raises ValueError for anything else."""
+    return codec.received(kind, read_line())
+
+
+def serving(message: object) -> None:
+    """Writes the first line of stdout, which says that this process serves. What is printed later goes to the log."""
+    print(json.dumps(codec.plain(message)), flush=True)  # noqa: T201 - stdout is the line to the controller
+    os.dup2(2, 1)
+
+
+def end_with_parent(parent: int, number: signal.Signals) -> None:
+    """Has the kernel send this process a signal when its parent ends, whatever this one is doing then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def end_with_stdin(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
+    """Sets `end` when stdin closes: the controller is done, or dead."""
+
+    def readable() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            end.set()
+
+    loop.add_reader(sys.stdin.fileno(), readable)
+
+
+OWN_FILES = 64  # of a process without a rollout: its libraries, logs, pipes
+PER_ROLLOUT = 4  # of a rollout in flight, in the tap: to agent and backend, each perhaps a second one that idles
+MOST_FILES = 65_536  # enough for anybody; a limit of a thousand millions makes some programs slow
+
+
+def raise_limit() -> None:
+    """Raises the soft limit of this process as far as the hard one lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(ValueError, OSError):  # macOS has one more limit, which nobody tells
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def check_limit(concurrency: int) -> None:
+    """Raises ConfigError where processes of a session may not open what so many rollouts in flight need."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = OWN_FILES + PER_ROLLOUT * concurrency
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ConfigError(
+            f"{concurrency} rollouts in flight need up to {needed} open files in a process, and {hard} are allowed: raise the hard limit "
+            f"(`ulimit -Hn`; LimitNOFILE= of systemd, --ulimit nofile= of Docker), or ask for {max(1, (hard - OWN_FILES) // PER_ROLLOUT)} "
+            "with --agentbench-concurrency"
+        )

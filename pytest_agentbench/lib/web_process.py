@@ -16,8 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from pytest_agentbench.errors import AgentbenchError, ConfigError
-from pytest_agentbench.lib.child import end_with_stdin, read_line, serving
-from pytest_agentbench.lib.messages import Listening
+from pytest_agentbench.lib.messages import Listening, end_with_stdin, read_line, serving
 
 BACKLOG = 1024  # connections that may come at once
 SHUTDOWN = 0.1  # seconds for requests in flight

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_agentbench.plots.canvas import axes, label, mark, save, style, whole
-from pytest_agentbench.reproduction.results import MeasuredCell, ratio
+from pytest_agentbench.reproduction.experiment import MeasuredCell, ratio
 
 
 def draw(cells: Sequence[MeasuredCell], baseline: str, file: Path) -> None:

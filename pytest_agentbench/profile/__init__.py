@@ -10,9 +10,8 @@ from pathlib import Path
 
 from pytest_agentbench.metrics import slow_calls
 from pytest_agentbench.metrics.frame_reader import FrameReader
-from pytest_agentbench.profile.concurrency import Concurrency, concurrency
 from pytest_agentbench.profile.prefixes import PromptReuse, PromptTrees
-from pytest_agentbench.profile.slowest import Explanation, explained
+from pytest_agentbench.profile.slow_phases import Concurrency, Explanation, concurrency, explained
 from pytest_agentbench.profile.tree import Branch, CallTree
 from pytest_agentbench.tables import origins, places
 

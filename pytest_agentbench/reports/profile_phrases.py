@@ -10,8 +10,8 @@ from pytest_agentbench.reports.document import Code, Text
 from pytest_agentbench.reports.phrases import count, number, percent
 
 if TYPE_CHECKING:
-    from pytest_agentbench.profile.concurrency import Concurrency, Latencies
     from pytest_agentbench.profile.prefixes import Prefix, PromptReuse
+    from pytest_agentbench.profile.slow_phases import Concurrency, Latencies
     from pytest_agentbench.profile.tree import Branch
 
 NO_CALL = "no call whose time is known"

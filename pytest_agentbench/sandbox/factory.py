@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Protocol, TypeVar
 
 from pytest_agentbench.errors import BackendError, InfraError
-from pytest_agentbench.lib import file_locks
+from pytest_agentbench.lib import file_system
 from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.bubblewrap import Bubblewrap
@@ -35,8 +35,8 @@ def default_count() -> int:
 class Slot:
     """One that is held, until `release` or the end of this process."""
 
-    def __init__(self, lock: file_locks.Lock) -> None:
-        self._lock: file_locks.Lock | None = lock
+    def __init__(self, lock: file_system.Lock) -> None:
+        self._lock: file_system.Lock | None = lock
 
     def release(self) -> None:
         """A second call does nothing."""
@@ -70,7 +70,7 @@ class Slots:
 
     def _free(self) -> Slot | None:
         try:
-            locks = (file_locks.take(f"sandbox-{number}", "a sandbox") for number in range(self._count))
+            locks = (file_system.take(f"sandbox-{number}", "a sandbox") for number in range(self._count))
             lock = next((each for each in locks if not isinstance(each, str)), None)
         except BackendError as error:
             raise InfraError(str(error)) from error

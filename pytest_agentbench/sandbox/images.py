@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.lib import file_locks
+from pytest_agentbench.lib import file_system
 from pytest_agentbench.sandbox.containers import client, infra
 from pytest_agentbench.suites.suite import Task
 
@@ -71,10 +71,10 @@ def _made(name: str, what: str, source: Mapping[str, Any], seconds: float, on_pr
         lock.release()
 
 
-def _lock(name: str, what: str, on_progress: Callable[[str], None]) -> file_locks.Lock:
+def _lock(name: str, what: str, on_progress: Callable[[str], None]) -> file_system.Lock:
     """Waits until nobody on this machine builds the same image."""
     with infra():
-        while isinstance(lock := file_locks.take(f"image-{name}", "building an image"), str):
+        while isinstance(lock := file_system.take(f"image-{name}", "building an image"), str):
             on_progress(f"{what}: {lock}")
             time.sleep(_LOOK)
     return lock

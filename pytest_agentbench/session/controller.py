@@ -26,9 +26,18 @@ from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
 from pytest_agentbench.runs.journal import first_of
 from pytest_agentbench.session.discovery import worker_suite
 from pytest_agentbench.session.pytest_reports import BELOW, QUARANTINED, Causes, Outcomes, WorkflowCommands, escape_report, mark_crash
-from pytest_agentbench.session.refusals import explained, refuse_distant, refuse_misspelt_hooks, refuse_short_memory
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_READ, Settings, advise, reruns_asked_for
-from pytest_agentbench.session.setup import Setup, Workers, choose_workers, find_suites, settle
+from pytest_agentbench.session.setup import (
+    Setup,
+    Workers,
+    choose_workers,
+    explained,
+    find_suites,
+    refuse_distant,
+    refuse_misspelt_hooks,
+    refuse_short_memory,
+    settle,
+)
 from pytest_agentbench.suites.arms import concurrencies
 
 if TYPE_CHECKING:

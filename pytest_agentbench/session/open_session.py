@@ -15,9 +15,9 @@ import pytest
 from pytest_agentbench.agents.factory import container_for_code
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.child import check_limit
 from pytest_agentbench.lib.error_texts import Losses
 from pytest_agentbench.lib.foreign import Sizes
+from pytest_agentbench.lib.messages import check_limit
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.user_code import search_path
 from pytest_agentbench.records import Json

@@ -29,7 +29,7 @@ StartChild = Callable[..., Child]
 
 SERVES = """
 import sys
-from pytest_agentbench.lib.child import read_line, serving
+from pytest_agentbench.lib.messages import read_line, serving
 from pytest_agentbench.lib.messages import Listening
 serving(Listening(len(str(read_line()))))
 sys.stdin.buffer.read()
@@ -101,7 +101,7 @@ def test_an_interrupt_while_a_child_begins(start: StartChild) -> None:
 
 SPENDS = """
 import sys, time
-from pytest_agentbench.lib.child import serving
+from pytest_agentbench.lib.messages import serving
 from pytest_agentbench.lib.messages import Listening
 memory = b"x" * (80 << 20)
 while time.process_time() < 0.5:
@@ -186,7 +186,7 @@ def test_a_child_that_never_serves(start: StartChild) -> None:
 
 STUBBORN = """
 import signal, time
-from pytest_agentbench.lib.child import serving
+from pytest_agentbench.lib.messages import serving
 from pytest_agentbench.lib.messages import Listening
 signal.signal(signal.SIGTERM, signal.{action})
 serving(Listening(1))

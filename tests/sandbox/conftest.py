@@ -14,7 +14,7 @@ from typing import Any
 import docker
 import pytest
 
-from pytest_agentbench.lib.file_locks import lock
+from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.containers import OWNER
 from pytest_agentbench.sandbox.factory import open_sandbox

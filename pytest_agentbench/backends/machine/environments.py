@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pytest_agentbench.backends.machine import own_package
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError, unknown_name
-from pytest_agentbench.lib.file_locks import lock
+from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.lib.process import end_group, foreign_environment
 from pytest_agentbench.lib.redact import indented, tail
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.errors import MissingError
-from pytest_agentbench.lib import file_locks, process
+from pytest_agentbench.lib import file_system, process
 
 POLL = 1.0  # seconds between two tries
 FREE = 0.9  # share of a GPU's memory that has to be free
@@ -35,7 +35,7 @@ class Lease:
     """GPUs that no other session of this host gets, until `release` or the end of this process."""
 
     gpus: tuple[Gpu, ...] = ()
-    locks: tuple[file_locks.Lock, ...] = ()
+    locks: tuple[file_system.Lock, ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -162,12 +162,12 @@ def _take(chosen: Sequence[Gpu], others: Sequence[Gpu], count: int, stack: str) 
 
 def _try(candidates: Sequence[Gpu], count: int, stack: str) -> tuple[Lease, list[str]]:
     """Up to so many of them, and why others are not to be had; gives up once they cannot be enough."""
-    held: list[tuple[Gpu, file_locks.Lock]] = []
+    held: list[tuple[Gpu, file_system.Lock]] = []
     busy: list[str] = []
     for gpu in candidates:
         if len(held) == count or len(candidates) - len(busy) < count:
             break
-        lock = file_locks.take(gpu.lock, stack)
+        lock = file_system.take(gpu.lock, stack)
         if isinstance(lock, str):
             busy.append(f"GPU {gpu.id} is {lock}")
         elif used := in_use(gpu):

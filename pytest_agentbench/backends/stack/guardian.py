@@ -47,10 +47,9 @@ from pytest_agentbench.backends.stack.protocol import (
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.lib import codec, wire
-from pytest_agentbench.lib.child import read_config, serving
 from pytest_agentbench.lib.file_system import write_whole
 from pytest_agentbench.lib.foreign import block
-from pytest_agentbench.lib.messages import Refused
+from pytest_agentbench.lib.messages import Refused, read_config, serving
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 

@@ -17,7 +17,7 @@ from pytest_agentbench.backends.stack.ownership import LABEL, marked
 from pytest_agentbench.backends.stack.spec import HttpCheck, ServiceSpec, StackSpec, dependencies, expand, texts
 from pytest_agentbench.backends.stack.surroundings import NO_REPORTS, surroundings
 from pytest_agentbench.errors import BackendError, ConfigError, MissingError
-from pytest_agentbench.lib.child import LOG
+from pytest_agentbench.lib.messages import LOG
 from pytest_agentbench.lib.process import end_group, foreign_environment
 
 

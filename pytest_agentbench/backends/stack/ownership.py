@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pytest_agentbench.backends.stack.docker_engine import connect, speaking
 from pytest_agentbench.errors import BackendError
-from pytest_agentbench.lib import file_locks, process
+from pytest_agentbench.lib import file_system, process
 
 #: Environment variable of every process of a stack: the stack's folder.
 VARIABLE = "AGENTBENCH_STACK"
@@ -34,7 +34,7 @@ def marked(home: str) -> dict[str, str]:
 def lock(home: Path) -> int:
     """Takes the lock of a new stack; its descriptor, which the guardian inherits, so that the stack is never without an owner."""
     file = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    file_locks.lock(file, wait=True)
+    file_system.lock(file, wait=True)
     return file
 
 
@@ -42,7 +42,7 @@ def is_alive(home: str) -> bool:
     """Whether a stack has a guardian; the one who asks must not be it."""
     try:
         with Path(home, LOCK).open("rb") as file:
-            return not file_locks.lock(file, shared=True)
+            return not file_system.lock(file, shared=True)
     except OSError:
         return False  # its folder is gone
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
-from pytest_agentbench.lib.file_locks import lock
+from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.html import no_address

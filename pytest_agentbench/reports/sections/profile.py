@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_agentbench.profile import Profile
-from pytest_agentbench.profile.concurrency import Concurrency, Latencies
 from pytest_agentbench.profile.prefixes import PromptReuse
+from pytest_agentbench.profile.slow_phases import Concurrency, Latencies
 from pytest_agentbench.profile.tree import Branch, top
 from pytest_agentbench.reports import profile_phrases
 from pytest_agentbench.reports.document import AnyBlock, Document, Fact, Note, Table, TableCell, heads, say

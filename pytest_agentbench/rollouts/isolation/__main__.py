@@ -22,7 +22,7 @@ from typing import NoReturn
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.capture import FORMAT
-from pytest_agentbench.lib.child import end_with_parent
+from pytest_agentbench.lib.messages import end_with_parent
 from pytest_agentbench.lib.process import ROLLOUT, end_marked, end_text
 from pytest_agentbench.lib.supervisor import signal_group
 from pytest_agentbench.rollouts.isolation import inside

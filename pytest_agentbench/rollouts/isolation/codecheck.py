@@ -19,7 +19,7 @@ from pytest_agentbench.agents import Agent
 from pytest_agentbench.agents.factory import brings_code, code_place
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec, json_text, messages
-from pytest_agentbench.lib.child import end_with_parent, read_config
+from pytest_agentbench.lib.messages import end_with_parent, read_config
 from pytest_agentbench.lib.process import child_environment, end_text, first_line
 from pytest_agentbench.lib.user_code import is_import_path, search_path
 from pytest_agentbench.records import Scale

@@ -11,8 +11,7 @@ import sys
 import time
 
 from pytest_agentbench.lib import capture
-from pytest_agentbench.lib.child import end_with_stdin, raise_limit, read_config, serving
-from pytest_agentbench.lib.messages import Listening
+from pytest_agentbench.lib.messages import Listening, end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.lib.process import SESSION, end_marked
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.rollouts.pool.controller_link import ControllerPipe

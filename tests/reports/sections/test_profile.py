@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_agentbench.profile import Profile, read_profile
-from pytest_agentbench.profile.concurrency import Concurrency, ConcurrencyLevel, Latencies, Spike
 from pytest_agentbench.profile.prefixes import PromptReuse
+from pytest_agentbench.profile.slow_phases import Concurrency, ConcurrencyLevel, Latencies, Spike
 from pytest_agentbench.reports import profile_phrases
 from pytest_agentbench.reports.document import Note
 from pytest_agentbench.reports.sections.profile import document

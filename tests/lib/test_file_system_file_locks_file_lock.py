@@ -7,11 +7,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
-from pytest_agentbench.lib.file_locks import lock
+from pytest_agentbench.lib.file_system import lock
 
 HOLDER = """
 import sys
-from pytest_agentbench.lib.file_locks import lock
+from pytest_agentbench.lib.file_system import lock
 file = open(sys.argv[1], "rb")
 print(lock(file), flush=True)
 sys.stdin.read()

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from pytest_agentbench.session.refusals import explained
+from pytest_agentbench.session.setup import explained
 from tests.project import Project
 from tests.robustness.processes import limited
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.reproduction.plan import Cell, ReproductionPlan, hours, methods, settle
+from pytest_agentbench.reproduction.experiment import Cell, ReproductionPlan, hours, methods, settle
 
 METHODS = {"baseline": "vllm-default-router", "thunderagent": "thunderagent"}
 PLAN = ReproductionPlan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0), 2.0, ("-k", "x"), METHODS)

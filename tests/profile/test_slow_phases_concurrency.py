@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_agentbench.profile import read_profile
-from pytest_agentbench.profile.concurrency import Concurrency, Latencies, Levels, level_at
+from pytest_agentbench.profile.slow_phases import Concurrency, Latencies, Levels, level_at
 from pytest_agentbench.records import LLMCall
 from tests.made_runs import run_directory
 from tests.tables.shop import call, rollout

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.profile import SLOWEST, read_profile
-from pytest_agentbench.profile.slowest import Explanation
+from pytest_agentbench.profile.slow_phases import Explanation
 from pytest_agentbench.records import LLMCall
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, MS, START, call, rollout

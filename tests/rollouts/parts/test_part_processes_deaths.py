@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.parts.deaths import Death, Deaths
+from pytest_agentbench.rollouts.parts.part_processes import Death, Deaths
 
 A, B, C, D = (RolloutKey("shop", name) for name in "abcd")
 

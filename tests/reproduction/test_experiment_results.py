@@ -13,8 +13,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.exported_runs import ChosenRuns
 from pytest_agentbench.plots.reproduction import draw
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.reproduction.plan import Cell
-from pytest_agentbench.reproduction.results import MeasuredCell, is_measured, keep, lines, measured, ratio, write_table
+from pytest_agentbench.reproduction.experiment import Cell, MeasuredCell, is_measured, keep, lines, measured, ratio, write_table
 from pytest_agentbench.runs.options import RunOptions
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, LOST
