@@ -3,8 +3,8 @@
 Trials of one scenario are averaged first (`scenario_means`). `of suite` scenarios are fixed and only their trials vary; clusters play no
 part. `of population` the unit of observation is the scenario, or its cluster (a template, a persona).
 
-Arrays have the shape (..., scenarios, trials), so that `benchmarks/verdict-results.md` is made by the code that judges. A trial that was not
-measured is nan.
+Arrays have the shape (..., scenarios, trials), so that `benchmarks/verdict-results.md` is made by the code that judges. A trial that
+was not measured is nan.
 """
 
 from __future__ import annotations
