@@ -61,7 +61,7 @@ SOCKET = "control"
 GUARDIAN_LOG = "guardian.log"
 
 
-class Guardian:
+class StackDaemon:
     """One stack's life."""
 
     def __init__(self, config: GuardianConfig) -> None:
@@ -105,10 +105,10 @@ class Guardian:
         listener.listen(16)
         self._write_facts(lambda facts: facts)
         serving(Serving())
-        daemon(self._welcome, listener, name="welcome")
+        daemon(self._accept_connection, listener, name="welcome")
         daemon(self._boot, name="boot")
         daemon(self._tell_progress, name="tell-progress")
-        daemon(self._mind_starter, name="mind-starter")
+        daemon(self._watch_starter, name="mind-starter")
         self._wait_while_wanted()
         self._write_facts(lambda facts: replace(facts, state="stopping"))
         self.stack.stop()
@@ -149,7 +149,7 @@ class Guardian:
                     return
                 self._changed.wait(None if self._holders else max(0.0, self._until - time.monotonic()))
 
-    def _mind_starter(self) -> None:
+    def _watch_starter(self) -> None:
         """Whoever started it and is gone before it held it wants it no more."""
         while os.read(sys.stdin.fileno(), 4096):
             pass
@@ -165,7 +165,7 @@ class Guardian:
         self.stack.failed.set()
         self._decide(StackEnded(f"it was stopped: {why}"))
 
-    def _welcome(self, listener: socket.socket) -> None:
+    def _accept_connection(self, listener: socket.socket) -> None:
         with suppress(OSError):  # closed at the end
             while True:
                 connection, _ = listener.accept()
@@ -176,7 +176,7 @@ class Guardian:
         who = peer(connection)
         try:
             with connection, suppress(OSError, ValueError):
-                while _speaks(connection, who):
+                while _wait_for_message(connection, who):
                     try:
                         message = read_request(wire.receive(connection)[0])
                     except ValueError as error:
@@ -262,7 +262,7 @@ class Guardian:
             write_whole(self.home / FACTS, json.dumps(codec.plain(self.facts)))
 
 
-def _speaks(connection: socket.socket, pid: int) -> bool:
+def _wait_for_message(connection: socket.socket, pid: int) -> bool:
     """Waits for the next word of a holder; False when its process is gone, even if a fork of it still has the connection."""
     try:
         process = os.pidfd_open(pid) if pid else -1
@@ -291,7 +291,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the holder's to handle
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     gc.freeze()  # what is imported stays: no collection looks at it again, nor those at the interpreter's end
-    guardian = Guardian(read_config(GuardianConfig))
+    guardian = StackDaemon(read_config(GuardianConfig))
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guardian.end, args=("SIGTERM",)).start())
     guardian.live()
     return 0

@@ -21,7 +21,7 @@ import pytest
 from pytest_agentbench.backends.machine import ports
 from pytest_agentbench.backends.spec import SessionTerms
 from pytest_agentbench.backends.stack import ownership, registry
-from pytest_agentbench.backends.stack.guardian import Guardian
+from pytest_agentbench.backends.stack.guardian import StackDaemon
 from pytest_agentbench.backends.stack.kind import Stacked
 from pytest_agentbench.backends.stack.protocol import GuardianConfig
 from pytest_agentbench.errors import BackendError, MissingError
@@ -204,7 +204,7 @@ def test_a_guardian_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
     """One whose buffer fills up hears no more of the progress, so that nobody else waits for it."""
     with (tmp_path / "lock").open("w") as lock:
-        guardian = Guardian(GuardianConfig(spec().model_dump(), "", {}, tmp_path, tmp_path, 0, 0, lock.fileno()))
+        guardian = StackDaemon(GuardianConfig(spec().model_dump(), "", {}, tmp_path, tmp_path, 0, 0, lock.fileno()))
     reader, theirs = socket.socketpair()
     with reader, theirs:
         guardian._holders[theirs] = "pid 1"
