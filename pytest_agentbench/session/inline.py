@@ -17,7 +17,7 @@ from pytest_agentbench.rollouts.inline_protocol import LendAddress, ReturnAddres
 from pytest_agentbench.rollouts.rollout import prepare, run_rollout
 from pytest_agentbench.runs.journal import record_line, rollout_of
 from pytest_agentbench.session.pool_connection import PoolConnection
-from pytest_agentbench.session.recorder import Ledger
+from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.suites.suite import Suite
 
 
@@ -45,7 +45,7 @@ class PooledTap:
         return self._pool.ask(ReturnAddress(id))[0].calls
 
 
-def run_inline(pool: PoolConnection, ledger: Ledger, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes) -> Rollout:
+def run_inline(pool: PoolConnection, ledger: RunRecorder, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes) -> Rollout:
     """Runs one rollout here and now, without budgets and retries, and hands it to the journal; one that ran is read from there."""
     try:
         return rollout_of(ledger.recorded(key))

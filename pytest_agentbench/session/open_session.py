@@ -31,7 +31,7 @@ from pytest_agentbench.runs.sessions import Session, append_session, find_resuma
 from pytest_agentbench.sandbox.factory import default_count
 from pytest_agentbench.session.preparations import BlockTurns, TaskImages
 from pytest_agentbench.session.processes import Services
-from pytest_agentbench.session.recorder import Ledger, known_durations
+from pytest_agentbench.session.recorder import RunRecorder, known_durations
 from pytest_agentbench.session.rounds import Rounds, refuse_endless
 from pytest_agentbench.session.settings import Settings
 from pytest_agentbench.session.setup import Setup
@@ -85,7 +85,7 @@ class OpenSession:
     setup: Setup
     directory: Path  # of the run
     sessions: tuple[Session, ...]  # of the run, this one last
-    ledger: Ledger
+    ledger: RunRecorder
     services: Services
     rounds: Rounds | None  # None where the number of trials is fixed
     redactor: Redactor
@@ -147,7 +147,7 @@ class OpenRun(NamedTuple):
     """A run that a session may write to."""
 
     directory: Path
-    ledger: Ledger
+    ledger: RunRecorder
     sessions: tuple[Session, ...]  # of the run, this one last
 
 
@@ -161,7 +161,7 @@ def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
             f"{f'is called {name}' if name else 'has no name'}; leave it out"
         )
     directory = old or new_directory(settings.reports_directory, setup.started_at, settings.name or "")
-    ledger = Ledger(directory, hooks.redacted, hooks.rollout_finished)
+    ledger = RunRecorder(directory, hooks.redacted, hooks.rollout_finished)
     identities = {name: suite_identity(suite, prompt_hashes) for name, suite in suites.items()}
     earlier, number = read_sessions(directory), 1
     if old is not None:

@@ -28,7 +28,7 @@ from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, RolloutsPlanned, RolloutTally, TurnWanted
 from pytest_agentbench.session.preparations import BlockTurns, TaskImages
-from pytest_agentbench.session.recorder import Ledger
+from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.session.rounds import Rounds
 from pytest_agentbench.tap.protocol import Budgets
 
@@ -76,7 +76,7 @@ class Services:
         pool_settings: PoolSettings,
         taps: int,
         budgets: Budgets,
-        ledger: Ledger,
+        ledger: RunRecorder,
         log: AttemptLog,
         redactor: Redactor,
         sayings: queue.SimpleQueue[str],

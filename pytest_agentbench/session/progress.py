@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.session.controller import Controller
     from pytest_agentbench.session.open_session import OpenSession
     from pytest_agentbench.session.processes import Services
-    from pytest_agentbench.session.recorder import Ledger
+    from pytest_agentbench.session.recorder import RunRecorder
 
 EVERY = 0.5  # seconds between two drawings
 BEAT = 30.0  # seconds between two lines in a log, at first
@@ -188,7 +188,7 @@ class Heartbeat:
     def _text(self) -> str:
         return session_line(self._controller.opened, self._rollouts_line)
 
-    def _rollouts_line(self, ledger: Ledger) -> str:
+    def _rollouts_line(self, ledger: RunRecorder) -> str:
         return log_line(ledger, self._controller.outcomes.failed, time.monotonic()) if self._rollouts else ""
 
 
@@ -197,7 +197,7 @@ def pause(age: float, every: float) -> float:
     return max(every, min(age / RARER, LONGEST))
 
 
-def session_line(opened: OpenSession | None, rollouts_line: Callable[[Ledger], str]) -> str:
+def session_line(opened: OpenSession | None, rollouts_line: Callable[[RunRecorder], str]) -> str:
     """What a boot waits for, or how far the rollouts are; empty before the first and while none is planned."""
     if opened is None:
         return ""
@@ -211,7 +211,7 @@ def boot_line(services: Services) -> str:
     return f"agentbench boots {services.backend.name} · {time.monotonic() - services.boot_began:.0f} s · {services.boot_status}"
 
 
-def status_line(ledger: Ledger, now: float) -> str:
+def status_line(ledger: RunRecorder, now: float) -> str:
     """`agentbench 17/100 · tsq 0.612 · 840 tok/s · 12 s to go`"""
     seconds = max(now - ledger.began, 1e-9)
     parts = [f"agentbench {ledger.done}/{ledger.planned_keys}"]
@@ -222,7 +222,7 @@ def status_line(ledger: Ledger, now: float) -> str:
     return " · ".join(parts)
 
 
-def log_line(ledger: Ledger, failed_tests: int, now: float) -> str:
+def log_line(ledger: RunRecorder, failed_tests: int, now: float) -> str:
     """`agentbench 17 of 100 rollouts done · 2 tests failed · 90 s · about 7 min to go`"""
     parts = [f"agentbench {ledger.done} of {ledger.planned_keys} rollouts done"]
     parts.append(f"{failed_tests or 'no'} test{'s' * (failed_tests != 1)} failed")
@@ -232,7 +232,7 @@ def log_line(ledger: Ledger, failed_tests: int, now: float) -> str:
     return " · ".join(parts)
 
 
-def expected_rest(ledger: Ledger, now: float) -> float | None:
+def expected_rest(ledger: RunRecorder, now: float) -> float | None:
     """Seconds until all rollouts are done, if they go on as they did; None before the first one of this session."""
     ran = ledger.done - ledger.taken_over
     return (ledger.planned_keys - ledger.done) * (now - ledger.began) / ran if ran > 0 else None

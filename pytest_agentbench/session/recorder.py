@@ -20,7 +20,7 @@ from pytest_agentbench.runs.sessions import with_earlier
 DURATIONS = "durations.json"  # beside the run directories: how long each rollout took last, for longest first
 
 
-class Ledger:
+class RunRecorder:
     """Whom the pool reports to. `on_finished` gets each record as it was written; it is called in a thread."""
 
     def __init__(self, directory: Path, redact: Callable[[str], str], on_finished: Callable[[bytes], None]) -> None:

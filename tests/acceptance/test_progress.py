@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.session.progress import BEAT, duration_text, log_line, pause
-from pytest_agentbench.session.recorder import Ledger
+from pytest_agentbench.session.recorder import RunRecorder
 from tests.project import FIND_THEN_ANSWER, PYTEST, TWO_WORKERS, Project
 from tests.terminal import Screen, run_on_terminal
 
@@ -148,7 +148,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_a_line_of_a_log(tmp_path: Path) -> None:
     """It tells what is done, what failed, since when, and how long the rest takes at the pace of this session; not before one is done."""
-    ledger = Ledger(tmp_path, str, print)
+    ledger = RunRecorder(tmp_path, str, print)
     ledger.planned(100, 20, {"shop": 100})
     ledger.began = 1000.0
 

@@ -26,7 +26,7 @@ from pytest_agentbench.runs.journal import earlier_work, read_journal
 from pytest_agentbench.session.pool_connection import PoolConnection
 from pytest_agentbench.session.preparations import TaskImages
 from pytest_agentbench.session.processes import Services
-from pytest_agentbench.session.recorder import Ledger
+from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.suite import Suite
 from pytest_agentbench.tap.protocol import Budgets
@@ -87,7 +87,7 @@ def copies(project: Project, background: Background, moments: random.Random) -> 
 def services(directory: Path, session: int, settings: PoolSettings, project: Project) -> Iterator[PoolConnection]:
     """The processes of a session on a run that is there, and a test process's connection to its pool."""
     redactor, sayings = Redactor(), queue.SimpleQueue[str]()
-    ledger, log = Ledger(directory, redactor, lambda _: None), AttemptLog(directory, session, redactor, sayings.put)
+    ledger, log = RunRecorder(directory, redactor, lambda _: None), AttemptLog(directory, session, redactor, sayings.put)
     ledger.stored = earlier_work(ledger.journal.index, session, ())
     if session == 1:
         log.append(PoolDied("the pool died (exit code -9)"))

@@ -14,7 +14,7 @@ from pytest_agentbench.lib import codec
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.protocol import RolloutFinished
 from pytest_agentbench.runs.journal import read_journal, rollout_of
-from pytest_agentbench.session.recorder import DURATIONS, Ledger, known_durations, remember_durations
+from pytest_agentbench.session.recorder import DURATIONS, RunRecorder, known_durations, remember_durations
 
 
 class HushedLedger:
@@ -22,7 +22,7 @@ class HushedLedger:
 
     def __init__(self, directory: Path) -> None:
         self.told: list[bytes] = []
-        self.ledger = Ledger(directory, lambda text: text.replace("hush", "[redacted]"), self.told.append)
+        self.ledger = RunRecorder(directory, lambda text: text.replace("hush", "[redacted]"), self.told.append)
 
     def finish(self, name: str, answer: str = "", **keys: Any) -> bytes:
         """A rollout arrives from the pool."""
