@@ -16,7 +16,7 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.parts.part_processes import Death, Deaths, PoolProcess, TapProcesses
+from pytest_agentbench.rollouts.parts.part_processes import PoolProcess, RestartDecision, RestartPolicy, TapProcesses
 from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolDied, PoolEntry, RoundAdded, RunAlone, TurnWanted
 from pytest_agentbench.tap.protocol import Budgets
@@ -82,7 +82,7 @@ class SessionParts:
         self.port: int = self.listener.getsockname()[1]
         self.mark = secrets.token_hex(16)  # in the environment of all processes that agents start
         self.children: dict[str, Child] = {}  # pool and taps, by the names of their logs
-        self.deaths, self.log = Deaths(), log
+        self.deaths, self.log = RestartPolicy(), log
         self._logs, self._pool_settings, self._owner = logs, pool_settings, owner
         self._tap_count, self._budgets = taps, budgets
         self._pool: PoolProcess | None = None
@@ -223,12 +223,12 @@ class SessionParts:
             with self._changed:
                 self._changed.wait_for(lambda: self._echoed >= number or self._over or self._pool is not pool, NOTICE)
 
-    def _follow(self, part: str, death: Death) -> bool:
+    def _follow(self, part: str, death: RestartDecision) -> bool:
         """Tells the pool what follows from the death of another part."""
         self._tell_all(RunAlone(tuple(death.alone)))
-        if death.culprit is not None:
-            why = f"{part} died {self.deaths.met(part, death.culprit)} times while this rollout ran, the last time while nothing else did"
-            self._tell_all(EndRollout(Rollout(*death.culprit, status="infra_error", reason=why)))
+        if (key := death.responsible) is not None:
+            why = f"{part} died {self.deaths.met(part, key)} times while this rollout ran, the last time while nothing else did"
+            self._tell_all(EndRollout(Rollout(*key, status="infra_error", reason=why)))
         return death.again
 
     def _tell_all(self, decision: RunAlone | EndRollout) -> None:
@@ -281,14 +281,14 @@ class SessionParts:
         blocked = pool.last_words
         for name in self._templates:  # these processes ended with the pool
             self._away.pop(name, None)
-        death = self.deaths.add("pool", self.log.in_flight, culprit=blocked.key if blocked else None)
+        death = self.deaths.add("pool", self.log.in_flight, responsible=blocked.key if blocked else None)
         why = f"the pool died ({pool.fault or f'exit code {pool.child.process.returncode}'})"
         self.log.append(PoolDied(f"the pool was blocked by {blocked.key}" if blocked else why))
         self.log.append(RunAlone(tuple(death.alone)))
         if blocked is not None:
             self.log.append(EndRollout(blocked))
-        elif death.culprit is not None:
-            self.log.append(EndRollout(Rollout(*death.culprit, status="agent_error", reason=self._verdict(death.culprit, pool))))
+        elif death.responsible is not None:
+            self.log.append(EndRollout(Rollout(*death.responsible, status="agent_error", reason=self._verdict(death.responsible, pool))))
         if not death.again:
             self._owner.fail(f"the pool is gone: {pool.obituary(DIED_AGAIN)}")
         self._start_pool()
