@@ -55,7 +55,7 @@ DIFFERENT = {
 
 
 @dataclass(frozen=True)
-class RuleFinding:
+class RuleVerdict:
     """What a rule found."""
 
     suite_rule: SuiteRule
@@ -75,7 +75,7 @@ class RuleFinding:
 
 def judge_rules(
     suite_rules: Sequence[SuiteRule], run: Evidence, baselines: Mapping[str, Evidence], confidence: float = CONFIDENCE
-) -> list[RuleFinding]:
+) -> list[RuleVerdict]:
     """A verdict for each rule; `baselines` has the baseline of each suite or variant that has one."""
     doubts = {group: tuple(_doubts(group, suite_rules, run)) for group in {each.group for each in suite_rules}}
     shared = 1 - (1 - confidence) / max(1, sum(map(_without_margin, suite_rules)))
@@ -107,7 +107,7 @@ def _without_margin(suite_rule: SuiteRule) -> bool:
     return suite_rule.rule.kind == "score" and suite_rule.rule.versus and suite_rule.rule.margin == 0
 
 
-def session_verdict(judged: Iterable[RuleFinding]) -> str:
+def session_verdict(judged: Iterable[RuleVerdict]) -> str:
     """FAIL if a rule fails, PASS if all pass, else INCONCLUSIVE (an intersection-union test)."""
     return decisions.overall(each.decision.verdict for each in judged)
 
@@ -142,19 +142,19 @@ def _allowed(group: str, suite_rules: Sequence[SuiteRule], status: str, usual: f
 
 def _judged(
     suite_rule: SuiteRule, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float, agent_errors: float
-) -> RuleFinding:
+) -> RuleVerdict:
     """Returns the finding of one rule. `agent_errors` is the share of rollouts that may end as agent_error."""
     group, rule = suite_rule.group, suite_rule.rule
     left_out = run.facts.quarantined.get(group, ()) if suite_rule.is_about_scenarios else ()
     if rule.versus and (base is None or group not in base.groups):
         where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no {group}"
-        return RuleFinding(suite_rule, _undecided(rule, f"{where}; --agentbench-baseline names one"))
+        return RuleVerdict(suite_rule, _undecided(rule, f"{where}; --agentbench-baseline names one"))
     if left_out:  # on both sides: what the run says of its own scenarios holds for whatever it is compared with
         run, base = run.without(group, left_out), base.without(group, left_out) if base else None
     if why := incomparable(suite_rule, run, base):
-        return RuleFinding(suite_rule, _undecided(rule, why))
+        return RuleVerdict(suite_rule, _undecided(rule, why))
     if base and rule.versus and (why := _uncounted(suite_rule, base, agent_errors)):
-        return RuleFinding(suite_rule, _undecided(rule, f"in the baseline {why}"))
+        return RuleVerdict(suite_rule, _undecided(rule, f"in the baseline {why}"))
     decision = _decide(suite_rule, run, base if rule.versus else None, confidence)
     part = (*_rests_on_too_little(suite_rule, decision, run),)
     doubts = (*doubts, *part, *filter(None, [_uncounted(suite_rule, run, agent_errors)]))
@@ -169,7 +169,7 @@ def _judged(
         notes.append(f"{rule.metric}: {suite_rule.scale.text}")
     notes += _notes(suite_rule, run, base) if base and rule.versus else ()
     notes += _broken_word(suite_rule, run, base) if base and suite_rule.deterministic and rule.versus and rule.of == SUITE else ()
-    return RuleFinding(suite_rule, decision, tuple(notes), _suspects(suite_rule, run, base) if base and rule.versus else ())
+    return RuleVerdict(suite_rule, decision, tuple(notes), _suspects(suite_rule, run, base) if base and rule.versus else ())
 
 
 def _uncounted(suite_rule: SuiteRule, run: Evidence, agent_errors: float) -> str:

@@ -11,7 +11,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, samples
 from pytest_agentbench.gate.rules import ASKED_OF, Rule, SuiteRule, mean_rules, parse_rule
-from pytest_agentbench.gate.verdict import CONFIDENCE, RuleFinding, cannot_measure, judge_rules, session_verdict
+from pytest_agentbench.gate.verdict import CONFIDENCE, RuleVerdict, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.checks import rule_fault
 from pytest_agentbench.rollouts.compile import CompiledSuite
@@ -261,7 +261,7 @@ def _about(baseline: Evidence) -> BaselineRun:
     return BaselineRun(facts.run, facts.commit, facts.finished_at)
 
 
-def rule_result(judged: RuleFinding) -> RuleResult:
+def rule_result(judged: RuleVerdict) -> RuleResult:
     """A judged rule as its run keeps it."""
     rule = judged.suite_rule.rule
     return RuleResult(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.gate.evidence import CallTimes, Evidence, Trial
-from pytest_agentbench.gate.verdict import RuleFinding, cannot_measure, judge_rules, session_verdict
+from pytest_agentbench.gate.verdict import RuleVerdict, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.stats.pass_rates import Bar
 from tests.gate.evidences import HASHES, asked, evidence, trial
 
@@ -20,7 +20,7 @@ def suite(n: int = 100, trials: int = 3, score: float = 0.8, wrong: int = 0, **k
     return [trial(i, 0.0 if i < wrong else score, number=k, **keys) for i in range(n) for k in range(1, trials + 1)]
 
 
-def judged(text: str, run: Evidence, base: Evidence | None = None, **keys: Any) -> RuleFinding:
+def judged(text: str, run: Evidence, base: Evidence | None = None, **keys: Any) -> RuleVerdict:
     return judge_rules([asked(text, **keys)], run, {"shop": base} if base else {})[0]
 
 
