@@ -14,7 +14,7 @@ from pytest_agentbench.exports.files import dig, member, members
 from pytest_agentbench.lib.json_file import json_in, read_json_file, read_text
 from pytest_agentbench.records import SHARE, UNDECLARED, Json, Rollout, Score, ToolCall
 from pytest_agentbench.runs.run_file import Run
-from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.pass_rates import PassThreshold
 
 ANSWER = "answer"  # the tool that ends a task
 
@@ -44,7 +44,7 @@ def is_correct(rollout: Rollout, run: Run) -> bool:
     main = suite.main_score if suite and suite.scorers else next(iter(rollout.scores), "")
     scale = suite.scales[main] if suite and suite.scorers else UNDECLARED
     whole = 1.0 if scale.best is None else scale.best
-    bar = Bar(main, suite.passes.floor if suite and suite.passes else whole, scale.falling)
+    bar = PassThreshold(main, suite.passes.floor if suite and suite.passes else whole, scale.falling)
     return main in rollout.scores and bar.reached(float(rollout.scores[main]))
 
 

@@ -17,7 +17,7 @@ from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.intervals import Limits
 from pytest_agentbench.stats.latency import RolloutLatencies, latency_limit
 from pytest_agentbench.stats.paired import ScenarioSample
-from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.pass_rates import PassThreshold
 from pytest_agentbench.stats.quantiles import percentile
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def score_limits(scale: Scale, *measured: Mapping[str, ScenarioSample]) -> Limit
     return scale.limits if all(map(scale.contains, values)) else None
 
 
-def passes(trials: Iterable[Trial], bar: Bar) -> dict[str, ScenarioSample]:
+def passes(trials: Iterable[Trial], bar: PassThreshold) -> dict[str, ScenarioSample]:
     """Scenario -> 1 of each trial that passed, else 0; one in which the agent raised did not pass."""
 
     def measured(trial: Trial) -> float | None:

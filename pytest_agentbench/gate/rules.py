@@ -13,7 +13,7 @@ from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.metrics.registry import gated, single
 from pytest_agentbench.records import STATUSES, UNDECLARED, Scale, scale_in
 from pytest_agentbench.stats.decisions import QUESTIONS, RUN, SUITE
-from pytest_agentbench.stats.pass_rates import Bar, PassRate
+from pytest_agentbench.stats.pass_rates import PassRate, PassThreshold
 
 LATENCY_STATISTICS = ("p50", "p90", "p95", "p99")  # no mean: a few stalls rule it
 
@@ -193,7 +193,7 @@ class SuiteRule:
     scale: Scale = UNDECLARED  # of the score that the rule is about
     any_part: bool = False  # judged even when only a part of the suite ran: it is from the command line
     deterministic: bool = False  # the suite says that its trials never differ
-    bar: Bar | None = None  # what a rollout has to reach to pass; None where the suite does not say
+    bar: PassThreshold | None = None  # what a rollout has to reach to pass; None where the suite does not say
 
     @property
     def score(self) -> str:
@@ -203,7 +203,7 @@ class SuiteRule:
         return self.rule.metric if self.rule.kind == "score" else ""
 
     @property
-    def floor(self) -> Bar:
+    def floor(self) -> PassThreshold:
         """What a rollout has to reach to pass, for a rule that asks it: `parse_rule` has seen to it."""
         assert self.bar is not None
         return self.bar

@@ -14,7 +14,7 @@ from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import Decision, step_down
 from pytest_agentbench.stats.latency import compare_latency
 from pytest_agentbench.stats.paired import ROUNDING, ScenarioSample, compare, pair
-from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.pass_rates import PassThreshold
 
 PERCENTILES = (50, 90, 99)
 
@@ -190,12 +190,12 @@ def _why_no_passes(reference: ComparedRun, run: ComparedRun, group: str) -> str:
     return _why_no_score(reference, run, group, bars[0].score)
 
 
-def bar_of(run: ComparedRun, group: str) -> Bar | None:
+def bar_of(run: ComparedRun, group: str) -> PassThreshold | None:
     """What a rollout of a suite has to reach to pass; None where its main score has no floor."""
     suite: SuiteResult | None = run.facts.suites.get(group)
     if suite is None or suite.passes is None:
         return None
-    return Bar(suite.passes.score, suite.passes.floor, run.evidence.scale(group, suite.passes.score).falling)
+    return PassThreshold(suite.passes.score, suite.passes.floor, run.evidence.scale(group, suite.passes.score).falling)
 
 
 def doubt_sentences(runs: RunComparison) -> Iterator[str]:

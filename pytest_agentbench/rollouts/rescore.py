@@ -26,7 +26,7 @@ from pytest_agentbench.runs.provenance import RunIdentity
 from pytest_agentbench.runs.results import ArmsCompared, PlannedSuite, ScoredBy, SuiteFacts, SuiteResult
 from pytest_agentbench.runs.run_file import Rescored, Run, SessionFacts, redacted, write_run
 from pytest_agentbench.scorers import Scorer, declared_scale
-from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.pass_rates import PassThreshold
 from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.hashes import digest, mixed_scoring, score_hashes
@@ -230,7 +230,7 @@ def _asked(name: str, group: RescoredSuite) -> PlannedSuite:
     return PlannedSuite(name, SuiteFacts(**group.old.facts() | changes), questions, suite.roles, group.old.population)
 
 
-class Floor(NamedTuple):
+class ThresholdResult(NamedTuple):
     """What became of one floor under each scenario of a suite under one variant."""
 
     group: str
@@ -240,7 +240,7 @@ class Floor(NamedTuple):
     rollouts: int
 
 
-def floors(groups: Mapping[str, RescoredSuite], read: RunReader) -> Iterator[Floor]:
+def floors(groups: Mapping[str, RescoredSuite], read: RunReader) -> Iterator[ThresholdResult]:
     """The floors that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
     for name, group in groups.items():
         held, tally = {each.scenario for each in group.old.quarantined}, read.suites[name]
@@ -249,10 +249,10 @@ def floors(groups: Mapping[str, RescoredSuite], read: RunReader) -> Iterator[Flo
                 continue
             values = [value for scenario, each in tally.scores[score].items() if scenario not in held for value in each]
             crashed = sum(count for scenario, count in tally.agent_errors.items() if scenario not in held)
-            bar = Bar(score, floor, scale_in(group.scales, score).falling)
+            bar = PassThreshold(score, floor, scale_in(group.scales, score).falling)
             below = crashed + sum(not bar.reached(value) for value in values)
             if below:
-                yield Floor(name, score, floor, below, len(values) + crashed)
+                yield ThresholdResult(name, score, floor, below, len(values) + crashed)
 
 
 def changes(groups: Mapping[str, RescoredSuite], new: Run) -> Iterator[RescoredScore]:

@@ -39,7 +39,7 @@ from pytest_agentbench.runs.tally import SuiteTally
 from pytest_agentbench.stats.decisions import POPULATION, SUITE
 from pytest_agentbench.stats.mean_intervals import binomial_interval
 from pytest_agentbench.stats.means import Interval, scenarios_interval
-from pytest_agentbench.stats.pass_rates import Bar, PassRate, pass_counts
+from pytest_agentbench.stats.pass_rates import PassRate, PassThreshold, pass_counts
 from pytest_agentbench.suites.suite import Quarantined, Suite, question, score_name
 
 if TYPE_CHECKING:
@@ -167,10 +167,10 @@ def _facts(interval: Interval, of: str) -> tuple[float | None, float | None, flo
     return interval.mean, interval.low, interval.high, of, interval.n, interval.clusters, interval.method
 
 
-def bar_of(scores: Sequence[str], thresholds: Mapping[str, float], scales: Mapping[str, Scale]) -> Bar | None:
+def bar_of(scores: Sequence[str], thresholds: Mapping[str, float], scales: Mapping[str, Scale]) -> PassThreshold | None:
     """What a rollout has to reach to pass: the floor of the main score, the first; None where it has none."""
     main = scores[0]
-    return Bar(main, thresholds[main], scale_in(scales, main).falling) if main in thresholds else None
+    return PassThreshold(main, thresholds[main], scale_in(scales, main).falling) if main in thresholds else None
 
 
 def _worth(scale: Scale, main: Means) -> float | None:
@@ -178,12 +178,14 @@ def _worth(scale: Scale, main: Means) -> float | None:
     return main.mean.value if not scale.falling and main.mean else None
 
 
-def _pass_counts(tally: SuiteTally, bar: Bar | None) -> Mapping[str, tuple[int, int]]:
+def _pass_counts(tally: SuiteTally, bar: PassThreshold | None) -> Mapping[str, tuple[int, int]]:
     """Scenario -> (trials that passed, measured trials); none where nobody said what passes."""
     return pass_counts(tally.scores.get(bar.score, {}), tally.agent_errors, bar) if bar else {}
 
 
-def _passes(tally: SuiteTally, bar: Bar | None, counts: Mapping[str, tuple[int, int]], population: Collection[str]) -> Passes | None:
+def _passes(
+    tally: SuiteTally, bar: PassThreshold | None, counts: Mapping[str, tuple[int, int]], population: Collection[str]
+) -> Passes | None:
     """Which share of each scenario's trials passes, and of the scenarios; None where nobody said what passes, or nothing was measured."""
     if bar is None or not counts:
         return None

@@ -19,7 +19,7 @@ from pytest_agentbench.runs.builder import bar_of
 from pytest_agentbench.runs.results import BaselineRun, GateResult, InterimLook, RuleResult
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.decisions import FAIL, POPULATION, RUN, SUITE
-from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.pass_rates import PassThreshold
 from pytest_agentbench.stats.power import Design, least_margin, spread, trials_for
 from pytest_agentbench.suites.arms import Arm
 from pytest_agentbench.suites.suite import Suite
@@ -239,7 +239,7 @@ def _parsed(compiled: CompiledSuite, text: str) -> Rule:
     return parse_rule(text, suite.score_names, suite.scales, passes=_bar(compiled) is not None)
 
 
-def _bar(compiled: CompiledSuite) -> Bar | None:
+def _bar(compiled: CompiledSuite) -> PassThreshold | None:
     return bar_of(compiled.suite.score_names, compiled.thresholds, compiled.suite.scales)
 
 

@@ -58,7 +58,7 @@ from pytest_agentbench.session.open_session import OpenSession
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.pytest_reports import Outcomes
 from pytest_agentbench.session.setup import Setup
-from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.pass_rates import PassThreshold
 from pytest_agentbench.suites.models import models_of, names
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class SessionFindings(NamedTuple):
 class ShownRollouts:
     """What the page and the terminal show of single rollouts, so that they need not read the journal again."""
 
-    def __init__(self, bars: Mapping[str, Bar | None], verbosity: int) -> None:
+    def __init__(self, bars: Mapping[str, PassThreshold | None], verbosity: int) -> None:
         """`bars`: suite, or `suite-variant` -> what a rollout has to reach to pass. Only with a verbosity does the terminal show any."""
         self.page: PackedRollouts | None = PackedRollouts(bars)  # None if a rollout could not be packed: the page then fails alone
         self.lines: list[str] = []
@@ -325,7 +325,7 @@ def looks_of(sampler: Sampler | None) -> Looks | None:
     return Looks(notes=tuple(sampler.notes), looks=sampler.rounds, every_s=sampler.every_s, cpu_s=sampler.cpu_s)
 
 
-def bars_of(compiled: Sequence[CompiledSuite]) -> dict[str, Bar | None]:
+def bars_of(compiled: Sequence[CompiledSuite]) -> dict[str, PassThreshold | None]:
     """Returns what a rollout of each suite under each variant has to reach to pass."""
     return {group: bar_of(each.suite.score_names, each.thresholds, each.suite.every_scale) for each, _, group in groups(compiled)}
 

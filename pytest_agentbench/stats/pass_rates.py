@@ -16,7 +16,7 @@ LIMITS = (0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Bar:
+class PassThreshold:
     """What a rollout has to reach to pass: the floor under each scenario of a suite's main score."""
 
     score: str
@@ -125,7 +125,7 @@ def _too_few(run: Mapping[str, ScenarioSample], counts: Mapping[str, tuple[int, 
     return too_few(Clusters.of_scenarios({name: run[name].cluster for name in counts}) if of == POPULATION else alone)
 
 
-def pass_counts(scores: Mapping[str, Sequence[float]], crashed: Mapping[str, int], bar: Bar) -> dict[str, tuple[int, int]]:
+def pass_counts(scores: Mapping[str, Sequence[float]], crashed: Mapping[str, int], bar: PassThreshold) -> dict[str, tuple[int, int]]:
     """Scenario -> (trials that passed, measured trials); one in which the agent raised did not pass."""
     names = dict.fromkeys([*scores, *crashed])
     return {name: (sum(map(bar.reached, scores.get(name, ()))), len(scores.get(name, ())) + crashed.get(name, 0)) for name in names}

@@ -17,11 +17,11 @@ from pytest_agentbench.gate.verdict import judge_rules
 from pytest_agentbench.stats.decisions import Decision
 from pytest_agentbench.stats.means import suite_interval
 from pytest_agentbench.stats.paired import ScenarioSample
-from pytest_agentbench.stats.pass_rates import Bar, PassRate, against_share, pass_all, pass_counts
+from pytest_agentbench.stats.pass_rates import PassRate, PassThreshold, against_share, pass_all, pass_counts
 from tests.gate.evidences import HASHES, evidence, trial
 from tests.made_runs import SCALES
 
-BAR = Bar("tsq", 0.5)
+BAR = PassThreshold("tsq", 0.5)
 
 
 @given(trials=st.lists(st.booleans(), min_size=1, max_size=8), k=st.integers(1, 8))
@@ -127,7 +127,7 @@ def test_of_the_population_clusters_count() -> None:
 def test_what_passes() -> None:
     """A trial that reaches the floor; where less is better one that stays below. One in which the agent raised does not."""
     assert {"a": (2, 3), "b": (0, 1)} == pass_counts({"a": [0.5, 1.0, 0.4]}, {"b": 1}, BAR)
-    assert {"a": (1, 3)} == pass_counts({"a": [0.0, 1.0]}, {"a": 1}, Bar("repeated", 0.0, falling=True))
+    assert {"a": (1, 3)} == pass_counts({"a": [0.0, 1.0]}, {"a": 1}, PassThreshold("repeated", 0.0, falling=True))
 
 
 def parsed(text: str, *, passes: bool = True) -> Rule:

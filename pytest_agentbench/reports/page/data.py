@@ -21,7 +21,7 @@ from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
 from pytest_agentbench.runs.builder import bar_of
 from pytest_agentbench.runs.journal import FILE, read_journal, with_cut_reasons
 from pytest_agentbench.runs.run_file import Run
-from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.pass_rates import PassThreshold
 
 BLOCK = 50  # rollouts that are unpacked together
 LEVEL = 6  # of gzip: the next one takes half as long again, for a hundredth of the size
@@ -60,7 +60,7 @@ def keys_of(data: RunData) -> list[RolloutKey]:
     return [RolloutKey(*row[first : first + 4]) for row in data.index["rows"]]
 
 
-def bars_of(run: Run) -> dict[str, Bar | None]:
+def bars_of(run: Run) -> dict[str, PassThreshold | None]:
     """Suite, or `suite-variant` -> what a rollout has to reach to pass; None where nobody said."""
     return {name: bar_of(suite.scorers, suite.thresholds, suite.scales) for name, suite in run.suites.items()}
 
@@ -78,7 +78,7 @@ def main(score: str, scale: Scale) -> Json:
 class PageTable:
     """Rows of rollouts as they come."""
 
-    def __init__(self, bars: Mapping[str, Bar | None]) -> None:
+    def __init__(self, bars: Mapping[str, PassThreshold | None]) -> None:
         """`bars`: what a rollout of each suite and variant has to reach to pass."""
         self._bars, self._calendar = bars, Calendar()
         self.began: float | None = None  # seconds since 1970 from which the times of rows count; None while nobody took the time
@@ -97,7 +97,7 @@ class PageTable:
 class PackedRollouts:
     """Rollouts as they come, as rows and blocks; `distributions` is empty until the caller adds a frame of them."""
 
-    def __init__(self, bars: Mapping[str, Bar | None]) -> None:
+    def __init__(self, bars: Mapping[str, PassThreshold | None]) -> None:
         self.table, self.distributions = PageTable(bars), Distributions()
         self._rows: list[list[Any]] = []
         self._open: list[Json] = []

@@ -11,7 +11,7 @@ from pytest_agentbench.metrics import timings
 from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Attempt, Draft, Json, LLMCall, Rollout, ToolCall
 from pytest_agentbench.scorers.mistakes import has_labels
-from pytest_agentbench.stats.pass_rates import Bar
+from pytest_agentbench.stats.pass_rates import PassThreshold
 
 #: Of a row, in this order.
 FIELDS = (
@@ -27,7 +27,7 @@ LOG = 40_000  # characters of what an agent printed
 TICK_NS = 100_000  # of token stamps on the timeline: 0.1 ms
 
 
-def row(rollout: Rollout, bar: Bar | None, calendar: Calendar) -> Json:
+def row(rollout: Rollout, bar: PassThreshold | None, calendar: Calendar) -> Json:
     """What the table has of a rollout: FIELDS. Times are seconds since 1970; TTFT and ITL are in milliseconds, rates per second."""
     key, calls = rollout.key, rollout.all_calls
     return {
@@ -73,7 +73,7 @@ def detail(rollout: Rollout) -> Json:
     }
 
 
-def _passed(rollout: Rollout, bar: Bar | None) -> bool | None:
+def _passed(rollout: Rollout, bar: PassThreshold | None) -> bool | None:
     """None where nobody said what passes, or nothing was measured; an agent's error passes nowhere."""
     if bar is None:
         return None
