@@ -29,7 +29,7 @@ from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.run_file import Environment
 from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, take_up
 from pytest_agentbench.sandbox.factory import default_count
-from pytest_agentbench.session.preparations import BlockTurns, TaskImages
+from pytest_agentbench.session.preparations import ArmSwitcher, TaskImages
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.recorder import RunRecorder, known_durations
 from pytest_agentbench.session.rounds import Rounds, refuse_endless
@@ -128,7 +128,7 @@ def open_session(setup: Setup) -> OpenSession:
         log,
         redactor,
         sayings,
-        BlockTurns(setup.backend, setup.settings.cache) if setup.in_blocks else None,
+        ArmSwitcher(setup.backend, setup.settings.cache) if setup.in_blocks else None,
         rounds,
         images=TaskImages(_tasks(setup), pool_settings.run, sayings.put),
         insists=setup.insists,

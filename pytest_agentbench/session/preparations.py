@@ -86,7 +86,7 @@ class TaskImages:
                 end_run(self._run)
 
 
-class BlockTurns:
+class ArmSwitcher:
     """The blocks of one session, as its controller sees them. One block at a time, told by the pool."""
 
     def __init__(self, backend: Backend, policy: str) -> None:

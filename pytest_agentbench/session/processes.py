@@ -27,7 +27,7 @@ from pytest_agentbench.rollouts.parts.part_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, RolloutsPlanned, RolloutTally, TurnWanted
-from pytest_agentbench.session.preparations import BlockTurns, TaskImages
+from pytest_agentbench.session.preparations import ArmSwitcher, TaskImages
 from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.session.rounds import Rounds
 from pytest_agentbench.tap.protocol import Budgets
@@ -80,7 +80,7 @@ class Services:
         log: AttemptLog,
         redactor: Redactor,
         sayings: queue.SimpleQueue[str],
-        turns: BlockTurns | None = None,
+        turns: ArmSwitcher | None = None,
         rounds: Rounds | None = None,
         *,
         images: TaskImages,

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_agentbench import Backend, Endpoint, Sources, Target, Tell
 from pytest_agentbench.rollouts.protocol import Turn
 from pytest_agentbench.runs.results import ArmFacts
-from pytest_agentbench.session.preparations import BlockTurns
+from pytest_agentbench.session.preparations import ArmSwitcher
 from pytest_agentbench.suites.arms import CARRY
 
 ENDPOINT = Endpoint("http://127.0.0.1:8000/v1", "m", "lab")
@@ -40,7 +40,7 @@ class LabMachine(Backend):
 def test_a_backend_that_knows_of_no_arms() -> None:
     """It is always where it was started, its metrics are those of every arm, and nothing of it is lost but with the session."""
     backend = LabMachine()
-    turns = BlockTurns(backend, CARRY)
+    turns = ArmSwitcher(backend, CARRY)
 
     told, swapped = turns.begin(ENDPOINT, "", 3)
 
