@@ -13,7 +13,7 @@ from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.choices import Choice, ChoicesReader
 from pytest_agentbench.tap.dialects.pieces import RepeatedEvents, TextPieces, grown, repeated, settled
-from pytest_agentbench.tap.dialects.reader import Fault, Said, expect, in_front
+from pytest_agentbench.tap.dialects.reader import Fault, ToolCallText, expect, in_front
 from pytest_agentbench.tap.stream import Event
 
 _BAD_CALL = "bad_tool_call"
@@ -150,7 +150,7 @@ class ChatChoice(Choice):
         message = self._said()["message"]
         return any(message.get(name) for name in _SAYING)
 
-    def as_said(self) -> tuple[str, list[Said]]:
+    def as_said(self) -> tuple[str, list[ToolCallText]]:
         message = self._said()["message"]
         functions = [(str(call["id"] or ""), call.get("function") or call["custom"]) for call in message.get("tool_calls") or ()]
         if "function_call" in message:

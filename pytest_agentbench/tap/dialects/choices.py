@@ -10,7 +10,7 @@ from pytest_agentbench.tap.dialects.pieces import renewed
 from pytest_agentbench.tap.dialects.reader import (
     DialectReader,
     Fault,
-    Said,
+    ToolCallText,
     count,
     expect,
     id_of,
@@ -58,7 +58,7 @@ class Choice(ABC):
         """The choice as it is without streaming."""
         return {"index": self.index, **self._said(), **self._more, "finish_reason": self.finish_reason}
 
-    def as_said(self) -> tuple[str, list[Said]]:
+    def as_said(self) -> tuple[str, list[ToolCallText]]:
         """Its text and its tool calls."""
         return str(self._said().get("text") or ""), []
 
@@ -169,7 +169,7 @@ class ChoicesReader(DialectReader):
         if not any(said) and self.finish_reason not in _MAY_SAY_NOTHING:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
-    def _said(self) -> tuple[str, list[Said]]:
+    def _said(self) -> tuple[str, list[ToolCallText]]:
         return self._choices[min(self._choices)].as_said()
 
     def _answer(self) -> Json:

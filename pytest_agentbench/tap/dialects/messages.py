@@ -9,7 +9,7 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import Fields, TextPieces, grown, settled
-from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, Said, count, expect, id_of, in_front, named, stream_body
+from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, ToolCallText, count, expect, id_of, in_front, named, stream_body
 
 #: Stop reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
 _MAY_SAY_NOTHING = frozenset({"end_turn", "stop_sequence", "max_tokens", "model_context_window_exceeded", "refusal"})
@@ -64,7 +64,7 @@ class ContentBlock:
         value = self._object()
         return block if value is None else {**block, "input": value}
 
-    def said(self) -> Said:
+    def said(self) -> ToolCallText:
         """Of a tool call: its id, its name and its input, as the model wrote it where it is no JSON object."""
         block = self.settled()
         written = "".join(self._input) if self._object() is None else ""
@@ -192,7 +192,7 @@ class MessagesReader(DialectReader):
     def _answer(self) -> Json:
         return {**self._message, "content": self._content(), "usage": self.usage}
 
-    def _said(self) -> tuple[str, list[Said]]:
+    def _said(self) -> tuple[str, list[ToolCallText]]:
         content = self._content()
         text = "".join(str(block.get("text") or "") for block in content if block.get("type") == "text")
         return text, [self._blocks[index].said() for index in sorted(self._blocks) if self._blocks[index].is_agents_call]

@@ -66,7 +66,7 @@ LONGEST = 300  # characters of what a backend said that an error repeats
 
 
 #: A tool call: id, name, arguments as JSON text (of a custom tool, its input).
-Said = tuple[str, str, str]
+ToolCallText = tuple[str, str, str]
 
 
 class Fault(ValueError):
@@ -262,7 +262,7 @@ class DialectReader(AnswerReader, ABC):
         """The whole answer."""
 
     @abstractmethod
-    def _said(self) -> tuple[str, list[Said]]:
+    def _said(self) -> tuple[str, list[ToolCallText]]:
         """The text of the answer and its tool calls, those that the agent is to carry out."""
 
     def _check_events(self) -> None:

@@ -9,7 +9,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.reader import (
     DialectReader,
     Fault,
-    Said,
+    ToolCallText,
     count,
     error_message,
     expect,
@@ -161,7 +161,7 @@ class ResponsesReader(DialectReader):
         if not any(map(_says_something, items)) and response.get("status") not in _MAY_SAY_NOTHING:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
-    def _said(self) -> tuple[str, list[Said]]:
+    def _said(self) -> tuple[str, list[ToolCallText]]:
         items = (self._response or {}).get("output") or []
         text = "".join(_text_of(item) for item in items if item.get("type") == "message")
         calls = [(item, item.get("arguments") or item.get("input") or "") for item in items if item.get("type") in _AGENTS_CALLS]
