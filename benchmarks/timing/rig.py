@@ -90,7 +90,7 @@ class Relay:
         """Milliseconds of CPU so far."""
         cost = self.child.cost()
         if cost is None:
-            raise BenchmarkError(self.child.obituary("is gone"))
+            raise BenchmarkError(self.child.exit_message("is gone"))
         return cost["cpu_s"] * 1e3
 
     def hand_over(self) -> list[LLMCall]:

@@ -123,7 +123,7 @@ class Embedded(Backend):
             child.process.wait()
             if self._stopped:
                 break
-            died = child.obituary("died in the middle of the run")
+            died = child.exit_message("died in the middle of the run")
             child.close_pipes()
             if not tell([ENGINE]):
                 return died

@@ -77,7 +77,7 @@ def run_serve(options: argparse.Namespace) -> None:
             print(f"starts; its log: {log}", flush=True)
             print(f"serves at http://127.0.0.1:{child.ready(Listening, LOADING).port}; Ctrl-C ends it", flush=True)
             child.process.wait()
-            raise BackendError(child.obituary("ended"))
+            raise BackendError(child.exit_message("ended"))
         except KeyboardInterrupt:
             print("no longer served")
         finally:

@@ -86,12 +86,12 @@ class Child:
         line, expired = first_line(self.process, timeout)
         if not line:
             why = f"did not serve within {timeout:g} s" if expired else "died before it was ready"
-            raise BackendError(self.obituary(why, by_us=expired))
+            raise BackendError(self.exit_message(why, by_us=expired))
         try:
             return codec.received(kind, json_text.loads(line))
         except ValueError as error:
             self.process.kill()
-            raise BackendError(self.obituary(f"was ended, since its first line cannot be read: {error}", by_us=True)) from error
+            raise BackendError(self.exit_message(f"was ended, since its first line cannot be read: {error}", by_us=True)) from error
 
     @property
     def is_gone(self) -> bool:
@@ -102,7 +102,7 @@ class Child:
         pipe.register(self.process.stdin, 0)
         return any(event & select.POLLERR for _, event in pipe.poll(0))
 
-    def obituary(self, why: str, *, by_us: bool = False) -> str:
+    def exit_message(self, why: str, *, by_us: bool = False) -> str:
         """Why a child is of no use any more, with its command, exit code and the tail of its log; `by_us`: it was we who killed it."""
         try:
             code: int | None = self.process.wait(5)

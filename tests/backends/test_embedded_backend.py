@@ -75,10 +75,10 @@ def test_a_death_is_noticed(backends: list[Embedded], script: Path, tmp_path: Pa
     backend.child.process.kill()
     thread.join()
 
-    (obituary,) = told
-    assert obituary is not None
+    (exit_message,) = told
+    assert exit_message is not None
     died = "`python -m pytest_agentbench.engine` died in the middle of the run (exit code -9); it was killed by SIGKILL: "
-    assert obituary.startswith(died)
+    assert exit_message.startswith(died)
 
 
 def test_an_end_is_no_death(backends: list[Embedded], script: Path, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_config_that_cannot_be_written(start: StartChild) -> None:
 
 
 def test_a_child_that_dies(start: StartChild) -> None:
-    """The obituary names the command and the exit code, and carries the end of the log."""
+    """The exit_message names the command and the exit code, and carries the end of the log."""
     child = start("import sys\nfor number in range(100):\n    print('line', number, file=sys.stderr)\nsys.exit('no GPU')")
 
     first, *tail = refusal(child).splitlines()

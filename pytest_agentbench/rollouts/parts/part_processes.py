@@ -69,9 +69,9 @@ class PoolProcess:
                 return False
             return True
 
-    def obituary(self, why: str) -> str:
-        """Returns what `Child.obituary` does, with the reason if the controller has ended it."""
-        return self.child.obituary(f"{why}: {self.fault}", by_us=True) if self.fault else self.child.obituary(why)
+    def exit_message(self, why: str) -> str:
+        """Returns what `Child.exit_message` does, with the reason if the controller has ended it."""
+        return self.child.exit_message(f"{why}: {self.fault}", by_us=True) if self.fault else self.child.exit_message(why)
 
     def close(self) -> None:
         """Nobody listens any more."""

@@ -267,7 +267,7 @@ class SessionParts:
                 elif self._is_replaced(has_served):
                     self._replace(pool)
                 else:
-                    self.abandon(f"the pool is gone: {pool.obituary(DIED)}")
+                    self.abandon(f"the pool is gone: {pool.exit_message(DIED)}")
         except Exception as error:
             self.break_down(error)
 
@@ -290,7 +290,7 @@ class SessionParts:
         elif death.responsible is not None:
             self.log.append(EndRollout(Rollout(*death.responsible, status="agent_error", reason=self._verdict(death.responsible, pool))))
         if not death.again:
-            self._owner.fail(f"the pool is gone: {pool.obituary(DIED_AGAIN)}")
+            self._owner.fail(f"the pool is gone: {pool.exit_message(DIED_AGAIN)}")
         self._start_pool()
         if self._failed is not None:
             self.send(self._failed)
@@ -311,7 +311,7 @@ class SessionParts:
                 return
             child.close_pipes()
             if not self.away(name, {name}):
-                self._lose_tap(child.obituary(DIED_AGAIN))
+                self._lose_tap(child.exit_message(DIED_AGAIN))
                 return
             try:
                 if not self._taps.start_again(name):

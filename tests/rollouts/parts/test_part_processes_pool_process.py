@@ -86,9 +86,9 @@ def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
 
         assert deaths.get(timeout=PATIENCE)
         assert -9 == pool.child.process.returncode
-        obituary = pool.obituary("died")
-        assert " died: the controller failed on what the pool sent, and has ended it: ValueError('CaughtUp(number=1) " in obituary
-        assert "SIGKILL" not in obituary
+        exit_message = pool.exit_message("died")
+        assert " died: the controller failed on what the pool sent, and has ended it: ValueError('CaughtUp(number=1) " in exit_message
+        assert "SIGKILL" not in exit_message
 
 
 def test_one_that_cannot_be_started(tmp_path: Path) -> None:
