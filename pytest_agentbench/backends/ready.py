@@ -178,7 +178,7 @@ class ProofSequence:
         """The endpoint with the model that it serves, once that is known."""
         return replace(self.endpoint, model=self.model)
 
-    def climb(self) -> Iterator[Proof]:
+    def run_checks(self) -> Iterator[Proof]:
         """The rungs one by one as they hold; raises BackendError with the one that does not."""
         rungs = {**self._silent(), "chat": self._chat}
         if self.spec.tools != "none":
@@ -189,7 +189,7 @@ class ProofSequence:
         self._program.release(self.model)
 
     def look(self, workers: Mapping[str, int]) -> None:
-        """Climbs as far as one comes without a chat, which somebody would find in the counts; raises BackendError as `climb` does.
+        """Climbs as far as one comes without a chat, which somebody would find in the counts; raises BackendError as `run_checks` does.
 
         `workers` are those that Dynamo knew before one of them died. As long as it knows more, it sends calls to the dead one as well.
         """

@@ -147,7 +147,7 @@ def run_check(options: argparse.Namespace) -> None:
     ready = ready.model_copy(update={"chat": {**ready.chat, **sampling}})
     print(f"checking {endpoint.url}, for {PATIENCE:g} s at the most", file=sys.stderr)
     ladder = ProofSequence(endpoint, ready, time.monotonic() + PATIENCE)
-    for rung in ladder.climb():
+    for rung in ladder.run_checks():
         print(f"✓ {rung.name:<8} {rung.detail}  ({rung.seconds:.2f} s)")
     speed = probe(ladder.answering)
     rate = "" if speed.tokens_per_s is None else f", {speed.tokens_per_s:.0f} tok/s"

@@ -71,15 +71,15 @@ def answering(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext 
         yield server, f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}/v1"
 
 
-def climb(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
+def run_checks(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
     """The names of the rungs that held; the time is longer than any test may take."""
     ladder = ProofSequence(endpoint, ReadySpec(in_a_row=1), time.monotonic() + 600, boots=boots)
-    return [rung.name for rung in ladder.climb()]
+    return [rung.name for rung in ladder.run_checks()]
 
 
 def refusal(endpoint: Endpoint, *, boots: bool = False) -> str:
     with pytest.raises(NeverReady) as caught:
-        climb(endpoint, boots=boots)
+        run_checks(endpoint, boots=boots)
     return str(caught.value)
 
 
@@ -106,7 +106,7 @@ def test_a_no_that_passes(path: str, status: int, boots: bool) -> None:
     """Statuses of a server that is not ready yet, or busy, are waited for."""
     well = MODELS if path.endswith("models") else CHAT
     with answering({path: [(status, "loading"), (status, "loading"), well]}) as (_, url):
-        assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m"), boots=boots)
+        assert ["port", "models", "chat", "tools"] == run_checks(Endpoint(url, "m"), boots=boots)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_what_a_booting_server_lacks(path: str, unfinished: tuple[int, Any]) -> 
     """A path or a model may come yet while a stack boots; of a server that runs it never will."""
     well = MODELS if path.endswith("models") else CHAT
     with answering({path: [unfinished, unfinished, well]}) as (_, url):
-        assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m"), boots=True)
+        assert ["port", "models", "chat", "tools"] == run_checks(Endpoint(url, "m"), boots=True)
     with answering({path: [unfinished]}) as (server, url):
         refusal(Endpoint(url, "m"))
 
@@ -132,7 +132,7 @@ def test_what_a_booting_server_lacks(path: str, unfinished: tuple[int, Any]) -> 
 def test_no_model_yet() -> None:
     """A frontend whose workers come later lists none at first, whoever started it."""
     with answering({"/v1/models": [(200, {"data": []}), MODELS]}) as (_, url):
-        assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m"))
+        assert ["port", "models", "chat", "tools"] == run_checks(Endpoint(url, "m"))
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -157,7 +157,7 @@ def test_a_key_that_is_turned_down(path: str, status: int) -> None:
 def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLContext, tmp_path: Path) -> None:
     """`ca_file` is named: as what is lacking, or as what is of another authority; with the right one the server is ready."""
     with answering(tls=tls) as (_, url):
-        assert ["port", "models", "chat", "tools"] == climb(Endpoint(url, "m", ca_file=str(certificates / "ca.pem")))
+        assert ["port", "models", "chat", "tools"] == run_checks(Endpoint(url, "m", ca_file=str(certificates / "ca.pem")))
         without = refusal(Endpoint(url, "m"), boots=True)
         of_another = refusal(Endpoint(url, "m", ca_file=str(make(tmp_path) / "ca.pem")))
 
@@ -213,4 +213,4 @@ def test_the_check_asks_once(capsys: pytest.CaptureFixture[str], tmp_path: Path,
 def test_time_is_up() -> None:
     """What is waited for in vain is said with the server's words."""
     with answering({"/v1/models": [(503, "loading")]}) as (_, url), pytest.raises(BackendError, match=r"answered 503 .*: loading"):
-        list(ProofSequence(Endpoint(url, "m"), ReadySpec(), time.monotonic()).climb())
+        list(ProofSequence(Endpoint(url, "m"), ReadySpec(), time.monotonic()).run_checks())

@@ -40,7 +40,7 @@ def small(*options: str, key: str | None = None) -> Iterator[Endpoint]:
 
 def climbed(endpoint: Endpoint, *, seconds: float = 20, **keys: Any) -> list[tuple[str, str]]:
     ladder = ProofSequence(endpoint, ReadySpec(**keys), time.monotonic() + seconds)
-    return [(rung.name, rung.detail) for rung in ladder.climb()]
+    return [(rung.name, rung.detail) for rung in ladder.run_checks()]
 
 
 def test_every_rung() -> None:
@@ -76,7 +76,7 @@ def test_a_death_ends_the_climb() -> None:
         raise BackendError("the engine is dead")
 
     with pytest.raises(BackendError, match="the engine is dead"):
-        list(ProofSequence(Endpoint("http://127.0.0.1:9/v1", "tiny"), ReadySpec(), alive=dead).climb())
+        list(ProofSequence(Endpoint("http://127.0.0.1:9/v1", "tiny"), ReadySpec(), alive=dead).run_checks())
 
 
 def test_speed() -> None:

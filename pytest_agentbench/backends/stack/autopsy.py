@@ -180,7 +180,7 @@ def log_of(instance: Instance, code: int | None = None) -> str:
     return f"{known}{_full(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
 
 
-def robbed(instance: Instance, home: Path) -> str:
+def port_conflict(instance: Instance, home: Path) -> str:
     """Who else has one of its ports; the processes of the stack itself are marked with `home`."""
     for port in instance.ports.values() if instance.spec.image is None else ():
         if (pid := listener(port)) and not is_marked(pid, str(home)):

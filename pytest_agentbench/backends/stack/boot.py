@@ -16,7 +16,7 @@ from pytest_agentbench.backends.machine.gpus import refuse_too_few
 from pytest_agentbench.backends.machine.model_files import model_identity
 from pytest_agentbench.backends.machine.versions import packages_of, told
 from pytest_agentbench.backends.ready import PAUSE, ProofSequence, warm_up
-from pytest_agentbench.backends.stack.autopsy import lacks, log_of, robbed
+from pytest_agentbench.backends.stack.autopsy import lacks, log_of, port_conflict
 from pytest_agentbench.backends.stack.claims import Claims, WriteLog, fetch_images, refuse_taken
 from pytest_agentbench.backends.stack.docker_engine import digest_of
 from pytest_agentbench.backends.stack.instances import Factory, Instance, ServiceUnit, instances_of
@@ -215,7 +215,7 @@ class Stack:
         while said := lacks(instance, check):
             self._alive()
             if time.monotonic() > latest:
-                raise BackendError(f"{instance.name} is not ready in time: {said}{robbed(instance, self.home)}{log_of(instance)}")
+                raise BackendError(f"{instance.name} is not ready in time: {said}{port_conflict(instance, self.home)}{log_of(instance)}")
             self.stopping.wait(PAUSE)
         self.log(f"{instance.name} is ready: {instance.url_of(check.port, check.http) if check else 'it runs'}")
         self._doing.pop(instance.name, None)
@@ -226,7 +226,7 @@ class Stack:
         ladder = self._ladder(self.deadline, lambda rung: does(f"proving {rung}"))
         try:
             self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}  # of several replicas the first one's
-            self.facts["proof"] = codec.plain([*ladder.climb()])
+            self.facts["proof"] = codec.plain([*ladder.run_checks()])
             self.facts["server"] = told(ladder.answering)
             proven = time.monotonic()
             self._workers = ladder.workers
@@ -252,7 +252,7 @@ class Stack:
         if self.stopping.is_set():
             return
         ended = f"{instance.name} ended with exit code {code}: `{running.command}`"
-        reason = f"{ended}{robbed(instance, self.home)}{log_of(instance, code)}"
+        reason = f"{ended}{port_conflict(instance, self.home)}{log_of(instance, code)}"
         if instance.restarts >= instance.spec.restart:
             self._fail(BackendError(reason))
             return
