@@ -32,7 +32,7 @@ async def labelled(server: Server, tap: Tap, calls: dict[str, Json]) -> tuple[li
             await asyncio.to_thread(ask, tap.url(id) + path, body)
         records = await tap.close(id)
         stack.over("1", records)
-        await stack.farewell()
+        await stack.release_all()
     return records, stack
 
 

@@ -206,9 +206,9 @@ class Addresses:
                 announcer.over(label.id)
         self.left_calls = calls
 
-    async def farewell(self) -> None:
+    async def release_all(self) -> None:
         """Releases all that is not released."""
-        await asyncio.gather(*(each.farewell() for each in self._announcers.values()))
+        await asyncio.gather(*(each.release_all() for each in self._announcers.values()))
 
     @property
     def tally(self) -> RolloutTally:

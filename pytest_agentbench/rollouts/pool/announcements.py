@@ -121,7 +121,7 @@ class Announcer:
         self._seen.add(id)
         self.tally.announced = len(self._seen)
 
-    async def farewell(self) -> None:
+    async def release_all(self) -> None:
         """Waits for releases under way, and releases what was not: rollouts that nobody closed, and those that the stack still lists."""
         try:
             async with asyncio.timeout(FAREWELL):

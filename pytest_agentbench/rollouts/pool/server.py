@@ -118,7 +118,7 @@ class Pool:
             await self.runner.close()
             if self.draining is None:  # the controller is gone, and with it the taps
                 self.scheduler.cancel(GONE)  # sandboxes and programs of agents end with their rollouts
-                await asyncio.gather(self.addresses.farewell(), self.scheduler.drained())
+                await asyncio.gather(self.addresses.release_all(), self.scheduler.drained())
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -212,7 +212,7 @@ class Pool:
 
     async def _drain(self) -> None:
         await self.scheduler.drained()
-        await self.addresses.farewell()
+        await self.addresses.release_all()
         self.link.tell(protocol.Drained(self.addresses.tally))
 
     async def _start(self, start: protocol.Start) -> None:

@@ -260,7 +260,7 @@ async def test_an_endpoint_that_is_not_known(taps: TapPorts, router: Router, sec
     told.clear()
     async with addresses(taps, NOTHING, secret, told.append, 2, state.tally) as new:
         await new.take_over(state, [])
-        await new.farewell()
+        await new.release_all()
 
     assert [AddressClosed("1.1", 1, False, RolloutTally(labelled=1))] == told
     assert ([KEY], CLOSED, []) == ([*new.left_calls], await call(address), router.releases)

@@ -61,7 +61,7 @@ async def test_every_attempt_has_an_id_and_a_release(router: Router, options: Js
         stack.over("1", [ANSWERED])
         stack.over("1", [ANSWERED])
         stack.over("nobody's")
-        await stack.farewell()
+        await stack.release_all()
 
     assert 2 == len(set(ids))
     assert [] == [id for id in ids if not re.fullmatch(r"20260101-120000-1a2b:shop\.shop-0\.1:[0-9a-f]{8}", id)]
@@ -87,7 +87,7 @@ async def test_stacks_that_wait_for_no_release(router: Router, options: Json) ->
     async with announcer(router.url, **{"kind": "none", **options}) as stack:
         await call(stack, "1")
         stack.over("1", [ANSWERED])
-        await stack.farewell()
+        await stack.release_all()
     has_label = int(options.get("kind") == "dynamo")
 
     assert [] == router.releases
@@ -102,7 +102,7 @@ async def test_connections_that_break(router: Router, faults: list[str]) -> None
     async with announcer(router.url) as stack:
         id = await call(stack, "1")
         stack.over("1")
-        await stack.farewell()
+        await stack.release_all()
 
     assert [(id, True)] == router.releases
     assert tally(labelled=1, announced=1, released=1) == asdict(stack.tally)
@@ -128,7 +128,7 @@ async def test_releases_that_fail(
         await asyncio.gather(*stack._releasing)
         failed = asdict(stack.tally)
         monkeypatch.undo()
-        await stack.farewell()
+        await stack.release_all()
 
     assert tally(labelled=1, failed=1) == failed
     assert re.search(f"^labels: {re.escape(id)} {sentence}", capsys.readouterr().err)
@@ -141,7 +141,7 @@ async def test_a_stack_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     async with announcer(NOTHING) as stack:
         stack.announce("1", KEY)
         stack.over("1")
-        await stack.farewell()
+        await stack.release_all()
     log = capsys.readouterr().err
 
     assert tally(labelled=1, failed=1, left=1) == asdict(stack.tally)
@@ -157,7 +157,7 @@ async def test_what_nobody_closed(router: Router) -> None:
         await asyncio.gather(*stack._releasing)
         router.programs[late] = 1  # a call that lay in the router's queue begins it anew
         router.programs["20260101-120000-ffff0:other.session.1:01234567"] = 1
-        await stack.farewell()
+        await stack.release_all()
 
     assert {"20260101-120000-ffff0:other.session.1:01234567"} == router.programs.keys()
     assert {unclosed, late} == {id for id, _ in router.releases}
@@ -171,7 +171,7 @@ async def test_a_router_that_was_started_again(router: Router) -> None:
         id = await call(stack, "1")
         router.programs.clear()
         stack.over("1")
-        await stack.farewell()
+        await stack.release_all()
 
     assert [(id, False)] == router.releases
     assert tally(labelled=1, released=1) == asdict(stack.tally)
@@ -183,7 +183,7 @@ async def test_a_router_that_is_bypassed(router: Router, capsys: pytest.CaptureF
     async with announcer(router.url, "dynamo", release=True) as stack:
         stack.announce("1", KEY)
         stack.over("1")
-        await stack.farewell()
+        await stack.release_all()
 
     assert "was answered with text: calls do not pass the router" in capsys.readouterr().err
     assert tally(labelled=1, released=1, bypassed=1) == asdict(stack.tally)
@@ -195,7 +195,7 @@ async def test_releases_have_the_backends_key(router: Router) -> None:
     async with announcer(router.url, "dynamo", release=True) as stack:
         stack.announce("1", KEY)
         stack.over("1")
-        await stack.farewell()
+        await stack.release_all()
     ((headers, _),) = router.chats
 
     assert ("Bearer hush", "bench") == (headers["authorization"], headers["x-team"])

@@ -95,7 +95,7 @@ async def test_calls_get_what_their_answers_lack(
         before = asdict(stack.tally)
         with file.open("a") as end:
             end.write(line("late", ids[1]))
-        await stack.farewell()
+        await stack.release_all()
 
     assert [WORKER, {"decode_worker_id": 9}, None, None] == [call.server and call.server["worker_id"] for call in calls]
     assert f"labels: {ids[1]}: {file} lacks requests that were answered\n" == capsys.readouterr().err
