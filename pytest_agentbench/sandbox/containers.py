@@ -200,7 +200,7 @@ def end_run(run: str) -> list[str]:
     return _remove(lambda labels: labels.get(RUN) == run)
 
 
-def _remove(condemned: Callable[[DockerLabels], bool]) -> list[str]:
+def _remove(is_leftover: Callable[[DockerLabels], bool]) -> list[str]:
     try:
         engine = client()
     except InfraError:
@@ -208,7 +208,7 @@ def _remove(condemned: Callable[[DockerLabels], bool]) -> list[str]:
     removed, faults = [], []
     with closing(engine), infra("what sandboxes have left cannot be found"):
         for container in engine.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True):
-            if condemned(container.labels):
+            if is_leftover(container.labels):
                 what = f"sandbox {container.short_id} of {container.labels.get(ROLLOUT)}, run {container.labels.get(RUN) or '(none)'}"
                 try:
                     with infra(f"{what} cannot be removed"):

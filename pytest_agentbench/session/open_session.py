@@ -113,10 +113,10 @@ def open_session(setup: Setup) -> OpenSession:
         why = f"reports cannot be written to {setup.settings.reports_directory}: {error.strerror}; see --agentbench-reports"
         raise pytest.UsageError(why) from error
     surroundings = _look_around(setup.config.rootpath)
-    sayings: queue.SimpleQueue[str] = queue.SimpleQueue()
-    rounds = _make_rounds(setup, run.directory, sayings)
+    notices: queue.SimpleQueue[str] = queue.SimpleQueue()
+    rounds = _make_rounds(setup, run.directory, notices)
     number = run.sessions[-1].number
-    log = AttemptLog(run.directory, number, hooks.redacted, sayings.put)
+    log = AttemptLog(run.directory, number, hooks.redacted, notices.put)
     pool_settings = _pool_settings(setup, run.directory, number)
     services = Services(
         setup.backend,
@@ -127,10 +127,10 @@ def open_session(setup: Setup) -> OpenSession:
         run.ledger,
         log,
         redactor,
-        sayings,
+        notices,
         ArmSwitcher(setup.backend, setup.settings.cache) if setup.in_blocks else None,
         rounds,
-        images=TaskImages(_tasks(setup), pool_settings.run, sayings.put),
+        images=TaskImages(_tasks(setup), pool_settings.run, notices.put),
         insists=setup.insists,
         sample_interval=setup.settings.sample_interval,
     )
@@ -176,11 +176,11 @@ def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
     return OpenRun(directory, ledger, (*earlier, now))
 
 
-def _make_rounds(setup: Setup, directory: Path, sayings: queue.SimpleQueue[str]) -> Rounds | None:
+def _make_rounds(setup: Setup, directory: Path, notices: queue.SimpleQueue[str]) -> Rounds | None:
     """None where the number of trials is fixed."""
     if setup.gate is None or setup.settings.rounds is None:
         return None
-    return Rounds(setup.gate, setup.settings.rounds, setup.suites, directory, sayings)
+    return Rounds(setup.gate, setup.settings.rounds, setup.suites, directory, notices)
 
 
 def _look_around(root: Path) -> Future[Environment]:

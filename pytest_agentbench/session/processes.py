@@ -79,7 +79,7 @@ class Services:
         ledger: RunRecorder,
         log: AttemptLog,
         redactor: Redactor,
-        sayings: queue.SimpleQueue[str],
+        notices: queue.SimpleQueue[str],
         turns: ArmSwitcher | None = None,
         rounds: Rounds | None = None,
         *,
@@ -87,7 +87,7 @@ class Services:
         insists: bool,
         sample_interval: float | None = None,
     ) -> None:
-        """`directory` is for logs and samples, `sayings` for sentences for the user that cannot wait.
+        """`directory` is for logs and samples, `notices` for sentences for the user that cannot wait.
 
         `sample_interval` are seconds, None: as the backend says.
 
@@ -95,7 +95,7 @@ class Services:
         """
         self.backend, self.directory, self.ledger = backend, directory, ledger
         self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images
-        self._redactor, self.sayings, self._sample_interval = redactor, sayings, sample_interval
+        self._redactor, self.notices, self._sample_interval = redactor, notices, sample_interval
         self.endpoint: Endpoint | None = None
         self.labels = RolloutTally()  # how many rollouts were announced and released, known when the session ends
         self.unrecorded: int | None = None  # LLM calls that are in no record, known when the session ends in order
@@ -155,7 +155,7 @@ class Services:
     def look(self) -> None:
         """Has the backend find out whether it still answers, and tells the user if it does not."""
         if said := self.backend.look():
-            self.sayings.put(self._redactor.plain(f"the backend {self.backend.name!r} is away: {said}"))
+            self.notices.put(self._redactor.plain(f"the backend {self.backend.name!r} is away: {said}"))
 
     def paused(self) -> None:
         """What was measured of a block of rollouts ends where the pool has died."""
@@ -252,7 +252,7 @@ class Services:
             if self.backend.waits:
                 self.ledger.wanted.wait()  # a stack ends what is left of others itself, before it boots
             else:
-                end_orphans(self.sayings.put)
+                end_orphans(self.notices.put)
             if not self._finishing:
                 self.boot_began = time.monotonic()
                 endpoint = self.backend.start(logs)
@@ -326,7 +326,7 @@ class Services:
                 self._parts.add_round((), tell=False)
                 daemon(self._rested, whole, name="look")
             case protocol.ShowUser(sentence):
-                self.sayings.put(self._redactor.plain(sentence))
+                self.notices.put(self._redactor.plain(sentence))
             case protocol.BackendWanted():
                 self.ledger.wanted.set()
             case protocol.Drained(tally):

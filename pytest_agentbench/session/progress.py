@@ -37,7 +37,7 @@ def add_progress(config: pytest.Config, controller: Controller) -> None:
     seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
     if reporter is not None:
         config.pluginmanager.register(Notes(reporter, controller), "agentbench-notes")
-        config.pluginmanager.register(StatusLines(reporter, controller), "agentbench-sayings")
+        config.pluginmanager.register(StatusLines(reporter, controller), "agentbench-notices")
     if seen and config.getoption("capture") != "no" and not controller.settings.inline:
         config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
     elif reporter is not None:
@@ -72,16 +72,16 @@ class StatusLines:
 
     def pytest_runtestloop(self) -> None:
         if (opened := self._controller.opened) is not None:
-            self._thread = daemon(self._say, opened.services.sayings, name="sayings")
+            self._thread = daemon(self._say, opened.services.notices, name="notices")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         if self._thread is not None and self._controller.opened is not None:
-            self._controller.opened.services.sayings.put("")
+            self._controller.opened.services.notices.put("")
             self._thread.join()
 
-    def _say(self, sayings: queue.SimpleQueue[str]) -> None:
-        while sentence := sayings.get():
+    def _say(self, notices: queue.SimpleQueue[str]) -> None:
+        while sentence := notices.get():
             self._reporter.ensure_newline()
             if self._reporter._tw.width_of_current_line:  # with xdist the reporter does not know that it is within a line of dots
                 self._reporter.write_line("")

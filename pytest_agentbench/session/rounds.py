@@ -35,9 +35,9 @@ def refuse_endless(most: int | None, gate: Gate | None) -> None:
 class Rounds:
     """A pytest plugin, in the process that the user started; threads of the pool call `planned` and `rested`."""
 
-    def __init__(self, gate: Gate, most: int, suites: Mapping[str, Suite], directory: Path, sayings: queue.SimpleQueue[str]) -> None:
-        """`directory` is the run's; into `sayings` goes a sentence for the user on each look."""
-        self._gate, self._most, self._suites, self._directory, self._sayings = gate, most, suites, directory, sayings
+    def __init__(self, gate: Gate, most: int, suites: Mapping[str, Suite], directory: Path, notices: queue.SimpleQueue[str]) -> None:
+        """`directory` is the run's; into `notices` goes a sentence for the user on each look."""
+        self._gate, self._most, self._suites, self._directory, self._notices = gate, most, suites, directory, notices
         self._first: list[RolloutKey] = []  # what tests read
         self._looks: list[InterimLook] = []
         self._trials: dict[RolloutKey, Trial] = {}
@@ -90,7 +90,7 @@ class Rounds:
         self._read = end
 
     def _say(self, look: InterimLook, follows: str) -> None:
-        self._sayings.put(f"round {look.round} of {self._most}: {look.verdict}, {follows}")
+        self._notices.put(f"round {look.round} of {self._most}: {look.verdict}, {follows}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:

@@ -45,7 +45,7 @@ def test_a_thread_that_cannot_start(project: Project, name: str, way: tuple[str,
 
 
 @pytest.mark.parametrize(
-    ("name", "status"), [("sayings", pytest.ExitCode.USAGE_ERROR), ("stop", pytest.ExitCode.INTERNAL_ERROR)], ids=["sayings", "stop"]
+    ("name", "status"), [("notices", pytest.ExitCode.USAGE_ERROR), ("stop", pytest.ExitCode.INTERNAL_ERROR)], ids=["notices", "stop"]
 )
 def test_a_thread_beside_the_measurement(project: Project, name: str, status: pytest.ExitCode) -> None:
     """Where one cannot start that measures nothing the session ends all the same, and says what there is too little of."""

@@ -102,15 +102,15 @@ def leftovers(stack_alive: Callable[[str], bool]) -> list[Leftover]:
     return [each for each in every if each.stack in dead]
 
 
-def remove(condemned: Sequence[Leftover], grace: float = 15) -> None:
+def remove(leftovers: Sequence[Leftover], grace: float = 15) -> None:
     """Stops and removes them; what is gone already is no error. `grace` is the time between SIGTERM and SIGKILL in seconds."""
-    if not condemned:
+    if not leftovers:
         return
     from docker.errors import NotFound
 
     engine = connect()
     try:
-        for each in condemned:
+        for each in leftovers:
             with speaking(f"{each.kind} {each.name} of stack {each.stack} cannot be removed"), suppress(NotFound):
                 _remove(engine.api, each, grace)
     finally:
