@@ -40,12 +40,12 @@ COMMON = ["a", "A", "0", " ", "\n", ".", "-", "_", "*", "`", '"', "'", "\\", ","
 #: Tables whose texts are patterns, by the module that searches for them.
 TABLES = {
     "pytest_agentbench.backends.stack.docker_engine": lambda module: module.HINTS,
-    "pytest_agentbench.backends.stack.autopsy": lambda module: [hint[0] for hint in module.HINTS],
+    "pytest_agentbench.backends.stack.failure_details": lambda module: [hint[0] for hint in module.HINTS],
 }
 
 #: Modules that search for a pattern which a suite, a backend or a test project brings.
 OF_USERS = frozenset(
-    ["suites.folder", "suites.datasets.hub", "scorers.regex", "scorers.arguments", "backends.stack.spec", "backends.stack.autopsy"]
+    ["suites.folder", "suites.datasets.hub", "scorers.regex", "scorers.arguments", "backends.stack.spec", "backends.stack.failure_details"]
 )
 
 

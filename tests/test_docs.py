@@ -494,7 +494,7 @@ WORDS: Mapping[str, list[str]] = {
     "metrics.md": [*STATUSES, *ERROR_KINDS, *registry.objectives(), *PEERS],
     "export.md": [*EXPORTS, "--output", "--reports", "--as"],
     "what-if.md": [
-        *("--workers", "--kv-blocks", "--router", "--own", "--timing", "--slo", "--limit", "--format", "--reports", SCHEMA),
+        *("--workers", "--kv-blocks", "--router", "--original", "--timing", "--slo", "--limit", "--format", "--reports", SCHEMA),
         *(each.name for kind in (WhatIf, Figures, Setting) for each in fields(kind)),
         *("base_ms", "per_token_ms", "ranks", "figures"),
     ],

@@ -59,7 +59,7 @@ def test_commands_exist(file: Path) -> None:
     for words in found:
         assert callable(parser().parse_args(words).run)
     names = {" ".join(words[:2]) for words in found}
-    assert {"reap", "scrub reports"} < names
+    assert {"cleanup", "scrub reports"} < names
     environments = {name for words in found if words[:2] == ["env", "create"] for name in words[2:]}
     backends = {name for words in found if words[0] == "doctor" for name in words[1:]}
     assert {f"{name}.yaml" for name in backends | environments} <= {each.name for each in (ROOT / "backends").iterdir()}
@@ -94,7 +94,7 @@ def jobs(file: Path) -> list[Node]:
 
 @pytest.mark.parametrize("file", GITHUB, ids=lambda file: file.name)
 def test_github(file: Path) -> None:
-    """A job on the GPU: no fork, no right to write, pytest in the shell's place, and whatever happens reap, scrub and upload."""
+    """A job on the GPU: no fork, no right to write, pytest in the shell's place, and whatever happens cleanup, scrub and upload."""
     workflow = loaded(file)
     events = workflow[True]  # `on`
 
@@ -117,19 +117,19 @@ def test_github(file: Path) -> None:
             assert all(line.startswith("exec ") for line in starts)
             assert lines[-1] == starts[-1] or starts[-1].endswith("\\")
         first = next(number for number, step in enumerate(steps) if "pytest scenarios" in step.get("run", ""))
-        assert any("agentbench reap" in step.get("run", "") for step in steps[:first])
+        assert any("agentbench cleanup" in step.get("run", "") for step in steps[:first])
         *_, hand_over, upload = steps
         assert ("always()", "always()") == (hand_over["if"], upload["if"])
-        assert hand_over["run"].index("agentbench reap") < hand_over["run"].index("agentbench scrub reports")
+        assert hand_over["run"].index("agentbench cleanup") < hand_over["run"].index("agentbench scrub reports")
         assert {"reports", "junit.xml", "!reports/latest"} <= set(upload["with"]["path"].split())
 
 
 def test_gitlab() -> None:
-    """The twin: no fork, one job at a time on the GPU, whatever happens reap and scrub, and reports that GitLab shows."""
+    """The twin: no fork, one job at a time on the GPU, whatever happens cleanup and scrub, and reports that GitLab shows."""
     pipeline = loaded(ROOT / "docs" / "ci" / "gitlab.yml")
     base = pipeline[".agentbench"]
 
-    assert "agentbench reap" in base["after_script"][0]
+    assert "agentbench cleanup" in base["after_script"][0]
     assert "agentbench scrub reports" in base["after_script"][1]
     assert "always" == base["artifacts"]["when"]
     assert {"junit": "junit.xml", "metrics": "metrics.txt"} == base["artifacts"]["reports"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_agentbench.backends.stack.registry import reap_orphans
+from pytest_agentbench.backends.stack.registry import clean_up_orphans
 from pytest_agentbench.errors import AgentbenchError
 
 
@@ -14,7 +14,7 @@ def end_orphans(say: Callable[[str], None]) -> None:
     Ignores a folder of stacks that cannot be used, because this session may need no stack.
     """
     try:
-        ended = reap_orphans()
+        ended = clean_up_orphans()
     except (AgentbenchError, OSError):
         return
     if ended:

@@ -1,4 +1,4 @@
-"""`agentbench backend up|status|logs|down|check` and `agentbench reap`: stacks by hand."""
+"""`agentbench backend up|status|logs|down|check` and `agentbench cleanup`: stacks by hand."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def add(commands: Any) -> None:
         "--agent", type=Path, metavar="FILE", help="an agent_config.json or config.yaml: its model is asked, with its sampling parameters"
     )
     check.set_defaults(run=run_check)
-    reap = commands.add_parser("reap", help="end processes and containers that dead sessions left behind; touches nothing else")
-    reap.set_defaults(run=run_reap)
+    cleanup = commands.add_parser("cleanup", help="end processes and containers that dead sessions left behind; touches nothing else")
+    cleanup.set_defaults(run=run_cleanup)
 
 
 def _named(actions: Any, name: str, help: str, run: Any) -> argparse.ArgumentParser:
@@ -68,7 +68,7 @@ def run_up(options: argparse.Namespace) -> None:
 
     keep, gpu_wait = _seconds("for", options.keep), _seconds("gpu-wait", options.gpu_wait)
     spec = _stack(options.name, options.set)
-    if what := registry.reap_orphans():
+    if what := registry.clean_up_orphans():
         print(what)
     kept = registry.find_kept(spec)
     if isinstance(kept, registry.HeldStack):
@@ -170,14 +170,14 @@ def _read_agent(file: Path) -> AgentConfig:
     return config
 
 
-def run_reap(_options: argparse.Namespace) -> None:
+def run_cleanup(_options: argparse.Namespace) -> None:
     from pytest_agentbench.backends.stack import registry
-    from pytest_agentbench.sandbox.containers import reap
+    from pytest_agentbench.sandbox.containers import clean_up
 
-    ended = registry.reap()
+    ended = registry.clean_up()
     for home, what in ended:
         print(f"{home}: {', '.join(what) or 'only its folder was left'}")
-    sandboxes = reap()
+    sandboxes = clean_up()
     for sandbox in sandboxes:
         print(sandbox)
     counts = [f"{len(what)} {name}" for what, name in ((ended, "stacks"), (sandboxes, "sandboxes")) if what]

@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
     command.add_argument("--kv-blocks", type=option(counts), default=(), metavar="N,N", help="KV blocks of each worker (default: own)")
     command.add_argument("--router", type=option(routers), default=(), metavar="R,R", help=f"of {', '.join(ROUTERS)} (default: own)")
     command.add_argument(
-        "--own",
+        "--original",
         type=option(facts),
         default={},
         metavar="NAME=VALUE,...",
@@ -95,7 +95,7 @@ def run_what_if(options: argparse.Namespace) -> None:
         workers=options.workers,
         kv_blocks=options.kv_blocks,
         routers=options.router,
-        own=options.own,
+        own=options.original,
         timing=options.timing,
         objectives=None if options.slo is None else dict(options.slo),
         limit_s=options.limit,

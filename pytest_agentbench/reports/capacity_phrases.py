@@ -105,7 +105,7 @@ def anchor(what_if: WhatIf) -> Text:
     if what_if.own is None:
         options = ",".join(f"{name}={'kv' if name == 'router' else 'N'}" for name in what_if.lacking)
         lacking = " and ".join(what_if.lacking)
-        command = Code(f"--own {options}", "command")
+        command = Code(f"--original {options}", "command")
         return f"nothing anchors this table: the run does not say its {lacking}, which ", command, " would"
     parts = [_anchored(each, what_if.own.figures, what_if.measured) for each in what_if.measures if each.name in ANCHORS]
     return f"{what_if.run} as it was ({what_if.own.setting.text}), simulated / measured: {', '.join(filter(None, parts))}"

@@ -187,7 +187,7 @@ def _size_mb(image: Any) -> int:
     return -(-int(image.attrs["Size"]) >> 20)
 
 
-def reap() -> list[str]:
+def clean_up() -> list[str]:
     """Removes those whose owner has ended or whose deadline is over; what they were, a sentence each, none where no engine answers.
 
     Raises InfraError where an engine answers and some cannot be found or removed; the others are removed all the same.

@@ -15,7 +15,7 @@ from pytest_agentbench.lib import file_system
 from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.bubblewrap import Bubblewrap
-from pytest_agentbench.sandbox.containers import reap
+from pytest_agentbench.sandbox.containers import clean_up
 from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
 from pytest_agentbench.sandbox.harbor_factory import open_harbor_sandbox
 from pytest_agentbench.sandbox.images import image_of
@@ -197,7 +197,7 @@ class Sandboxes:
     async def _clear(self) -> None:
         """Removes what sessions, and pools of this one, have left that were killed."""
         try:
-            removed = await in_thread(reap)
+            removed = await in_thread(clean_up)
         except InfraError as error:  # it is in nobody's way: a rollout gets a sandbox, or says itself why not
             self._say(str(error))
             return

@@ -107,7 +107,7 @@ def grid(workers: Sequence[int], kv_blocks: Sequence[int], routers: Sequence[str
     if lacking := {name: None for choice in choices for name in missing(choice)}:
         options = " and ".join(f"--{name}" for name in lacking)
         raise ConfigError(
-            f"the run does not say its {' and '.join(lacking)}: say what to simulate with {options}, or what the run had with --own"
+            f"the run does not say its {' and '.join(lacking)}: say what to simulate with {options}, or what the run had with --original"
         )
     settings = dict.fromkeys(filter(None, map(Setting.of, choices)))
     if len(settings) > MOST:

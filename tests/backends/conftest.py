@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     left = [of for _, of in ownership.processes() if of.startswith(str(here))]
     for home, _ in registry.running():
         registry.end(home)
-    registry.reap()
+    registry.clean_up()
     assert [] == left
     assert [] == list(here.glob("*"))
 

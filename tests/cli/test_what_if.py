@@ -101,9 +101,9 @@ def test_what_the_simulator_gets(place: Path, capsys: Capture, monkeypatch: pyte
 def test_without_its_own_setting_nothing_is_ranked(place: Path, capsys: Capture) -> None:
     """A server behind a URL says neither workers nor blocks: the first line says so, and how to tell; told, it is as any other run."""
     lines = printed(capsys, "url", "--workers", "1,2", "--kv-blocks", "500", "--router", "kv")
-    told = printed(capsys, "url", "--workers", "1,2", "--router", "kv", "--own", "workers=1,kv-blocks=500")
+    told = printed(capsys, "url", "--workers", "1,2", "--router", "kv", "--original", "workers=1,kv-blocks=500")
 
-    assert beside(lines, "anchor").endswith("--own workers=N,kv-blocks=N,router=kv would")
+    assert beside(lines, "anchor").endswith("--original workers=N,kv-blocks=N,router=kv would")
     assert NOT_RANKED == lines[-1]
     assert worker_speed(MOCKER) == beside(lines, "speed")
     assert beside(told, "anchor").startswith("url as it was (1 worker, 500 blocks)")
@@ -160,8 +160,8 @@ def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str)
         (["--workers", ""], "argument --workers: '' should be whole numbers from 1 up"),
         (["--router", "thunder"], "argument --router: 'thunder' should be of kv, round_robin, separated by commas"),
         (
-            ["--own", "gpus=2"],
-            "argument --own: 'gpus=2' should be NAME=VALUE, separated by commas, of workers, kv-blocks, block-size, router",
+            ["--original", "gpus=2"],
+            "argument --original: 'gpus=2' should be NAME=VALUE, separated by commas, of workers, kv-blocks, block-size, router",
         ),
         (["--slo", "ttft"], "argument --slo: 'ttft': should be NAME=TIME, for example ttft=500ms"),
         (["--slo", "tfft=500ms"], "argument --slo: 'tfft=500ms': no objective 'tfft'; known: e2e, itl, tpot, ttft"),

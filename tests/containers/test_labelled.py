@@ -63,12 +63,12 @@ def test_what_is_gone_is_no_error(populated: Any) -> None:
 
 
 def test_a_stack_whose_guardian_was_killed(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its containers are found by `agentbench reap` and removed; those of other users' stacks are not even looked at."""
+    """Its containers are found by `agentbench cleanup` and removed; those of other users' stacks are not even looked at."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     home, elsewhere = registry.stacks_folder() / "dead", tmp_path / "of-somebody-else" / "dead"
     for name, stack in (("t-mine", home), ("t-theirs", elsewhere)):
         engine.containers.run(IMAGE, FOREVER, name=name, labels={LABEL: str(stack)}, network_mode="host", init=True, detach=True)
-    reaped = registry.reap()
+    reaped = registry.clean_up()
     left = names(engine)[0]
     engine.containers.get("t-theirs").remove(force=True)
 

@@ -102,7 +102,7 @@ def test_an_engine_that_dies(own_engine: OwnEngine, boot: Boot, tmp_path: Path) 
     held.stop()
     log = (tmp_path / "logs" / "guardian.log").read_text()
     own_engine.start()
-    reaped = registry.reap()
+    reaped = registry.clean_up()
 
     assert f"agentbench-{held.home.name}-helper: container " in log
     assert "cannot be stopped" in log

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.stack.registry import reap_orphans
+from pytest_agentbench.backends.stack.registry import clean_up_orphans
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.reports import phrases
 from pytest_agentbench.reports.document import Level
@@ -195,18 +195,18 @@ def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: 
 
 @WAYS
 def test_controller_and_guardian_are_killed(project: Project, running: Start, stacks: Path, way: tuple[str, ...]) -> None:
-    """Then nobody is there to end the service; `agentbench reap` finds it, and a second time nothing."""
+    """Then nobody is there to end the service; `agentbench cleanup` finds it, and a second time nothing."""
     background = running(*way)
 
     os.kill(guardian(stacks), signal.SIGKILL)
     os.kill(background.process.pid, signal.SIGKILL)
     background.ended()
     ((pid, home),) = marked(stacks)
-    said = agentbench(project, "reap").stdout
+    said = agentbench(project, "cleanup").stdout
 
     assert f"{home}: process {pid}\n" in said  # others may have left something, too
     assert [] == left(stacks)
-    assert home not in agentbench(project, "reap").stdout
+    assert home not in agentbench(project, "cleanup").stdout
 
 
 def test_the_guardian_is_suspended(running: Start, stacks: Path) -> None:
@@ -274,7 +274,7 @@ def test_what_is_only_beginning_is_left_alone(project: Project, stacks: Path) ->
     fresh = stacks / "small-0815"
     fresh.mkdir(parents=True)
 
-    assert "" == reap_orphans()
+    assert "" == clean_up_orphans()
     assert fresh.is_dir()
     fresh.rmdir()
 

@@ -63,8 +63,8 @@ def stubborn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
 
 
 def test_what_cannot_be_removed_is_told(stubborn: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench reap` removes what it can, names what stays with the engine's reason, and does not say that nothing was left."""
-    status = main(["reap"])
+    """`agentbench cleanup` removes what it can, names what stays with the engine's reason, and does not say that nothing was left."""
+    status = main(["cleanup"])
 
     said = capsys.readouterr()
     assert (1, "") == (status, said.out)
@@ -87,5 +87,5 @@ def test_no_engine_no_sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
 
-    assert 0 == main(["reap"])
+    assert 0 == main(["cleanup"])
     assert "nothing was left behind\n" == capsys.readouterr().out

@@ -86,7 +86,7 @@ def test_what_ends_by_itself(engine: Any, tmp_path: Path) -> None:
 
 
 def test_leftovers(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench reap` removes those of dead owners and over deadlines, and names them; those of the living and of others it leaves."""
+    """`agentbench cleanup` removes those of dead owners and over deadlines, and names them; those of the living and of others it leaves."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -104,7 +104,7 @@ def test_leftovers(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         container = engine.containers.create(IMAGE, name=f"sandbox-t-{name}", **options(task(tmp_path), mark, ["sleep", "600"]))
         if name in ("dead", "late"):
             container.start()
-    status = main(["reap"])
+    status = main(["cleanup"])
     *removed, count = capsys.readouterr().out.splitlines()
     left = sorted(each.name for each in engine.containers.list(all=True, filters={"name": "sandbox-t-"}))
     ended = end_run("r")

@@ -87,7 +87,7 @@ class Stacked(Backend):
         What dead guardians have left is ended first: it may have the GPUs and ports that this one needs.
         """
         self._directory = directory
-        self.description["reaped"] = registry.reap_orphans()
+        self.description["reaped"] = registry.clean_up_orphans()
         kept = registry.find_kept(self.spec)
         self.description["passed_over"] = kept if isinstance(kept, str) else ""
         # set before `stop`, which another thread may call, has something to stop

@@ -1,4 +1,4 @@
-"""Stacks that run on this machine: started, found again, held and let go. The other side of `guardian.py`."""
+"""Stacks that run on this machine: started, found again, held and let go. The other side of `stack_daemon.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
-from pytest_agentbench.backends.stack.guardian import FACTS, GUARDIAN_LOG, SOCKET, peer
 from pytest_agentbench.backends.stack.ownership import is_alive, kill_marked, leftovers, lock, processes, remove
 from pytest_agentbench.backends.stack.protocol import (
     FROM_GUARDIAN,
@@ -39,6 +38,7 @@ from pytest_agentbench.backends.stack.protocol import (
     StopStack,
 )
 from pytest_agentbench.backends.stack.spec import StackSpec
+from pytest_agentbench.backends.stack.stack_daemon import FACTS, GUARDIAN_LOG, SOCKET, peer
 from pytest_agentbench.backends.stack.surroundings import inherited
 from pytest_agentbench.backends.telemetry.sampler import Target
 from pytest_agentbench.errors import BackendError, MissingError
@@ -159,7 +159,7 @@ class HeldStack:
             self._child.stop()
         if is_alive(str(self.home)):
             return f"the stack in {self.home} has not stopped within {STOPPED:g} s; {GUARDIAN_LOG} says what it waits for"
-        reap_one(self.home)
+        clean_up_one(self.home)
         return said
 
     def _is_suspended(self) -> bool:
@@ -218,7 +218,7 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
         lock=owned,
     )
     try:
-        child = Child("pytest_agentbench.backends.stack.guardian", config, logs / GUARDIAN_LOG, pass_fds=(owned,))
+        child = Child("pytest_agentbench.backends.stack.stack_daemon", config, logs / GUARDIAN_LOG, pass_fds=(owned,))
     finally:
         os.close(owned)
     try:
@@ -226,7 +226,7 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
         return _hold(home, child)
     except (BackendError, OtherVersion) as error:
         child.stop()
-        reap_one(home)
+        clean_up_one(home)
         raise error if isinstance(error, BackendError) else BackendError(str(error)) from error
 
 
@@ -332,7 +332,7 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
     return HeldStack(home, connection, child)
 
 
-def reap() -> list[tuple[str, list[str]]]:
+def clean_up() -> list[tuple[str, list[str]]]:
     """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, what was ended).
 
     Marks of stacks in other folders are those of other users, whom root and the Docker Engine see as well.
@@ -340,24 +340,24 @@ def reap() -> list[tuple[str, list[str]]]:
     marked = {of for _, of in processes()} | {left.stack for left in leftovers(is_alive)}
     homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()}
     homes |= {home for home in marked if Path(home).parent == stacks_folder()}
-    return [(home, reap_one(Path(home))) for home in sorted(homes) if not is_alive(home)]
+    return [(home, clean_up_one(Path(home))) for home in sorted(homes) if not is_alive(home)]
 
 
-def reap_orphans() -> str:
+def clean_up_orphans() -> str:
     """Ends the stacks whose guardian was killed; what was ended, in one sentence, empty where nothing was.
 
-    A folder without facts is left alone, unlike by `reap`: another session may be about to start a guardian in it.
+    A folder without facts is left alone, unlike by `cleanup`: another session may be about to start a guardian in it.
     """
     ended = []
     for file in _facts_files():
         if not is_alive(str(file.parent)):
             with suppress(OSError):  # its session has just cleaned up itself
                 name = _read_facts(file).backend
-                ended.append(f"{name} ({', '.join(reap_one(file.parent)) or 'only its folder'})")
+                ended.append(f"{name} ({', '.join(clean_up_one(file.parent)) or 'only its folder'})")
     return f"ended what a guardian that was killed had left of {' and '.join(ended)}" if ended else ""
 
 
-def reap_one(home: Path) -> list[str]:
+def clean_up_one(home: Path) -> list[str]:
     """The same for one stack without a guardian."""
     killed = [f"process {pid}" for pid in kill_marked(str(home))]
     left = leftovers(lambda stack: stack != str(home))

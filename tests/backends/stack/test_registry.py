@@ -128,8 +128,8 @@ def test_leftovers_of_another_version(folder: Path, content: str, name: str) -> 
         home.mkdir(parents=True)
     (homes[0] / "stack.json").write_text(content)
 
-    assert f"ended what a guardian that was killed had left of {name} (only its folder)" == registry.reap_orphans()
-    assert [(str(homes[1]), [])] == registry.reap()
+    assert f"ended what a guardian that was killed had left of {name} (only its folder)" == registry.clean_up_orphans()
+    assert [(str(homes[1]), [])] == registry.clean_up()
 
 
 def test_facts_are_written_anew(boot: Boot) -> None:

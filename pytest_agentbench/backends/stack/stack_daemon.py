@@ -1,4 +1,4 @@
-"""`python -m pytest_agentbench.backends.stack.guardian`: starts a stack, keeps it while it is held, and tears it down, whatever happens.
+"""`python -m pytest_agentbench.backends.stack.stack_daemon`: starts a stack, keeps it while it is held, and ends it, whatever happens.
 
 Whoever wants the stack holds a connection to the guardian's socket. When the last one is gone (closed, or its process died,
 SIGKILL included) everything is stopped; a stack that is kept waits for the next holder until its time is over.

@@ -21,9 +21,9 @@ import pytest
 from pytest_agentbench.backends.machine import ports
 from pytest_agentbench.backends.spec import SessionTerms
 from pytest_agentbench.backends.stack import ownership, registry
-from pytest_agentbench.backends.stack.guardian import StackDaemon
 from pytest_agentbench.backends.stack.kind import Stacked
 from pytest_agentbench.backends.stack.protocol import GuardianConfig
+from pytest_agentbench.backends.stack.stack_daemon import StackDaemon
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.process import Child
@@ -90,11 +90,11 @@ def test_session_and_guardian_are_killed(tmp_path: Path, folder: Path) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: not ownership.is_alive(home), "the end of its guardian")
-    ((reaped, what),) = registry.reap()
+    ((reaped, what),) = registry.clean_up()
 
     assert (home, 1) == (reaped, len(what))
     assert [] == list(ownership.processes(home)) and not Path(home).exists()
-    assert [] == registry.reap()
+    assert [] == registry.clean_up()
     assert None is bystander.poll()
     bystander.kill()
     bystander.wait()
@@ -156,7 +156,7 @@ def test_reaped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ready = Child.ready
 
     def reap_first(self: Child, kind: type[Any]) -> Any:
-        reaped.extend(registry.reap())
+        reaped.extend(registry.clean_up())
         return ready(self, kind)
 
     monkeypatch.setattr(Child, "ready", reap_first)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pytest_agentbench.backends.stack.autopsy import HINTS, hint
+from pytest_agentbench.backends.stack.failure_details import HINTS, hint
 
 #: Line of a log -> how the hint begins.
 LOGS = {
