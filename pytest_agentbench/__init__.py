@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_agentbench.backends.backend import Backend, Tell
-    from pytest_agentbench.backends.telemetry.sampler import Sources, Target
-    from pytest_agentbench.backends.telemetry.samples import read_samples
+    from pytest_agentbench.backends.telemetry.samples import Sources, Target, read_samples
     from pytest_agentbench.errors import AgentError, BackendError, InfraError, LimitReached, ToolError
     from pytest_agentbench.exports import Source
     from pytest_agentbench.llm.client import LLM
@@ -104,11 +103,11 @@ _MODULES = {
     "Section": "reports.document",
     "Selection": "suites.datasets.selection",
     "Source": "exports",
-    "Sources": "backends.telemetry.sampler",
+    "Sources": "backends.telemetry.samples",
     "SuiteDraft": "rollouts.checks",
     "SuiteInfo": "suites.suite_info",
     "Table": "reports.document",
-    "Target": "backends.telemetry.sampler",
+    "Target": "backends.telemetry.samples",
     "Tell": "backends.backend",
     "Tool": "suites.suite",
     "ToolCall": "records",

@@ -12,7 +12,7 @@ from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.doctor.host import lacking
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.stack.spec import StackSpec
-from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.backends.telemetry.samples import Sources, Target
 from pytest_agentbench.errors import AgentbenchError, BackendError, MissingError
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon

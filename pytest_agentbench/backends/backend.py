@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from pytest_agentbench.backends.telemetry.sampler import Sources
+from pytest_agentbench.backends.telemetry.samples import Sources
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pytest_agentbench.backends.api import Api, ApiAnswer
 from pytest_agentbench.backends.telemetry.engine_stats import COUNTERS, SERVERS, CacheHits
-from pytest_agentbench.backends.telemetry.sampler import Page, SampledTarget, Sources, Target
+from pytest_agentbench.backends.telemetry.samples import Page, SampledTarget, Sources, Target
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.tap.routing_hints import root

@@ -16,7 +16,7 @@ from pytest_agentbench.backends.doctor.check import Check, ok, port_checks
 from pytest_agentbench.backends.machine.ports import shared_port
 from pytest_agentbench.backends.ready import listed_models
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
-from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.backends.telemetry.samples import Sources, Target
 from pytest_agentbench.engine import POLICIES
 from pytest_agentbench.engine.config import EngineSettings
 from pytest_agentbench.errors import BackendError, ConfigError, unknown_name

@@ -19,7 +19,7 @@ from pytest_agentbench.backends.machine.versions import told
 from pytest_agentbench.backends.ready import listed_models
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack.spec import LABELS, LabelsField, LabelsSpec
-from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.backends.telemetry.samples import Sources, Target
 from pytest_agentbench.errors import BackendError, ConfigError
 from pytest_agentbench.lib.config import Spec, base_url
 from pytest_agentbench.lib.options import LoginUrl

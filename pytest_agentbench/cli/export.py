@@ -14,7 +14,7 @@ from pytest_agentbench.exports import EXPORTS, Writer, load_writer
 from pytest_agentbench.runs.directory import PRIVATE
 
 if TYPE_CHECKING:
-    from pytest_agentbench.exports.exported_runs import ChosenRuns
+    from pytest_agentbench.exports.files import ChosenRuns
 
 
 def add(commands: Any) -> None:
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
 
 def run_export(options: argparse.Namespace) -> None:
     """Each file that was written."""
-    from pytest_agentbench.exports.exported_runs import ChosenRuns
+    from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.runs.run_file import find_run
 
     writer = load_writer(options.tool)

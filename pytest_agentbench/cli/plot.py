@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 
 def run_plot(options: argparse.Namespace) -> None:
     """Each file that was written, and what is in none of them."""
-    from pytest_agentbench.exports.exported_runs import ChosenRuns
+    from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.reports import markdown
 
     chosen = ChosenRuns([directory for name in options.names for directory in runs_of(name, options.reports)])

@@ -149,7 +149,7 @@ def _needs(plan: ReproductionPlan, cells: Sequence[Cell]) -> Requirements:
 
 def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) -> bool:
     """Runs a cell's session and keeps what it measured. The rollouts that the time limit left out are no reason to discard it."""
-    from pytest_agentbench.exports.exported_runs import ChosenRuns
+    from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.reproduction.experiment import keep
 
     print(f"{cell.name}: {plan.duration_s / 60:g} min")

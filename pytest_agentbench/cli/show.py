@@ -69,7 +69,7 @@ def _show_as(tool: str, directory: Path, run: Run) -> None:
 
 def _calls_of_arms(directory: Path, run: Run) -> Iterator[tuple[str, Iterator[LLMCall]]]:
     """Yields each arm of a run and the calls of its rollouts, as if the turns of the arm had followed each other at once."""
-    from pytest_agentbench.exports.exported_runs import ChosenRuns
+    from pytest_agentbench.exports.files import ChosenRuns
     from pytest_agentbench.records import arm_of
     from pytest_agentbench.tables import places
 

@@ -14,7 +14,7 @@ from pytest_agentbench.lib.user_code import load_object
 from pytest_agentbench.records import Json, Rollout, Scale
 
 if TYPE_CHECKING:
-    from pytest_agentbench.exports.exported_runs import ChosenRuns
+    from pytest_agentbench.exports.files import ChosenRuns
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.records import Json, RolloutKey

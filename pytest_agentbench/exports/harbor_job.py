@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_agentbench.exports.atif import iso, known, total, trajectory
-from pytest_agentbench.exports.exported_runs import ChosenRuns, FileNames
+from pytest_agentbench.exports.files import ChosenRuns, FileNames
 from pytest_agentbench.exports.harbor import CONFIG, PHASES, RESULT
 from pytest_agentbench.metrics.columns import RolloutPlace
 from pytest_agentbench.records import Json, Rollout

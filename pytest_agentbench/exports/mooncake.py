@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.metrics.columns import RolloutPlace
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import Attempt, Json, LLMCall

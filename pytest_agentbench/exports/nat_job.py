@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.exports.nat_analyses import NatReport, Optimization
 from pytest_agentbench.exports.nat_benchmark import Heading, add_events, write_benchmark, write_calls
 from pytest_agentbench.exports.nat_profiler import (

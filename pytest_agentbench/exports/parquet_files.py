@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.metrics.columns import FrameColumn, FrameTable
 
 COMMAND = "pip install 'pytest-agentbench[parquet]'"

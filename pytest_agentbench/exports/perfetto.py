@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.metrics.columns import Origin, RolloutPlace
 from pytest_agentbench.records import Attempt, Json, LLMCall, RolloutKey
 from pytest_agentbench.tables import places

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_agentbench.exports.atif import iso
 from pytest_agentbench.exports.csv_files import write_rows
-from pytest_agentbench.exports.exported_runs import ChosenRuns, FileNames
+from pytest_agentbench.exports.files import ChosenRuns, FileNames
 from pytest_agentbench.exports.toolorchestra import USAGE, task
 from pytest_agentbench.metrics import call_columns
 from pytest_agentbench.metrics.columns import Origin, RolloutPlace

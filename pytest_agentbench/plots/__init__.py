@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pytest_agentbench.exports.exported_runs import ChosenRuns
+    from pytest_agentbench.exports.files import ChosenRuns
 
 FORMATS = ("png", "svg")
 FOLDER = "plots"  # in a run's directory

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.csv_files import write_rows
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.exports.toolorchestra_run import write_run
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.json_file import read_json_file

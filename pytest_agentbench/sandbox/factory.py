@@ -15,10 +15,9 @@ from pytest_agentbench.lib import file_system
 from pytest_agentbench.lib.threads import in_thread
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.bubblewrap import Bubblewrap
-from pytest_agentbench.sandbox.containers import clean_up
+from pytest_agentbench.sandbox.containers import clean_up, image_of
 from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
 from pytest_agentbench.sandbox.harbor_factory import open_harbor_sandbox
-from pytest_agentbench.sandbox.images import image_of
 from pytest_agentbench.sandbox.sandbox import BUBBLEWRAP, CodePlace, CommandRunner, Sandbox
 from pytest_agentbench.suites.suite import HARBOR, Task
 

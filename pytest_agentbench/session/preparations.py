@@ -19,9 +19,8 @@ from pytest_agentbench.errors import AgentbenchError, BackendError, InfraError
 from pytest_agentbench.records import Endpoint, RolloutKey
 from pytest_agentbench.rollouts.protocol import NoTurn, Turn
 from pytest_agentbench.runs.results import ArmFacts
-from pytest_agentbench.sandbox.containers import client, end_run, infra, unenforced
-from pytest_agentbench.sandbox.images import image_of, make_filter_image, make_image
-from pytest_agentbench.sandbox.private_addresses import needs_filter
+from pytest_agentbench.sandbox.containers import client, end_run, image_of, infra, make_filter_image, make_image, unenforced
+from pytest_agentbench.sandbox.docker_sandbox import needs_filter
 from pytest_agentbench.suites.arms import COLD
 from pytest_agentbench.suites.suite import DOCKER, Task
 

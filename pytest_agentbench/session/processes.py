@@ -14,8 +14,8 @@ from typing import Concatenate, ParamSpec, assert_never
 from pytest_agentbench.backends.backend import Backend
 from pytest_agentbench.backends.machine.cpu import CpuWatch
 from pytest_agentbench.backends.orphans import end_orphans
-from pytest_agentbench.backends.telemetry.sampler import Sampler
 from pytest_agentbench.backends.telemetry.samples import FILE as SAMPLES
+from pytest_agentbench.backends.telemetry.samples import Sampler
 from pytest_agentbench.errors import AgentbenchError, MissingError
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.process import SESSION, Child, end_marked
@@ -27,9 +27,9 @@ from pytest_agentbench.rollouts.parts.part_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, RolloutsPlanned, RolloutTally, TurnWanted
+from pytest_agentbench.session.gate import Rounds
 from pytest_agentbench.session.preparations import ArmSwitcher, TaskImages
 from pytest_agentbench.session.recorder import RunRecorder
-from pytest_agentbench.session.rounds import Rounds
 from pytest_agentbench.tap.protocol import Budgets
 
 DRAIN = 10.0  # seconds that running rollouts get to end when the session does

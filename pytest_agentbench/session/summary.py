@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.backends.telemetry.crosscheck import Client, disagreements
 from pytest_agentbench.backends.telemetry.engine_stats import NAMES, Looks, ServingSummary, summary, tally
-from pytest_agentbench.backends.telemetry.sampler import Sampler
-from pytest_agentbench.backends.telemetry.samples import read_samples
+from pytest_agentbench.backends.telemetry.samples import Sampler, read_samples
 from pytest_agentbench.gate import ab
 from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.evidence import Trial, trial_of

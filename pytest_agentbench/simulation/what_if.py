@@ -13,7 +13,7 @@ import numpy as np
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import mooncake
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.run_file import Run

@@ -15,7 +15,7 @@ from pytest_agentbench.backends.api import Api
 from pytest_agentbench.backends.cache_state import Reset, counters, moved, reset, together
 from pytest_agentbench.backends.embedded import Embedded, EmbeddedSpec
 from pytest_agentbench.backends.telemetry.engine_stats import CacheHits, prefix_cache
-from pytest_agentbench.backends.telemetry.sampler import Sources, Target
+from pytest_agentbench.backends.telemetry.samples import Sources, Target
 from pytest_agentbench.records import Endpoint, Json
 from tests.web import QuietHandler, serving
 

@@ -14,7 +14,7 @@ from pytest_benchmark.stats import Stats
 
 from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.benchmark_json import statistics
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pytest_agentbench.cli import main
 from pytest_agentbench.exports import load_writer
 from pytest_agentbench.exports.csv_files import inert, write_rows
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.records import Score
 from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Code, heads, spans

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import EXPORTS, TOOLS, load_reader, load_writer
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.records import Attempt, Chunk, Draft, Program, Verification
 from pytest_agentbench.runs.journal import read_journal
 from tests.made_runs import run_directory

@@ -19,7 +19,7 @@ from pyarrow import parquet
 from pytest_agentbench import load
 from pytest_agentbench.cli import main
 from pytest_agentbench.exports import EXPORTS, load_writer
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports import gate_phrases, openmetrics

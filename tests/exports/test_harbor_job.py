@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import load_reader, load_writer
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.exports.harbor_job import _reward
 from pytest_agentbench.records import Json, Rollout, Scale
 from pytest_agentbench.runs.journal import read_journal

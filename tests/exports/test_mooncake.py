@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports import load_writer
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.records import Json, Rollout
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT, LOST, NOON, call, rollout

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_agentbench.cli.imported import write as import_run
 from pytest_agentbench.exports import load_reader, load_writer
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.exports.nat_profiler import BENCHMARK_COLUMNS, CALL_COLUMNS, EVENT_COLUMNS
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.journal import read_journal

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from pytest_agentbench.exports import load_writer
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.lib.process import child_environment
 from pytest_agentbench.tables import COLUMNS
 from tests.made_runs import run_directory

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.exports import load_writer
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.records import Json, Rollout, ToolCall
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, BOUGHT, MS, START, call, rollout

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from pytest_agentbench.backends.machine.environments import home_of, is_whole
 from pytest_agentbench.exports import load_writer
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.records import Json
 from pytest_agentbench.suites.datasets.task_toml import (

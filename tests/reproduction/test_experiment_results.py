@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.cli.export import written
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.plots.reproduction import draw
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reproduction.experiment import Cell, MeasuredCell, is_measured, keep, lines, measured, ratio, write_table

@@ -15,8 +15,8 @@ import pytest
 
 from pytest_agentbench.records import Json, RolloutKey
 from pytest_agentbench.records.rollout import Verification
+from pytest_agentbench.sandbox.containers import image_of, make_image
 from pytest_agentbench.sandbox.factory import open_sandbox
-from pytest_agentbench.sandbox.images import image_of, make_image
 from pytest_agentbench.sandbox.sandbox import Sandbox
 from pytest_agentbench.sandbox.verifier import verify
 from pytest_agentbench.suites.datasets.harbor import load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pytest_agentbench.exports.exported_runs import ChosenRuns
+from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.exports.mooncake import write
 from pytest_agentbench.records import Json
 from pytest_agentbench.simulation.replay import close_loop

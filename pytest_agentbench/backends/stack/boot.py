@@ -23,7 +23,7 @@ from pytest_agentbench.backends.stack.instances import Factory, Instance, Servic
 from pytest_agentbench.backends.stack.ownership import kill_marked
 from pytest_agentbench.backends.stack.spec import StackSpec, dependencies
 from pytest_agentbench.backends.stack.surroundings import TMP, variables
-from pytest_agentbench.backends.telemetry.sampler import Target
+from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import AgentbenchError, BackendError
 from pytest_agentbench.lib import codec
 from pytest_agentbench.lib.process import foreign_environment

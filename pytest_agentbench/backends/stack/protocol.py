@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.backends.telemetry.sampler import Target
+from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.lib.messages import PROTOCOL, Messages, refusal
 from pytest_agentbench.records import OPEN, Endpoint, Json
 

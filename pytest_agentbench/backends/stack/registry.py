@@ -40,7 +40,7 @@ from pytest_agentbench.backends.stack.protocol import (
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.stack_daemon import FACTS, GUARDIAN_LOG, SOCKET, peer
 from pytest_agentbench.backends.stack.surroundings import inherited
-from pytest_agentbench.backends.telemetry.sampler import Target
+from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.messages import OtherVersion

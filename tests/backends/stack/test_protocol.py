@@ -9,7 +9,7 @@ import pytest
 
 from pytest_agentbench.backends.stack import protocol
 from pytest_agentbench.backends.stack.protocol import FROM_GUARDIAN, FromGuardian, HoldStack, StackFacts, ToGuardian, read_request
-from pytest_agentbench.backends.telemetry.sampler import Target
+from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.lib.messages import PROTOCOL, header
 from pytest_agentbench.records import Endpoint

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.telemetry import sampler as sampler_module
-from pytest_agentbench.backends.telemetry.sampler import Sampler, Sources, Target
-from pytest_agentbench.backends.telemetry.samples import Sample, Series, read_samples
+from pytest_agentbench.backends.telemetry import samples as sampler_module
+from pytest_agentbench.backends.telemetry.samples import Sample, Sampler, Series, Sources, Target, read_samples
 from pytest_agentbench.records import Json
 from tests.web import QuietHandler
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.backends.telemetry.sampler import Changes, Page
+from pytest_agentbench.backends.telemetry.samples import Changes, Page
 
 FIRST = """\
 # HELP vllm:num_requests_running Requests.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.exports.exported_runs import FileNames
+from pytest_agentbench.exports.files import FileNames
 
 
 def test_no_two_ids_have_one_name() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import InfraError
-from pytest_agentbench.sandbox import images
+from pytest_agentbench.sandbox import containers
+from pytest_agentbench.sandbox.containers import FILTER_IMAGE
+from pytest_agentbench.sandbox.docker_sandbox import name_servers, needs_filter
 from pytest_agentbench.sandbox.factory import open_sandbox
-from pytest_agentbench.sandbox.images import FILTER_IMAGE
-from pytest_agentbench.sandbox.private_addresses import name_servers, needs_filter
 from pytest_agentbench.sandbox.sandbox import Sandbox
 from tests.sandbox.bridged import ADDRESS, IMAGE
 from tests.sandbox.conftest import KEY, BridgedEngine, task
@@ -76,7 +76,7 @@ async def test_private_addresses(bridged: BridgedEngine, tmp_path: Path) -> None
 async def test_no_image(bridged: BridgedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the filter cannot be made no sandbox opens, and the reason says what to do; a suite that opens all addresses needs none."""
     bridged()
-    monkeypatch.setattr(images, "FILTER_DOCKERFILE", "FROM 127.0.0.1:1/no-registry\n")
+    monkeypatch.setattr(containers, "FILTER_DOCKERFILE", "FROM 127.0.0.1:1/no-registry\n")
     with pytest.raises(InfraError, match=r"(?s)cannot be closed.*docker load.*no-network.*private_addresses: \[\"0\.0\.0\.0/0\""):
         await open_sandbox(KEY, task(tmp_path, image=IMAGE, network="public"), 60)
     everything = ("0.0.0.0/0", "::/0")

@@ -1,4 +1,4 @@
-"""The ThunderAgent router's traces.csv: what it tells of calls, and of nobody else's."""
+"""The ThunderAgent router's announcements.csv: what it tells of calls, and of nobody else's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import aiohttp
 import pytest
 
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.pool import traces
-from pytest_agentbench.rollouts.pool.announcements import Announcer
-from pytest_agentbench.rollouts.pool.traces import COLUMNS, StepProfiles
+from pytest_agentbench.rollouts.pool import announcements
+from pytest_agentbench.rollouts.pool.announcements import COLUMNS, Announcer, StepProfiles
 
 HEAD = ",".join(COLUMNS) + "\n"
 
@@ -31,7 +30,7 @@ def queue(call: LLMCall) -> float | None:
 
 async def test_steps_are_of_the_calls_that_were_counted(tmp_path: Path) -> None:
     """The rows of a program go to its answered calls in the order in which they ended; a call that failed has none."""
-    file = tmp_path / "traces.csv"
+    file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")
     file.write_text(HEAD + row("run:a", 1, 0.25) + row("run:b", 1, 9.0) + row("run:a", 2, 0.0, hit_rate=""))
     made = answered(30), answered(20, None, error_kind="server_error"), answered(10)
@@ -46,7 +45,7 @@ async def test_steps_are_of_the_calls_that_were_counted(tmp_path: Path) -> None:
 
 async def test_a_file_of_several_runs(tmp_path: Path) -> None:
     """The router only ever appends: rows from before, of other runs and of a probe are nobody's here."""
-    file = tmp_path / "traces.csv"
+    file = tmp_path / "announcements.csv"
     file.write_text(HEAD + row("run:a", 1, 7.0))
     profiles = StepProfiles(file, "run:")
     with file.open("a") as end:
@@ -58,7 +57,7 @@ async def test_a_file_of_several_runs(tmp_path: Path) -> None:
 
 async def test_rows_that_are_torn_or_begin_anew(tmp_path: Path) -> None:
     """A row counts when it is whole; a router that was started again may have begun its file anew."""
-    file = tmp_path / "traces.csv"
+    file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")
     torn = row("run:a", 1, 0.5)
     file.write_text(HEAD + torn[:9])
@@ -79,8 +78,8 @@ async def test_rows_that_are_torn_or_begin_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [0, 1, 3])
 async def test_steps_that_are_not_the_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """With more or fewer rows than answers nobody knows whose is whose: no call gets another one's times."""
-    monkeypatch.setattr(traces, "STEP_PATIENCE", 0.0)  # the waiting itself is not what is tested
-    file = tmp_path / "traces.csv"
+    monkeypatch.setattr(announcements, "STEP_PATIENCE", 0.0)  # the waiting itself is not what is tested
+    file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")
     file.write_text(HEAD + "".join(row("run:a", number, 0.5) for number in range(1, steps + 1)))
     calls, complete = await profiles.complete("run:a", (answered(10), answered(20)))
@@ -90,7 +89,7 @@ async def test_steps_that_are_not_the_calls(tmp_path: Path, monkeypatch: pytest.
 
 async def test_rows_that_come_late(tmp_path: Path) -> None:
     """A step's row may come a little after its answer, and is waited for."""
-    file = tmp_path / "traces.csv"
+    file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")
     waiting = asyncio.create_task(profiles.complete("run:a", (answered(10),)))
     await asyncio.sleep(0)
@@ -104,8 +103,8 @@ async def test_calls_of_a_rollout_have_the_routers_times(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Labels that name the file give each call how long the router held it; a rollout whose rows are missing is named in the log."""
-    monkeypatch.setattr(traces, "STEP_PATIENCE", 0.0)
-    file = tmp_path / "traces.csv"
+    monkeypatch.setattr(announcements, "STEP_PATIENCE", 0.0)
+    file = tmp_path / "announcements.csv"
     labels: Json = {"kind": "thunderagent", "trace": str(file)}
     async with aiohttp.ClientSession() as session:
         stack = Announcer(Endpoint("http://127.0.0.1:9/v1", "m", labels=labels), session, "run")

@@ -11,9 +11,8 @@ import aiohttp
 import pytest
 
 from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
-from pytest_agentbench.rollouts.pool import traces
-from pytest_agentbench.rollouts.pool.announcements import Announcer
-from pytest_agentbench.rollouts.pool.traces import RequestTrace
+from pytest_agentbench.rollouts.pool import announcements
+from pytest_agentbench.rollouts.pool.announcements import Announcer, RequestTrace
 from pytest_agentbench.runs.attempts import RolloutTally
 
 WORKER: Json = {"prefill_worker_id": 1, "decode_worker_id": 2}
@@ -70,7 +69,7 @@ async def test_lines_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     await asyncio.sleep(0)
     file.write_text(line("a"))
     came = await waiting
-    monkeypatch.setattr(traces, "PATIENCE", 0.0)  # the waiting itself is not what is tested
+    monkeypatch.setattr(announcements, "PATIENCE", 0.0)  # the waiting itself is not what is tested
 
     assert (True, False) == (came, await trace.wait(["chatcmpl-b"]))
 
@@ -79,7 +78,7 @@ async def test_calls_get_what_their_answers_lack(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls get worker and times from the trace unless their answer had them; rollouts that it names have arrived, others have not."""
-    monkeypatch.setattr(traces, "PATIENCE", 0.0)
+    monkeypatch.setattr(announcements, "PATIENCE", 0.0)
     file = tmp_path / "requests.jsonl"
     labels: Json = {"kind": "dynamo", "trace": str(file)}
     async with aiohttp.ClientSession() as session:
