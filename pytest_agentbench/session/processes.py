@@ -61,9 +61,9 @@ class Services:
     3. `finish` ends what runs and stops all processes. After it everything that finished is in the journal. `hurry` makes it not wait.
 
     `failure` is empty until nothing can run any more (`fail`): the first reason counts, and each test that waits gets it. A thread that
-    fails unexpectedly also ends in `fail` or `lost`, so that no test waits for ever.
+    fails unexpectedly also ends in `fail` or `on_pool_lost`, so that no test waits for ever.
 
-    The pool tells what happens in the thread that reads its connection (`heard`). That thread journals records (`ledger`), and must not
+    The pool tells what happens in the thread that reads its connection (`on_message`). That thread journals records (`ledger`), and must not
     wait for long: what takes time, such as a change of arms, gets a thread of its own.
 
     Methods without an underscore may be called from any thread. Those that `rollouts/parts` declares as `Owner` are called by the parts.
@@ -139,7 +139,7 @@ class Services:
         self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
         self._parts.fail(self.failure, "missing" if self.missing else "infra_error")
 
-    def lost(self, reason: str) -> None:
+    def on_pool_lost(self, reason: str) -> None:
         """There is no pool any more, and none to come."""
         if reason and not self._finishing:
             self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
@@ -317,7 +317,7 @@ class Services:
     def _add(self, keys: Sequence[RolloutKey]) -> None:
         self.ledger.added(len(keys), len(self.ledger.kept.keys() & set(keys)))
 
-    def heard(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
+    def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
         """Does what the pool wants of the session, and answers its questions."""
         match message:
             case TurnWanted(arm, rollouts):  # an arm may take minutes to load, and tests ask for records meanwhile

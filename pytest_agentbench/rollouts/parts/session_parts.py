@@ -29,16 +29,16 @@ DIED_AGAIN = f"{DIED}, again and again with no rollout that got through"
 class Owner(Protocol):
     """What the parts need of the controller. All methods may be called from any thread.
 
-    `fail`, `lost` and `processes` can be called while the lock of the parts is held, so they must not wait for another thread.
+    `fail`, `on_pool_lost` and `processes` can be called while the lock of the parts is held, so they must not wait for another thread.
     """
 
-    def heard(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
+    def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
         """Takes a message of the pool that is not about parts, and answers a question."""
 
     def fail(self, reason: str) -> None:
         """Nothing can run any more."""
 
-    def lost(self, reason: str) -> None:
+    def on_pool_lost(self, reason: str) -> None:
         """No pool exists, and none will be started, so requests to it are refused. `reason` is empty when the session ends."""
 
     def look(self) -> None:
@@ -169,14 +169,14 @@ class SessionParts:
         self.listener.close()
         if self._pool is not None:
             self._pool.child.process.kill()
-        self._owner.lost(reason)
+        self._owner.on_pool_lost(reason)
 
     def break_down(self, error: BaseException) -> None:
         """A thread of the session cannot start, or has failed: whoever waits for it is refused instead, and nothing is started again."""
         self.end()
         reason = f"agentbench cannot run rollouts: {error if isinstance(error, BackendError) else cause(error)}"
         try:
-            self._owner.lost(reason)
+            self._owner.on_pool_lost(reason)
         finally:
             self.abandon(reason)
 
@@ -263,7 +263,7 @@ class SessionParts:
                 self._owner.paused()  # Without the lock: this may take as long as an arm takes to load, and the session may end meanwhile.
             with self._changed:
                 if self._over:
-                    self._owner.lost("")
+                    self._owner.on_pool_lost("")
                 elif self._is_replaced(has_served):
                     self._replace(pool)
                 else:
@@ -346,7 +346,7 @@ class SessionParts:
                     self._echoed = number
                     self._changed.notify_all()
             case _:
-                self._owner.heard(pool, message, body)
+                self._owner.on_message(pool, message, body)
 
     def _look(self, pool: PoolProcess) -> None:
         """Answers when everything that has died or does not answer is known."""

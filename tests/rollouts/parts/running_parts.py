@@ -66,7 +66,7 @@ class Owner:
         self.looks = 0
         self.parts: SessionParts  # set when there are any
 
-    def heard(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
+    def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
         self.notes.append(message)
         match message:
             case protocol.PlanMade(keys):
@@ -90,7 +90,7 @@ class Owner:
         self.failures.append(reason)
         self.parts.fail(reason, "infra_error")
 
-    def lost(self, reason: str) -> None:
+    def on_pool_lost(self, reason: str) -> None:
         self.losses.append(reason)
 
     def look(self) -> None:
