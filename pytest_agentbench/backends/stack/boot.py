@@ -18,7 +18,7 @@ from pytest_agentbench.backends.machine.versions import packages_of, told
 from pytest_agentbench.backends.ready import PAUSE, ProofSequence, warm_up
 from pytest_agentbench.backends.stack.claims import Claims, WriteLog, fetch_images, refuse_taken
 from pytest_agentbench.backends.stack.docker_engine import digest_of
-from pytest_agentbench.backends.stack.failure_details import lacks, log_of, port_conflict
+from pytest_agentbench.backends.stack.failure_details import log_of, port_conflict, readiness_problem
 from pytest_agentbench.backends.stack.instances import Factory, Instance, ServiceUnit, instances_of
 from pytest_agentbench.backends.stack.ownership import kill_marked
 from pytest_agentbench.backends.stack.spec import StackSpec, dependencies
@@ -121,7 +121,7 @@ class Stack:
         return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
 
     def boot(self) -> Endpoint:
-        """Raises BackendError with why it does not serve, MissingError for what this machine lacks."""
+        """Raises BackendError with why it does not serve, MissingError for what this machine readiness_problem."""
         started = time.monotonic()
         try:
             self._prepare()
@@ -212,7 +212,7 @@ class Stack:
         self._doing[instance.name] = f"waiting for {check.http if check else 'its health'}"
         if check is not None and check.timeout is not None:
             latest = min(latest, time.monotonic() + check.timeout)
-        while said := lacks(instance, check):
+        while said := readiness_problem(instance, check):
             self._alive()
             if time.monotonic() > latest:
                 raise BackendError(f"{instance.name} is not ready in time: {said}{port_conflict(instance, self.home)}{log_of(instance)}")

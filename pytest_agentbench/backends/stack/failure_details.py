@@ -188,7 +188,7 @@ def port_conflict(instance: Instance, home: Path) -> str:
     return ""
 
 
-def lacks(instance: Instance, check: HttpCheck | None) -> str:
+def readiness_problem(instance: Instance, check: HttpCheck | None) -> str:
     """Why it is not ready yet; nothing when it is. Without a check its image's HEALTHCHECK counts, if there is one."""
     if check is None:
         return _ails(instance.running)
