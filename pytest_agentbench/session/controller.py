@@ -73,7 +73,7 @@ def _lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterat
 
 def _earlier(opened: OpenSession) -> Iterator[str]:
     """On what earlier sessions of the run left."""
-    stored, index = opened.ledger.stored, opened.ledger.journal.index
+    stored, index = opened.recorder.stored, opened.recorder.journal.index
     cut = f"; a record of {index.torn:,} bytes was torn by a kill, and is cut off" if index.torn else ""
     kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
     yield f"session {opened.number} of this run: {kept}{cut}"
@@ -333,6 +333,6 @@ class Mistakes:
         """Where a run is summed up, its tests and limits have a say too: `exits` decides."""
         alone = 0 < self._controller.outcomes.wrong_files == session.testsfailed
         opened = self._controller.opened
-        ran = opened is not None and opened.ledger.planned_keys > 0
+        ran = opened is not None and opened.recorder.planned_keys > 0
         if alone and not self._broken_off and not ran and session.exitstatus in (FAILED, INTERRUPTED):
             session.exitstatus = USAGE_ERROR

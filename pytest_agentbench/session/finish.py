@@ -94,10 +94,10 @@ class Finish:
         yield f"{run.verdict}, exit status {run.exit_status}: {why}"
 
     def _left_something(self) -> bool:
-        ledger, services, backend = self._opened.ledger, self._opened.services, self._opened.setup.backend
+        recorder, services, backend = self._opened.recorder, self._opened.services, self._opened.setup.backend
         logs = backend.waits and services.boot_began  # of a stack that was booted
         went_on = self._opened.number > 1
-        return bool(went_on or ledger.planned_keys or ledger.in_journal or ledger.selected or services.failure or logs)
+        return bool(went_on or recorder.planned_keys or recorder.in_journal or recorder.selected or services.failure or logs)
 
     def _sum_up(self, session: pytest.Session, gathered: SessionFindings) -> None:
         run = conclude(self._opened, self._tests, gathered, interrupted=session.exitstatus == INTERRUPTED)
@@ -146,7 +146,7 @@ class Finish:
         before = list(losses.sentences)
         self._write_files(session)
         with losses.step("durations of rollouts are not remembered"):
-            remember_durations(settings.reports_directory, settings.backend, self._opened.ledger.durations)
+            remember_durations(settings.reports_directory, settings.backend, self._opened.recorder.durations)
         with losses.step("reports/latest leads to an earlier run"):
             point_latest(directory)
         self._opened.hooks.report(self._as_it_is(session), directory, losses)

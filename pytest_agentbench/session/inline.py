@@ -45,10 +45,10 @@ class PooledTap:
         return self._pool.ask(ReturnAddress(id))[0].calls
 
 
-def run_inline(pool: PoolConnection, ledger: RunRecorder, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes) -> Rollout:
+def run_inline(pool: PoolConnection, recorder: RunRecorder, suites: Mapping[str, Suite], key: RolloutKey, sizes: Sizes) -> Rollout:
     """Runs one rollout here and now, without budgets and retries, and hands it to the journal; one that ran is read from there."""
     try:
-        return rollout_of(ledger.recorded(key))
+        return rollout_of(recorder.recorded(key))
     except KeyError:
         return submitted(pool, _run(pool, suites[key.suite], key, sizes))
 

@@ -66,7 +66,7 @@ class Interrupts:
         result = yield  # plugins take what they find among these statistics for reports
         opened = self._controller.opened
         outcomes = [reports for category, reports in terminalreporter.stats.items() if category]  # phases of tests that run have none
-        recorded = opened.ledger.in_journal if opened is not None else 0
+        recorded = opened.recorder.in_journal if opened is not None else 0
         if recorded and not any(outcomes):
             rollouts = f"rollout{'s' * (recorded > 1)} recorded, no test was over"
             terminalreporter._add_stats(rollouts, [None] * recorded)

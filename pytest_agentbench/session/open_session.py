@@ -85,7 +85,7 @@ class OpenSession:
     setup: Setup
     directory: Path  # of the run
     sessions: tuple[Session, ...]  # of the run, this one last
-    ledger: RunRecorder
+    recorder: RunRecorder
     services: Services
     rounds: Rounds | None  # None where the number of trials is fixed
     redactor: Redactor
@@ -124,7 +124,7 @@ def open_session(setup: Setup) -> OpenSession:
         pool_settings,
         setup.settings.taps,
         _budgets(setup.settings),
-        run.ledger,
+        run.recorder,
         log,
         redactor,
         notices,
@@ -135,7 +135,7 @@ def open_session(setup: Setup) -> OpenSession:
         sample_interval=setup.settings.sample_interval,
     )
     losses = Losses(redactor.plain)
-    return OpenSession(setup, run.directory, run.sessions, run.ledger, services, rounds, redactor, hooks, losses, surroundings)
+    return OpenSession(setup, run.directory, run.sessions, run.recorder, services, rounds, redactor, hooks, losses, surroundings)
 
 
 def make_redactor(setup: Setup) -> Redactor:
@@ -147,7 +147,7 @@ class OpenRun(NamedTuple):
     """A run that a session may write to."""
 
     directory: Path
-    ledger: RunRecorder
+    recorder: RunRecorder
     sessions: tuple[Session, ...]  # of the run, this one last
 
 
@@ -161,19 +161,19 @@ def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
             f"{f'is called {name}' if name else 'has no name'}; leave it out"
         )
     directory = old or new_directory(settings.reports_directory, setup.started_at, settings.name or "")
-    ledger = RunRecorder(directory, hooks.redacted, hooks.rollout_finished)
+    recorder = RunRecorder(directory, hooks.redacted, hooks.rollout_finished)
     identities = {name: suite_identity(suite, prompt_hashes) for name, suite in suites.items()}
     earlier, number = read_sessions(directory), 1
     if old is not None:
         contents = ContentHashes(suites, digest(setup.identity), prompt_hashes)
-        recorded = [each.session for each in ledger.journal.index.entries.values()]  # the line of a session may be damaged
+        recorded = [each.session for each in recorder.journal.index.entries.values()]  # the line of a session may be damaged
         number += max([*(each.number for each in earlier), *recorded], default=1)
-        ledger.stored = take_up(ledger.journal, number, contents, identities, setup.identity, earlier, settings.resume_rerun)
+        recorder.stored = take_up(recorder.journal, number, contents, identities, setup.identity, earlier, settings.resume_rerun)
     folder_of(directory, number).mkdir(exist_ok=True)
     started_at = setup.started_at.isoformat(timespec="seconds")
     now = Session(number, started_at, setup.command, setup.concurrency, setup.identity, identities)
     append_session(directory, now, hooks.redacted)
-    return OpenRun(directory, ledger, (*earlier, now))
+    return OpenRun(directory, recorder, (*earlier, now))
 
 
 def _make_rounds(setup: Setup, directory: Path, notices: queue.SimpleQueue[str]) -> Rounds | None:

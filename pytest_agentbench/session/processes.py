@@ -63,7 +63,7 @@ class Services:
     `failure` is empty until nothing can run any more (`fail`): the first reason counts, and each test that waits gets it. A thread that
     fails unexpectedly also ends in `fail` or `on_pool_lost`, so that no test waits for ever.
 
-    The pool tells what happens in the thread that reads its connection (`on_message`). That thread journals records (`ledger`), and must not
+    The pool tells what happens in the thread that reads its connection (`on_message`). That thread journals records (`recorder`), and must not
     wait for long: what takes time, such as a change of arms, gets a thread of its own.
 
     Methods without an underscore may be called from any thread. Those that `rollouts/parts` declares as `Owner` are called by the parts.
@@ -76,7 +76,7 @@ class Services:
         pool_settings: PoolSettings,
         taps: int,
         budgets: Budgets,
-        ledger: RunRecorder,
+        recorder: RunRecorder,
         log: AttemptLog,
         redactor: Redactor,
         notices: queue.SimpleQueue[str],
@@ -93,7 +93,7 @@ class Services:
 
         `taps` is the number of tap processes; `insists`: a backend that lacks something is an error, no skip.
         """
-        self.backend, self.directory, self.ledger = backend, directory, ledger
+        self.backend, self.directory, self.recorder = backend, directory, recorder
         self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images
         self._redactor, self.notices, self._sample_interval = redactor, notices, sample_interval
         self.endpoint: Endpoint | None = None
@@ -173,8 +173,8 @@ class Services:
 
     def _saved(self) -> str:
         """What is not lost, to be put behind a reason."""
-        count = self.ledger.in_journal
-        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.ledger.path}" if count else ""
+        count = self.recorder.in_journal
+        return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.recorder.path}" if count else ""
 
     def cancel(self, reason: str) -> None:
         """Ends all rollouts, and answers every test that waits."""
@@ -194,7 +194,7 @@ class Services:
         if self._parts.send(protocol.EndSession()):
             self._drained.wait(DRAIN)
         self._finishing = True
-        self.ledger.wanted.set()  # a boot that nobody wanted ends here
+        self.recorder.wanted.set()  # a boot that nobody wanted ends here
         if self.turns is not None:
             self.turns.close()
         self.failure = self.failure or self._redactor.plain("; ".join(self.backend.failures.values()))
@@ -232,7 +232,7 @@ class Services:
         if self.endpoint is None:
             self.fail(self.failure)
             return
-        self.ledger.begun()
+        self.recorder.begun()
         self.backend.follow(self._gone)
         self._parts.begin(self.endpoint, self.images.unbuilt)
         daemon(self._watch_backend, name="watch-backend")
@@ -240,7 +240,7 @@ class Services:
     def _make_images(self) -> None:
         """Of the planned tasks, while the backend boots: when rollouts run nothing is built."""
         if self.images.tasks:
-            self.ledger.wanted.wait()
+            self.recorder.wanted.wait()
             self.boot_began = self.boot_began or time.monotonic()
             if not self._finishing:
                 self.images.make()
@@ -250,7 +250,7 @@ class Services:
         logs.mkdir(exist_ok=True)
         try:
             if self.backend.waits:
-                self.ledger.wanted.wait()  # a stack ends what is left of others itself, before it boots
+                self.recorder.wanted.wait()  # a stack ends what is left of others itself, before it boots
             else:
                 end_orphans(self.notices.put)
             if not self._finishing:
@@ -315,7 +315,7 @@ class Services:
             self._parts.add_round(following, tell=True)
 
     def _add(self, keys: Sequence[RolloutKey]) -> None:
-        self.ledger.added(len(keys), len(self.ledger.kept.keys() & set(keys)))
+        self.recorder.added(len(keys), len(self.recorder.kept.keys() & set(keys)))
 
     def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
         """Does what the pool wants of the session, and answers its questions."""
@@ -328,7 +328,7 @@ class Services:
             case protocol.ShowUser(sentence):
                 self.notices.put(self._redactor.plain(sentence))
             case protocol.BackendWanted():
-                self.ledger.wanted.set()
+                self.recorder.wanted.set()
             case protocol.Drained(tally):
                 self.labels, self.unrecorded = tally, self._parts.log.state.unrecorded
                 self._drained.set()
@@ -343,11 +343,11 @@ class Services:
                     return self._plan(question), b""
                 case protocol.RolloutFinished():
                     self._parts.log.over(question.key)
-                    line = self.ledger.finished(question, body)
+                    line = self.recorder.finished(question, body)
                     self._parts.ended(question.key, question.calls, question.kind)
                     return protocol.RecordLine(), line
                 case protocol.RecordWanted(key):
-                    return protocol.RecordLine(), self.ledger.recorded(key)
+                    return protocol.RecordLine(), self.recorder.recorded(key)
                 case protocol.BlockBegun(primed):
                     assert self.turns is not None
                     self.turns.measure(primed)
@@ -365,7 +365,7 @@ class Services:
         """Notes what tests ask for; returns what runs beside it."""
         self._parts.log.append(RolloutsPlanned(plan.keys))
         self.images.planned = plan.keys
-        self.ledger.planned(len(set(plan.keys)), plan.stored, plan.selected)
+        self.recorder.planned(len(set(plan.keys)), plan.stored, plan.selected)
         if self.rounds is None:
             return protocol.PlanTaken(())
         beside = tuple(self.rounds.planned(plan.keys))

@@ -116,7 +116,7 @@ class Progress:
                 self._line.draw(one_line(text)[: self._writer.fullwidth - 1])
 
     def _text(self) -> str:
-        return session_line(self._controller.opened, lambda ledger: status_line(ledger, time.monotonic()))
+        return session_line(self._controller.opened, lambda recorder: status_line(recorder, time.monotonic()))
 
 
 class ProgressLine:
@@ -188,8 +188,8 @@ class Heartbeat:
     def _text(self) -> str:
         return session_line(self._controller.opened, self._rollouts_line)
 
-    def _rollouts_line(self, ledger: RunRecorder) -> str:
-        return log_line(ledger, self._controller.outcomes.failed, time.monotonic()) if self._rollouts else ""
+    def _rollouts_line(self, recorder: RunRecorder) -> str:
+        return log_line(recorder, self._controller.outcomes.failed, time.monotonic()) if self._rollouts else ""
 
 
 def pause(age: float, every: float) -> float:
@@ -203,7 +203,7 @@ def session_line(opened: OpenSession | None, rollouts_line: Callable[[RunRecorde
         return ""
     if opened.services.boot_status:
         return boot_line(opened.services)
-    return rollouts_line(opened.ledger) if opened.ledger.planned_keys else ""
+    return rollouts_line(opened.recorder) if opened.recorder.planned_keys else ""
 
 
 def boot_line(services: Services) -> str:
@@ -211,31 +211,31 @@ def boot_line(services: Services) -> str:
     return f"agentbench boots {services.backend.name} · {time.monotonic() - services.boot_began:.0f} s · {services.boot_status}"
 
 
-def status_line(ledger: RunRecorder, now: float) -> str:
+def status_line(recorder: RunRecorder, now: float) -> str:
     """`agentbench 17/100 · tsq 0.612 · 840 tok/s · 12 s to go`"""
-    seconds = max(now - ledger.began, 1e-9)
-    parts = [f"agentbench {ledger.done}/{ledger.planned_keys}"]
-    parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*ledger.score_sums.items()][:1]]
-    parts.append(f"{ledger.tokens / seconds:.0f} tok/s")
-    if (rest := expected_rest(ledger, now)) is not None:
+    seconds = max(now - recorder.began, 1e-9)
+    parts = [f"agentbench {recorder.done}/{recorder.planned_keys}"]
+    parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*recorder.score_sums.items()][:1]]
+    parts.append(f"{recorder.tokens / seconds:.0f} tok/s")
+    if (rest := expected_rest(recorder, now)) is not None:
         parts.append(f"{rest:.0f} s to go")
     return " · ".join(parts)
 
 
-def log_line(ledger: RunRecorder, failed_tests: int, now: float) -> str:
+def log_line(recorder: RunRecorder, failed_tests: int, now: float) -> str:
     """`agentbench 17 of 100 rollouts done · 2 tests failed · 90 s · about 7 min to go`"""
-    parts = [f"agentbench {ledger.done} of {ledger.planned_keys} rollouts done"]
+    parts = [f"agentbench {recorder.done} of {recorder.planned_keys} rollouts done"]
     parts.append(f"{failed_tests or 'no'} test{'s' * (failed_tests != 1)} failed")
-    parts.append(duration_text(now - ledger.began))
-    if rest := expected_rest(ledger, now):
+    parts.append(duration_text(now - recorder.began))
+    if rest := expected_rest(recorder, now):
         parts.append(f"about {duration_text(rest)} to go")
     return " · ".join(parts)
 
 
-def expected_rest(ledger: RunRecorder, now: float) -> float | None:
+def expected_rest(recorder: RunRecorder, now: float) -> float | None:
     """Seconds until all rollouts are done, if they go on as they did; None before the first one of this session."""
-    ran = ledger.done - ledger.taken_over
-    return (ledger.planned_keys - ledger.done) * (now - ledger.began) / ran if ran > 0 else None
+    ran = recorder.done - recorder.taken_over
+    return (recorder.planned_keys - recorder.done) * (now - recorder.began) / ran if ran > 0 else None
 
 
 def duration_text(seconds: float) -> str:

@@ -189,7 +189,7 @@ def gather(opened: OpenSession) -> SessionFindings:
     if not opened.directory.is_dir():
         put_back(opened)
     with losses.step(f"{JOURNAL} may not be whole on the disk"):
-        opened.ledger.journal.close()
+        opened.recorder.journal.close()
     shown = ShownRollouts(bars_of(setup.discovered.compiled), setup.config.get_verbosity())
     needs_trials = setup.gate is not None or bool(setup.settings.ab)
     mains = main_scores(setup.discovered.compiled)
@@ -215,7 +215,7 @@ def put_back(opened: OpenSession) -> None:
     removed = FileNotFoundError(f"somebody removed the run directory {directory.name} while the session ran")
     opened.losses.add(f"logs and samples are lost, {JOURNAL} is not", removed)
     directory.mkdir(PRIVATE, parents=True)
-    opened.ledger.journal.put_back()
+    opened.recorder.journal.put_back()
     for session in opened.sessions:
         append_session(directory, session, opened.hooks.redacted)
 
@@ -242,7 +242,7 @@ def _plans_of(opened: OpenSession, tests: Outcomes, read: RunReader) -> Iterator
     """The suites of a session, under the variants of which there is something."""
     gate = opened.setup.gate
     for compiled, variant, name in groups(opened.setup.discovered.compiled):
-        if name in opened.ledger.selected or read.suites[name].statuses:
+        if name in opened.recorder.selected or read.suites[name].statuses:
             population = gate.population(name) if gate else ()
             asked = name, compiled.suite, variant, compiled.thresholds
             yield plan_suite(*asked, quarantined=tests.quarantined(name), population=population)
@@ -260,7 +260,7 @@ def _setups(setup: Setup, planned: Sequence[PlannedSuite]) -> dict[str, SuiteSet
 
 def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resume: str | None) -> SessionFacts:
     """What the session knows of its run beside the rollouts."""
-    ledger, services, settings = opened.ledger, opened.services, opened.setup.settings
+    recorder, services, settings = opened.recorder, opened.services, opened.setup.settings
     return SessionFacts(
         id=opened.directory.name,
         name=name_of(opened.directory),
@@ -268,7 +268,7 @@ def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resu
         finished_at=datetime.now().astimezone().isoformat(timespec="seconds"),
         command=opened.setup.command,
         sessions=tuple(SessionShare(each.number, each.started_at, each.concurrency, rollouts=0) for each in opened.sessions),
-        repeated=ledger.journal.index.repeated + len(ledger.ran_again),
+        repeated=recorder.journal.index.repeated + len(recorder.ran_again),
         resume=resume,
         settings=_options(opened.setup),
         environment=_environment(opened, gathered.environment),
@@ -276,7 +276,7 @@ def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resu
         rounds=opened.rounds.summary if opened.rounds else None,
         interruptions=read_record(Interruptions, services.interruptions),
         labels=read_record(LabelCounts, plain(services.labels)) if services.labels.labelled else None,
-        plan=Plan(ledger.planned_keys, ledger.done, max(0, ledger.planned_keys - ledger.done)),
+        plan=Plan(recorder.planned_keys, recorder.done, max(0, recorder.planned_keys - recorder.done)),
         stopwatch=gathered.stopwatch,
         serving=gathered.serving,
         processes={name: read_record(ProcessCost, cost) for name, cost in services.costs.items()},
@@ -344,9 +344,9 @@ def groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, s
 
 def resume_command(opened: OpenSession, read: RunReader, planned: Sequence[PlannedSuite], *, interrupted: bool) -> str | None:
     """The command that goes on with a run that has something left to do; None where nothing is left."""
-    setup, ledger = opened.setup, opened.ledger
+    setup, recorder = opened.setup, opened.recorder
     failed = any(read.suites[each.name].statuses[status] for each in planned for status in setup.settings.resume_rerun)
-    if opened.services.missing or not (interrupted or failed or ledger.planned_keys > ledger.done):
+    if opened.services.missing or not (interrupted or failed or recorder.planned_keys > recorder.done):
         return None
     words = [word for word in setup.command if word.partition("=")[0] != "--agentbench-resume"]
     return shlex.join([words[0], f"--agentbench-resume={opened.directory.name}", *words[1:]])

@@ -186,8 +186,8 @@ class Worker:
 
     def _plan(self, keys: list[RolloutKey], selected: dict[str, int]) -> None:
         if self.input.inline:  # the pool runs none of them, but they are counted as if it did
-            ledger = self._opened_here().ledger
-            ledger.planned(len(set(keys)), len(ledger.stored.kept.keys() & set(keys)), selected)
+            recorder = self._opened_here().recorder
+            recorder.planned(len(set(keys)), len(recorder.stored.kept.keys() & set(keys)), selected)
         else:
             with suppress(InfraError):  # the tests are told why when they ask for their rollouts
                 self.pool.ask(PlanSelected(tuple(keys), selected))
@@ -219,7 +219,7 @@ class Worker:
         opened = self._opened_here()
         try:
             sizes = codec.read(Sizes, opened.setup.settings.sizes)
-            rollout = run_inline(self.pool, opened.ledger, opened.setup.suites, rollout_key(item), sizes)
+            rollout = run_inline(self.pool, opened.recorder, opened.setup.suites, rollout_key(item), sizes)
             self._keep(item, rollout, rollout.reason)
         except MissingError as error:
             item.stash[TROUBLE] = str(error), "missing"

@@ -148,13 +148,13 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_a_line_of_a_log(tmp_path: Path) -> None:
     """It tells what is done, what failed, since when, and how long the rest takes at the pace of this session; not before one is done."""
-    ledger = RunRecorder(tmp_path, str, print)
-    ledger.planned(100, 20, {"shop": 100})
-    ledger.began = 1000.0
+    recorder = RunRecorder(tmp_path, str, print)
+    recorder.planned(100, 20, {"shop": 100})
+    recorder.began = 1000.0
 
-    assert "agentbench 20 of 100 rollouts done · no tests failed · 60 s" == log_line(ledger, 0, 1060.0)
-    ledger.done = 30
-    assert "agentbench 30 of 100 rollouts done · 1 test failed · 60 s · about 7 min to go" == log_line(ledger, 1, 1060.0)
-    ledger.done = 100
-    assert "agentbench 100 of 100 rollouts done · 2 tests failed · 2 min" == log_line(ledger, 2, 1120.0)
-    ledger.journal.close()
+    assert "agentbench 20 of 100 rollouts done · no tests failed · 60 s" == log_line(recorder, 0, 1060.0)
+    recorder.done = 30
+    assert "agentbench 30 of 100 rollouts done · 1 test failed · 60 s · about 7 min to go" == log_line(recorder, 1, 1060.0)
+    recorder.done = 100
+    assert "agentbench 100 of 100 rollouts done · 2 tests failed · 2 min" == log_line(recorder, 2, 1120.0)
+    recorder.journal.close()

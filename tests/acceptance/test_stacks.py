@@ -402,7 +402,7 @@ def test_a_boot_that_nobody_sees() -> None:
     services = SimpleNamespace(
         backend=SimpleNamespace(name="small"), boot_began=time.monotonic() - 83, boot_status="engine: waiting for /health"
     )
-    opened = SimpleNamespace(services=services, ledger=None)
+    opened = SimpleNamespace(services=services, recorder=None)
     heartbeat = Heartbeat(reporter, SimpleNamespace(opened=opened), every=0.05, rollouts=False)  # type: ignore[arg-type]
     heartbeat.pytest_runtestloop()
     wait_for(lambda: len(lines) >= 2, "the second line")

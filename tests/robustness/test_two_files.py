@@ -87,21 +87,21 @@ def copies(project: Project, background: Background, moments: random.Random) -> 
 def services(directory: Path, session: int, settings: PoolSettings, project: Project) -> Iterator[PoolConnection]:
     """The processes of a session on a run that is there, and a test process's connection to its pool."""
     redactor, notices = Redactor(), queue.SimpleQueue[str]()
-    ledger, log = RunRecorder(directory, redactor, lambda _: None), AttemptLog(directory, session, redactor, notices.put)
-    ledger.stored = earlier_work(ledger.journal.index, session, ())
+    recorder, log = RunRecorder(directory, redactor, lambda _: None), AttemptLog(directory, session, redactor, notices.put)
+    recorder.stored = earlier_work(recorder.journal.index, session, ())
     if session == 1:
         log.append(PoolDied("the pool died (exit code -9)"))
     backend = EmbeddedSpec(kind="embedded", name="embedded", policy="script", script=str(project.root / "quick.yaml")).make(None)  # type: ignore[arg-type]
     folder = directory / f"logs-{session}"
     (folder / "backend").mkdir(parents=True)
     images = TaskImages({}, settings.run, notices.put)
-    running = Services(backend, folder, settings, 1, Budgets(), ledger, log, redactor, notices, images=images, insists=True)
+    running = Services(backend, folder, settings, 1, Budgets(), recorder, log, redactor, notices, images=images, insists=True)
     try:
         with closing(PoolConnection(PoolAddress(running.port, running.token), lambda: running.failure)) as pool:
             yield pool
     finally:
         running.finish()
-        ledger.journal.close()
+        recorder.journal.close()
         log.close()
 
 

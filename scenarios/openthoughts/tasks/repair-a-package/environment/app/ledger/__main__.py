@@ -1,8 +1,8 @@
-"""python3 -m ledger FILE [ACCOUNT]"""
+"""python3 -m recorder FILE [ACCOUNT]"""
 
 import sys
 
-from ledger import read
+from recorder import read
 
 
 def main(file, account=None):

@@ -2,7 +2,7 @@
 
 from functools import total_ordering
 
-from ledger.account import Entry
+from recorder.account import Entry
 
 
 @total_ordering

@@ -2,8 +2,8 @@
 
 from datetime import date
 
-from ledger.account import Account
-from ledger.money import Money
+from recorder.account import Account
+from recorder.money import Money
 
 
 def read(lines):

@@ -1,7 +1,7 @@
 import datetime
 import unittest
 
-from ledger import Account, Money, read
+from recorder import Account, Money, read
 
 
 class TestMoney(unittest.TestCase):
