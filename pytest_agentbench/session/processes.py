@@ -63,8 +63,8 @@ class Services:
     `failure` is empty until nothing can run any more (`fail`): the first reason counts, and each test that waits gets it. A thread that
     fails unexpectedly also ends in `fail` or `on_pool_lost`, so that no test waits for ever.
 
-    The pool tells what happens in the thread that reads its connection (`on_message`). That thread journals records (`recorder`), and must not
-    wait for long: what takes time, such as a change of arms, gets a thread of its own.
+    The pool tells what happens in the thread that reads its connection (`on_message`). That thread journals records (`recorder`), and must
+    not wait for long: what takes time, such as a change of arms, gets a thread of its own.
 
     Methods without an underscore may be called from any thread. Those that `rollouts/parts` declares as `Owner` are called by the parts.
     """

@@ -18,25 +18,25 @@ from pytest_agentbench.session.recorder import DURATIONS, RunRecorder, known_dur
 
 
 class HushedRecorder:
-    """A recorder that redacts a word, and what it told the hooks."""
+    """A inner that redacts a word, and what it told the hooks."""
 
     def __init__(self, directory: Path) -> None:
         self.told: list[bytes] = []
-        self.recorder = RunRecorder(directory, lambda text: text.replace("hush", "[redacted]"), self.told.append)
+        self.inner = RunRecorder(directory, lambda text: text.replace("hush", "[redacted]"), self.told.append)
 
     def finish(self, name: str, answer: str = "", **keys: Any) -> bytes:
         """A rollout arrives from the pool."""
         record = Rollout("shop", name, "default", 1, status="ok", answer=answer)
         finished = RolloutFinished(record.key, "scenario", "ok", {}, tokens=0, calls=0, duration_s=0.0)
         summary = dataclasses.replace(finished, **keys)
-        return self.recorder.finished(summary, json.dumps(codec.plain(record)).encode())
+        return self.inner.finished(summary, json.dumps(codec.plain(record)).encode())
 
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[HushedRecorder]:
     recorder = HushedRecorder(tmp_path)
     yield recorder
-    recorder.recorder.journal.close()
+    recorder.inner.journal.close()
 
 
 def test_records_are_redacted_first(recorder: HushedRecorder, tmp_path: Path) -> None:
@@ -45,35 +45,35 @@ def test_records_are_redacted_first(recorder: HushedRecorder, tmp_path: Path) ->
 
     assert "[redacted]!" == rollout_of(line).answer
     assert [line] == recorder.told
-    assert line == recorder.recorder.recorded(RolloutKey("shop", "a"))
+    assert line == recorder.inner.recorded(RolloutKey("shop", "a"))
     assert b"hush" not in (tmp_path / "rollouts.jsonl").read_bytes()
     assert ["[redacted]!"] == [rollout.answer for rollout in read_journal(tmp_path)]
 
 
 def test_rounds_that_no_test_asks_for(recorder: HushedRecorder) -> None:
     """They are counted with the others; the backend is wanted where one of their rollouts is not there yet, and not before."""
-    recorder = recorder.recorder
-    recorder.planned(2, 2, {"shop": 2})
-    recorder.added(2, 2)
-    assert not recorder.wanted.is_set()
+    inner = recorder.inner
+    inner.planned(2, 2, {"shop": 2})
+    inner.added(2, 2)
+    assert not inner.wanted.is_set()
 
-    recorder.added(2, 1)
+    inner.added(2, 1)
 
-    assert recorder.wanted.is_set()
-    assert (6, 5, 5) == (recorder.planned_keys, recorder.taken_over, recorder.done)
+    assert inner.wanted.is_set()
+    assert (6, 5, 5) == (inner.planned_keys, inner.taken_over, inner.done)
 
 
 def test_progress_is_counted(recorder: HushedRecorder) -> None:
     """Rollouts, tokens and scores are summed up; only evaluable rollouts tell how long a scenario takes."""
-    recorder.recorder.planned(4, 0, {"shop": 5})
+    recorder.inner.planned(4, 0, {"shop": 5})
     recorder.finish("a", scores={"tsq": 0.5, "calls": 2.0}, tokens=10, duration_s=1.5)
     recorder.finish("b", scores={"tsq": 1.0}, tokens=5, duration_s=2.5, status="limit")
     recorder.finish("c", tokens=1, duration_s=3.5, status="infra_error")
-    recorder = recorder.recorder
+    inner = recorder.inner
 
-    assert (4, {"shop": 5}, 3, 3, 16) == (recorder.planned_keys, recorder.selected, recorder.done, recorder.in_journal, recorder.tokens)
-    assert {"tsq": (1.5, 2), "calls": (2.0, 1)} == recorder.score_sums
-    assert {"shop[a]": 1.5, "shop[b]": 2.5} == recorder.durations
+    assert (4, {"shop": 5}, 3, 3, 16) == (inner.planned_keys, inner.selected, inner.done, inner.in_journal, inner.tokens)
+    assert {"tsq": (1.5, 2), "calls": (2.0, 1)} == inner.score_sums
+    assert {"shop[a]": 1.5, "shop[b]": 2.5} == inner.durations
 
 
 def test_calls_by_hand_do_not_count(recorder: HushedRecorder) -> None:
@@ -81,11 +81,11 @@ def test_calls_by_hand_do_not_count(recorder: HushedRecorder) -> None:
     recorder.finish("a", kind="adhoc", tokens=10, duration_s=1.5, scores={"tsq": 1.0})
 
     assert (1, 0, 0, {}, {}) == (
-        recorder.recorder.in_journal,
-        recorder.recorder.done,
-        recorder.recorder.tokens,
-        recorder.recorder.score_sums,
-        recorder.recorder.durations,
+        recorder.inner.in_journal,
+        recorder.inner.done,
+        recorder.inner.tokens,
+        recorder.inner.score_sums,
+        recorder.inner.durations,
     )
     assert 1 == len(recorder.told)
 
@@ -120,8 +120,8 @@ def test_broken_durations_are_no_trouble(tmp_path: Path, broken: str | bytes | N
 def test_a_record_that_comes_twice(recorder: HushedRecorder, tmp_path: Path) -> None:
     """One that a pool hands over again is written, counted and told of once, and answered as before; another one is written."""
     assert recorder.finish("a", "hush") == recorder.finish("a", "hush")
-    assert (1, 1, 1) == (len(recorder.told), recorder.recorder.done, recorder.recorder.in_journal)
-    assert {RolloutKey("shop", "a"): "ok"} == recorder.recorder.kept
+    assert (1, 1, 1) == (len(recorder.told), recorder.inner.done, recorder.inner.in_journal)
+    assert {RolloutKey("shop", "a"): "ok"} == recorder.inner.kept
 
     recorder.finish("a", "silence")
 

@@ -121,7 +121,7 @@ class Stack:
         return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
 
     def boot(self) -> Endpoint:
-        """Raises BackendError with why it does not serve, MissingError for what this machine readiness_problem."""
+        """Raises BackendError with why it does not serve, MissingError for what this machine lacks."""
         started = time.monotonic()
         try:
             self._prepare()

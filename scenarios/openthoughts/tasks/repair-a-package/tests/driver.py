@@ -9,7 +9,7 @@ sys.path.insert(0, "/app")
 def outcome(code: str) -> list[str]:
     names: dict[str, object] = {}
     try:
-        exec("import datetime, itertools\nfrom recorder import Account, Entry, Money, read\n" + code, names)  # noqa: S102
+        exec("import datetime, itertools\nfrom ledger import Account, Entry, Money, read\n" + code, names)  # noqa: S102
         return ["value", str(names["result"])]
     except Exception as error:
         return [type(error).__name__, str(error)]

@@ -123,7 +123,7 @@ def lines_are_read() -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PYTHON, "-m", "recorder", *arguments], cwd="/app", capture_output=True, text=True, **AS_NOBODY)
+    return subprocess.run([*PYTHON, "-m", "ledger", *arguments], cwd="/app", capture_output=True, text=True, **AS_NOBODY)
 
 
 def the_command_prints() -> None:

@@ -1,7 +1,7 @@
 """Accounts with amounts of money."""
 
-from recorder.account import Account, Entry
-from recorder.money import Money
-from recorder.reading import read_lines
+from ledger.account import Account, Entry
+from ledger.money import Money
+from ledger.reading import read_lines
 
 __all__ = ["Account", "Entry", "Money", "read"]

@@ -1,8 +1,8 @@
-"""python3 -m recorder FILE [ACCOUNT]"""
+"""python3 -m ledger FILE [ACCOUNT]"""
 
 import sys
 
-from recorder import read
+from ledger import read
 
 
 def main(file, account=None):

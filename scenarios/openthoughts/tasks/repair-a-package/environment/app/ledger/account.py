@@ -2,7 +2,7 @@
 
 from collections import namedtuple
 
-from recorder.money import Money, total
+from ledger.money import Money, total
 
 Entry = namedtuple("Entry", "day amount text")
 

@@ -2,7 +2,7 @@
 
 from functools import total_ordering
 
-from recorder.account import Entry
+from ledger.account import Entry
 
 
 @total_ordering

@@ -2,8 +2,8 @@
 
 from datetime import date
 
-from recorder.account import Account
-from recorder.money import Money
+from ledger.account import Account
+from ledger.money import Money
 
 
 def read(lines):

@@ -1,7 +1,7 @@
 import datetime
 import unittest
 
-from recorder import Account, Money, read
+from ledger import Account, Money, read
 
 
 class TestMoney(unittest.TestCase):
