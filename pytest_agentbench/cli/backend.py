@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.backends.stack.protocol import StackFacts
     from pytest_agentbench.backends.stack.spec import ReadySpec, StackSpec
     from pytest_agentbench.records import Endpoint
-    from pytest_agentbench.suites.agent_config import AgentConfig
+    from pytest_agentbench.suites.folder import AgentConfig
 
 PATIENCE = 30.0  # seconds that the rungs of `check` get, all together
 SAID_EVERY = 10.0  # seconds between two lines about a boot, where nobody looks on
@@ -134,7 +134,7 @@ def run_check(options: argparse.Namespace) -> None:
     from pytest_agentbench.backends.api import probe
     from pytest_agentbench.backends.ready import ProofSequence
     from pytest_agentbench.records import SAMPLING
-    from pytest_agentbench.suites.agent_config import AgentConfig
+    from pytest_agentbench.suites.folder import AgentConfig
 
     agent = AgentConfig(Path(), {}, "", ()) if options.agent is None else _read_agent(options.agent)
     if not (name := options.name or agent.api_base):
@@ -157,7 +157,7 @@ def run_check(options: argparse.Namespace) -> None:
 def _read_agent(file: Path) -> AgentConfig:
     """Says what a file has for the agent `terminal`, and what of it is not used; raises ConfigError for what the agent cannot have."""
     from pytest_agentbench.agents.factory import make_agent
-    from pytest_agentbench.suites.agent_config import KIND, read_agent_config
+    from pytest_agentbench.suites.folder import KIND, read_agent_config
 
     config = read_agent_config(file)
     try:

@@ -84,7 +84,7 @@ def run_openthoughts(options: argparse.Namespace) -> int:
 
 def agent_words(options: argparse.Namespace) -> list[str]:
     """Options of pytest for an agent's file and for its server, which is checked before anything is fetched."""
-    from pytest_agentbench.suites.agent_config import read_agent_config
+    from pytest_agentbench.suites.folder import read_agent_config
 
     if options.agent is None:
         return []

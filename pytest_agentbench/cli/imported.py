@@ -28,9 +28,8 @@ from pytest_agentbench.runs.options import RunOptions
 from pytest_agentbench.runs.results import PlannedSuite
 from pytest_agentbench.runs.run_file import BackendUse, Imported, OwnMean, Plan, Run, SessionFacts, redacted, write_run
 from pytest_agentbench.runs.sessions import prompt_hashes
-from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.hashes import ContentHashes
-from pytest_agentbench.suites.suite import DatasetInfo, Suite
+from pytest_agentbench.suites.suite import DatasetInfo, Suite, public_of
 
 
 class ImportPass:

@@ -38,7 +38,7 @@ def run_share(options: argparse.Namespace) -> None:
     from pytest_agentbench.lib.redact import Redactor
     from pytest_agentbench.runs.journal import check_journal
     from pytest_agentbench.runs.run_file import find_run, read_run
-    from pytest_agentbench.suites.disclosure import public_of
+    from pytest_agentbench.suites.suite import public_of
 
     source = find_run(options.name, options.reports).resolve()
     check_journal(source)

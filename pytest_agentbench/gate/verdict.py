@@ -10,17 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
-from pytest_agentbench.gate.comparability import incomparable, is_timed, uncounted, unscored
 from pytest_agentbench.gate.evidence import (
     Evidence,
     RunFacts,
     Trial,
     compare_with_limit,
     good_shares,
+    incomparable,
+    is_timed,
     latencies,
     passes,
     samples,
     score_limits,
+    uncounted,
+    unscored,
 )
 from pytest_agentbench.gate.rules import OF_SCENARIOS, Rule, SuiteRule
 from pytest_agentbench.stats import decisions

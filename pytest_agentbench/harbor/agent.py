@@ -16,7 +16,7 @@ from pytest_agentbench.errors import ConfigError, LimitReached
 from pytest_agentbench.llm.client import LLM, Reply
 from pytest_agentbench.records import Json
 from pytest_agentbench.sandbox.harbor_sandbox import HarborSandbox
-from pytest_agentbench.suites.agent_config import AgentConfig, read_agent_config
+from pytest_agentbench.suites.folder import AgentConfig, read_agent_config
 from pytest_agentbench.suites.suite import Scenario, Task
 from pytest_agentbench.tools.toolbox import Toolbox
 

@@ -7,18 +7,24 @@ from pytest_agentbench.records.call import ERROR_KINDS, JUDGE, OUTPUT_KINDS, Acc
 from pytest_agentbench.records.common import MOST_TRIALS, OPEN, SAMPLING, SHARED, Json
 from pytest_agentbench.records.rollout import (
     EVALUABLE,
+    LARGEST_SCORE,
+    SHARE,
     STATUSES,
+    UNDECLARED,
     Answer,
     Attempt,
     Draft,
     Program,
     Rollout,
     RolloutKey,
+    Scale,
+    Score,
     Verification,
     arm_of,
+    is_score,
+    scale_in,
     suite_of,
 )
-from pytest_agentbench.records.score import LARGEST_SCORE, SHARE, UNDECLARED, Scale, Score, is_score, scale_in
 
 __all__ = [
     "ERROR_KINDS",

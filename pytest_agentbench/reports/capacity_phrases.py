@@ -12,7 +12,7 @@ from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.simulation.figures import change as simulated_change
 from pytest_agentbench.simulation.figures import percentage, spread
 from pytest_agentbench.simulation.question import MOCKER
-from pytest_agentbench.simulation.worker_speed import StepLine, WorkerSpeed
+from pytest_agentbench.simulation.what_if import StepLine, WorkerSpeed
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 
 if TYPE_CHECKING:

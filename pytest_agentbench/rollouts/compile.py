@@ -21,9 +21,8 @@ from pytest_agentbench.runs.builder import bar_of
 from pytest_agentbench.scorers import built_in_scales
 from pytest_agentbench.suites import arms as arms_of
 from pytest_agentbench.suites.arms import Arm, VariantOrigin
-from pytest_agentbench.suites.disclosure import keys_in_names
 from pytest_agentbench.suites.folder import SuiteText, read_suite
-from pytest_agentbench.suites.suite import SUITE_FILE, Suite
+from pytest_agentbench.suites.suite import SUITE_FILE, Suite, keys_in_names
 from pytest_agentbench.tools.factory import tool_kind
 
 Result = TypeVar("Result")

@@ -27,10 +27,9 @@ from pytest_agentbench.runs.results import ArmsCompared, PlannedSuite, ScoredBy,
 from pytest_agentbench.runs.run_file import Rescored, Run, SessionFacts, redacted, write_run
 from pytest_agentbench.scorers import Scorer, declared_scale
 from pytest_agentbench.stats.pass_rates import PassThreshold
-from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.folder import load_suite
 from pytest_agentbench.suites.hashes import digest, mixed_scoring, score_hashes
-from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, question, score_name
+from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, public_of, question, score_name
 
 
 class RescoredScore(NamedTuple):

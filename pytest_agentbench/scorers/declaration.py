@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pytest_agentbench.lib.user_code import options_of
-from pytest_agentbench.records.score import BETTER, UNDECLARED, Scale, is_score
+from pytest_agentbench.records.rollout import BETTER, UNDECLARED, Scale, is_score
 
 ATTRIBUTE = "__agentbench_scale__"  # of a declared scorer
 

@@ -36,9 +36,8 @@ from pytest_agentbench.session.recorder import RunRecorder, known_durations
 from pytest_agentbench.session.settings import Settings
 from pytest_agentbench.session.setup import Setup
 from pytest_agentbench.suites.arms import VariantOrigin, concurrencies
-from pytest_agentbench.suites.disclosure import public_of
 from pytest_agentbench.suites.hashes import ContentHashes, digest, suite_identity
-from pytest_agentbench.suites.suite import Task
+from pytest_agentbench.suites.suite import Task, public_of
 from pytest_agentbench.tap.protocol import Budgets
 
 if TYPE_CHECKING:

@@ -1,7 +1,10 @@
-"""Suites and scenarios, frozen; the tasks that scenarios ask for, and scenarios in quarantine."""
+"""Suites and scenarios, frozen; the tasks that scenarios ask for, scenarios in quarantine, and what suites say to everybody who
+reads them.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -9,6 +12,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from pytest_agentbench.lib import codec
+from pytest_agentbench.lib.key_shapes import places_of_keys
+from pytest_agentbench.lib.redact import PublicText
 from pytest_agentbench.records import SAMPLING, SHARED, Json, Scale, scale_in
 
 ONE_IN = 20  # scenarios of a suite that may be in quarantine, but always one: a gate that looks away from more says nothing
@@ -253,3 +259,42 @@ def in_place_of(agent: Any, kind: str) -> Json:
     """The settings of another kind of agent, with an agent's sampling parameters."""
     sampling = {name: value for name, value in agent.items() if name in SAMPLING} if isinstance(agent, dict) else {}
     return {"kind": kind, **sampling}
+
+
+def public_of(suites: Iterable[Suite]) -> PublicText:
+    """Names, ids, tools and data of suites; their settings are none of it, for they may hold keys."""
+    texts, labels = [], []
+    for suite in suites:
+        texts.append(_json([suite.name, [*suite.variants], [*suite.scorers], codec.plain(suite.for_pool())["scenarios"]]))
+        labels.append(_json([scenario.expected for scenario in suite.scenarios]))
+    return PublicText("\n".join(texts), "\n".join(labels))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def keys_in_names(own: Iterable[str], scenarios: Iterable[Scenario]) -> Iterator[str]:
+    """Yields a sentence, without the key, for each name with the shape of a key. `own` are names of the suite itself."""
+    for what, name in _names(own, scenarios):
+        if any(places_of_keys(name)):
+            yield f"{what} has the shape of a key, and names are in every report; give it another name"
+
+
+def _names(own: Iterable[str], scenarios: Iterable[Scenario]) -> Iterator[tuple[str, str]]:
+    """What it is, and the name."""
+    yield from (("the name of the suite or of a variant", name) for name in own)
+    seen: set[int] = set()
+    for number, scenario in enumerate(scenarios, 1):
+        yield f"the id of scenario {number}", scenario.id
+        yield f"the cluster of scenario {number}", scenario.cluster or ""
+        if id(scenario.tools) not in seen:
+            seen.add(id(scenario.tools))
+            yield from _names_of_tools(scenario, number)
+
+
+def _names_of_tools(scenario: Scenario, number: int) -> Iterator[tuple[str, str]]:
+    for place, tool in enumerate(scenario.tools, 1):
+        yield f"the name of tool {place} of scenario {number}", tool.name
+        for position, name in enumerate(tool.parameters.get("properties") or {}, 1):
+            yield f"the name of argument {position} of tool {place} of scenario {number}", name

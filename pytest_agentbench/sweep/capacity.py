@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from pytest_agentbench.gate.comparability import uncounted
-from pytest_agentbench.gate.evidence import LOST, good_shares, samples, score_limits
+from pytest_agentbench.gate.evidence import LOST, good_shares, samples, score_limits, uncounted
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, judge
 from pytest_agentbench.stats.means import Interval, scenarios_interval
 from pytest_agentbench.stats.paired import compare

@@ -15,8 +15,8 @@ from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.retriever.index import read_allowed, read_corpus
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.run_file import read_run
-from pytest_agentbench.suites.agent_config import read_agent_config
 from pytest_agentbench.suites.datasets import agent_leaderboard, hle
+from pytest_agentbench.suites.folder import read_agent_config
 
 
 def with_task(folder: Path) -> Path:

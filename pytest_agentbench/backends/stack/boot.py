@@ -16,10 +16,18 @@ from pytest_agentbench.backends.machine.gpus import refuse_too_few
 from pytest_agentbench.backends.machine.model_files import model_identity
 from pytest_agentbench.backends.machine.versions import packages_of, told
 from pytest_agentbench.backends.ready import PAUSE, ProofSequence, warm_up
-from pytest_agentbench.backends.stack.claims import Claims, WriteLog, fetch_images, refuse_taken
 from pytest_agentbench.backends.stack.docker_engine import digest_of
 from pytest_agentbench.backends.stack.failure_details import log_of, port_conflict, readiness_problem
-from pytest_agentbench.backends.stack.instances import Factory, Instance, ServiceUnit, instances_of
+from pytest_agentbench.backends.stack.instances import (
+    Claims,
+    Factory,
+    Instance,
+    ServiceUnit,
+    WriteLog,
+    fetch_images,
+    instances_of,
+    refuse_taken,
+)
 from pytest_agentbench.backends.stack.ownership import kill_marked
 from pytest_agentbench.backends.stack.spec import StackSpec, dependencies
 from pytest_agentbench.backends.stack.surroundings import TMP, variables

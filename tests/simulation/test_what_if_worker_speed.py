@@ -10,7 +10,7 @@ import pytest
 
 from pytest_agentbench.metrics.columns import FrameTable
 from pytest_agentbench.records import LLMCall
-from pytest_agentbench.simulation.worker_speed import StepLine, WorkerSpeed, measured_timing, resistant_line, totals
+from pytest_agentbench.simulation.what_if import StepLine, WorkerSpeed, measured_timing, resistant_line, totals
 from pytest_agentbench.tables import read_tables
 from tests.made_runs import run_directory
 from tests.tables.shop import call, rollout

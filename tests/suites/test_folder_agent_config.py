@@ -10,8 +10,7 @@ import yaml
 
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Json
-from pytest_agentbench.suites.agent_config import read_agent_config, with_config
-from pytest_agentbench.suites.folder import load_suite
+from pytest_agentbench.suites.folder import load_suite, read_agent_config, with_config
 from tests.tasks import write_task
 
 MODEL = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
