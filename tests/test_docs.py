@@ -36,10 +36,10 @@ from pytest_agentbench.agents import AGENTS
 from pytest_agentbench.agents.command import Command
 from pytest_agentbench.agents.orchestrator import Orchestrator
 from pytest_agentbench.agents.react import React
+from pytest_agentbench.agents.run import TruncationRetry
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating
 from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.tool_calling import ToolCalling
-from pytest_agentbench.agents.whole_answer import TruncationRetry
 from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.spec import load_backend

@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from pytest_agentbench.agents.command import Command
 from pytest_agentbench.agents.orchestrator import Orchestrator
 from pytest_agentbench.agents.react import React
+from pytest_agentbench.agents.run import TruncationRetry
 from pytest_agentbench.agents.self_evaluating import SelfEvaluating, SelfEvaluatingWithFeedback
 from pytest_agentbench.agents.terminal import Terminal
 from pytest_agentbench.agents.tool_calling import ToolCalling
-from pytest_agentbench.agents.whole_answer import TruncationRetry
 from pytest_agentbench.backends.embedded import EmbeddedSpec
 from pytest_agentbench.backends.spec import BackendKeys
 from pytest_agentbench.backends.stack.kind import StackKind

@@ -11,7 +11,7 @@ from typing import Annotated
 import orjson
 
 from pytest_agentbench.agents.factory import A_PROMPT
-from pytest_agentbench.agents.whole_answer import ask
+from pytest_agentbench.agents.run import ask
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.lib.model_texts import object_end
 from pytest_agentbench.lib.options import check_options, whole

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from pytest_agentbench.agents.factory import A_PROMPT
 from pytest_agentbench.agents.react import spoken
-from pytest_agentbench.agents.whole_answer import ask
+from pytest_agentbench.agents.run import ask
 from pytest_agentbench.errors import AgentError, ConfigError, LimitReached
 from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.lib.options import check_options, number, one_of, whole

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from pytest_agentbench.agents.factory import A_PROMPT
-from pytest_agentbench.agents.whole_answer import TruncationRetry, ask
+from pytest_agentbench.agents.run import TruncationRetry, ask
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.lib.options import check_options, whole
 from pytest_agentbench.llm.client import LLM, Reply

@@ -14,7 +14,7 @@ from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.lib.file_system import EVERY_BIT, folder_sha256
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.sandbox.docker_sandbox import DockerSandbox
-from pytest_agentbench.sandbox.file_transfer import LARGEST, unpack
+from pytest_agentbench.sandbox.sandbox import LARGEST, unpack
 from pytest_agentbench.suites.suite import Task
 
 A_DAY = 86400.0  # seconds after which a sandbox ends that nobody has ended: Harbor does not say how long a trial may take

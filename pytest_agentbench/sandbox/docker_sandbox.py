@@ -35,8 +35,7 @@ from pytest_agentbench.sandbox.containers import (
     make_image,
     remove,
 )
-from pytest_agentbench.sandbox.file_transfer import first_file, packed, packed_tests
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, TESTS, CommandResult, File, first_file, packed, packed_tests
 from pytest_agentbench.sandbox.tampering import DELETED, PRELOAD, Change, OwnPrograms, empty_preload, names_in, of_the_verifier, programs_of
 from pytest_agentbench.suites.suite import Task
 

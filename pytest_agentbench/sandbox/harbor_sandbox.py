@@ -22,8 +22,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.abandoned import refuse_abandoned
 from pytest_agentbench.lib.cut_marks import ending
 from pytest_agentbench.sandbox.command import IN_ORDER, KILL, KILL_MARKED, Clip, unusable
-from pytest_agentbench.sandbox.file_transfer import bring_tests, packed
-from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File
+from pytest_agentbench.sandbox.sandbox import LARGEST_FILE, CommandResult, File, bring_tests, packed
 
 T = TypeVar("T")
 

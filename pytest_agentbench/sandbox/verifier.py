@@ -20,8 +20,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib.cut_marks import beginning, ending
 from pytest_agentbench.lib.foreign import cut
 from pytest_agentbench.records.rollout import LARGEST_SCORE, Verification, is_score
-from pytest_agentbench.sandbox.file_transfer import handed_over
-from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox
+from pytest_agentbench.sandbox.sandbox import LOGS, SCRIPT, CommandResult, Sandbox, handed_over
 from pytest_agentbench.sandbox.tampering import CACHE
 from pytest_agentbench.suites.suite import FAIL, Task
 

@@ -15,8 +15,8 @@ from pydantic.json_schema import models_json_schema
 
 from pytest_agentbench.agents import AGENTS, Agent, load_agent
 from pytest_agentbench.agents.factory import PARAMETERS, UPGRADE
+from pytest_agentbench.agents.run import TruncationRetry
 from pytest_agentbench.agents.terminal import Terminal
-from pytest_agentbench.agents.whole_answer import TruncationRetry
 from pytest_agentbench.backends.spec import KINDS, BackendKeys
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.lib.options import ValueKind

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import AgentError
-from pytest_agentbench.sandbox.file_transfer import LARGEST, unpack
+from pytest_agentbench.sandbox.sandbox import LARGEST, unpack
 
 
 def tar_of(*entries: tuple[str, bytes, str]) -> bytes:
