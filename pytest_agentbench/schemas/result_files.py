@@ -20,7 +20,7 @@ from pytest_agentbench.lib.record_fields import parts_of
 from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.runs.run_file import Run
 
-LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+LINK = re.compile(r"\[([^\[\]]+)\]\([^()]+\)")
 
 
 PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
