@@ -3,7 +3,7 @@
 Times that end in `_ns` are `time.monotonic_ns()` of this machine; only differences mean anything.
 """
 
-from pytest_agentbench.records.call import ERROR_KINDS, JUDGE, OUTPUT_KINDS, Access, Chunk, Endpoint, LLMCall, ToolCall
+from pytest_agentbench.records.call import ERROR_KINDS, JUDGE, OUTPUT_KINDS, Access, Chunk, Endpoint, LLMCall, ToolCall, split_calls
 from pytest_agentbench.records.common import MOST_TRIALS, OPEN, SAMPLING, SHARED, Json
 from pytest_agentbench.records.rollout import (
     EVALUABLE,
@@ -57,5 +57,6 @@ __all__ = [
     "arm_of",
     "is_score",
     "scale_in",
+    "split_calls",
     "suite_of",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -164,3 +164,9 @@ class LLMCall:
     def output(self) -> list[Chunk]:
         """The chunks with text or a tool call, in the order in which they came."""
         return [chunk for chunk in self.chunks if chunk.kind in OUTPUT_KINDS]
+
+
+def split_calls(calls: Iterable[LLMCall]) -> tuple[tuple[LLMCall, ...], tuple[LLMCall, ...]]:
+    """Returns (`calls`, `other_calls`) of an attempt: those that are in the timings of a run, and all others, each in their order."""
+    every = tuple(calls)
+    return tuple(call for call in every if call.measured), tuple(call for call in every if not call.measured)

@@ -22,7 +22,7 @@ from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
 from pytest_agentbench.llm.access import Lines, Tap
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.metrics.blame import judged
-from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey
+from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey, split_calls
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
 from pytest_agentbench.rollouts.checks import uncalled_tools
 from pytest_agentbench.rollouts.scores import scored, scorer_of
@@ -140,6 +140,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, agents, setup.sizes)
             ended = time.monotonic_ns()
             status, reason, calls = await _whose_fault(status, reason, lines, None if agents is None else started + int(agents * 1e9))
+            measured, others = split_calls(calls)
             rollout = Rollout(
                 *key,
                 status=status,
@@ -147,8 +148,8 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
                 started_at=started_at,
                 started_ns=started,
                 ended_ns=ended,
-                calls=tuple(call for call in calls if call.measured),
-                other_calls=tuple(call for call in calls if not call.measured),
+                calls=measured,
+                other_calls=others,
                 tool_calls=tuple(tools.calls),
                 drafts=tuple(tools.drafts),
                 final_state=tools.final_state,

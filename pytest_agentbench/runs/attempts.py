@@ -14,13 +14,13 @@ import io
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, assert_never
 
 from pytest_agentbench.lib import codec, json_text, messages
-from pytest_agentbench.records import Attempt, Rollout, RolloutKey
+from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey, split_calls
 from pytest_agentbench.runs.journal import opened, sealed
 
 FILE = "attempts.jsonl"
@@ -158,6 +158,11 @@ class Interruption(NamedTuple):
     began_ns: int  # monotonic nanoseconds
     why: str
 
+    def attempt(self, number: int, session: int, ended_ns: int, calls: Sequence[LLMCall] = ()) -> Attempt:
+        """Returns the record of this attempt, with the calls that are known of it."""
+        times = session, self.began_ns, max(self.began_ns, ended_ns)
+        return Attempt(number, "infra_error", f"interrupted: {self.why}", *times, *split_calls(calls))
+
 
 @dataclass
 class AttemptState:
@@ -239,10 +244,9 @@ class AttemptState:
         """Turns what was in flight at the end of an earlier session into failed attempts; `last_ns` is its last known moment."""
         left = {key: Interruption(began, f"session {number} ended") for key, began in self.in_flight.items()} | self.interrupted
         self.in_flight, self.interrupted = {}, {}
-        for key, (began, why) in left.items():
+        for key, interruption in left.items():
             earlier = self.failed.setdefault(key, [])
-            times = number, began, max(began, last_ns)
-            earlier.append(AttemptFailed(key, Attempt(len(earlier) + 1, "infra_error", f"interrupted: {why}", *times), interrupted=True))
+            earlier.append(AttemptFailed(key, interruption.attempt(len(earlier) + 1, number, last_ns), interrupted=True))
 
 
 def read_attempts(directory: Path, session: int, recorded: Mapping[RolloutKey, int], size: int | None = None) -> AttemptState:

@@ -243,7 +243,7 @@ class SessionParts:
     def _tell_start(self) -> None:
         if self._endpoint is not None and self._taps is not None:
             elapsed = time.monotonic() - self._began
-            self.send(protocol.Start(self._endpoint, (*self._known.values(),), self._taps.facts, elapsed, self._unbuilt))
+            self.send(protocol.Start(self._endpoint, tuple(self._known.values()), self._taps.facts, elapsed, self._unbuilt))
 
     def _start_pool(self) -> None:
         number = 1 + self.deaths.counts["pool"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import Tap
-from pytest_agentbench.records import Rollout, RolloutKey
+from pytest_agentbench.records import Rollout, RolloutKey, split_calls
 from pytest_agentbench.rollouts.pool.addresses import Addresses
 from pytest_agentbench.rollouts.pool.controller_link import ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
@@ -98,11 +98,9 @@ class Runner:
     def _ended(self, key: RolloutKey) -> Rollout:
         """Returns the record of a rollout that does not run again, with the calls of the attempt that a pool's death interrupted."""
         end, scenario, now = self.ends[key], self.scenario(key), time.monotonic_ns()
-        calls = self.addresses.left_calls.get(key, ())
-        others = tuple(call for call in calls if not call.measured)
+        measured, others = split_calls(self.addresses.left_calls.get(key, ()))
         if end.ended_ns:
             return dataclasses.replace(end, other_calls=(*end.other_calls, *others), session=self._session)
-        measured = tuple(call for call in calls if call.measured)
         return dataclasses.replace(
             end,
             session=self._session,

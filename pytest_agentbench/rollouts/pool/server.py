@@ -18,7 +18,7 @@ from pytest_agentbench.lib import codec, wire
 from pytest_agentbench.lib.error_texts import cause
 from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.lib.messages import Messages
-from pytest_agentbench.records import Access, Attempt, Endpoint, Rollout, RolloutKey
+from pytest_agentbench.records import Access, Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of
@@ -232,13 +232,10 @@ class Pool:
 
     def _keep_interrupted(self) -> None:
         """Keeps the attempts that were in flight when an earlier pool of this session died, with the calls that the taps saw of them."""
-        for key, (began, why) in self.state.interrupted.items():
+        for key, interruption in self.state.interrupted.items():
             if key not in self.runner.ends:
-                calls = self.addresses.left_calls.get(key, ())
-                measured, others = (tuple(call for call in calls if call.measured is each) for each in (True, False))
-                number, times = self.retries.count(key) + 1, (self.number, began, time.monotonic_ns())
-                attempt = Attempt(number, "infra_error", f"interrupted: {why}", *times, measured, others)
-                self.retries.keep(key, attempt, interrupted=True)
+                calls, number = self.addresses.left_calls.get(key, ()), self.retries.count(key) + 1
+                self.retries.keep(key, interruption.attempt(number, self.number, time.monotonic_ns(), calls), interrupted=True)
 
     async def _connect(self, taps: TapPorts | None, endpoint: Endpoint) -> None:
         """Points the taps at the backend; `taps` are the new ones, None if the present ones stay."""
