@@ -225,7 +225,8 @@ class SessionParts:
 
     def _follow(self, part: str, death: RestartDecision) -> bool:
         """Tells the pool what follows from the death of another part."""
-        self._tell_all(RunAlone(tuple(death.alone)))
+        if death.alone:
+            self._tell_all(RunAlone(tuple(death.alone)))
         if (key := death.responsible) is not None:
             why = f"{part} died {self.deaths.met(part, key)} times while this rollout ran, the last time while nothing else did"
             self._tell_all(EndRollout(Rollout(*key, status="infra_error", reason=why)))
@@ -284,7 +285,8 @@ class SessionParts:
         death = self.deaths.add("pool", self.log.in_flight, responsible=blocked.key if blocked else None)
         why = f"the pool died ({pool.fault or f'exit code {pool.child.process.returncode}'})"
         self.log.append(PoolDied(f"the pool was blocked by {blocked.key}" if blocked else why))
-        self.log.append(RunAlone(tuple(death.alone)))
+        if death.alone:
+            self.log.append(RunAlone(tuple(death.alone)))
         if blocked is not None:
             self.log.append(EndRollout(blocked))
         elif death.responsible is not None:
