@@ -24,8 +24,7 @@ from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.run_file import Run, write_run
-from pytest_agentbench.sweep.capacity import Criteria, judgements
-from pytest_agentbench.sweep.levels import read_sweep
+from pytest_agentbench.sweep.levels import Criteria, judgements, read_sweep
 
 WIDTHS = (40, 80, 200)  # columns of the terminal
 MANY = 1000  # rollouts, from which on they are not all in the texts

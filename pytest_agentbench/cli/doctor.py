@@ -43,7 +43,7 @@ def run_doctor(options: argparse.Namespace) -> None:
 def _named(name: str) -> tuple[str, Iterable[Check]]:
     """Returns the title and the checks of a backend, a retriever or a suite; raises ConfigError for an unknown name."""
     from pytest_agentbench.backends.doctor import checks
-    from pytest_agentbench.backends.doctor.retriever import file_checks, suite_checks
+    from pytest_agentbench.backends.doctor.data_files import file_checks, suite_checks
     from pytest_agentbench.backends.spec import load_backend
     from pytest_agentbench.retriever.config import is_retriever
     from pytest_agentbench.suites.folder import load_suite, suite_file

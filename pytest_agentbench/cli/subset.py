@@ -1,24 +1,65 @@
-"""`agentbench subset`: a smaller data file."""
+"""`agentbench subset`: writes a few scenarios of a data file to a new file."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import random
 from pathlib import Path
 from typing import Any
+
+from pytest_agentbench.errors import ConfigError
 
 
 def add(commands: Any) -> None:
     """The parser of this command."""
-    subset = commands.add_parser("subset", help="take a few scenarios of a data file")
-    subset.add_argument("input", type=Path)
-    subset.add_argument("output", type=Path)
-    subset.add_argument("--limit", type=int, default=3, metavar="N", help="how many (default: 3)")
-    subset.add_argument("--seed", type=int, help="a random sample instead of the first ones")
-    subset.set_defaults(run=run_subset)
+    parser = commands.add_parser("subset", help="take a few scenarios of a data file")
+    parser.add_argument("input", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--limit", type=int, default=3, metavar="N", help="how many (default: 3)")
+    parser.add_argument("--seed", type=int, help="a random sample instead of the first ones")
+    parser.set_defaults(run=run_subset)
 
 
 def run_subset(options: argparse.Namespace) -> None:
-    from pytest_agentbench.suites.datasets.subset import subset
-
     written = subset(options.input, options.output, options.limit, options.seed)
     print(f"wrote {written} scenarios to {options.output}")
+
+
+def subset(source: Path, output: Path, limit: int, seed: int | None = None) -> int:
+    """Writes `limit` entries of a file, unchanged and in its order, and returns how many there were to write.
+
+    The first ones without a seed, a random sample with one. Files that end in .jsonl hold JSON lines, others a JSON list.
+    A `tools.json` that entries share is not copied. Raises ConfigError that names the file and what is wrong with it.
+    """
+    from pytest_agentbench.suites.datasets.agent_leaderboard import entries
+
+    if limit < 1:
+        raise ConfigError(f"{source}: a subset has at least one scenario, not {limit}")
+    _check_output(source, output)
+    everything = [entry for _, entry in entries(source)]
+    if not everything:
+        raise ConfigError(f"{source}: no scenarios in it")
+    count = min(limit, len(everything))
+    positions = range(count) if seed is None else sorted(random.Random(seed).sample(range(len(everything)), count))
+    _write(output, [everything[position] for position in positions])
+    return count
+
+
+def _check_output(source: Path, output: Path) -> None:
+    """A mistyped path makes no folders, and a subset does not take the place of what it is taken from."""
+    if not output.parent.is_dir():
+        raise ConfigError(f"{output}: there is no directory {output.parent}; make it, or name a file in one that is there")
+    if output.exists() and source.exists() and output.samefile(source):
+        raise ConfigError(f"{output}: is the file that the scenarios are taken from; name another one")
+
+
+def _write(output: Path, chosen: list[object]) -> None:
+    if output.suffix == ".jsonl":
+        text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in chosen)
+    else:
+        text = json.dumps(chosen, indent=2, ensure_ascii=False) + "\n"
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output}: cannot be written: {error.strerror}") from error

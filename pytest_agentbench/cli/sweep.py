@@ -14,7 +14,7 @@ from pytest_agentbench.cli.what_if import counts
 from pytest_agentbench.errors import AgentbenchError, ConfigError
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, FAILED, OK
 from pytest_agentbench.runs.option import objective
-from pytest_agentbench.sweep.capacity import Criteria
+from pytest_agentbench.sweep.levels import Criteria
 
 FOLDER = "sweep"  # in the run's directory
 
@@ -96,7 +96,7 @@ def run_sweep(options: argparse.Namespace) -> None:
 
 def _find(options: argparse.Namespace, terms: Criteria) -> None:
     from pytest_agentbench.reports.capacity_phrases import search_result
-    from pytest_agentbench.sweep.capacity import search
+    from pytest_agentbench.sweep.levels import search
 
     low, high = options.concurrency[0], options.concurrency[-1]
     found = search(lambda level: _measure(options, (low, level), terms), low, high)
@@ -107,8 +107,7 @@ def _measure(options: argparse.Namespace, concurrencies: Sequence[int], terms: C
     """Runs one session and says what it measured; level -> verdict."""
     from pytest_agentbench.reports.sections.sweep import document
     from pytest_agentbench.reports.sweep import write
-    from pytest_agentbench.sweep.capacity import judgements, verdicts
-    from pytest_agentbench.sweep.levels import read_sweep
+    from pytest_agentbench.sweep.levels import judgements, read_sweep, verdicts
 
     directory, status = _session(options, concurrencies)
     sweep = read_sweep(directory)

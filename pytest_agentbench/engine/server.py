@@ -28,6 +28,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from pytest_agentbench.engine import POLICIES
 from pytest_agentbench.engine.answer import (
     EngineAnswer,
+    EnginePace,
+    RequestSlots,
+    TimedBytes,
+    batches,
     compose,
     error_response,
     json_response,
@@ -39,7 +43,6 @@ from pytest_agentbench.engine.answer import (
 )
 from pytest_agentbench.engine.chat import ApiError, Policy, PolicyReply, check_model, parse_chat, token_limit
 from pytest_agentbench.engine.config import WHERE, EngineConfig
-from pytest_agentbench.engine.pace import EnginePace, RequestSlots, TimedBytes, batches
 from pytest_agentbench.engine.token_blocks import BlockCache, read_prompt, tokenise
 from pytest_agentbench.errors import ConfigError, unknown_name
 from pytest_agentbench.records import Json

@@ -15,13 +15,13 @@ from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import goodput
 from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
 from pytest_agentbench.records import STATUSES, RolloutKey, Scale
+from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, Decision, step_down
 from pytest_agentbench.stats.latency import RolloutLatencies, compare_interleaved
 from pytest_agentbench.stats.paired import ScenarioSample, compare
 from pytest_agentbench.stats.quantiles import percentile
 from pytest_agentbench.suites.arms import Arm, VariantOrigin
-from pytest_agentbench.suites.models import models_of, names
 
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Slice
@@ -87,7 +87,7 @@ def _result(arm: Arm, part: Slice, facts: ArmFacts, blocks: Sequence[CacheBlock]
     statuses = Counter(part.rollouts["status"].tolist())
     return ArmResult(
         **vars(arm),
-        model=names(models_of(part.calls["model"], part.calls["answered_by"])),
+        model=model_names(models_of(part.calls["model"], part.calls["answered_by"])),
         load_s=facts.load_s.get(arm.name),
         failure=facts.failures.get(arm.name, ""),
         blocks=len(blocks),

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 
 from pytest_agentbench.plots.canvas import COLOURS, axes, save, style, whole
 from pytest_agentbench.plots.runs import RunLoad, front
-from pytest_agentbench.sweep.capacity import Criteria, LevelVerdict
-from pytest_agentbench.sweep.levels import Operation, knee
+from pytest_agentbench.sweep.levels import Criteria, LevelVerdict, Operation, knee
 
 
 def draw(operations: Sequence[Operation], judged: Sequence[LevelVerdict], terms: Criteria, file: Path) -> None:

@@ -3,8 +3,22 @@
 Times that end in `_ns` are `time.monotonic_ns()` of this machine; only differences mean anything.
 """
 
-from pytest_agentbench.records.call import ERROR_KINDS, JUDGE, OUTPUT_KINDS, Access, Chunk, Endpoint, LLMCall, ToolCall, split_calls
-from pytest_agentbench.records.common import MOST_TRIALS, OPEN, SAMPLING, SHARED, Json
+from pytest_agentbench.records.call import (
+    ERROR_KINDS,
+    JUDGE,
+    MOST_TRIALS,
+    OPEN,
+    OUTPUT_KINDS,
+    SAMPLING,
+    SHARED,
+    Access,
+    Chunk,
+    Endpoint,
+    Json,
+    LLMCall,
+    ToolCall,
+    split_calls,
+)
 from pytest_agentbench.records.rollout import (
     EVALUABLE,
     LARGEST_SCORE,

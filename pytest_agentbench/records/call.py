@@ -1,13 +1,25 @@
-"""The endpoint that answers calls and who may call it, one request of an agent, and one call of a tool."""
+"""Records of calls: the endpoint that answers them, one request of an agent, one call of a tool. Also the types that all records use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pytest_agentbench.records.common import Json
+Json = dict[str, Any]
+
+#: Metadata of the field of a record whose entries stand among the record's own keys where JSON has it: backends and plugins add some.
+OPEN = {"open": True}
+
+#: Metadata of a field that has the same value in many records, which `codec` writes once.
+SHARED = {"shared": True}
+
+#: Trials of a scenario that a session may ask for: more would be a slip of a finger, for nobody waits for so many.
+MOST_TRIALS = 1000
+
+#: Settings of an agent that are sampling parameters of every request.
+SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "model")
 
 
 @dataclass(frozen=True)

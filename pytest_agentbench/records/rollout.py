@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from pytest_agentbench.errors import NoScore, ScorerFailed
-from pytest_agentbench.records.call import LLMCall, ToolCall
-from pytest_agentbench.records.common import Json
+from pytest_agentbench.records.call import Json, LLMCall, ToolCall
 
 BETTER = ("higher", "lower")
 

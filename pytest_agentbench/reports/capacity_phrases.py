@@ -18,7 +18,7 @@ from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
 if TYPE_CHECKING:
     from pytest_agentbench.simulation.figures import Figures, SettingMetric
     from pytest_agentbench.simulation.what_if import SettingEstimate, WhatIf
-    from pytest_agentbench.sweep.capacity import Criteria, SustainedRange
+    from pytest_agentbench.sweep.levels import Criteria, SustainedRange
 
 ANCHORS = ("ttft_p50_ms", "ttft_p99_ms", "hit_ratio", "duration_s")  # numbers that tell how far a simulation is off
 

@@ -2,14 +2,20 @@
 
 A block holds findings: typed values, each with the phrase that puts it into words (`phrases`). No renderer holds a sentence, and no
 section holds markup or escapes. Each block says from which level on it is shown, so that one document serves every reader.
+
+A chart block has a drawing of its own, `svg`, which pages include: a line, an interval for each point, and marks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from html import escape
 from typing import Any, Literal, ParamSpec
+
+from pytest_agentbench.lib.foreign import one_line
 
 P = ParamSpec("P")
 
@@ -296,3 +302,68 @@ def _is_empty(block: AnyBlock | Section) -> bool:
     if isinstance(block, Bullets):
         return not block.items
     return False
+
+
+WIDTH, HEIGHT = 480, 200
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 26  # around the area of the points
+MOST = 5  # lines with a number
+ROOM = 0.08  # of the values' range, above and below them
+
+
+class Axes:
+    """Places of points: at equal distances, values between the ends of all intervals."""
+
+    def __init__(self, points: Sequence[ChartPoint]) -> None:
+        ends = [end for point in points for end in (point.value, point.low, point.high) if end is not None]
+        room = (max(ends) - min(ends)) * ROOM or abs(ends[0]) * ROOM or 1.0
+        self.low, self.high = min(ends) - room, max(ends) + room
+        if min(ends) >= 0:  # what is never negative has no axis below zero
+            self.low = max(0.0, self.low)
+        self.points = points
+
+    def x(self, place: int) -> float:
+        """From the left, of the point at a place."""
+        share = place / (len(self.points) - 1) if len(self.points) > 1 else 0.5
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        """From the top."""
+        return round(TOP + (self.high - value) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Two to five round numbers between two others: multiples of 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(high - low))
+    # `high - low` may come out just below the power of ten that it is: then only the last step is large enough.
+    steps = (power / 5, power / 2, power, 2 * power, 5 * power)
+    step = next(step for step in steps if math.floor(high / step) - math.ceil(low / step) < MOST)
+    return [round(number * step, 12) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def svg(chart: Chart) -> Iterator[str]:
+    """Yields the lines of a picture."""
+    axes, points = Axes(chart.points), chart.points
+    yield f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_text(chart.title)}: {_text(chart.content.words)}">'
+    for value in ticks(axes.low, axes.high):
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{axes.y(value)}" y2="{axes.y(value)}"/>'
+        yield f'<text class="axis" x="{LEFT - 6}" y="{axes.y(value) + 4}" text-anchor="end">{value:.4g}</text>'
+    for place, point in enumerate(points):
+        if point.begins:
+            yield f'<line class="begins" x1="{axes.x(place)}" x2="{axes.x(place)}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+    for place, point in enumerate(points):
+        if point.low is not None and point.high is not None:
+            x = axes.x(place)
+            yield f'<line class="interval" x1="{x}" x2="{x}" y1="{axes.y(point.low)}" y2="{axes.y(point.high)}"/>'
+    places = " ".join(f"{axes.x(place)},{axes.y(point.value)}" for place, point in enumerate(points))
+    yield f'<polyline class="line" points="{places}"/>'
+    for place, point in enumerate(points):
+        at, about = f'cx="{axes.x(place)}" cy="{axes.y(point.value)}"', _text(point.about.words)
+        yield f'<circle class="{point.tone or "point"}" {at} r="{5 if point.tone else 3}"><title>{about}</title></circle>'
+    yield f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">{_text(points[0].label)}</text>'
+    if len(points) > 1:
+        yield f'<text class="axis" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{_text(points[-1].label)}</text>'
+    yield "</svg>"
+
+
+def _text(text: Text) -> str:
+    return escape(one_line(plain(text)))

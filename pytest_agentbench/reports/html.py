@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from pytest_agentbench.lib.foreign import block, one_line
 from pytest_agentbench.reports import phrases
-from pytest_agentbench.reports.chart import svg
 from pytest_agentbench.reports.document import (
     AnyBlock,
     Bullets,
@@ -29,6 +28,7 @@ from pytest_agentbench.reports.document import (
     Text,
     plain,
     spans,
+    svg,
 )
 
 Titles = tuple[str, ...]  # of a section, behind those of the sections that it is in

@@ -14,7 +14,7 @@ from pytest_agentbench.reports.failure_section import brief
 from pytest_agentbench.reports.phrases import count, each_count, percent, significant
 from pytest_agentbench.runs.results import Mean, Passes, QuarantineResult, RetriedMeans, ScorerFailure, SuiteResult, WorstScore
 from pytest_agentbench.runs.run_file import Run
-from pytest_agentbench.runs.triage import Confusion, TaskFailure, TasksSummary, ToolMistakes, Triage
+from pytest_agentbench.runs.tasks_and_mistakes import Confusion, TaskFailure, TasksSummary, ToolMistakes, Triage
 from pytest_agentbench.stats.pass_rates import PassRate
 
 BY_HAND = "hand"  # the source of labels that somebody has read

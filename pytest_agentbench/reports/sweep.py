@@ -13,8 +13,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.reports.document import Level
 from pytest_agentbench.reports.markdown import lines
 from pytest_agentbench.reports.sections.sweep import document
-from pytest_agentbench.sweep.capacity import Criteria, LevelVerdict, greatest, judgements, verdicts
-from pytest_agentbench.sweep.levels import Sweep, SweepLevel, knee
+from pytest_agentbench.sweep.levels import Criteria, LevelVerdict, Sweep, SweepLevel, greatest, judgements, knee, verdicts
 
 LEVELS, PAGE, PICTURE = "levels.csv", "sweep.md", "sweep.png"
 SCHEMA = "agentbench-sweep/1"

@@ -11,7 +11,7 @@ from pytest_agentbench.backends.telemetry.engine_stats import CacheHits
 from pytest_agentbench.metrics.performance import GoodputSummary
 from pytest_agentbench.metrics.suite_metrics import AnswersSummary, DraftsSummary, Efficiency, RoleUse
 from pytest_agentbench.records import OPEN, Json, Scale
-from pytest_agentbench.runs.triage import TasksSummary, Triage
+from pytest_agentbench.runs.tasks_and_mistakes import TasksSummary, Triage
 from pytest_agentbench.stats.decisions import POPULATION, Decision, Suspect
 from pytest_agentbench.stats.pass_rates import PassRate
 from pytest_agentbench.suites.arms import Arm

@@ -21,9 +21,8 @@ from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import OPEN, Json, arm_of
 from pytest_agentbench.runs.directory import directory_with
 from pytest_agentbench.runs.options import RunOptions
-from pytest_agentbench.runs.provenance import Git, RunIdentity
+from pytest_agentbench.runs.provenance import Git, ModelUse, RunIdentity
 from pytest_agentbench.runs.results import ArmResult, ArmsCompared, Cache, EarlierRuns, GateResult, RoundsResult, SuiteResult
-from pytest_agentbench.suites.models import ModelUse
 
 SCHEMA = "agentbench-run/7"  # docs/run-json.md describes it
 

@@ -13,7 +13,7 @@ from pytest_agentbench.lib.error_texts import cause_of
 from pytest_agentbench.metrics.suite_metrics import AnswerCounts
 from pytest_agentbench.records import UNDECLARED, Rollout, Scale
 from pytest_agentbench.runs.results import ScorerFailure, UnmeasuredRollout, WorstScore
-from pytest_agentbench.runs.triage import MistakeCounts, Tasks
+from pytest_agentbench.runs.tasks_and_mistakes import MistakeCounts, Tasks
 from pytest_agentbench.suites.suite import question
 
 MOST = 10  # causes that a run keeps

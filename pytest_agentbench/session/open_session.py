@@ -30,7 +30,7 @@ from pytest_agentbench.runs.run_file import Environment
 from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, take_up
 from pytest_agentbench.sandbox.factory import default_count
 from pytest_agentbench.session.gate import Rounds, refuse_endless
-from pytest_agentbench.session.preparations import ArmSwitcher, TaskImages
+from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.recorder import RunRecorder, known_durations
 from pytest_agentbench.session.settings import Settings

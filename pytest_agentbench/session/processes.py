@@ -23,12 +23,12 @@ from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Json, RolloutKey, arm_of
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.parts.part_processes import PoolProcess
+from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, RolloutsPlanned, RolloutTally, TurnWanted
 from pytest_agentbench.session.gate import Rounds
-from pytest_agentbench.session.preparations import ArmSwitcher, TaskImages
+from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
 from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.tap.protocol import Budgets
 

@@ -180,12 +180,12 @@ class Setup:
     @property
     def model_warnings(self) -> list[str]:
         """A sentence for each model that a suite asks for and the backend, which has started, does not list."""
-        from pytest_agentbench.suites.models import unlisted
+        from pytest_agentbench.runs.provenance import unlisted_models
 
         agents = {RolloutKey(each.name, "", variant).group: each.suite.agent_of(variant)
                   for each in self.discovered.compiled for variant in each.variants}  # fmt: skip
         models = {group: str(agent["model"]) for group, agent in agents.items() if agent.get("model")}
-        return unlisted(models, self.backend.models)
+        return unlisted_models(models, self.backend.models)
 
     @property
     def secret_names(self) -> frozenset[str]:

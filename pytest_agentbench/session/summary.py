@@ -40,6 +40,7 @@ from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setu
 from pytest_agentbench.runs.journal import FILE as JOURNAL
 from pytest_agentbench.runs.journal import read_journal
 from pytest_agentbench.runs.options import RunOptions
+from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmsCompared, Cache, PlannedSuite
 from pytest_agentbench.runs.run_file import (
     BackendUse,
@@ -58,7 +59,6 @@ from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.pytest_reports import Outcomes
 from pytest_agentbench.session.setup import Setup
 from pytest_agentbench.stats.pass_rates import PassThreshold
-from pytest_agentbench.suites.models import models_of, names
 
 if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Frame
@@ -127,7 +127,7 @@ def compute(facts: SessionFacts, suites: Sequence[PlannedSuite], journal: Journa
     counts = Counter(part.rollouts["session"].tolist())
     sessions = tuple(replace(each, rollouts=counts[each.session]) for each in facts.sessions)
     used = models_of(part.calls["model"], part.calls["answered_by"])
-    backend = replace(facts.backend, served_model=names(used) or facts.backend.served_model, models=used)
+    backend = replace(facts.backend, served_model=model_names(used) or facts.backend.served_model, models=used)
     known = replace(facts, sessions=sessions, damaged=tuple(journal.damaged), backend=backend)
     return build_run(known, suites, journal.read)
 

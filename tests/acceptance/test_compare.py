@@ -16,8 +16,7 @@ from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.records import Json
 from pytest_agentbench.reports.comparison_phrases import same_scores
 from pytest_agentbench.runs.identity import PARTS
-from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity
-from pytest_agentbench.suites.models import ModelUse
+from pytest_agentbench.runs.provenance import Git, Hardware, ModelIdentity, ModelUse
 from tests.findings import report_of, texts
 from tests.project import FIND_THEN_ANSWER, Project
 from tests.small_stacks import PASSES, own_folder, stack

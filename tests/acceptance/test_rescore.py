@@ -24,7 +24,7 @@ from pytest_agentbench.rollouts.rescore import load_groups, rescore
 from pytest_agentbench.runs.journal import read_journal, record_line, sealed
 from pytest_agentbench.runs.results import ScoredBy
 from pytest_agentbench.runs.run_file import Run, read_run
-from pytest_agentbench.runs.triage import Triage
+from pytest_agentbench.runs.tasks_and_mistakes import Triage
 from tests.findings import gate_of, report_of, said
 from tests.project import FIND_THEN_ANSWER, Project
 

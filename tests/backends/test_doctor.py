@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.backends.doctor import checks, weights
+from pytest_agentbench.backends.doctor import checks, data_files
 from pytest_agentbench.backends.doctor.check import Check
 from pytest_agentbench.backends.doctor.host import fabric_check, toolkit_check
 from pytest_agentbench.backends.embedded import EmbeddedSpec
-from pytest_agentbench.backends.machine import nvml
+from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.environments import environments
 from pytest_agentbench.backends.machine.gpus import lease
 from pytest_agentbench.backends.spec import load_backend
@@ -196,13 +196,13 @@ def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_sizes_by_name(model: str, gb: float | None) -> None:
     """Billions of parameters in two bytes each, or in fewer where the name says so; otherwise nobody guesses."""
-    assert gb == weights.named_gb(model)
+    assert gb == data_files.named_gb(model)
 
 
 @pytest.mark.parametrize(("version", "state"), [("570.86.15", "missing"), ("580.65.06", "unknown"), ("610.1", "unknown")])
 def test_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, state: str) -> None:
     """A driver that is too old for the CUDA of an environment's packages is missing, with what they need; an interpreter says nothing."""
-    if nvml.library()[0] is not None:
+    if gpus.library()[0] is not None:
         pytest.skip("there is a driver here, and what is tested is another one")
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho {version}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_agentbench.engine.answer import BROKEN_EVENT, split_characters, spoil_body, spoil_stream
+from pytest_agentbench.engine.answer import BROKEN_EVENT, TimedBytes, split_characters, spoil_body, spoil_stream
 from pytest_agentbench.engine.chat import Delivery
-from pytest_agentbench.engine.pace import TimedBytes
 
 ROLE, ONE, TWO, END = TimedBytes(b"role", 1), TimedBytes(b"one", 1, 2), TimedBytes(b"two", 2, 2), TimedBytes(b"end", 2)
 STREAM = [ROLE, ONE, TWO, END]

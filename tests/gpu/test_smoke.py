@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.machine import gpus, nvml
+from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.environments import resolve_python
 from pytest_agentbench.errors import MissingError
 from tests.real.booted_stack import run
@@ -35,7 +35,7 @@ def gpu() -> gpus.Gpu:
 
 def test_a_session_on_a_gpu(gpu: gpus.Gpu, tmp_path: Path) -> None:
     """VLLM boots on a leased GPU, answers ten scenarios with a warm prefix cache, and leaves the GPU as it was."""
-    before = nvml.load(gpu.uuid).used_mib
+    before = gpus.load(gpu.uuid).used_mib
     said = run(STACK, tmp_path, "--agentbench-limit", "10", "--agentbench-concurrency", "10")
     directory = (tmp_path / "latest").resolve()
 
@@ -44,4 +44,4 @@ def test_a_session_on_a_gpu(gpu: gpus.Gpu, tmp_path: Path) -> None:
     assert 0 < said["serving"]["prefix_cache"]["hit_ratio"] <= 1
     assert said["serving"]["gpus"][gpu.id]["used_mib_max"] > before + 10_000
     assert "memory is free" in (directory / "backend" / "guardian.log").read_text()
-    assert nvml.load(gpu.uuid).used_mib <= before + 500
+    assert gpus.load(gpu.uuid).used_mib <= before + 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.reports import capacity_phrases
-from pytest_agentbench.sweep.capacity import Criteria, SustainedRange
+from pytest_agentbench.sweep.levels import Criteria, SustainedRange
 
 
 def test_a_knee_at_the_end() -> None:

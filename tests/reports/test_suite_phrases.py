@@ -11,7 +11,7 @@ from pytest_agentbench.records import Json, Rollout, Score
 from pytest_agentbench.reports import suite_phrases
 from pytest_agentbench.reports.document import Code, plain, spans
 from pytest_agentbench.runs.results import RetriedMeans, ScorerFailure, WorstScore
-from pytest_agentbench.runs.triage import Confusion, TaskFailure, TaskResult, TasksSummary, ToolMistakes, Triage
+from pytest_agentbench.runs.tasks_and_mistakes import Confusion, TaskFailure, TaskResult, TasksSummary, ToolMistakes, Triage
 from pytest_agentbench.suites.suite import DatasetInfo
 from tests.amounts import amounts
 from tests.made_runs import mean, run_of

@@ -23,8 +23,8 @@ from pytest_agentbench.rollouts.protocol import PoolSettings, Scheduling
 from pytest_agentbench.rollouts.worker_protocol import GetRollout, PlanSelected, PoolAddress
 from pytest_agentbench.runs.attempts import AttemptLog, PoolDied
 from pytest_agentbench.runs.journal import earlier_work, read_journal
+from pytest_agentbench.session.images_and_arms import TaskImages
 from pytest_agentbench.session.pool_connection import PoolConnection
-from pytest_agentbench.session.preparations import TaskImages
 from pytest_agentbench.session.processes import Services
 from pytest_agentbench.session.recorder import RunRecorder
 from pytest_agentbench.suites.folder import load_suite

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_agentbench.backends.doctor.check import Check, absent, disk_check, missing, ok, port_checks, unknown
-from pytest_agentbench.backends.doctor.retriever import service_checks
-from pytest_agentbench.backends.doctor.weights import weight_checks
-from pytest_agentbench.backends.machine import nvml
+from pytest_agentbench.backends.doctor.data_files import service_checks, weight_checks
+from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.machine.gpus import lease, visible
 from pytest_agentbench.backends.stack.docker_engine import TOOLKIT, connect, size_of, speaking
@@ -85,8 +84,8 @@ def driver_check(oldest: int = 0) -> Check:
     """Whether there is a driver, and one of branch `oldest` or a newer one."""
     if "AGENTBENCH_GPUS" in os.environ:
         return unknown("driver", "not asked, for AGENTBENCH_GPUS says which GPUs there are")
-    library, why = nvml.library()
-    version, cuda = nvml.driver() if library is not None else (_version(), "")
+    library, why = gpus.library()
+    version, cuda = gpus.driver() if library is not None else (_version(), "")
     if not version:
         return missing("driver", f"no nvidia-smi on the PATH; {why}", "install the NVIDIA driver; in a container: docker run --gpus all")
     if _branch(version) < oldest:
@@ -94,7 +93,7 @@ def driver_check(oldest: int = 0) -> Check:
         return missing("driver", f"{version}; {need}", f"install driver {oldest} or newer, or an environment with packages for your CUDA")
     if library is None:
         return unknown("driver", f"{version}; without NVML nobody looks whether GPUs are free", why)
-    return ok("driver", f"{version}, up to CUDA {cuda}; {', '.join(f'{device.number}: {device.name}' for device in nvml.devices())}")
+    return ok("driver", f"{version}, up to CUDA {cuda}; {', '.join(f'{device.number}: {device.name}' for device in gpus.devices())}")
 
 
 def _branch(version: str) -> int:
@@ -208,8 +207,8 @@ def host_checks() -> Iterator[Check]:
 
 
 def _gpus() -> Check:
-    library, why = nvml.library()
-    if devices := nvml.devices():
+    library, why = gpus.library()
+    if devices := gpus.devices():
         return ok("GPUs", ", ".join(f"{device.number}: {device.name}" for device in devices))
     return absent("GPUs", why if library is None else "the driver has none", "only backends that run a model here need them")
 

@@ -1,18 +1,150 @@
-"""Which GPUs this session may use, and how it gets some of them for itself among all users of the host."""
+"""The GPUs of this machine as NVML describes them, which of them a session may use, and how it reserves some among all users of the host.
+
+The NVML library is loaded at the first question. Without it there are no GPUs.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from pytest_agentbench.backends.machine import nvml
 from pytest_agentbench.errors import MissingError
 from pytest_agentbench.lib import file_system, process
+
+MIB = 1 << 20
+
+
+class Device(NamedTuple):
+    """A GPU, or with an empty `number` a MIG part of one."""
+
+    number: str
+    uuid: str
+    name: str
+    parts: tuple[Device, ...] = ()
+
+
+class GpuProcess(NamedTuple):
+    """What computes on a GPU."""
+
+    pid: int
+    name: str
+    mib: int | None  # None: the driver does not tell
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.name}{'' if self.mib is None else f', {self.mib:,} MiB'})"
+
+
+class Usage(NamedTuple):
+    free_mib: int
+    total_mib: int
+    processes: tuple[GpuProcess, ...]
+
+
+@dataclass(frozen=True)
+class GpuLoad:
+    """How busy a GPU is; None: the driver does not tell."""
+
+    used_mib: int
+    total_mib: int
+    sm_percent: float | None  # share of the last second or so in which a kernel ran
+    power_w: float | None
+
+
+@functools.cache
+def library() -> tuple[Any, str]:
+    """(the library, ready for questions; "") or (None; why there is none)."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, "nvidia-ml-py is not installed: pip install 'pytest-agentbench[gpu]'"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return None, f"NVML says: {error}; there is no NVIDIA driver here, or this container was not given its GPUs"
+    return pynvml, ""
+
+
+def devices() -> list[Device]:
+    """The GPUs in the order of their indexes, which is that of the PCI bus; none without NVML."""
+    nvml, _ = library()
+    if nvml is None:
+        return []
+    return [_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+
+
+def _device(nvml: Any, index: int) -> Device:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    parts = tuple(Device("", _text(nvml.nvmlDeviceGetUUID(part)), _text(nvml.nvmlDeviceGetName(part))) for part in _parts(nvml, handle))
+    return Device(str(index), _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle)), parts)
+
+
+def _parts(nvml: Any, handle: Any) -> Iterator[Any]:
+    """MIG parts; most GPUs know of none."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with contextlib.suppress(nvml.NVMLError_NotFound):  # fewer were made than could be
+                yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+        return
+
+
+def usage(uuid: str) -> Usage:
+    """Memory and processes of a GPU or a MIG part; nothing where the driver does not tell, as of GPUs that share the host's memory."""
+    nvml, _ = library()
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    free, total = _memory(nvml, handle)
+    running: tuple[GpuProcess, ...] = ()
+    with contextlib.suppress(nvml.NVMLError):
+        running = tuple(_process(each) for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    return Usage(free, total, running)
+
+
+def load(uuid: str) -> GpuLoad:
+    """How busy a GPU or a MIG part is now."""
+    nvml, _ = library()
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    free, total = _memory(nvml, handle)
+    busy: float | None = None
+    watts: float | None = None
+    with contextlib.suppress(nvml.NVMLError):  # a MIG part does not tell
+        busy = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    with contextlib.suppress(nvml.NVMLError):
+        watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+    return GpuLoad(total - free, total, busy, watts)
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Free and all memory in MiB."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError:
+        return 0, 0
+    return memory.free // MIB, memory.total // MIB
+
+
+def driver() -> tuple[str, str]:
+    """Versions of the driver and of the newest CUDA that it can do."""
+    nvml, _ = library()
+    version = nvml.nvmlSystemGetCudaDriverVersion_v2()
+    return _text(nvml.nvmlSystemGetDriverVersion()), f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _process(running: Any) -> GpuProcess:
+    return GpuProcess(running.pid, process.name(running.pid), None if running.usedGpuMemory is None else running.usedGpuMemory // MIB)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
 
 POLL = 1.0  # seconds between two tries
 FREE = 0.9  # share of a GPU's memory that has to be free
@@ -58,13 +190,13 @@ def visible() -> list[Gpu]:
     """The caller's GPUs: AGENTBENCH_GPUS, of which NVML is asked nothing; CUDA_VISIBLE_DEVICES; or all that NVML knows."""
     if (listed := os.environ.get("AGENTBENCH_GPUS")) is not None:
         return [Gpu(name.strip()) for name in listed.split(",") if name.strip()]
-    devices = nvml.devices()
+    all_devices = devices()
     if (listed := os.environ.get("CUDA_VISIBLE_DEVICES")) is None:
-        return [Gpu(part.number or part.uuid, part.uuid) for device in devices for part in device.parts or (device,)]
-    return named(listed, devices)
+        return [Gpu(part.number or part.uuid, part.uuid) for device in all_devices for part in device.parts or (device,)]
+    return named(listed, all_devices)
 
 
-def named(listed: str, devices: Sequence[nvml.Device]) -> list[Gpu]:
+def named(listed: str, devices: Sequence[Device]) -> list[Gpu]:
     """As CUDA reads its variable: the names up to the first one that means no GPU."""
     gpus: list[Gpu] = []
     for name in map(str.strip, listed.split(",")):
@@ -75,7 +207,7 @@ def named(listed: str, devices: Sequence[nvml.Device]) -> list[Gpu]:
     return gpus
 
 
-def _uuid(name: str, devices: Sequence[nvml.Device]) -> str | None:
+def _uuid(name: str, devices: Sequence[Device]) -> str | None:
     """The GPU that an index, a UUID or the start of one means. An index or a UUID of a GPU in parts means its first part."""
     wholes = {device.number: device for device in devices}
     if device := wholes.get(str(int(name)) if name.isdecimal() else ""):
@@ -142,7 +274,7 @@ def _none_visible() -> str:
     for variable in ("AGENTBENCH_GPUS", "CUDA_VISIBLE_DEVICES"):
         if variable in os.environ:
             return f"none, for {variable} is {os.environ[variable]!r}"
-    return f"none ({nvml.library()[1] or 'NVML knows of none'})"
+    return f"none ({library()[1] or 'NVML knows of none'})"
 
 
 def _gpus(count: int) -> str:
@@ -182,11 +314,11 @@ def in_use(gpu: Gpu) -> str:
     """Who or what is on a GPU besides this process; empty when it is free, or where NVML is not asked."""
     if not gpu.uuid:
         return ""
-    usage = nvml.usage(gpu.uuid)
-    if others := [process for process in usage.processes if process.pid != os.getpid()]:
+    use = usage(gpu.uuid)
+    if others := [process for process in use.processes if process.pid != os.getpid()]:
         return f"GPU {gpu.id} is used by {', '.join(map(str, others))}"
-    if usage.free_mib < FREE * usage.total_mib:
-        return f"GPU {gpu.id} has only {usage.free_mib:,} of {usage.total_mib:,} MiB free"
+    if use.free_mib < FREE * use.total_mib:
+        return f"GPU {gpu.id} has only {use.free_mib:,} of {use.total_mib:,} MiB free"
     return ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pytest_agentbench.backends.machine import nvml
+from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.gpus import refuse_too_few
 from pytest_agentbench.backends.machine.model_files import model_identity
 from pytest_agentbench.backends.machine.versions import packages_of, told
@@ -76,10 +76,10 @@ def _hardware(ids: Sequence[str]) -> Json:
     """Names of the leased GPUs, sorted, and the driver; a name that NVML does not tell is null."""
     if not ids:
         return {"gpus": [], "driver": None}
-    if nvml.library()[0] is None:
+    if gpus.library()[0] is None:
         return {"gpus": [None] * len(ids), "driver": None}
-    known = {name: each.name for device in nvml.devices() for each in (device, *device.parts) for name in (each.number, each.uuid) if name}
-    return {"gpus": sorted((known.get(each) for each in ids), key=str), "driver": nvml.driver()[0]}
+    known = {name: each.name for device in gpus.devices() for each in (device, *device.parts) for name in (each.number, each.uuid) if name}
+    return {"gpus": sorted((known.get(each) for each in ids), key=str), "driver": gpus.driver()[0]}
 
 
 NOTICED = 0.5  # seconds after which a death that is the cause of something else is known

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from pytest_agentbench.backends.machine import nvml
+from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.gpus import Gpu
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib import codec
@@ -333,7 +333,7 @@ class Sampler:
                 self._write(file, {**line, "service": each.target.service, "replica": each.target.replica})
         for gpu in self._gpus:
             try:
-                self._write(file, {**self._now(), "gpu": gpu.id, **codec.plain(nvml.load(gpu.uuid))})
+                self._write(file, {**self._now(), "gpu": gpu.id, **codec.plain(gpus.load(gpu.uuid))})
             except Exception as error:  # the library's errors, whose class is known only where it is installed
                 self._faults[f"GPU {gpu.id}"] = str(error)
         self.rounds += 1

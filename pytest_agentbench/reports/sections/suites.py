@@ -11,7 +11,7 @@ from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.results import Mean, SuiteResult
 from pytest_agentbench.runs.run_file import Run
-from pytest_agentbench.runs.triage import MistakeCount, TaskResult, Triage
+from pytest_agentbench.runs.tasks_and_mistakes import MistakeCount, TaskResult, Triage
 from pytest_agentbench.scorers.mistakes import KINDS
 
 WORST = 3  # scenarios of the first page, of all suites together

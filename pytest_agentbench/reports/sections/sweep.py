@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pytest_agentbench.reports import capacity_phrases, phrases
 from pytest_agentbench.reports.document import Document, Fact, Figure, Level, Note, Table, TableCell, heads, say
 from pytest_agentbench.reports.document import section as of
-from pytest_agentbench.sweep.capacity import Criteria, LevelVerdict, greatest, verdicts
-from pytest_agentbench.sweep.levels import Sweep, SweepLevel, knee, short_blocks
+from pytest_agentbench.sweep.levels import Criteria, LevelVerdict, Sweep, SweepLevel, greatest, knee, short_blocks, verdicts
 
 
 def document(sweep: Sweep, judged: Sequence[LevelVerdict], terms: Criteria, picture: str = "") -> Document:

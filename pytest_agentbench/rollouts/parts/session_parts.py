@@ -16,7 +16,7 @@ from pytest_agentbench.lib.process import Child
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.parts.part_processes import PoolProcess, RestartDecision, RestartPolicy, TapProcesses
+from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess, RestartDecision, RestartPolicy, TapProcesses
 from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolDied, PoolEntry, RoundAdded, RunAlone, TurnWanted
 from pytest_agentbench.tap.protocol import Budgets

@@ -15,8 +15,7 @@ from pytest_agentbench.lib.file_system import folder_sha256
 from pytest_agentbench.lib.user_code import TimeIsOver, check_takes, interrupted_after, load_object, options_of, with_options
 from pytest_agentbench.suites.datasets import hle_hub
 from pytest_agentbench.suites.datasets.checks import check_json, check_scenarios
-from pytest_agentbench.suites.datasets.packaged import PackagedData
-from pytest_agentbench.suites.datasets.selection import Selection
+from pytest_agentbench.suites.datasets.selection import PackagedData, Selection
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario
 
 if TYPE_CHECKING:

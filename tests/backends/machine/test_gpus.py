@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_agentbench.backends.machine import nvml
+from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.gpus import Gpu, lease, named, visible, wait_released
 from pytest_agentbench.errors import BackendError, MissingError
 
@@ -213,7 +213,7 @@ def test_a_file_without_a_note(tmp_path: Path) -> None:
 )
 def test_the_callers_gpus(monkeypatch: pytest.MonkeyPatch, listed: str, ids: list[str]) -> None:
     """CUDA_VISIBLE_DEVICES is read as CUDA does: up to the first entry that means no GPU."""
-    if nvml.devices():
+    if gpus.devices():
         pytest.skip("NOT RUN: NVML is here, and knows which of these exist")
     monkeypatch.delenv("AGENTBENCH_GPUS")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
@@ -223,8 +223,8 @@ def test_the_callers_gpus(monkeypatch: pytest.MonkeyPatch, listed: str, ids: lis
 
 def test_names_that_nvml_knows() -> None:
     """An index, a UUID, the start of one and a MIG part lead to the UUID that is locked; anything else ends the list."""
-    parts = (nvml.Device("", "MIG-aa1", "H200 MIG 1g"), nvml.Device("", "MIG-ab2", "H200 MIG 1g"))
-    devices = [nvml.Device("0", "GPU-11aa", "H200"), nvml.Device("1", "GPU-12bb", "H200"), nvml.Device("2", "GPU-13cc", "H200", parts)]
+    parts = (gpus.Device("", "MIG-aa1", "H200 MIG 1g"), gpus.Device("", "MIG-ab2", "H200 MIG 1g"))
+    devices = [gpus.Device("0", "GPU-11aa", "H200"), gpus.Device("1", "GPU-12bb", "H200"), gpus.Device("2", "GPU-13cc", "H200", parts)]
 
     def uuids(listed: str) -> list[str]:
         return [gpu.uuid for gpu in named(listed, devices)]
@@ -238,14 +238,14 @@ def test_names_that_nvml_knows() -> None:
 
 def test_real_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are GPUs, a free one can be leased, and is known by its UUID."""
-    if not nvml.devices():
-        pytest.skip(f"NOT RUN: needs a GPU; {nvml.library()[1]}")
+    if not gpus.devices():
+        pytest.skip(f"NOT RUN: needs a GPU; {gpus.library()[1]}")
     monkeypatch.delenv("AGENTBENCH_GPUS")
     first = visible()[0]
-    usage, load = nvml.usage(first.uuid), nvml.load(first.uuid)
+    usage, load = gpus.usage(first.uuid), gpus.load(first.uuid)
 
     assert 0 < usage.free_mib <= usage.total_mib == load.total_mib
-    assert re.fullmatch(r"\d+\.\d+", nvml.driver()[1])
+    assert re.fullmatch(r"\d+\.\d+", gpus.driver()[1])
     if not usage.processes:
         with lease(0, named=[first.id]) as got:
             assert (first,) == got.gpus

@@ -13,7 +13,7 @@ from pytest_agentbench.reports.document import Fact, Finding, Level, Measure, Se
 from pytest_agentbench.reports.sections.suites import CAUSES, FAILURES, PASS_RATES, SCENARIOS, TASKS
 from pytest_agentbench.runs.results import Means, QuarantineResult, ScorerFailure
 from pytest_agentbench.runs.run_file import Run
-from pytest_agentbench.runs.triage import TaskFailure, TaskResult, TasksSummary
+from pytest_agentbench.runs.tasks_and_mistakes import TaskFailure, TaskResult, TasksSummary
 from pytest_agentbench.scorers.mistakes import KINDS
 from tests.amounts import amounts
 from tests.findings import facts, part, report, said, tables, values_of

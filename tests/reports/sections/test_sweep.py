@@ -12,8 +12,7 @@ from pytest_agentbench.reports.document import Figure, Level
 from pytest_agentbench.reports.sections.sweep import document
 from pytest_agentbench.stats.decisions import FAIL, PASS
 from pytest_agentbench.stats.means import Interval
-from pytest_agentbench.sweep.capacity import Criteria, LevelVerdict, SustainedRange
-from pytest_agentbench.sweep.levels import Sweep, read_sweep
+from pytest_agentbench.sweep.levels import Criteria, LevelVerdict, SustainedRange, Sweep, read_sweep
 from tests.findings import said, tables
 from tests.sweep.test_levels import ROLLOUTS, sweep_directory
 

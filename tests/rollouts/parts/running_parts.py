@@ -15,7 +15,7 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.process import Child
 from pytest_agentbench.records import Endpoint, Json, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
-from pytest_agentbench.rollouts.parts.part_processes import PoolProcess
+from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
 from pytest_agentbench.rollouts.worker_protocol import (

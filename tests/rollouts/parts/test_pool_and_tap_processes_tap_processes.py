@@ -13,7 +13,7 @@ import pytest
 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import wire
-from pytest_agentbench.rollouts.parts.part_processes import TapProcesses
+from pytest_agentbench.rollouts.parts.pool_and_tap_processes import TapProcesses
 from pytest_agentbench.tap.protocol import FROM_TAP, Budgets, FromTap, GetTapStats, TapStats
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,8 +10,7 @@ from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.metrics.other_tools.nat import Throughput
 from pytest_agentbench.records import Scale, scale_in
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
-from pytest_agentbench.sweep.capacity import Criteria, judgements
-from pytest_agentbench.sweep.levels import Sweep, SweepLevel
+from pytest_agentbench.sweep.levels import Criteria, Sweep, SweepLevel, judgements
 from tests.frames import scenarios_of
 from tests.gate.evidences import trial
 from tests.made_runs import SCALES, run_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.suites.models import ModelUse, models_of, names, unlisted
+from pytest_agentbench.runs.provenance import ModelUse, model_names, models_of, unlisted_models
 from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.stream import Event
 
@@ -41,7 +41,7 @@ def used(calls: Sequence[tuple[str, str]]) -> tuple[ModelUse, ...]:
 )
 def test_names(calls: list[tuple[str, str]], said: str | None) -> None:
     """Every model that was asked for is named, and whoever else answered; how many calls there were of each changes nothing."""
-    assert said == names(used(calls)) == names(used(calls * 3))
+    assert said == model_names(used(calls)) == model_names(used(calls * 3))
 
 
 def test_counts() -> None:
@@ -53,9 +53,9 @@ def test_models_that_are_not_listed() -> None:
     """A model that the backend does not list is named, with those that it does; of a backend that nobody asked nothing is said."""
     asked = {"shop": "a", "shop-warm": "c"}
 
-    (sentence,) = unlisted(asked, ["a", "b"])
+    (sentence,) = unlisted_models(asked, ["a", "b"])
     assert "shop-warm asks for the model 'c', which the backend does not list (a, b); its calls ask for it all the same" == sentence
-    assert [] == unlisted(asked, [])
+    assert [] == unlisted_models(asked, [])
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
+from pytest_agentbench.engine.answer import EnginePace, RequestSlots, TimedBytes, batches
 from pytest_agentbench.engine.chat import Delivery, Stall
-from pytest_agentbench.engine.pace import EnginePace, RequestSlots, TimedBytes, batches
 from pytest_agentbench.records import Json
 
 HELLO: Json = {"model": "embedded-lexical", "messages": [{"role": "user", "content": "Hello"}]}

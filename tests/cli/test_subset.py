@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_agentbench.cli.subset import subset
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.suites.datasets.subset import subset
 
 ENTRIES = [{"id": f"s{i}", "question": "Straße?", "anything": {"nested": [i, 1.5, None]}} for i in range(20)]
 

@@ -7,7 +7,7 @@ from itertools import permutations
 
 from pytest_agentbench.records import LLMCall, Rollout, ToolCall
 from pytest_agentbench.records.rollout import Verification
-from pytest_agentbench.runs.triage import TaskFailure, TaskResult, Tasks, TasksSummary
+from pytest_agentbench.runs.tasks_and_mistakes import TaskFailure, TaskResult, Tasks, TasksSummary
 
 SECOND = 10**9
 CALL = LLMCall(0, 0, 0, prompt_tokens=100, completion_tokens=10)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS
-from pytest_agentbench.sweep.capacity import MOST, NEAR, SustainedRange, greatest, search
+from pytest_agentbench.sweep.levels import MOST, NEAR, SustainedRange, greatest, search
 
 
 class Backend:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.parts.part_processes import RestartDecision, RestartPolicy
+from pytest_agentbench.rollouts.parts.pool_and_tap_processes import RestartDecision, RestartPolicy
 
 A, B, C, D = (RolloutKey("shop", name) for name in "abcd")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from pytest_agentbench.records import Rollout, ToolCall
-from pytest_agentbench.runs.triage import Confusion, MistakeCount, MistakeCounts, ToolMistakes, Triage
+from pytest_agentbench.runs.tasks_and_mistakes import Confusion, MistakeCount, MistakeCounts, ToolMistakes, Triage
 
 
 def rollout(scenario: str, *calls: str, expected: tuple[str, ...] = ("find",), status: str = "ok") -> Rollout:

@@ -15,7 +15,7 @@ import yaml
 
 from pytest_agentbench.backends.doctor import checks
 from pytest_agentbench.backends.doctor.check import Check
-from pytest_agentbench.backends.doctor.retriever import file_checks
+from pytest_agentbench.backends.doctor.data_files import file_checks
 from pytest_agentbench.backends.stack.kind import StackKind
 from pytest_agentbench.cli import main
 from pytest_agentbench.retriever.index import DOCUMENTS, INDEX
