@@ -58,7 +58,7 @@ def _run(backend: str, *arguments: str) -> Run:
         run = read_run(directory)
         if run.plan.finished != 100 or run.backend.failure:
             raise BenchmarkError(f"{backend}: {run.plan.finished} of 100 rollouts; {run.backend.failure[:500]}")
-        log = directory / "backend" / "guardian.log"
+        log = directory / "backend" / "stack_daemon.log"
         stopped = re.findall(r"stopped in ([\d.]+) s", log.read_text()) if log.exists() else []
     harness = sum(run.processes[name].cpu_s for name in ("pool", "tap"))
     boot = run.backend.boot.boot_s if run.backend.boot else 0.0

@@ -86,8 +86,8 @@ def until_gone(stacks: Path, seconds: float = 30) -> None:
     wait_for(lambda: not left(stacks), "the end of all that stacks leave", seconds)
 
 
-def guardian(stacks: Path) -> int:
-    """Process id of the only stack's guardian."""
+def daemon(stacks: Path) -> int:
+    """Process id of the only stack's daemon."""
     (facts,) = stacks.glob("*/stack.json")
     pid: int = json.loads(facts.read_text())["pid"]
     assert pid != os.getpid()

@@ -112,6 +112,6 @@ def _in_arms(suites: tuple[PlannedSuite, ...]) -> dict[str, SuiteInArms]:
         variant, arm = each.facts.variant, arm_of(each.facts.variant)
         origin = VariantOrigin(DEFAULT if variant == arm else variant.removesuffix(f"-{arm}"), arm)
         name = suite_of(each.name, variant)
-        before = known[name].sides if name in known else {}
+        before = known[name].origins if name in known else {}
         known[name] = SuiteInArms(each.facts.scales, {**before, variant: origin})
     return known

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import uvloop
 
 from pytest_agentbench.lib.messages import end_with_stdin, read_line, serving
-from pytest_agentbench.tap.clock import ANCILLARY, stamping, stamps_wanted
+from pytest_agentbench.tap.clock import ANCILLARY, enable_timestamps, stamping
 from pytest_agentbench.tap.connections import ROOM
 
 
@@ -22,7 +22,7 @@ class Sides:
         self.far = socket.create_connection(("127.0.0.1", port))
         self.near = near
         self.kept: list[tuple[bytes, list[tuple[int, int, bytes]]]] = []
-        stamps_wanted(self.far)
+        enable_timestamps(self.far)
         for each, other in ((self.near, self.far), (self.far, self.near)):
             each.setblocking(False)
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

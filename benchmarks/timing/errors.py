@@ -12,7 +12,7 @@ from typing import TypeVar
 from benchmarks.measurement import BenchmarkError
 from benchmarks.truth import Served
 from pytest_agentbench.metrics import timings
-from pytest_agentbench.metrics.timings import LateStamps
+from pytest_agentbench.metrics.timings import LateTimestamps
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.stats.quantiles import percentile
 
@@ -101,7 +101,7 @@ def compare(pairs: Sequence[tuple[LLMCall, Served]]) -> Errors:
         errors.gap += [later - earlier for earlier, later in pairwise(off)]
         errors.late += [(event.sent_ns - event.due_ns) / NS_PER_MS for event in sent]
         errors.send += [(event.after_ns - event.sent_ns) / NS_PER_MS for event in sent]
-        errors.clean += LateStamps.of(call).clean
+        errors.clean += LateTimestamps.of(call).clean
         errors.kernel += call.stamp == "kernel"
         errors.tokens += sum(event.tokens for event in sent)
     return errors

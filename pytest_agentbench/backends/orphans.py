@@ -1,4 +1,4 @@
-"""Stacks whose session and guardian were both killed, which the next session ends."""
+"""Stacks whose session and stack daemon were both killed, which the next session ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_agentbench.errors import AgentbenchError
 
 
 def end_orphans(say: Callable[[str], None]) -> None:
-    """Ends the stacks of this user that have no guardian, and says what was ended in one sentence.
+    """Ends the stacks of this user that have no stack daemon, and says what was ended in one sentence.
 
     Ignores a folder of stacks that cannot be used, because this session may need no stack.
     """

@@ -101,7 +101,7 @@ TOOL = {
 
 
 @dataclass(frozen=True)
-class Proof:
+class PassedCheck:
     """One thing that is proven."""
 
     name: str
@@ -149,7 +149,7 @@ def listed_context(endpoint: Endpoint) -> int | None:
     return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
 
-class ProofSequence:
+class ReadinessChecks:
     """Every rung is tried again and again until it holds, until `deadline` (time.monotonic()), or until `alive` raises."""
 
     def __init__(
@@ -178,14 +178,14 @@ class ProofSequence:
         """The endpoint with the model that it serves, once that is known."""
         return replace(self.endpoint, model=self.model)
 
-    def run_checks(self) -> Iterator[Proof]:
+    def run_checks(self) -> Iterator[PassedCheck]:
         """The rungs one by one as they hold; raises BackendError with the one that does not."""
-        rungs = {**self._silent(), "chat": self._chat}
+        checks = {**self._silent(), "chat": self._chat}
         if self.spec.tools != "none":
-            rungs["tools"] = self._tools
+            checks["tools"] = self._tools
         if self.endpoint.labels.get("kind", "none") != "none":
-            rungs["labels"] = self._labels
-        yield from self._hold(rungs)
+            checks["labels"] = self._labels
+        yield from self._hold(checks)
         self._program.release(self.model)
 
     def look(self, workers: Mapping[str, int]) -> None:
@@ -200,18 +200,18 @@ class ProofSequence:
     def _silent(self) -> dict[str, Callable[[], str]]:
         return {"port": self._port, "models": self._models, **({"workers": self._workers} if self.spec.workers else {})}
 
-    def _hold(self, rungs: Mapping[str, Callable[[], str]]) -> Iterator[Proof]:
-        for name, rung in rungs.items():
+    def _hold(self, checks: Mapping[str, Callable[[], str]]) -> Iterator[PassedCheck]:
+        for name, check in checks.items():
             started = time.monotonic()
             self.on_wait(name)
-            detail = self._until_it_holds(name, rung)
-            yield Proof(name, detail, time.monotonic() - started)
+            detail = self._until_it_holds(name, check)
+            yield PassedCheck(name, detail, time.monotonic() - started)
 
-    def _until_it_holds(self, name: str, rung: Callable[[], str]) -> str:
+    def _until_it_holds(self, name: str, check: Callable[[], str]) -> str:
         while True:
             self.alive()
             try:
-                return rung()
+                return check()
             except NeverReady:
                 raise
             except BackendError as error:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO, cast
 
-from pytest_agentbench.cli.output import Pipe, ReaderGone, abandon
+from pytest_agentbench.cli.output import OutputClosed, Pipe, abandon
 from pytest_agentbench.cli.parser import Parser
 from pytest_agentbench.errors import AgentbenchError
 from pytest_agentbench.lib.foreign import ForeignOutput
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             finally:
                 out.flush()
                 errors.flush()
-    except ReaderGone:
+    except OutputClosed:
         abandon(*streams)
         return UNREAD
 

@@ -101,7 +101,7 @@ def run_status(_options: argparse.Namespace) -> None:
         stays = f", unused, stays {max(0.0, facts.until - time.time()) / 60:.0f} min more" if facts.until else ""
         gpus = ", ".join(gpu for each in facts.boot.get("gpus", {}).values() for gpu in each)
         print(f"{facts.backend:<20} {facts.state:<9} {facts.url or '-'}  since {facts.started_at or '-'}{stays}")
-        print(f"{'':<20} guardian {facts.pid or '-'}, GPUs {gpus or 'none'}, logs {facts.logs or '-'}, folder {home}")
+        print(f"{'':<20} stack daemon {facts.pid or '-'}, GPUs {gpus or 'none'}, logs {facts.logs or '-'}, folder {home}")
     if not running:
         print("no stack runs")
 
@@ -132,7 +132,7 @@ def run_down(options: argparse.Namespace) -> None:
 def run_check(options: argparse.Namespace) -> None:
     """Each rung as it holds; the first that does not ends it with status 1."""
     from pytest_agentbench.backends.api import probe
-    from pytest_agentbench.backends.ready import ProofSequence
+    from pytest_agentbench.backends.ready import ReadinessChecks
     from pytest_agentbench.records import SAMPLING
     from pytest_agentbench.suites.folder import AgentConfig
 
@@ -146,10 +146,10 @@ def run_check(options: argparse.Namespace) -> None:
     endpoint = replace(endpoint, model=sampling.pop("model", endpoint.model))
     ready = ready.model_copy(update={"chat": {**ready.chat, **sampling}})
     print(f"checking {endpoint.url}, for {PATIENCE:g} s at the most", file=sys.stderr)
-    ladder = ProofSequence(endpoint, ready, time.monotonic() + PATIENCE)
-    for rung in ladder.run_checks():
-        print(f"✓ {rung.name:<8} {rung.detail}  ({rung.seconds:.2f} s)")
-    speed = probe(ladder.answering)
+    checks = ReadinessChecks(endpoint, ready, time.monotonic() + PATIENCE)
+    for check in checks.run_checks():
+        print(f"✓ {check.name:<8} {check.detail}  ({check.seconds:.2f} s)")
+    speed = probe(checks.answering)
     rate = "" if speed.tokens_per_s is None else f", {speed.tokens_per_s:.0f} tok/s"
     print(f"✓ {'speed':<8} TTFT {speed.ttft_ms:.0f} ms, E2E {speed.e2e_ms:.0f} ms{rate}  (one chat at a time, rough; a run measures)")
 

@@ -47,8 +47,8 @@ def run_calibrate(options: argparse.Namespace) -> None:
         except ValueError as error:
             raise ConfigError(f"{group}: {error}") from error
         remarks += comparison_phrases.noise(score, noise, holds=_holds(noise.margin, scale))
-        floor, sign = _in_hundredths(noise.floor, scale), "" if scale.falling else "-"
-        thresholds += [f"  {score}: {floor:g}"] if _decides(floor, scale) else []
+        worst, sign = _in_hundredths(noise.worst, scale), "" if scale.falling else "-"
+        thresholds += [f"  {score}: {worst:g}"] if _decides(worst, scale) else []
         thresholds += [f"  {score}.mean: {noise.limit:g}"] if noise.limit is not None and _decides(noise.limit, scale) else []
         rules += [f"  - {score}.mean {scale.sign} {sign}{noise.margin:g} vs baseline"] if _holds(noise.margin, scale) else []
     lines = [f"# {remark}" for remark in remarks]

@@ -87,13 +87,13 @@ def suites_of(run: Run) -> Iterator[CompiledSuite]:
     """The suites of a run under the variants that ran, as far as run.json knows them: rules and scores, no scenarios."""
     from pytest_agentbench.gate.rules import parse_rule
     from pytest_agentbench.rollouts.compile import CompiledSuite
-    from pytest_agentbench.runs.builder import bar_of
+    from pytest_agentbench.runs.builder import pass_threshold_of
     from pytest_agentbench.suites.suite import Suite
 
     for group, part in run.suites.items():
         name = suite_of(group, part.variant)
         scorers, folder = {each.scorer: each.options for each in part.scored_by.values()}, Path(part.folder)
         suite = Suite(name, folder, (), dataset=part.dataset, scorers=scorers, scales=part.scales, deterministic=part.deterministic)
-        passes = bar_of(suite.score_names, part.thresholds, part.scales) is not None
+        passes = pass_threshold_of(suite.score_names, part.thresholds, part.scales) is not None
         rules = tuple(parse_rule(text, suite.score_names, part.scales, passes=passes) for text in part.gate)
         yield CompiledSuite(suite, (part.variant,), 1, part.thresholds, rules)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.reports.document import Document
 
 
-class ReaderGone(BaseException):
+class OutputClosed(BaseException):
     """Nobody reads what is printed any more. Like Ctrl-C it is no error, and ends what runs."""
 
 
@@ -26,13 +26,13 @@ class Pipe:
         try:
             return self.stream.write(text)
         except BrokenPipeError:
-            raise ReaderGone from None
+            raise OutputClosed from None
 
     def flush(self) -> None:
         try:
             self.stream.flush()
         except BrokenPipeError:
-            raise ReaderGone from None
+            raise OutputClosed from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

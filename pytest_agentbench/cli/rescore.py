@@ -39,7 +39,7 @@ def run_rescore(options: argparse.Namespace) -> None:
     from pytest_agentbench.lib.threads import run_apart
     from pytest_agentbench.reports import write_reports
     from pytest_agentbench.reports.sections.gate import document_of
-    from pytest_agentbench.rollouts.rescore import floors, load_groups, refuse_empty, rescore
+    from pytest_agentbench.rollouts.rescore import load_groups, missed_thresholds, refuse_empty, rescore
     from pytest_agentbench.runs.directory import discard
     from pytest_agentbench.runs.run_file import find_run, read_run, write_run
     from pytest_agentbench.suites.folder import load_suite, suite_file
@@ -51,16 +51,16 @@ def run_rescore(options: argparse.Namespace) -> None:
     groups = load_groups(run, folders, options.scorer)
     target, new, read = run_apart(lambda: rescore(run, source, groups))
     try:
-        missed = [*floors(groups, read)]
-        new = judged(new, target, options, {floor.group for floor in missed})
+        missed = [*missed_thresholds(groups, read)]
+        new = judged(new, target, options, {each.group for each in missed})
         write_run(new, target)
         write_reports(new, target)
     except BaseException:
         discard(target)
         raise
     _tell_changes(groups, new)
-    for floor in missed:
-        print(f"{floor.group} {floor.score}: {floor.below} of {floor.rollouts} rollouts do not reach the floor of {floor.floor:g}")
+    for each in missed:
+        print(f"{each.group} {each.score}: {each.below} of {each.rollouts} rollouts do not reach the threshold {each.threshold:g}")
     if new.gate:
         print_document(document_of(new.gate, new.rounds))
     print(f"wrote {target}")
@@ -93,7 +93,7 @@ def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collec
 
     from pytest_agentbench.cli.gate import Options, status_of, suites_of
     from pytest_agentbench.gate.exit_status import IMPORTED, SKIPPED, deciding, verdict
-    from pytest_agentbench.gate.rules import floors_of
+    from pytest_agentbench.gate.rules import scenario_thresholds
     from pytest_agentbench.session.gate import judge_again
 
     if run.verdict in (SKIPPED, IMPORTED):
@@ -104,5 +104,5 @@ def judged(run: Run, directory: Path, options: argparse.Namespace, below: Collec
     gate, evidence = judge_again(run, directory, [*suites_of(run)], asking)
     new = replace(run, gate=gate)
     status = status_of(new, evidence, settings.inconclusive, failed=not {*below} <= {*(gate.compared if gate else ())})
-    floors = any(floors_of(suite.thresholds) for suite in run.suites.values())
-    return replace(new, verdict=verdict(status, deciding(new), missing=False, floors=floors), exit_status=status)
+    thresholds = any(scenario_thresholds(suite.thresholds) for suite in run.suites.values())
+    return replace(new, verdict=verdict(status, deciding(new), missing=False, thresholds=thresholds), exit_status=status)

@@ -44,8 +44,8 @@ def is_correct(rollout: Rollout, run: Run) -> bool:
     main = suite.main_score if suite and suite.scorers else next(iter(rollout.scores), "")
     scale = suite.scales[main] if suite and suite.scorers else UNDECLARED
     whole = 1.0 if scale.best is None else scale.best
-    bar = PassThreshold(main, suite.passes.floor if suite and suite.passes else whole, scale.falling)
-    return main in rollout.scores and bar.reached(float(rollout.scores[main]))
+    pass_threshold = PassThreshold(main, suite.passes.floor if suite and suite.passes else whole, scale.falling)
+    return main in rollout.scores and pass_threshold.reached(float(rollout.scores[main]))
 
 
 def _is_broken(rollout: Rollout) -> bool:

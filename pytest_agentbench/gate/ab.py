@@ -37,7 +37,7 @@ class SuiteInArms(NamedTuple):
     """What a comparison has to know of a suite."""
 
     scales: Mapping[str, Scale]  # score -> its scale, of every score
-    sides: Mapping[str, VariantOrigin]  # variant -> the suite's own, and the arm
+    origins: Mapping[str, VariantOrigin]  # variant -> the suite's own, and the arm
 
 
 def compare_arms(
@@ -78,8 +78,8 @@ def compare_arms(
 
 def _groups(suites: Mapping[str, SuiteInArms], arm: str) -> set[str]:
     """Returns the suites under the variants that are under an arm."""
-    sides = ((name, variant, side) for name, suite in suites.items() for variant, side in suite.sides.items())
-    return {RolloutKey(name, "", variant).group for name, variant, side in sides if side.arm == arm}
+    origins = ((name, variant, side) for name, suite in suites.items() for variant, side in suite.origins.items())
+    return {RolloutKey(name, "", variant).group for name, variant, side in origins if side.arm == arm}
 
 
 def _result(arm: Arm, part: Slice, facts: ArmFacts, blocks: Sequence[CacheBlock]) -> ArmResult:
@@ -108,9 +108,9 @@ def _questions(
     for trial in trials:
         by_group[trial.group].append(trial)
     for name, suite in suites.items():
-        for variant in dict.fromkeys(side.variant for side in suite.sides.values()):
+        for variant in dict.fromkeys(side.variant for side in suite.origins.values()):
             group = RolloutKey(name, "", variant).group
-            groups = {side.arm: RolloutKey(name, "", each).group for each, side in suite.sides.items() if side.variant == variant}
+            groups = {side.arm: RolloutKey(name, "", each).group for each, side in suite.origins.items() if side.variant == variant}
             own = {arm.name: by_group[groups[arm.name]] if arm.name in groups else [] for arm in arms}
             yield from (_of_score(group, score, scale, own) for score, scale in suite.scales.items())
             for metric in registry.gated():

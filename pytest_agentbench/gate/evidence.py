@@ -195,14 +195,14 @@ def score_limits(scale: Scale, *measured: Mapping[str, ScenarioSample]) -> Limit
     return scale.limits if all(map(scale.contains, values)) else None
 
 
-def passes(trials: Iterable[Trial], bar: PassThreshold) -> dict[str, ScenarioSample]:
+def passes(trials: Iterable[Trial], pass_threshold: PassThreshold) -> dict[str, ScenarioSample]:
     """Scenario -> 1 of each trial that passed, else 0; one in which the agent raised did not pass."""
 
     def measured(trial: Trial) -> float | None:
         if trial.status == "agent_error":
             return 0.0
-        value = trial.scores.get(bar.score)
-        return None if value is None else float(bar.reached(value))
+        value = trial.scores.get(pass_threshold.score)
+        return None if value is None else float(pass_threshold.reached(value))
 
     return _samples((trial, measured(trial)) for trial in trials)
 

@@ -84,19 +84,19 @@ def with_losses(status: int) -> int:
     return INTERNAL_ERROR if status in (OK, NO_TESTS) else status
 
 
-def verdict(status: int, gate: GateResult | None, *, missing: bool, floors: bool) -> str:
+def verdict(status: int, gate: GateResult | None, *, missing: bool, thresholds: bool) -> str:
     """Returns the word for an exit status. Only status 0 has several.
 
     Args:
         status: The exit status of the session.
         gate: The result of the gate, if it has a say in the exit status.
         missing: Whether this machine lacks something that the backend needs.
-        floors: Whether a test that reads thresholds has judged a rollout of a suite that has a threshold for each scenario.
+        thresholds: Whether a test that reads thresholds has judged a rollout of a suite that has a threshold for each scenario.
     """
     if status == OK and missing:
         return SKIPPED
     if status == OK and gate and gate.verdict == INCONCLUSIVE:
         return INCONCLUSIVE
-    if status == OK and not gate and not floors:
+    if status == OK and not gate and not thresholds:
         return NO_GATE
     return EXITS[status].verdict if status in EXITS else FAIL

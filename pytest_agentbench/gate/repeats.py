@@ -46,7 +46,7 @@ class ScoreNoise:
     margin: float | None  # the least, in hundredths, with which every pair passes; None where one cannot be compared
     verdicts: dict[float, Counter[str]]  # margin -> verdict -> pairs
     limit: float | None  # of the mean: the strictest, in hundredths, that every run passes
-    floor: float  # the worst score of any rollout
+    worst: float  # the worst score of any rollout
     fewest: int  # trials of any scenario in any run
 
 
@@ -83,7 +83,7 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
             for tried in sorted({*MARGINS, *([] if margin is None else [margin])})
         },
         limit=None if limits is None else limits if scale.falling else -limits,
-        floor=max((score for scores in every.values() for score in scores), key=scale.loss),
+        worst=max((score for scores in every.values() for score in scores), key=scale.loss),
         fewest=min(len(each.scores) for scenarios in measured for each in scenarios.values()),
     )
 

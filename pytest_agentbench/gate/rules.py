@@ -117,7 +117,7 @@ def parse_rule(text: str, scores: Sequence[str], scales: Mapping[str, Scale] = M
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 
-def floors_of(thresholds: Mapping[str, float]) -> dict[str, float]:
+def scenario_thresholds(thresholds: Mapping[str, float]) -> dict[str, float]:
     """Returns the thresholds that hold for each scenario, which tests apply: `tsq: 0.5`, but not `tsq.mean: 0.8`, which is a rule."""
     return {name: limit for name, limit in thresholds.items() if name.rpartition(".")[2] != "mean"}
 
@@ -193,20 +193,20 @@ class SuiteRule:
     scale: Scale = UNDECLARED  # of the score that the rule is about
     any_part: bool = False  # judged even when only a part of the suite ran: it is from the command line
     deterministic: bool = False  # the suite says that its trials never differ
-    bar: PassThreshold | None = None  # what a rollout has to reach to pass; None where the suite does not say
+    pass_threshold: PassThreshold | None = None  # what a rollout has to reach to pass; None where the suite does not say
 
     @property
     def score(self) -> str:
         """The score that the rule looks at; empty where it looks at none."""
         if self.rule.kind == "passes":
-            return self.bar.score if self.bar else ""
+            return self.pass_threshold.score if self.pass_threshold else ""
         return self.rule.metric if self.rule.kind == "score" else ""
 
     @property
-    def floor(self) -> PassThreshold:
+    def known_pass_threshold(self) -> PassThreshold:
         """What a rollout has to reach to pass, for a rule that asks it: `parse_rule` has seen to it."""
-        assert self.bar is not None
-        return self.bar
+        assert self.pass_threshold is not None
+        return self.pass_threshold
 
     @property
     def is_about_scenarios(self) -> bool:

@@ -101,11 +101,11 @@ def score_against(runs: RunComparison, group: str, score: str) -> list[Reference
 
 def passes_against(runs: RunComparison, group: str) -> list[ReferenceComparison]:
     """Each other run's share of passed trials against the reference's."""
-    bar = bar_of(runs.reference, group)
+    pass_threshold = pass_threshold_in(runs.reference, group)
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
-        assert bar is not None  # `_why_no_passes` has seen to it
-        new, base = (passes(each.evidence.groups.get(group, ()), bar) for each in (run, runs.reference))
+        assert pass_threshold is not None  # `_why_no_passes` has seen to it
+        new, base = (passes(each.evidence.groups.get(group, ()), pass_threshold) for each in (run, runs.reference))
         return compare(new, base, 0.0, confidence=confidence)
 
     return _family(runs, lambda run: _why_no_passes(runs.reference, run, group), compared)
@@ -182,14 +182,14 @@ def _scored_apart(reference: ComparedRun, run: ComparedRun, group: str, score: s
 
 
 def _why_no_passes(reference: ComparedRun, run: ComparedRun, group: str) -> str:
-    bars = [bar_of(each, group) for each in (reference, run)]
-    if None in bars or bars[0] != bars[1]:
+    pass_thresholds = [pass_threshold_in(each, group) for each in (reference, run)]
+    if None in pass_thresholds or pass_thresholds[0] != pass_thresholds[1]:
         return "they do not pass at one and the same score"
-    assert bars[0] is not None
-    return _why_no_score(reference, run, group, bars[0].score)
+    assert pass_thresholds[0] is not None
+    return _why_no_score(reference, run, group, pass_thresholds[0].score)
 
 
-def bar_of(run: ComparedRun, group: str) -> PassThreshold | None:
+def pass_threshold_in(run: ComparedRun, group: str) -> PassThreshold | None:
     """What a rollout of a suite has to reach to pass; None where its main score has no floor."""
     suite: SuiteResult | None = run.facts.suites.get(group)
     if suite is None or suite.passes is None:
@@ -262,11 +262,11 @@ def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> 
     """Scenario -> how it went, of those that the reference has with equal content."""
     if _scored_apart(reference, run, group, score):
         return {}
-    bar = bar if (bar := bar_of(reference, group)) and bar.score == score else None
+    pass_threshold = pass_threshold if (pass_threshold := pass_threshold_in(reference, group)) and pass_threshold.score == score else None
     pairs, _ = pair(*(_samples(each, group, score) for each in (run, reference)))
-    passed = passes(run.evidence.groups.get(group, ()), bar) if bar else {}
+    passed = passes(run.evidence.groups.get(group, ()), pass_threshold) if pass_threshold else {}
     return {
-        name: ScenarioResult(each.new.mean, round(sum(passed[name].scores)) if bar else None, len(each.new.scores))
+        name: ScenarioResult(each.new.mean, round(sum(passed[name].scores)) if pass_threshold else None, len(each.new.scores))
         for name, each in pairs.items()
     }
 

@@ -254,7 +254,7 @@ def _score(suite_rule: SuiteRule, trials: Sequence[Trial], old: Sequence[Trial],
         values = _measured(suite_rule, trials)
         return replace(_fact(rule, fsum(values) / len(values) if values else None, None, trials), n=len(values))
     if rule.kind == "passes":
-        return against_share(passes(trials, suite_rule.floor), rule.pass_rate, rule.limit, of=rule.of, confidence=confidence)
+        return against_share(passes(trials, suite_rule.known_pass_threshold), rule.pass_rate, rule.limit, of=rule.of, confidence=confidence)
     new = samples(trials, rule.metric, suite_rule.scale)
     base = samples(old, rule.metric, suite_rule.scale)
     limits = score_limits(suite_rule.scale, new, base)
@@ -276,7 +276,7 @@ def _measured(suite_rule: SuiteRule, trials: Sequence[Trial]) -> list[float]:
     """The mean, or the pass rate, of each scenario that has one; the means of reports are over the same."""
     rule = suite_rule.rule
     if rule.kind == "passes":
-        counts = [(round(fsum(each.scores)), len(each.scores)) for each in passes(trials, suite_rule.floor).values()]
+        counts = [(round(fsum(each.scores)), len(each.scores)) for each in passes(trials, suite_rule.known_pass_threshold).values()]
         return [estimate.value for each in counts if (estimate := rule.pass_rate.estimate(*each))]
     return [each.mean for each in samples(trials, rule.metric, suite_rule.scale).values() if each.scores]
 

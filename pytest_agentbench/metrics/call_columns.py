@@ -11,7 +11,7 @@ from typing import Any
 from pytest_agentbench.metrics import registry, timings
 from pytest_agentbench.metrics.columns import NEVER, PLACE, FrameColumn, Hidden, RolloutPlace
 from pytest_agentbench.metrics.registry import Metric
-from pytest_agentbench.metrics.timings import OF_STAMPS, LateStamps
+from pytest_agentbench.metrics.timings import TIMESTAMP_METRICS, LateTimestamps
 from pytest_agentbench.records import Attempt, LLMCall
 
 
@@ -33,9 +33,9 @@ class CallRow:
         return {name: metric.values_of(self.call) for name, metric in registry.latencies("event", "call").items()}
 
     @cached_property
-    def late(self) -> LateStamps:
+    def late(self) -> LateTimestamps:
         """The stamps that this machine took late."""
-        return LateStamps.of(self.call)
+        return LateTimestamps.of(self.call)
 
 
 def rows(place: RolloutPlace) -> Iterator[CallRow]:
@@ -161,5 +161,5 @@ _BEHIND: tuple[FrameColumn[Any], ...] = (
         lambda row: len(row.late.places),
     ),
     Hidden("is_first_late", "flag", "whether the first output event was read late", lambda row: 0 in row.late.places),
-    *map(_evened, OF_STAMPS),
+    *map(_evened, TIMESTAMP_METRICS),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.metrics.registry import title_of
 from pytest_agentbench.metrics.terms import Objective, misses
 from pytest_agentbench.metrics.timeline import Span, overlap_ns
-from pytest_agentbench.metrics.timings import OF_STAMPS
+from pytest_agentbench.metrics.timings import TIMESTAMP_METRICS
 from pytest_agentbench.stats.quantiles import HIGH, percentile
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def effects(part: Slice) -> dict[str, float]:
     Every share is 0 if no event was late.
     """
     if not part.successful_calls["late_events"].any():
-        return {f"{name}.p{q}": 0.0 for name in OF_STAMPS for q in HIGH}
+        return {f"{name}.p{q}": 0.0 for name in TIMESTAMP_METRICS for q in HIGH}
     return {
         f"{name}.p{q}": _difference(percentile(measured, q), percentile(evened, q))
         for name, (measured, evened) in _timings(part).items()
@@ -57,7 +57,7 @@ def flipped(part: Slice) -> dict[str, float]:
     """Returns objective -> share of the calls with output that late events may have put on the wrong side of it."""
     calls = part.successful_calls
     timed = int((calls["timed_events"] > 0).sum())
-    found = sorted((each for each in part.terms.objectives if each.name in OF_STAMPS), key=lambda each: each.name)
+    found = sorted((each for each in part.terms.objectives if each.name in TIMESTAMP_METRICS), key=lambda each: each.name)
     return {each.name: _flips(calls, each) / timed if timed else 0.0 for each in found}
 
 

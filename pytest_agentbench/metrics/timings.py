@@ -38,7 +38,7 @@ def itl_ns(call: LLMCall) -> list[int]:
     """Inter-token latencies: the gaps between consecutive output chunks, one fewer than chunks.
 
     A server that packs n tokens into a chunk shows one gap for them; `tpot_ns` is the mean per token. Chunks that were read
-    together have a gap of 0: `LateStamps` says how many.
+    together have a gap of 0: `LateTimestamps` says how many.
     """
     return [later.at_ns - earlier.at_ns for earlier, later in pairwise(call.output)] if _measured(call) else []
 
@@ -112,13 +112,13 @@ def _since_sent(call: LLMCall, chunks: Sequence[Chunk]) -> int | None:
 
 
 #: Metrics that depend on the stamps of single events. E2E ends with a connection or the last event, and is late by the read lag at most.
-OF_STAMPS = ("ttft", "tpot", "itl")
+TIMESTAMP_METRICS = ("ttft", "tpot", "itl")
 
 PROMPT_NS = 1_000_000  # a read lag up to which the tap was in time
 
 
 @dataclass(frozen=True)
-class LateStamps:
+class LateTimestamps:
     """The output chunks of a successful call by their stamps. Chunks of one read share its stamp."""
 
     call: LLMCall

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_agentbench.gate.exit_status import CANNOT_TELL, EXITS, NO_GATE, SKIPPED
-from pytest_agentbench.gate.rules import floors_of
+from pytest_agentbench.gate.rules import scenario_thresholds
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.reports.document import Code, Column, Content, Finding, Measure, TableCell, Text, spans, words_of
 from pytest_agentbench.reports.failure_section import brief
@@ -168,7 +168,7 @@ def _reason(run: Run) -> str:
         return ""
     if run.gate:
         return f"the rules are only shown, and say {run.gate.verdict}"
-    return "no test applies a threshold" if any(map(_has_floor, run.suites.values())) else "no rule or threshold was applied"
+    return "no test applies a threshold" if any(map(_has_scenario_threshold, run.suites.values())) else "no rule or threshold was applied"
 
 
 def _notes(run: Run) -> Iterator[str]:
@@ -177,15 +177,15 @@ def _notes(run: Run) -> Iterator[str]:
         yield f"gate {gate_result.verdict}"
     if run.verdict in (PASS, INCONCLUSIVE):
         asked = {each.suite for each in gate_result.rules} if gate_result else set()
-        silent = [group for group, suite in run.suites.items() if group not in asked and not _has_floor(suite)]
+        silent = [group for group, suite in run.suites.items() if group not in asked and not _has_scenario_threshold(suite)]
         left = len(silent) - NAMED
         yield from (f"no rule for {', '.join(silent[:NAMED])}{f' and {left} more' if left > 0 else ''}",) if silent else ()
     if tries := earlier_runs(run.earlier):
         yield tries
 
 
-def _has_floor(suite: SuiteResult) -> bool:
-    return bool(floors_of(suite.thresholds))
+def _has_scenario_threshold(suite: SuiteResult) -> bool:
+    return bool(scenario_thresholds(suite.thresholds))
 
 
 def _means(run: Run) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pytest_agentbench.gate.rules import Rule, parse_rule
 from pytest_agentbench.rollouts.checks import CHECKS, SuiteCheck, SuiteDraft, plugin_checks
 from pytest_agentbench.rollouts.isolation.codecheck import brings_any, check_code
 from pytest_agentbench.rollouts.isolation.protocol import FromCodeCheck, NotLoaded
-from pytest_agentbench.runs.builder import bar_of
+from pytest_agentbench.runs.builder import pass_threshold_of
 from pytest_agentbench.scorers import built_in_scales
 from pytest_agentbench.suites import arms as arms_of
 from pytest_agentbench.suites.arms import Arm, VariantOrigin
@@ -61,7 +61,7 @@ class CompiledSuite:
     thresholds: Mapping[str, float]  # in force
     rules: tuple[Rule, ...] = ()  # parsed from `gate`
     agents: Mapping[str, Agent] = field(default_factory=dict)  # variant -> its agent, if it is a built-in one
-    sides: Mapping[str, VariantOrigin] = field(default_factory=dict)  # in an A/B session: variant -> the suite's own, and the arm
+    origins: Mapping[str, VariantOrigin] = field(default_factory=dict)  # in an A/B session: variant -> the suite's own, and the arm
 
     @property
     def name(self) -> str:
@@ -128,15 +128,15 @@ def _read(text: SuiteText, options: CompileOptions) -> _Reading:
         if faults := [*keys_in_names((suite.name, *suite.variants), suite.scenarios)]:  # Sentences about other faults would tell the key.
             raise UnsoundSuite(text.file, faults, options)
         problems, variants = _chosen(suite, options.variants)
-        sides: Mapping[str, VariantOrigin] = {}
+        origins: Mapping[str, VariantOrigin] = {}
         if options.arms:
-            sides = arms_of.sides(variants, options.arms)
+            origins = arms_of.origins(variants, options.arms)
             suite, variants = arms_of.in_arms(suite, variants, options.arms)
     except (MissingData, UnsoundSuite):
         raise
     except ConfigError as error:
         raise ConfigError(options.explain(str(error), text.file)) from error
-    return _Reading(suite, variants, sides, options, problems)
+    return _Reading(suite, variants, origins, options, problems)
 
 
 def _chosen(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -154,7 +154,7 @@ class _Reading:
 
     suite: Suite
     variants: tuple[str, ...]
-    sides: Mapping[str, VariantOrigin]
+    origins: Mapping[str, VariantOrigin]
     options: CompileOptions
     problems: list[str]
     agents: dict[str, Agent] = field(init=False)  # variant -> its agent, if it is a built-in one
@@ -187,7 +187,7 @@ class _Reading:
         if self.problems:
             raise UnsoundSuite(self.suite.folder / SUITE_FILE, [*dict.fromkeys(self.problems)], self.options)
         trials = self.options.trials or self.suite.trials
-        return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, self.agents, self.sides)
+        return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, self.agents, self.origins)
 
     def _made(self) -> tuple[dict[str, Agent], tuple[str, ...]]:
         """Makes the agents that are built-in ones, and looks at the tools. Returns the agents, and the variants without a fault."""
@@ -208,7 +208,7 @@ class _Reading:
         """Parses the rules of the suite's gate, without those about a score whose scorer cannot be asked what it declares."""
         suite, rules = self.suite, []
         undeclared = [score for score in suite.score_names if score not in suite.scales]
-        passes = bar_of(suite.score_names, suite.thresholds, suite.scales) is not None
+        passes = pass_threshold_of(suite.score_names, suite.thresholds, suite.scales) is not None
         for text in suite.gate:
             if undeclared and text.strip().startswith((*undeclared, PASS_RATES)):
                 continue

@@ -49,7 +49,7 @@ from typing import Generic, TypeVar
 from pytest_agentbench.lib.foreign import Sizes
 from pytest_agentbench.lib.messages import Messages
 from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
-from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, RolloutTally, RunAlone, TurnWanted
+from pytest_agentbench.runs.attempts import EndRollout, PoolEntry, PrepareBlock, RolloutTally, RunAlone
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import PoolSuite
 from pytest_agentbench.tap.protocol import TapPorts
@@ -66,7 +66,7 @@ class PlanTaken:
 
 @dataclass(frozen=True)
 class RecordLine:
-    """Answers `RolloutFinished` and `RecordWanted`; the body is the line as it stands in the journal, which tests get."""
+    """Answers `RolloutFinished` and `GetRecord`; the body is the line as it stands in the journal, which tests get."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class BackendMoved:
 
 @dataclass(frozen=True)
 class Turn:
-    """Sent after `TurnWanted`, when the arm is ready. The pool points the taps at it and begins the block."""
+    """Sent after `PrepareBlock`, when the arm is ready. The pool points the taps at it and begins the block."""
 
     endpoint: Endpoint
     salt: str  # before the system prompts of agents; empty if the cache needs none
@@ -126,13 +126,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class NoTurn:
-    """Sent after `TurnWanted`, if the arm cannot run. The pool refuses the rollouts of the block."""
+    """Sent after `PrepareBlock`, if the arm cannot run. The pool refuses the rollouts of the block."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class ArmGone:
+class ArmLost:
     """Sent when the backend of an arm has died for good. The pool starts none of its rollouts any more."""
 
     arm: str
@@ -161,8 +161,8 @@ class CatchUp:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """Sent after `LookWanted`, when all that has died is known, and the pool was told to hold."""
+class ProcessesChecked:
+    """Sent after `CheckProcesses`, when all that has died is known, and the pool was told to hold."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,8 @@ class EndSession:
 
 
 #: What follows from the death of a part of the session.
-Recovery = TapsRestarted | BackendMoved | RunAlone | EndRollout | CatchUp | Looked
-SessionCommand = Start | Turn | NoTurn | ArmGone | HoldAttempts | AddRound | NothingRuns | Cancel | EndSession
+Recovery = TapsRestarted | BackendMoved | RunAlone | EndRollout | CatchUp | ProcessesChecked
+SessionCommand = Start | Turn | NoTurn | ArmLost | HoldAttempts | AddRound | NothingRuns | Cancel | EndSession
 ToPool = ControllerAnswer | SessionCommand | Recovery
 TO_POOL: Messages[ToPool] = Messages(ToPool)
 
@@ -219,7 +219,7 @@ class RolloutFinished(ControllerQuestion[RecordLine]):
 
 
 @dataclass(frozen=True)
-class RecordWanted(ControllerQuestion[RecordLine]):
+class GetRecord(ControllerQuestion[RecordLine]):
     """Sent when a test asks for a record that the pool does not have in memory. The controller reads it from the journal."""
 
     key: RolloutKey
@@ -246,8 +246,8 @@ class TemplateLost(ControllerQuestion[TemplateVerdict]):
 
 
 @dataclass(frozen=True)
-class LookWanted:
-    """Sent when an attempt has failed in a way that the death of a part of the session explains. The controller sends `Looked`."""
+class CheckProcesses:
+    """Sent when an attempt has failed in a way that the death of a part of the session explains. `ProcessesChecked` is the answer."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class TemplateServes:
 
 
 @dataclass(frozen=True)
-class BackendWanted:
+class StartBackend:
     """Sent when a test needs the backend. The controller boots one that boots on demand."""
 
 
@@ -294,10 +294,10 @@ class Drained:
 
 
 #: `session/processes` takes these messages, `rollouts/parts` all others.
-SessionNote = BackendWanted | TurnWanted | PlanSettled | ShowUser | Drained
-SessionQuestion = PlanMade | RolloutFinished | RecordWanted | BlockBegun | BlockEnded
+SessionNote = StartBackend | PrepareBlock | PlanSettled | ShowUser | Drained
+SessionQuestion = PlanMade | RolloutFinished | GetRecord | BlockBegun | BlockEnded
 
-PoolNote = PoolEntry | SessionNote | LookWanted | CaughtUp | TemplateServes
+PoolNote = PoolEntry | SessionNote | CheckProcesses | CaughtUp | TemplateServes
 ToController = PoolNote | SessionQuestion | TemplateLost
 TO_CONTROLLER: Messages[ToController] = Messages(ToController)
 
@@ -316,7 +316,7 @@ class Scheduling:
 class BlockSettings:
     """How a session runs its rollouts in blocks, each of one arm."""
 
-    sides: Mapping[str, VariantOrigin]  # variant -> what it is made of, the arms in their order
+    origins: Mapping[str, VariantOrigin]  # variant -> what it is made of, the arms in their order
     policy: str  # one of CACHE_POLICIES
     in_sequence: bool  # whether all blocks of one arm run before those of the next one
     own: Mapping[str, int]  # arm -> rollouts in flight in its blocks, if not those of the session

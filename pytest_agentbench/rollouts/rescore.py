@@ -234,24 +234,24 @@ class ThresholdResult(NamedTuple):
 
     group: str
     score: str
-    floor: float
+    threshold: float
     below: int  # rollouts, those in which the agent raised among them
     rollouts: int
 
 
-def floors(groups: Mapping[str, RescoredSuite], read: RunReader) -> Iterator[ThresholdResult]:
-    """The floors that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
+def missed_thresholds(groups: Mapping[str, RescoredSuite], read: RunReader) -> Iterator[ThresholdResult]:
+    """The thresholds that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
     for name, group in groups.items():
         held, tally = {each.scenario for each in group.old.quarantined}, read.suites[name]
-        for score, floor in group.old.thresholds.items():
+        for score, required in group.old.thresholds.items():
             if score.endswith(".mean"):
                 continue
             values = [value for scenario, each in tally.scores[score].items() if scenario not in held for value in each]
             crashed = sum(count for scenario, count in tally.agent_errors.items() if scenario not in held)
-            bar = PassThreshold(score, floor, scale_in(group.scales, score).falling)
-            below = crashed + sum(not bar.reached(value) for value in values)
+            pass_threshold = PassThreshold(score, required, scale_in(group.scales, score).falling)
+            below = crashed + sum(not pass_threshold.reached(value) for value in values)
             if below:
-                yield ThresholdResult(name, score, floor, below, len(values) + crashed)
+                yield ThresholdResult(name, score, required, below, len(values) + crashed)
 
 
 def changes(groups: Mapping[str, RescoredSuite], new: Run) -> Iterator[RescoredScore]:

@@ -136,7 +136,7 @@ class PoolDied:
 
 
 @dataclass(frozen=True)
-class TurnWanted:
+class PrepareBlock:
     """Sent by the pool before a block of rollouts. The controller makes the arm ready, which may take minutes, and answers."""
 
     arm: str
@@ -144,7 +144,7 @@ class TurnWanted:
 
 
 #: Entries that are messages of the pool. The controller writes them and does not answer.
-PoolEntry = RolloutRead | AttemptBegun | AttemptFailed | AddressOpened | AddressClosed | LabelReleased | TurnWanted
+PoolEntry = RolloutRead | AttemptBegun | AttemptFailed | AddressOpened | AddressClosed | LabelReleased | PrepareBlock
 AttemptEntry = PoolEntry | RolloutsPlanned | RoundAdded | RunAlone | EndRollout | PoolDied
 ENTRIES: messages.Messages[AttemptEntry] = messages.Messages(AttemptEntry)
 
@@ -210,7 +210,7 @@ class AttemptState:
                 self.alone.update(keys)
             case EndRollout(rollout):
                 self.ends[rollout.key] = rollout
-            case TurnWanted():
+            case PrepareBlock():
                 self.blocks += 1
             case _:
                 self.tally = entry.tally

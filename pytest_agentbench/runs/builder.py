@@ -76,8 +76,8 @@ def plan_suite(
 def build_suite(planned: PlannedSuite, tally: SuiteTally, part: Slice, prices: TokenPrices | None = None) -> SuiteResult:
     """Returns the result of one suite under one variant, whose rollouts are `part`; `prices` are the backend's."""
     facts, population = planned.facts, planned.population
-    main, bar = facts.scales[facts.main_score], bar_of(facts.scorers, facts.thresholds, facts.scales)
-    passes = _pass_counts(tally, bar)
+    main, pass_threshold = facts.scales[facts.main_score], pass_threshold_of(facts.scorers, facts.thresholds, facts.scales)
+    passes = _pass_counts(tally, pass_threshold)
     retried = facts.scorers if tally.retried else ()
     scores = {name: _score_summary(tally, name, facts.scales[name], _question(name, population)) for name in facts.scorers}
     terms = Terms(prices=prices, score=_worth(main, scores[facts.main_score]), passed=sum(passed for passed, _ in passes.values()))
@@ -87,7 +87,7 @@ def build_suite(planned: PlannedSuite, tally: SuiteTally, part: Slice, prices: T
         retried=tally.retried,
         retried_scores={name: _retried_summary(tally, name, facts.scales[name], _question(name, population)) for name in retried},
         scores=scores,
-        passes=_passes(tally, bar, passes, population),
+        passes=_passes(tally, pass_threshold, passes, population),
         efficiency=Efficiency(currency=prices.currency if prices else None, metrics=numbers(part.on(terms), "suite")),
         answers=tally.answers.summary(),
         score_errors=dict(tally.score_errors),
@@ -167,7 +167,7 @@ def _facts(interval: Interval, of: str) -> tuple[float | None, float | None, flo
     return interval.mean, interval.low, interval.high, of, interval.n, interval.clusters, interval.method
 
 
-def bar_of(scores: Sequence[str], thresholds: Mapping[str, float], scales: Mapping[str, Scale]) -> PassThreshold | None:
+def pass_threshold_of(scores: Sequence[str], thresholds: Mapping[str, float], scales: Mapping[str, Scale]) -> PassThreshold | None:
     """What a rollout has to reach to pass: the floor of the main score, the first; None where it has none."""
     main = scores[0]
     return PassThreshold(main, thresholds[main], scale_in(scales, main).falling) if main in thresholds else None
@@ -178,16 +178,16 @@ def _worth(scale: Scale, main: Means) -> float | None:
     return main.mean.value if not scale.falling and main.mean else None
 
 
-def _pass_counts(tally: SuiteTally, bar: PassThreshold | None) -> Mapping[str, tuple[int, int]]:
+def _pass_counts(tally: SuiteTally, pass_threshold: PassThreshold | None) -> Mapping[str, tuple[int, int]]:
     """Scenario -> (trials that passed, measured trials); none where nobody said what passes."""
-    return pass_counts(tally.scores.get(bar.score, {}), tally.agent_errors, bar) if bar else {}
+    return pass_counts(tally.scores.get(pass_threshold.score, {}), tally.agent_errors, pass_threshold) if pass_threshold else {}
 
 
 def _passes(
-    tally: SuiteTally, bar: PassThreshold | None, counts: Mapping[str, tuple[int, int]], population: Collection[str]
+    tally: SuiteTally, pass_threshold: PassThreshold | None, counts: Mapping[str, tuple[int, int]], population: Collection[str]
 ) -> Passes | None:
     """Which share of each scenario's trials passes, and of the scenarios; None where nobody said what passes, or nothing was measured."""
-    if bar is None or not counts:
+    if pass_threshold is None or not counts:
         return None
     most = max(trials for _, trials in counts.values())
 
@@ -199,8 +199,8 @@ def _passes(
     repeated = {scenario: each for scenario, each in counts.items() if each[1] > 1}
     failing = sorted((passed / trials, scenario) for scenario, (passed, trials) in repeated.items() if passed < trials)
     return Passes(
-        score=bar.score,
-        floor=bar.floor,
+        score=pass_threshold.score,
+        floor=pass_threshold.value,
         pass_at=rates(every=False),
         pass_all=rates(every=True),
         always=len(repeated) - len(failing),

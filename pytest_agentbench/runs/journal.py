@@ -68,7 +68,7 @@ class JournalIndex:
     repeated: int = 0  # rollouts that ran again: their earlier records do not count
     damaged: list[str] = field(default_factory=list)  # sentences on lines that are no records
     whole: int = 0  # bytes up to the end of the last line
-    torn: int = 0  # bytes after it: a record that was being written when the session was killed
+    truncated: int = 0  # bytes after it: a record that was being written when the session was killed
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def read_index(directory: Path) -> JournalIndex:
     with (directory / FILE).open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
-                index.torn = len(line)
+                index.truncated = len(line)
                 break
             whole = _entry(line[:-1], index.whole, contents)
             entries = [whole] if whole else [*_among(line, index.whole, contents)]
@@ -214,7 +214,7 @@ class Journal:
             self._file.close()
             raise ConfigError(f"another session is writing to {self.path}; wait for its end")
         self.index = read_index(directory)
-        if self.index.torn:
+        if self.index.truncated:
             self._file.truncate(self.index.whole)
         self._places = {key: (entry.offset, entry.size) for key, entry in self.index.entries.items()}
         self._lock = Lock()

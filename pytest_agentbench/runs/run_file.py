@@ -114,7 +114,7 @@ class BackendUse:
     warnings: tuple[str, ...] = ()  # sentences, one for each model that a suite asks for and that the backend does not list
     reused: bool | None = None  # of a stack: it was kept from an earlier session, so its caches were warm
     passed_over: str | None = None  # of a stack: why a kept one of the same YAML was not used; empty where none was there
-    reaped: str | None = None  # of a stack: what a guardian that was killed had left, and was ended before the boot; empty: nothing
+    reaped: str | None = None  # of a stack: what a daemon that was killed had left, and was ended before the boot; empty: nothing
     boot: Boot | None = None  # of a stack
     restarts: Mapping[str, int] | None = None  # of a stack: service -> how often it died and was started again in the middle of the run
     more: Json = field(default_factory=dict, metadata=OPEN)  # the other [keys of backend.yaml](backends.md) that have a value

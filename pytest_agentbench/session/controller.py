@@ -74,7 +74,7 @@ def _lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterat
 def _earlier(opened: OpenSession) -> Iterator[str]:
     """On what earlier sessions of the run left."""
     stored, index = opened.recorder.stored, opened.recorder.journal.index
-    cut = f"; a record of {index.torn:,} bytes was torn by a kill, and is cut off" if index.torn else ""
+    cut = f"; a record of {index.truncated:,} bytes was torn by a kill, and is cut off" if index.truncated else ""
     kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
     yield f"session {opened.number} of this run: {kept}{cut}"
     yield from first_of(index.damaged)

@@ -23,7 +23,7 @@ from pytest_agentbench.gate.exit_status import (
     verdict,
     with_losses,
 )
-from pytest_agentbench.gate.rules import floors_of
+from pytest_agentbench.gate.rules import scenario_thresholds
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.lib.redact import scrub
 from pytest_agentbench.reports import PAGE, REPORTS, ci, load_report, page
@@ -125,8 +125,8 @@ class Finish:
         if self.run is not None:
             status = int(session.exitstatus)
             suites = self.run.suites
-            floors = any(floors_of(suites[group].thresholds) for group in self._tests.applied if group in suites)
-            word = verdict(status, deciding(self.run), missing=self._opened.services.missing, floors=floors)
+            thresholds = any(scenario_thresholds(suites[group].thresholds) for group in self._tests.applied if group in suites)
+            word = verdict(status, deciding(self.run), missing=self._opened.services.missing, thresholds=thresholds)
             self.run = replace(self.run, losses=tuple(losses), exit_status=status, verdict=word)
 
     def _as_it_is(self, session: pytest.Session) -> Run:

@@ -21,7 +21,7 @@ from pytest_agentbench.gate.verdict import CONFIDENCE, RuleVerdict, cannot_measu
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.checks import rule_fault
 from pytest_agentbench.rollouts.compile import CompiledSuite
-from pytest_agentbench.runs.builder import bar_of
+from pytest_agentbench.runs.builder import pass_threshold_of
 from pytest_agentbench.runs.journal import FILE, read_journal
 from pytest_agentbench.runs.results import BaselineRun, GateResult, InterimLook, RoundsResult, RuleResult
 from pytest_agentbench.runs.run_file import Run
@@ -172,7 +172,7 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
         rules = [(any_part, rule) for any_part, rule in asked if (rule.of == RUN and rule.kind in ASKED_OF) or not settings.ab]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
-        about = each.suite.deterministic, _bar(each)
+        about = each.suite.deterministic, _pass_threshold(each)
         suite_rules += [SuiteRule(group, rule, each.suite.scale(rule.metric), any_part, *about) for any_part, rule in rules]
         promoted = default_baseline(each.name, settings.reports_directory)
         if explicit and group in explicit.groups:
@@ -234,7 +234,7 @@ def typed_rules(texts: Sequence[str], compiled: Sequence[CompiledSuite]) -> list
                     raise
         if 0 < refused == len(compiled):
             every = dict.fromkeys(name for each in compiled for name in each.suite.score_names)
-            parse_rule(text, [*every], passes=any(map(_bar, compiled)))
+            parse_rule(text, [*every], passes=any(map(_pass_threshold, compiled)))
     for each, own in zip(compiled, rules, strict=True):
         for fault in filter(None, (rule_fault(each.suite, rule) for rule in own)):
             raise ConfigError(fault)
@@ -243,11 +243,11 @@ def typed_rules(texts: Sequence[str], compiled: Sequence[CompiledSuite]) -> list
 
 def _parsed(compiled: CompiledSuite, text: str) -> Rule:
     suite = compiled.suite
-    return parse_rule(text, suite.score_names, suite.scales, passes=_bar(compiled) is not None)
+    return parse_rule(text, suite.score_names, suite.scales, passes=_pass_threshold(compiled) is not None)
 
 
-def _bar(compiled: CompiledSuite) -> PassThreshold | None:
-    return bar_of(compiled.suite.score_names, compiled.thresholds, compiled.suite.scales)
+def _pass_threshold(compiled: CompiledSuite) -> PassThreshold | None:
+    return pass_threshold_of(compiled.suite.score_names, compiled.thresholds, compiled.suite.scales)
 
 
 def _usual_rule(suite: Suite) -> Rule:

@@ -224,8 +224,8 @@ def _pool_settings(setup: Setup, directory: Path, session: int) -> PoolSettings:
 
 def _block_settings(setup: Setup) -> BlockSettings:
     """Variants of a session without arms are all of one, which has no name."""
-    sides = {name: each.sides.get(name, VariantOrigin(name, "")) for each in setup.discovered.compiled for name in each.variants}
-    return BlockSettings(sides, setup.settings.cache, setup.backend.in_sequence, concurrencies(setup.settings.ab))
+    origins = {name: each.origins.get(name, VariantOrigin(name, "")) for each in setup.discovered.compiled for name in each.variants}
+    return BlockSettings(origins, setup.settings.cache, setup.backend.in_sequence, concurrencies(setup.settings.ab))
 
 
 def _budgets(settings: Settings) -> Budgets:

@@ -14,7 +14,7 @@ from pytest_agentbench.rollouts.worker_protocol import PoolAddress, PoolAnswer_c
 POOLS = 1000  # that may die over one question
 
 
-class PoolGone(InfraError):
+class PoolLost(InfraError):
     """No pool answers any more, so no later question of this session can be answered."""
 
 
@@ -41,9 +41,9 @@ class PoolConnection:
             header, content = self._exchanged(question, body)
             answer = read_answer(question, header)
         except OtherVersion as error:
-            raise PoolGone(str(error)) from error
+            raise PoolLost(str(error)) from error
         except OSError as error:
-            raise PoolGone(self._failure() or f"the pool is gone ({error}); see backend/pool.log in the run directory") from error
+            raise PoolLost(self._failure() or f"the pool is gone ({error}); see backend/pool.log in the run directory") from error
         except ValueError as error:
             raise InfraError(
                 f"the pool's answer to {type(question).__name__} cannot be read: {error}; see backend/pool.log in the run directory"

@@ -26,7 +26,7 @@ from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.parts.session_parts import SessionParts
 from pytest_agentbench.rollouts.protocol import PoolSettings
-from pytest_agentbench.runs.attempts import AttemptLog, RolloutsPlanned, RolloutTally, TurnWanted
+from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned, RolloutTally
 from pytest_agentbench.session.gate import Rounds
 from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
 from pytest_agentbench.session.recorder import RunRecorder
@@ -290,7 +290,7 @@ class Services:
             tell(())
 
     def _gone(self, arm: str, why: str) -> None:
-        self._parts.send(protocol.ArmGone(arm, self._redactor.plain(why)))
+        self._parts.send(protocol.ArmLost(arm, self._redactor.plain(why)))
 
     @_refuses_waiting
     def _turn(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
@@ -320,14 +320,14 @@ class Services:
     def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
         """Does what the pool wants of the session, and answers its questions."""
         match message:
-            case TurnWanted(arm, rollouts):  # an arm may take minutes to load, and tests ask for records meanwhile
+            case PrepareBlock(arm, rollouts):  # an arm may take minutes to load, and tests ask for records meanwhile
                 daemon(self._turn, pool, arm, rollouts, name="turn")
             case protocol.PlanSettled(whole):
                 self._parts.add_round((), tell=False)
                 daemon(self._rested, whole, name="look")
             case protocol.ShowUser(sentence):
                 self.notices.put(self._redactor.plain(sentence))
-            case protocol.BackendWanted():
+            case protocol.StartBackend():
                 self.recorder.wanted.set()
             case protocol.Drained(tally):
                 self.labels, self.unrecorded = tally, self._parts.log.state.unrecorded
@@ -346,7 +346,7 @@ class Services:
                     line = self.recorder.finished(question, body)
                     self._parts.ended(question.key, question.calls, question.kind)
                     return protocol.RecordLine(), line
-                case protocol.RecordWanted(key):
+                case protocol.GetRecord(key):
                     return protocol.RecordLine(), self.recorder.recorded(key)
                 case protocol.BlockBegun(primed):
                     assert self.turns is not None

@@ -30,9 +30,9 @@ def played(suites: DiscoveredSuites, backend: Json, *, keys: bool) -> Discovered
 def _mismatches(compiled: CompiledSuite, backend: Json, keys: bool) -> Iterator[str]:
     """Yields a sentence for each agent that cannot work with the backend and for each of its roles that nobody plays."""
     for variant, agent in compiled.agents.items():
-        if "arms" in backend and variant not in compiled.sides:  # -m leaves the suite out, so that it has no arms
+        if "arms" in backend and variant not in compiled.origins:  # -m leaves the suite out, so that it has no arms
             continue
-        own = backend["arms"][compiled.sides[variant].arm] if "arms" in backend else backend
+        own = backend["arms"][compiled.origins[variant].arm] if "arms" in backend else backend
         if why := too_long(needs_context(agent), context_length_of(own)):
             yield f"agent: {why}"
         for role in sorted(needs_roles(agent)):

@@ -34,7 +34,7 @@ from pytest_agentbench.records import Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.data import PackedRollouts
 from pytest_agentbench.reports.terminal import rollout_lines
 from pytest_agentbench.rollouts.compile import CompiledSuite
-from pytest_agentbench.runs.builder import RunReader, bar_of, build_run, plan_suite
+from pytest_agentbench.runs.builder import RunReader, build_run, pass_threshold_of, plan_suite
 from pytest_agentbench.runs.directory import PRIVATE, name_of
 from pytest_agentbench.runs.identity import SuiteSetup, run_identity, suite_setup, unknown_environment
 from pytest_agentbench.runs.journal import FILE as JOURNAL
@@ -155,9 +155,10 @@ class SessionFindings(NamedTuple):
 class ShownRollouts:
     """What the page and the terminal show of single rollouts, so that they need not read the journal again."""
 
-    def __init__(self, bars: Mapping[str, PassThreshold | None], verbosity: int) -> None:
-        """`bars`: suite, or `suite-variant` -> what a rollout has to reach to pass. Only with a verbosity does the terminal show any."""
-        self.page: PackedRollouts | None = PackedRollouts(bars)  # None if a rollout could not be packed: the page then fails alone
+    def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None], verbosity: int) -> None:
+        """`pass_thresholds`: suite, or `suite-variant` -> what a rollout has to reach to pass. The terminal shows some with a verbosity."""
+        # None if a rollout could not be packed: the page then fails alone.
+        self.page: PackedRollouts | None = PackedRollouts(pass_thresholds)
         self.lines: list[str] = []
         self._verbosity = verbosity
 
@@ -190,7 +191,7 @@ def gather(opened: OpenSession) -> SessionFindings:
         put_back(opened)
     with losses.step(f"{JOURNAL} may not be whole on the disk"):
         opened.recorder.journal.close()
-    shown = ShownRollouts(bars_of(setup.discovered.compiled), setup.config.get_verbosity())
+    shown = ShownRollouts(pass_thresholds_of(setup.discovered.compiled), setup.config.get_verbosity())
     needs_trials = setup.gate is not None or bool(setup.settings.ab)
     mains = main_scores(setup.discovered.compiled)
     contents = read_rollouts(opened.directory, mains, opened.number, with_trials=needs_trials, also=shown.add)
@@ -228,7 +229,7 @@ def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *,
     run = compute(facts, planned, journal)
     run = replace(run, identity=run_identity(run, _setups(setup, planned), setup.backend.identity, setup.backend.facts))
     if turns := opened.services.turns if setup.settings.ab else None:
-        suites = {each.name: SuiteInArms(each.suite.every_scale, each.sides) for each in setup.discovered.compiled}
+        suites = {each.name: SuiteInArms(each.suite.every_scale, each.origins) for each in setup.discovered.compiled}
         run = replace(run, ab=compare_arms(run, journal, suites, turns.facts(opened.services.failure)))
     if setup.gate and not opened.services.missing:
         with losses.step("the gate has not judged"):
@@ -324,9 +325,11 @@ def looks_of(sampler: Sampler | None) -> Looks | None:
     return Looks(notes=tuple(sampler.notes), looks=sampler.rounds, every_s=sampler.every_s, cpu_s=sampler.cpu_s)
 
 
-def bars_of(compiled: Sequence[CompiledSuite]) -> dict[str, PassThreshold | None]:
+def pass_thresholds_of(compiled: Sequence[CompiledSuite]) -> dict[str, PassThreshold | None]:
     """Returns what a rollout of each suite under each variant has to reach to pass."""
-    return {group: bar_of(each.suite.score_names, each.thresholds, each.suite.every_scale) for each, _, group in groups(compiled)}
+    return {
+        group: pass_threshold_of(each.suite.score_names, each.thresholds, each.suite.every_scale) for each, _, group in groups(compiled)
+    }
 
 
 def main_scores(compiled: Sequence[CompiledSuite]) -> dict[str, MainScore]:

@@ -30,7 +30,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
 )
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.session.discovery import first_scenarios
-from pytest_agentbench.session.pool_connection import PoolConnection, PoolGone
+from pytest_agentbench.session.pool_connection import PoolConnection, PoolLost
 from pytest_agentbench.session.pytest_reports import APPLIED, BELOW, IN_QUARANTINE, OVER, QUARANTINED, UNMEASURED
 from pytest_agentbench.suites.suite import is_task_directory
 
@@ -232,7 +232,7 @@ class Worker:
             answer, line = self.pool.ask(GetRollout(rollout_key(item)))
         except InfraError as error:
             item.stash[TROUBLE] = str(error), "infra_error"
-            self._over = one_line(brief(str(error))) if isinstance(error, PoolGone) else self._over
+            self._over = one_line(brief(str(error))) if isinstance(error, PoolLost) else self._over
             return
         match answer:
             case RecordedRollout():

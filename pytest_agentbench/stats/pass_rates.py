@@ -20,11 +20,11 @@ class PassThreshold:
     """What a rollout has to reach to pass: the floor under each scenario of a suite's main score."""
 
     score: str
-    floor: float
+    value: float
     falling: bool = False  # less is better, and the floor is a ceiling
 
     def reached(self, value: float) -> bool:
-        return value <= self.floor if self.falling else value >= self.floor
+        return value <= self.value if self.falling else value >= self.value
 
 
 def pass_all(passed: int, trials: int, k: int) -> float | None:
@@ -125,7 +125,11 @@ def _too_few(run: Mapping[str, ScenarioSample], counts: Mapping[str, tuple[int, 
     return too_few(Clusters.of_scenarios({name: run[name].cluster for name in counts}) if of == POPULATION else alone)
 
 
-def pass_counts(scores: Mapping[str, Sequence[float]], crashed: Mapping[str, int], bar: PassThreshold) -> dict[str, tuple[int, int]]:
+def pass_counts(
+    scores: Mapping[str, Sequence[float]], crashed: Mapping[str, int], pass_threshold: PassThreshold
+) -> dict[str, tuple[int, int]]:
     """Scenario -> (trials that passed, measured trials); one in which the agent raised did not pass."""
     names = dict.fromkeys([*scores, *crashed])
-    return {name: (sum(map(bar.reached, scores.get(name, ()))), len(scores.get(name, ())) + crashed.get(name, 0)) for name in names}
+    return {
+        name: (sum(map(pass_threshold.reached, scores.get(name, ()))), len(scores.get(name, ())) + crashed.get(name, 0)) for name in names
+    }

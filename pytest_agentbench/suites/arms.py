@@ -122,7 +122,7 @@ def _agent(suite: Suite, variant: str, arm: Arm) -> Json:
     return changed
 
 
-def sides(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, VariantOrigin]:
+def origins(variants: Sequence[str], arms: Sequence[Arm]) -> dict[str, VariantOrigin]:
     """Name of a variant under an arm -> both."""
     return {name: VariantOrigin(variant, arm.name) for name, (variant, arm) in _pairs(variants, arms).items()}
 

@@ -52,7 +52,7 @@ class BackendAnswer:
         if len(self.reader.chunks) > MOST_EVENTS:
             self._exceeds(f"the answer has more than {MOST_EVENTS} events")
 
-    def unpacks(self) -> bool:
+    def decompress(self) -> bool:
         """Unpacks a slice of a whole answer that is packed; whether there is more of it."""
         if not self._encoding or self.reader.error_kind or self.excess:
             return False
@@ -102,7 +102,7 @@ class BackendAnswer:
 
     def end(self, came_whole: bool) -> None:
         """There is no more. Of a packed answer that did not come whole one slice more is understood."""
-        while came_whole and self.unpacks():
+        while came_whole and self.decompress():
             pass
         if self._events is not None:
             self.digest()

@@ -73,11 +73,11 @@ def paired() -> int:
 def stamping() -> Iterator[None]:
     """Keeps the kernel stamping: while no socket at all wants stamps it takes none, and it needs a moment to begin again."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
-        stamps_wanted(holder)
+        enable_timestamps(holder)
         yield
 
 
-def stamps_wanted(sock: socket.socket) -> bool:
+def enable_timestamps(sock: socket.socket) -> bool:
     """Asks the kernel to stamp what comes on a socket; whether it will."""
     if sys.platform != "linux":
         return False

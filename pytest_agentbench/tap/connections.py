@@ -142,7 +142,7 @@ class SocketReader(Protocol):
     def connection_lost(self, error: Exception | None) -> None: ...
 
 
-class StampedSocket:
+class TimestampedSocket:
     """A connected socket; it is closed when it is lost or aborted."""
 
     def __init__(self, sock: socket.socket, reader: SocketReader, clock: KernelClock) -> None:

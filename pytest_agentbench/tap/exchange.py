@@ -158,7 +158,7 @@ class Exchange:
     def _completed(self) -> None:
         if self.over:
             return
-        if self.answer is not None and self.answer.unpacks():
+        if self.answer is not None and self.answer.decompress():
             self.agent.turns.take(self._completed)
         else:
             self._end()

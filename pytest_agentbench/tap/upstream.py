@@ -15,8 +15,8 @@ import httptools
 from aiohappyeyeballs import start_connection
 
 from pytest_agentbench.lib.remedies import of_key, of_tls
-from pytest_agentbench.tap.clock import KernelClock, stamps_wanted
-from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, Pace, StampedSocket
+from pytest_agentbench.tap.clock import KernelClock, enable_timestamps
+from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, Pace, TimestampedSocket
 from pytest_agentbench.tap.exchange import Exchange
 from pytest_agentbench.tap.http_messages import OWN, Headers, end_to_end, header, request_head, written
 from pytest_agentbench.tap.protocol import UpstreamFacts
@@ -103,8 +103,8 @@ class Upstream:
         sock = await start_connection(await self.addresses.get(), happy_eyeballs_delay=0.25, loop=loop)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = UpstreamConnection(self, sock)
-        if self.tls is None and stamps_wanted(sock):
-            connection.transport = StampedSocket(sock, connection, self.clock)
+        if self.tls is None and enable_timestamps(sock):
+            connection.transport = TimestampedSocket(sock, connection, self.clock)
             return connection
         name = None if self.tls is None else self.host
         await loop.create_connection(lambda: connection, sock=sock, ssl=self.tls, server_hostname=name)
@@ -123,7 +123,7 @@ class Upstream:
 class UpstreamConnection(asyncio.Protocol):
     """One connection; it carries one exchange at a time."""
 
-    transport: StampedSocket | asyncio.Transport
+    transport: TimestampedSocket | asyncio.Transport
 
     def __init__(self, upstream: Upstream, sock: socket.socket) -> None:
         self.upstream = upstream
@@ -145,7 +145,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.pieces: list[bytes] = []  # of the body, in this read
         exchange.agent.upstream = self
         self.transport.writelines([self.upstream.head(exchange), exchange.backend_body.body])
-        if not isinstance(self.transport, StampedSocket) and not self.transport.get_write_buffer_size():
+        if not isinstance(self.transport, TimestampedSocket) and not self.transport.get_write_buffer_size():
             exchange.sent(time.monotonic_ns())
 
     def hold(self) -> None:

@@ -183,7 +183,7 @@ def test_a_hostile_service(project: Project, monkeypatch: pytest.MonkeyPatch) ->
 
     assert "octocat" in output
     assert [] == faults(output), output
-    assert [] == faults((project.directory / "backend" / "guardian.log").read_text())
+    assert [] == faults((project.directory / "backend" / "stack_daemon.log").read_text())
     assert [] == markup((project.directory / "report.md").read_text().replace("````text", "```text").split("```text")[0])
 
 

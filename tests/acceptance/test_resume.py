@@ -345,7 +345,7 @@ def test_a_stack_is_not_booted_for_nothing(project: Project, monkeypatch: pytest
             project.run(*resume, "--agentbench-backend=small", "scenarios/shop", "-k", expression)
 
     booted = [
-        (folder / "backend" / "guardian.log").exists() for folder in (project.directory, *sorted(project.directory.glob("session-*")))
+        (folder / "backend" / "stack_daemon.log").exists() for folder in (project.directory, *sorted(project.directory.glob("session-*")))
     ]
     assert [True, False, True] == booted
     assert [1, 0, 1] == sessions(project)

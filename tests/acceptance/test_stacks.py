@@ -62,7 +62,7 @@ def urls(project: Project) -> list[str]:
     return (project.root / "urls.txt").read_text().split()
 
 
-def log_of(project: Project, name: str = "guardian") -> str:
+def log_of(project: Project, name: str = "stack_daemon") -> str:
     return (project.directory / "backend" / f"{name}.log").read_text()
 
 
@@ -98,7 +98,7 @@ def test_nothing_boots(small: Project, look: list[str], way: tuple[str, ...]) ->
     """Without a test that needs it nothing is started."""
     small.run(*way, *look, "scenarios/shop")
 
-    assert [] == [*small.root.rglob("guardian.log")]
+    assert [] == [*small.root.rglob("stack_daemon.log")]
 
 
 def test_nothing_boots_for_tests_that_need_nothing(small: Project) -> None:
@@ -111,7 +111,7 @@ def test_nothing_boots_for_tests_that_need_nothing(small: Project) -> None:
     result = small.run("scenarios/shop")
 
     result.assert_outcomes(passed=3, skipped=2)
-    assert [] == [*small.root.rglob("guardian.log")]
+    assert [] == [*small.root.rglob("stack_daemon.log")]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_fixture_boots_it(small: Project, test: str) -> None:
     result = small.run(*TWO_WORKERS, "scenarios/shop")
 
     result.assert_outcomes(passed=1)
-    (log,) = small.root.rglob("guardian.log")
+    (log,) = small.root.rglob("stack_daemon.log")
     assert " stopped in " in log.read_text()
 
 
@@ -233,7 +233,7 @@ def test_waiting_for_gpus(small: Project, stacks: Path, monkeypatch: pytest.Monk
     impatient.assert_outcomes(skipped=4)
 
     def release() -> None:
-        wait_for(lambda: [*stacks.glob("*/stack.json")], "the stack's guardian")
+        wait_for(lambda: [*stacks.glob("*/stack.json")], "the stack's daemon")
         time.sleep(1)
         lease.release()
 

@@ -46,7 +46,7 @@ Boot = Callable[..., registry.HeldStack]
 
 @pytest.fixture
 def boot(tmp_path: Path) -> Iterator[Boot]:
-    """Starts a guardian with a stack; what is still held when the test ends is stopped."""
+    """Starts a stack daemon with a stack; what is still held when the test ends is stopped."""
     started: list[registry.HeldStack] = []
 
     def start(wanted: StackSpec | None = None, *, warm_up: int = 0, gpu_wait: float = 0) -> registry.HeldStack:
@@ -60,6 +60,6 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
 
 
 @pytest.fixture
-def guardian_log(tmp_path: Path) -> Callable[[], str]:
-    """What the guardian wrote down so far."""
-    return (tmp_path / "logs" / "guardian.log").read_text
+def daemon_log(tmp_path: Path) -> Callable[[], str]:
+    """What the stack daemon wrote down so far."""
+    return (tmp_path / "logs" / "stack_daemon.log").read_text

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.api import NeverReady
-from pytest_agentbench.backends.ready import ProofSequence
+from pytest_agentbench.backends.ready import ReadinessChecks
 from pytest_agentbench.backends.stack.spec import ReadySpec
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import BackendError
@@ -73,7 +73,7 @@ def answering(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext 
 
 def run_checks(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
     """The names of the rungs that held; the time is longer than any test may take."""
-    ladder = ProofSequence(endpoint, ReadySpec(in_a_row=1), time.monotonic() + 600, boots=boots)
+    ladder = ReadinessChecks(endpoint, ReadySpec(in_a_row=1), time.monotonic() + 600, boots=boots)
     return [rung.name for rung in ladder.run_checks()]
 
 
@@ -213,4 +213,4 @@ def test_the_check_asks_once(capsys: pytest.CaptureFixture[str], tmp_path: Path,
 def test_time_is_up() -> None:
     """What is waited for in vain is said with the server's words."""
     with answering({"/v1/models": [(503, "loading")]}) as (_, url), pytest.raises(BackendError, match=r"answered 503 .*: loading"):
-        list(ProofSequence(Endpoint(url, "m"), ReadySpec(), time.monotonic()).run_checks())
+        list(ReadinessChecks(Endpoint(url, "m"), ReadySpec(), time.monotonic()).run_checks())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.api import NeverReady, probe
-from pytest_agentbench.backends.ready import ProofSequence, prove
+from pytest_agentbench.backends.ready import ReadinessChecks, prove
 from pytest_agentbench.backends.stack.spec import ReadySpec
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
@@ -39,25 +39,25 @@ def small(*options: str, key: str | None = None) -> Iterator[Endpoint]:
 
 
 def climbed(endpoint: Endpoint, *, seconds: float = 20, **keys: Any) -> list[tuple[str, str]]:
-    ladder = ProofSequence(endpoint, ReadySpec(**keys), time.monotonic() + seconds)
-    return [(rung.name, rung.detail) for rung in ladder.run_checks()]
+    checks = ReadinessChecks(endpoint, ReadySpec(**keys), time.monotonic() + seconds)
+    return [(check.name, check.detail) for check in checks.run_checks()]
 
 
 def test_every_rung() -> None:
     """The rungs hold one after the other; where no model is named it is the first one listed."""
     with small() as endpoint:
-        rungs = climbed(endpoint, in_a_row=3, workers={"decode": 1})
+        checks = climbed(endpoint, in_a_row=3, workers={"decode": 1})
 
     place = endpoint.url.removeprefix("http://").removesuffix("/v1")
     expected = [("port", place), ("models", "tiny"), ("workers", "2 decode"), ("chat", "3 in a row"), ("tools", "get_weather")]
-    assert expected == rungs
+    assert expected == checks
 
 
 def test_a_dead_worker_is_counted() -> None:
     """After a death the endpoint is looked at until it knows as many workers as before it: calls would go to the dead one as well."""
     with small() as endpoint:
         climbed(endpoint)
-        look = ProofSequence(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).look
+        look = ReadinessChecks(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).look
         look({"decode": 2})
         with pytest.raises(BackendError, match=r"/models/tiny/ready still counts one that has died: 2 decode, not 1$"):
             look({"decode": 1})
@@ -76,7 +76,7 @@ def test_a_death_ends_the_climb() -> None:
         raise BackendError("the engine is dead")
 
     with pytest.raises(BackendError, match="the engine is dead"):
-        list(ProofSequence(Endpoint("http://127.0.0.1:9/v1", "tiny"), ReadySpec(), alive=dead).run_checks())
+        list(ReadinessChecks(Endpoint("http://127.0.0.1:9/v1", "tiny"), ReadySpec(), alive=dead).run_checks())
 
 
 def test_speed() -> None:

@@ -46,14 +46,14 @@ def failure(held: registry.HeldStack, kind: type[BackendError] = BackendError) -
     return str(caught.value)
 
 
-def test_services_start_in_the_order_of_their_needs(boot: Boot, guardian_log: Log) -> None:
+def test_services_start_in_the_order_of_their_needs(boot: Boot, daemon_log: Log) -> None:
     """A service that names others starts when they are ready, with their addresses filled in; the front ends first."""
     engines, router = service("--slow", "0.4", replicas=2), service("--say", "engines {engine.urls} first {engine.url} of {model}")
     held = boot(spec(services={"router": router, "engine": engines}, endpoint="router"))
     endpoint = held.ready()
     said = (held.home.parent.parent / "logs" / "router.log").read_text()
     held.stop()
-    log = guardian_log()
+    log = daemon_log()
 
     first, second = re.findall(r"http://127.0.0.1:\d+", said.split(" first ")[0])
     assert f"engines {first},{second} first {first} of tiny\n" == said
@@ -181,7 +181,7 @@ def test_a_death_in_the_middle(boot: Boot) -> None:
     assert reason.startswith("engine ended with exit code 7: ") and reason.endswith("    Traceback: the engine has had enough")
 
 
-def test_a_restart(boot: Boot, guardian_log: Log) -> None:
+def test_a_restart(boot: Boot, daemon_log: Log) -> None:
     """With `restart: 1` a service that dies is started again on its port, once."""
     held = boot(spec(services={"engine": service(restart=1)}))
     url = root(held.ready().url)
@@ -191,7 +191,7 @@ def test_a_restart(boot: Boot, guardian_log: Log) -> None:
             urlopen(f"{url}/die", timeout=5)
 
     assert held.death().startswith("engine ended with exit code 7")
-    assert 1 == guardian_log().count("starting it again")
+    assert 1 == daemon_log().count("starting it again")
 
 
 @contextmanager
@@ -245,14 +245,14 @@ def answers(url: str) -> bool:
     return True
 
 
-def test_one_that_does_not_want_to_end(boot: Boot, guardian_log: Log) -> None:
+def test_one_that_does_not_want_to_end(boot: Boot, daemon_log: Log) -> None:
     """SIGTERM, the grace period, SIGKILL; and what a service left in a session of its own is killed as well."""
     held = boot(spec(services={"engine": service("--stubborn", "--leave-behind", grace=0.3)}))
     held.ready()
     held.stop()
 
-    assert "engine ended with -9" in guardian_log()
-    assert re.search(r"killed what the services left behind: \d+\n", guardian_log())
+    assert "engine ended with -9" in daemon_log()
+    assert re.search(r"killed what the services left behind: \d+\n", daemon_log())
 
 
 def test_stopped_while_it_boots(boot: Boot) -> None:
@@ -272,7 +272,7 @@ def test_a_port_that_others_have(boot: Boot) -> None:
     assert f"engine wants port {port}, which pid {os.getpid()} (" in reason
 
 
-def test_a_port_that_is_stolen(boot: Boot, guardian_log: Log) -> None:
+def test_a_port_that_is_stolen(boot: Boot, daemon_log: Log) -> None:
     """A port that somebody takes between its choice and the service's start is named with who has it; the end does not wait for it."""
     steal = "import socket,sys,time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
     thief = f"env -u {ownership.VARIABLE} setsid {sys.executable} -c {shlex.quote(steal)} {{port}} & echo $! > {{run_dir}}/thief; sleep 1; "
@@ -283,10 +283,10 @@ def test_a_port_that_is_stolen(boot: Boot, guardian_log: Log) -> None:
     os.kill(pid, signal.SIGKILL)
 
     assert re.search(rf"^its port \d+ is taken by pid {pid} \(python", reason, re.MULTILINE)
-    assert re.search(rf"port \d+ is still taken, by pid {pid} ", guardian_log())
+    assert re.search(rf"port \d+ is still taken, by pid {pid} ", daemon_log())
 
 
-def test_secrets_come_by_name(boot: Boot, monkeypatch: pytest.MonkeyPatch, guardian_log: Log) -> None:
+def test_secrets_come_by_name(boot: Boot, monkeypatch: pytest.MonkeyPatch, daemon_log: Log) -> None:
     """A secret has to be set; its value reaches the service and no file."""
     wanted = spec(services={"engine": service(secrets=["SHOP_KEY"], env={"PLAIN": "{model}"})})
     missing = failure(boot(wanted), MissingError)
@@ -320,7 +320,7 @@ def test_gpus(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"engine": ["7", "2"]} == pinned.boot["gpus"]
 
 
-def test_the_guardian_is_killed(boot: Boot) -> None:
+def test_the_stack_daemon_is_killed(boot: Boot) -> None:
     """Whoever holds the stack is told, and cleans up."""
     held = boot()
     held.ready()
@@ -328,7 +328,7 @@ def test_the_guardian_is_killed(boot: Boot) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
-    assert held.death().startswith("its guardian is gone")
+    assert held.death().startswith("its daemon is gone")
     assert 1 == len(list(ownership.processes(str(held.home))))
     held.stop()
     assert [] == list(ownership.processes(str(held.home)))

@@ -62,7 +62,7 @@ def test_what_is_gone_is_no_error(populated: Any) -> None:
     assert [["t-foreign", "t-living"]] * 3 == names(populated)
 
 
-def test_a_stack_whose_guardian_was_killed(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_whose_stack_daemon_was_killed(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its containers are found by `agentbench cleanup` and removed; those of other users' stacks are not even looked at."""
     monkeypatch.setenv("AGENTBENCH_STACKS", str(tmp_path / "s"))
     home, elsewhere = registry.stacks_folder() / "dead", tmp_path / "of-somebody-else" / "dead"

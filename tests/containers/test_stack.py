@@ -1,4 +1,4 @@
-"""Stacks with a service in a container: booted, watched and ended by a guardian."""
+"""Stacks with a service in a container: booted, watched and ended by a stack daemon."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_image_that_checks_itself(engine: Any, tmp_path: Path, monkeypatch: p
     held.ready()
     held.stop()
     engine.images.remove(image)
-    log = (tmp_path / "logs" / "guardian.log").read_text()
+    log = (tmp_path / "logs" / "stack_daemon.log").read_text()
 
     assert log.index("starting helper") < log.index("helper is ready: it runs") < log.index("starting front")
 
@@ -100,7 +100,7 @@ def test_an_engine_that_dies(own_engine: OwnEngine, boot: Boot, tmp_path: Path) 
     held = boot()
     own_engine.kill()
     held.stop()
-    log = (tmp_path / "logs" / "guardian.log").read_text()
+    log = (tmp_path / "logs" / "stack_daemon.log").read_text()
     own_engine.start()
     reaped = registry.clean_up()
 

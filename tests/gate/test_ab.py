@@ -17,7 +17,7 @@ from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import UNDECLARED, Chunk, Json, LLMCall, Rollout, Scale, Score
 from pytest_agentbench.runs.results import ArmFacts, ArmsCompared
 from pytest_agentbench.stats.latency import latency_limit
-from pytest_agentbench.suites.arms import Arm, parse_arms, sides
+from pytest_agentbench.suites.arms import Arm, origins, parse_arms
 from tests.frames import scenarios_of
 from tests.made_runs import SCALES, run_of
 
@@ -28,7 +28,7 @@ BLOCK = 10  # rollouts of an arm that run before the other arm's
 
 def suites_in(arms: Sequence[Arm], scale: Scale = SCALES["tsq"]) -> dict[str, SuiteInArms]:
     """One suite under these arms."""
-    return {"shop": SuiteInArms({"tsq": scale}, sides(("default",), arms))}
+    return {"shop": SuiteInArms({"tsq": scale}, origins(("default",), arms))}
 
 
 def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: Any) -> Rollout:

@@ -45,7 +45,7 @@ def test_what_varies() -> None:
 
     assert (Flaky("2", 0.0, 1.0), Flaky("1", 0.5, 0.75)) == found.flaky
     assert (0.85, 0.6625) == pytest.approx(found.means)
-    assert (4, 2, 0.0) == (found.scenarios, found.pairs, found.floor)
+    assert (4, 2, 0.0) == (found.scenarios, found.pairs, found.worst)
 
 
 def test_what_varies_alike() -> None:
@@ -77,7 +77,7 @@ def test_less_is_better() -> None:
     ]
     found = calibrate(runs, "shop", "tsq")
 
-    assert (2.0, True) == (found.floor, found.limit is not None and 0.95 < found.limit < 10)
+    assert (2.0, True) == (found.worst, found.limit is not None and 0.95 < found.limit < 10)
     assert found.margin is not None
     assert {"PASS": 2} == dict(found.verdicts[found.margin])
     rule = SuiteRule("shop", parse_rule(f"tsq.mean <= {found.limit}", ("tsq",), {"tsq": marks}), marks, any_part=True)

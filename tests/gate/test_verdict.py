@@ -443,8 +443,8 @@ def test_a_look_sees_whole_rounds() -> None:
 )
 def test_what_more_trials_may_decide(text: str, run: dict[str, Any], expected: bool) -> None:
     """An interval that holds the threshold, and a pass rate of more trials than there are."""
-    bar = PassThreshold("tsq", 0.5)
-    rule = replace(asked(text, passes=True), bar=bar)
+    pass_threshold = PassThreshold("tsq", 0.5)
+    rule = replace(asked(text, passes=True), pass_threshold=pass_threshold)
     found = judge_rules([rule], evidence(suite(trials=2, **run), rounds=2, most_rounds=5), {"shop": BASE})[0]
 
     assert expected == found.is_open(2)
@@ -474,7 +474,7 @@ def test_more_trials_are_no_baseline() -> None:
 def test_a_fact_about_this_run(text: str, verdict: str, estimate: float) -> None:
     """A rule `of run` is decided by the number that the run has, whatever other trials might have: without an interval."""
     every = [trial(number, 0.0 if number < 2 else 1.0, number=k) for number in range(10) for k in (1, 2)]
-    rule = replace(asked(text, passes=True), bar=PassThreshold("tsq", 0.5))
+    rule = replace(asked(text, passes=True), pass_threshold=PassThreshold("tsq", 0.5))
 
     (found,) = judge_rules([rule], evidence(every), {})
 

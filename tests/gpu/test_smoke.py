@@ -43,5 +43,5 @@ def test_a_session_on_a_gpu(gpu: gpus.Gpu, tmp_path: Path) -> None:
     assert {"engine": [gpu.id]} == said["backend"]["boot"]["gpus"]
     assert 0 < said["serving"]["prefix_cache"]["hit_ratio"] <= 1
     assert said["serving"]["gpus"][gpu.id]["used_mib_max"] > before + 10_000
-    assert "memory is free" in (directory / "backend" / "guardian.log").read_text()
+    assert "memory is free" in (directory / "backend" / "stack_daemon.log").read_text()
     assert gpus.load(gpu.uuid).used_mib <= before + 500

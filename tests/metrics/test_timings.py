@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.metrics import timings
-from pytest_agentbench.metrics.timings import PROMPT_NS, LateStamps
+from pytest_agentbench.metrics.timings import PROMPT_NS, LateTimestamps
 from pytest_agentbench.records import Chunk, Json, LLMCall
 
 MS = 1_000_000  # nanoseconds
@@ -100,7 +100,7 @@ def test_late_stamps() -> None:
     """A shared stamp is late where the read was, or where nobody knows; the last of a read, and what shares only with the end, is not."""
 
     def late(*chunks: Chunk, **keys: Any) -> list[int]:
-        return [*LateStamps.of(LLMCall(0, 0, 9, chunks, **keys)).places]
+        return [*LateTimestamps.of(LLMCall(0, 0, 9, chunks, **keys)).places]
 
     def read(lag: int | None) -> tuple[Chunk, ...]:
         return Chunk(5, "content", False, lag), Chunk(5, "content", False, lag), Chunk(5, "content", True, lag)
@@ -119,7 +119,7 @@ def test_clean_stamps() -> None:
     )
     chunks = tuple(Chunk(at, kind, own) for at, kind, own in events)
 
-    found, cut = LateStamps.of(LLMCall(0, 0, 9, chunks)), LateStamps.of(LLMCall(0, 0, 9, chunks, error_kind="cut"))
+    found, cut = LateTimestamps.of(LLMCall(0, 0, 9, chunks)), LateTimestamps.of(LLMCall(0, 0, 9, chunks, error_kind="cut"))
 
     assert ((4, 5), (0, 0)) == ((found.clean, found.events), (cut.clean, cut.events))
 

@@ -112,7 +112,7 @@ def test_etcd_and_nats(tmp_path: Path) -> None:
     with booted("dynamo-mocker-etcd-nats", tmp_path, FAST) as stack:
         decoded = Counter(worker["decode_worker_id"] for worker in workers(stack, 16))
         hits = stack.metric("dynamo_component_router_kv_hit_rate_sum") / stack.metric("dynamo_component_router_kv_hit_rate_count")
-        monitor = re.findall(r"nats-server .* -m (\d+) ", stack.log("guardian"))[0]
+        monitor = re.findall(r"nats-server .* -m (\d+) ", stack.log("stack_daemon"))[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{monitor}/connz", timeout=30) as answer:
             connections = json.load(answer)["num_connections"]
         exposed = stack.exposed()

@@ -113,7 +113,7 @@ def test_the_frontend_is_killed(session: Session, stacks: Path, way: tuple[str, 
 
 @WAYS
 def test_the_controller_is_killed(session: Session, stacks: Path, way: tuple[str, ...]) -> None:
-    """The guardian ends all of Dynamo; the journal has what has finished."""
+    """The stack daemon ends all of Dynamo; the journal has what has finished."""
     background = session(*way)
     os.kill(background.process.pid, signal.SIGKILL)
 

@@ -352,7 +352,7 @@ LOOKS = """
 from pathlib import Path
 
 def test_it(rollout):
-    (log,) = Path("reports").glob("2*/backend/guardian.log")
+    (log,) = Path("reports").glob("2*/backend/stack_daemon.log")
     assert "--say 'starting with [redacted] and [redacted]'" in log.read_text()
 """
 
@@ -369,7 +369,7 @@ def test_services_write_no_keys(project: Project, monkeypatch: pytest.MonkeyPatc
 
     result.assert_outcomes(passed=2)
     logs = {file.name: text for file, text in files_of(project.directory / "backend")}
-    assert {"engine.log", "guardian.log"} <= set(logs)
+    assert {"engine.log", "stack_daemon.log"} <= set(logs)
     assert "starting with [redacted]***" in logs["engine.log"]
     assert [] == [file for file, text in files_of(project.root / "reports") if key in text or value in text]
 

@@ -80,8 +80,8 @@ def heard(controller: socket.socket) -> protocol.ToController:
     """Returns what the pool wants of its controller next; nothing has died, whenever it asks."""
     while True:
         match message := protocol.TO_CONTROLLER.read(wire.receive(controller)[0]):
-            case protocol.LookWanted():
-                wire.send(controller, protocol.Looked())
+            case protocol.CheckProcesses():
+                wire.send(controller, protocol.ProcessesChecked())
             case _ if not isinstance(message, PoolEntry):
                 return message
 

@@ -21,7 +21,7 @@ from pytest_agentbench.reports.document import Level
 from tests.findings import report_of, said
 from tests.project import WAYS, Project
 from tests.robustness.processes import Background, command_of, descendants
-from tests.small_stacks import PASSES, SERVICE, agentbench, guardian, left, marked, own_folder, stack, until_gone
+from tests.small_stacks import PASSES, SERVICE, agentbench, daemon, left, marked, own_folder, stack, until_gone
 from tests.waits import wait_for
 
 Start = Callable[..., Background]
@@ -77,7 +77,7 @@ def test_in_the_middle(running: Start, stacks: Path, number: signal.Signals, way
     assert [] == left(stacks)
     run = json.loads((background.directory / "run.json").read_text())
     assert 1 <= run["suites"]["shop"]["rollouts"]["ok"] == len([each for each in background.rollouts if each.status == "ok"])
-    assert " stopped in " in (background.directory / "backend" / "guardian.log").read_text()
+    assert " stopped in " in (background.directory / "backend" / "stack_daemon.log").read_text()
     assert "INTERNALERROR" not in background.output
 
 
@@ -142,14 +142,17 @@ def test_a_worker_is_killed(project: Project, start: Start, stacks: Path) -> Non
 STACK_PARTS = {"pool": "pytest_agentbench.rollouts.pool", "tap": "pytest_agentbench.tap"}
 
 
-@pytest.mark.parametrize("parts", [each for size in (1, 2, 3) for each in combinations(("guardian", "pool", "tap"), size)], ids="+".join)
+PARTS = ("stack daemon", "pool", "tap")
+
+
+@pytest.mark.parametrize("parts", [each for size in (1, 2, 3) for each in combinations(PARTS, size)], ids="+".join)
 def test_parts_are_killed(project: Project, start: Start, stacks: Path, parts: tuple[str, ...]) -> None:
-    """Any of guardian, pool and tap die at once: a guardian's stack is booted once more, and every rollout is ok and has one record."""
+    """Any of stack daemon, pool and tap die at once: the daemon's stack is booted once more, and every rollout is ok and has one record."""
     stack(project, "--think", "0.5")
     project.suite(scenarios=10, test=PASSES)
     background = start("--agentbench-backend=small", "--agentbench-concurrency=2", "--agentbench-retries=0", "scenarios/shop")
     background.in_the_middle(finished=2)
-    pids = [guardian(stacks) if part == "guardian" else background.child(STACK_PARTS[part]) for part in parts]
+    pids = [daemon(stacks) if part == "stack daemon" else background.child(STACK_PARTS[part]) for part in parts]
 
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -173,7 +176,7 @@ SECOND_BOOTS = {
 
 @pytest.mark.parametrize("way", SECOND_BOOTS)
 def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: str) -> None:
-    """Where the stack of a guardian that was killed does not boot again, the session ends with a reason that names service and seconds."""
+    """Where the stack of a daemon that was killed does not boot again, the session ends with a reason that names service and seconds."""
     then, reason = SECOND_BOOTS[way]
     command = (
         f"if [ -e {project.root}/booted ]; then {then}; fi; touch {project.root}/booted; exec {sys.executable} {SERVICE} --port {{port}}"
@@ -183,22 +186,22 @@ def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: 
     background = start("--agentbench-backend=small", "--agentbench-concurrency=2", "scenarios/shop")
     background.in_the_middle()
 
-    os.kill(guardian(stacks), signal.SIGKILL)
+    os.kill(daemon(stacks), signal.SIGKILL)
 
     assert 6 == background.ended(90), background.output
     assert [] == left(stacks)
     failure = json.loads((background.directory / "run.json").read_text())["backend"]["failure"]
     assert re.search(r"booted once more, and did not serve after \d+ s \(ready\.timeout: 15 s\): ", failure)
     assert reason in failure
-    assert "its guardian is gone" in failure
+    assert "its daemon is gone" in failure
 
 
 @WAYS
-def test_controller_and_guardian_are_killed(project: Project, running: Start, stacks: Path, way: tuple[str, ...]) -> None:
+def test_controller_and_stack_daemon_are_killed(project: Project, running: Start, stacks: Path, way: tuple[str, ...]) -> None:
     """Then nobody is there to end the service; `agentbench cleanup` finds it, and a second time nothing."""
     background = running(*way)
 
-    os.kill(guardian(stacks), signal.SIGKILL)
+    os.kill(daemon(stacks), signal.SIGKILL)
     os.kill(background.process.pid, signal.SIGKILL)
     background.ended()
     ((pid, home),) = marked(stacks)
@@ -209,10 +212,10 @@ def test_controller_and_guardian_are_killed(project: Project, running: Start, st
     assert home not in agentbench(project, "cleanup").stdout
 
 
-def test_the_guardian_is_suspended(running: Start, stacks: Path) -> None:
-    """A session whose guardian was suspended by SIGSTOP ends it and the services, and says so in one sentence."""
+def test_the_stack_daemon_is_suspended(running: Start, stacks: Path) -> None:
+    """A session whose stack daemon was suspended by SIGSTOP ends it and the services, and says so in one sentence."""
     background = running()
-    suspended = guardian(stacks)
+    suspended = daemon(stacks)
 
     os.kill(suspended, signal.SIGSTOP)
     os.kill(background.process.pid, signal.SIGINT)
@@ -223,22 +226,22 @@ def test_the_guardian_is_suspended(running: Start, stacks: Path) -> None:
     assert "INTERNALERROR" not in background.output
 
 
-def test_the_guardian_is_suspended_while_it_boots(booting: Start, stacks: Path) -> None:
-    """The boot is given up with a reason that names the guardian, and nothing of the stack is left."""
+def test_the_stack_daemon_is_suspended_while_it_boots(booting: Start, stacks: Path) -> None:
+    """The boot is given up with a reason that names the stack daemon, and nothing of the stack is left."""
     background = booting()
-    suspended = guardian(stacks)
+    suspended = daemon(stacks)
 
     os.kill(suspended, signal.SIGSTOP)
 
     assert 6 == background.ended(60)
     assert [] == left(stacks)
-    assert f"its guardian, process {suspended}, was suspended by SIGSTOP for 5 s, and the stack did not start" in background.output
+    assert f"its daemon, process {suspended}, was suspended by SIGSTOP for 5 s, and the stack did not start" in background.output
 
 
 def test_another_session_ends_what_is_left(project: Project, running: Start, stacks: Path) -> None:
-    """A session on the embedded engine ends what a killed session and its guardian have left, and says so."""
+    """A session on the embedded engine ends what a killed session and its daemon have left, and says so."""
     background = running()
-    os.kill(guardian(stacks), signal.SIGKILL)
+    os.kill(daemon(stacks), signal.SIGKILL)
     os.kill(background.process.pid, signal.SIGKILL)
     background.ended()
     ((orphan, _),) = marked(stacks)
@@ -246,23 +249,23 @@ def test_another_session_ends_what_is_left(project: Project, running: Start, sta
     result = project.run("--agentbench-backend=embedded", "scenarios/shop", "-k", "shop-1]")
 
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"agentbench: ended what a guardian that was killed had left of small (process {orphan})"])
+    result.stdout.fnmatch_lines([f"agentbench: ended what a stack daemon that was killed had left of small (process {orphan})"])
     assert [] == left(stacks)
 
 
-def test_the_guardian_of_a_kept_stack_is_killed(project: Project, stacks: Path) -> None:
+def test_the_stack_daemon_of_a_kept_stack_is_killed(project: Project, stacks: Path) -> None:
     """The next session on a stack ends what is left of it, says so in one line, and boots its own; nobody has to reap by hand."""
     stack(project)
     project.suite(scenarios=1, test=PASSES)
     session = ("--agentbench-backend=small", "scenarios/shop")
     project.run("--agentbench-keep-backend=10m", *session).assert_outcomes(passed=1)
     ((orphan, _),) = marked(stacks)
-    os.kill(guardian(stacks), signal.SIGKILL)
+    os.kill(daemon(stacks), signal.SIGKILL)
 
     result = project.run("-v", *session)
 
     result.assert_outcomes(passed=1)
-    what = f"ended what a guardian that was killed had left of small (process {orphan})"
+    what = f"ended what a stack daemon that was killed had left of small (process {orphan})"
     assert what in result.stdout.str()
     assert [what] == [backend.reaped for (backend,) in said(report_of(project.directory, Level.FULL), phrases.boot)]
     assert (False, what) == (project.run_json["backend"]["reused"], project.run_json["backend"]["reaped"])
@@ -270,7 +273,7 @@ def test_the_guardian_of_a_kept_stack_is_killed(project: Project, stacks: Path) 
 
 
 def test_what_is_only_beginning_is_left_alone(project: Project, stacks: Path) -> None:
-    """The folder that another session has just made for its guardian is nobody's leftover."""
+    """The folder that another session has just made for its daemon is nobody's leftover."""
     fresh = stacks / "small-0815"
     fresh.mkdir(parents=True)
 

@@ -70,7 +70,7 @@ def test_arms(tmp_path: Path) -> None:
     compiled = compile_suite(suite_text(tmp_path), CompileOptions(arms=arms))
 
     assert ("a", "b") == compiled.variants
-    assert {"a": VariantOrigin("default", "a"), "b": VariantOrigin("default", "b")} == compiled.sides
+    assert {"a": VariantOrigin("default", "a"), "b": VariantOrigin("default", "b")} == compiled.origins
     assert ("small", "large") == tuple(compiled.suite.agent_of(name)["model"] for name in compiled.variants)
     assert ["a", "b"] == [*compiled.agents]
 

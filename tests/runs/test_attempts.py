@@ -30,12 +30,12 @@ from pytest_agentbench.runs.attempts import (
     LabelReleased,
     OpenLabel,
     PoolDied,
+    PrepareBlock,
     RolloutRead,
     RolloutsPlanned,
     RolloutTally,
     RoundAdded,
     RunAlone,
-    TurnWanted,
     read_attempts,
 )
 from pytest_agentbench.runs.journal import sealed
@@ -140,7 +140,7 @@ def test_a_session_that_resumes(tmp_path: Path) -> None:
         tmp_path,
         RolloutsPlanned((ONE, TWO)),
         RoundAdded((THREE,)),
-        TurnWanted("a", 2),
+        PrepareBlock("a", 2),
         AttemptBegun(ONE, 10),
         AddressOpened("1.1", ONE, lent=False, label=OpenLabel("r-1", URL), tally=tally),
         AttemptFailed(ONE, FIRST, interrupted=False),
@@ -190,7 +190,7 @@ def test_addresses_and_labels(tmp_path: Path) -> None:
 def test_decisions_and_blocks(tmp_path: Path) -> None:
     """A later pool runs the same rollouts alone, ends the same ones, and continues the round and the numbers of blocks."""
     end = Rollout(*TWO, status="agent_error", reason="it blocks", log="hello\n")
-    written(tmp_path, RunAlone((ONE,)), RunAlone((THREE,)), EndRollout(end), RoundAdded((ONE,)), TurnWanted("a", 3), TurnWanted("b", 3))
+    written(tmp_path, RunAlone((ONE,)), RunAlone((THREE,)), EndRollout(end), RoundAdded((ONE,)), PrepareBlock("a", 3), PrepareBlock("b", 3))
 
     state = read(tmp_path)
     assert ({ONE, THREE}, {TWO: end}, (ONE,), 2) == (state.alone, state.ends, state.round, state.blocks)

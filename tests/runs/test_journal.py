@@ -60,10 +60,10 @@ def test_numbers_that_json_has_none_of(beside: object) -> None:
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     """A kill in the middle of a write costs the rollout that was being written, and no other."""
-    whole, torn = rollout(0), written(rollout(1))[:-1]
+    whole, truncated = rollout(0), written(rollout(1))[:-1]
 
-    for size in (1, len(torn) // 2, len(torn)):
-        (tmp_path / "rollouts.jsonl").write_bytes(written(whole) + torn[:size])
+    for size in (1, len(truncated) // 2, len(truncated)):
+        (tmp_path / "rollouts.jsonl").write_bytes(written(whole) + truncated[:size])
 
         assert [whole] == [*read_journal(tmp_path)]
 
@@ -152,11 +152,11 @@ def test_an_index_reads_no_body(tmp_path: Path, suite: str, scenario: str, varia
 @given(st.integers(0, 3), st.integers(1, 400))
 def test_a_torn_record_is_cut_off(tmp_path: Path, whole: int, size: int) -> None:
     """After a kill in the middle of a write the next session appends to whole records only, wherever the write was cut."""
-    torn = written(rollout(9))[:-1][:size]
-    (tmp_path / FILE).write_bytes(b"".join(written(rollout(number)) for number in range(whole)) + torn)
+    truncated = written(rollout(9))[:-1][:size]
+    (tmp_path / FILE).write_bytes(b"".join(written(rollout(number)) for number in range(whole)) + truncated)
 
     with Journal(tmp_path) as journal:
-        assert (len(torn), whole) == (journal.index.torn, len(journal.index.entries))
+        assert (len(truncated), whole) == (journal.index.truncated, len(journal.index.entries))
         journal.append(rollout(7).key, record_line(rollout(7)))
 
     assert [*map(rollout, range(whole)), rollout(7)] == [*read_journal(tmp_path, pytest.fail)]
@@ -220,7 +220,7 @@ def test_a_flipped_byte(tmp_path: Path, data: st.DataObject, bits: int) -> None:
 
     with Journal(tmp_path) as journal:
         index = journal.index
-        assert index.damaged or index.torn
+        assert index.damaged or index.truncated
         known = [each for each in BY_CONTENT if each.key in index.entries]
         assert known in (others, BY_CONTENT)  # all of them where it was the end of a line
         assert [record_line(each) for each in known] == [journal.line(each.key) for each in known]

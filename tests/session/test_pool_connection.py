@@ -14,7 +14,7 @@ from pytest_agentbench.lib import wire
 from pytest_agentbench.lib.messages import Refused
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.rollouts.worker_protocol import BackendReady, GetBackend, PlanAccepted, PoolAddress, QuestionRefused
-from pytest_agentbench.session.pool_connection import PoolConnection, PoolGone
+from pytest_agentbench.session.pool_connection import PoolConnection, PoolLost
 
 READY = BackendReady(Endpoint("http://127.0.0.1:9/v1", "m"))
 Answering = Callable[[socket.socket, int], None]  # what a pool does with a connection that has introduced itself, and its number
@@ -71,7 +71,7 @@ def test_a_refusal(status: str, error: type[Exception]) -> None:
         with pytest.raises(error, match=r"^no GPU$") as raised:
             connection.ask(GetBackend())
 
-        assert not isinstance(raised.value, PoolGone)
+        assert not isinstance(raised.value, PoolLost)
         assert READY == connection.ask(GetBackend())[0]
 
 
@@ -81,7 +81,7 @@ def test_an_answer_that_cannot_be_read() -> None:
         for sentence in (r"'PlanAccepted' is unknown", r"is no message"):
             with pytest.raises(InfraError, match=rf"^the pool's answer to GetBackend cannot be read: .*{sentence}") as raised:
                 connection.ask(GetBackend())
-            assert not isinstance(raised.value, PoolGone)
+            assert not isinstance(raised.value, PoolLost)
 
         assert READY == connection.ask(GetBackend())[0]
 
@@ -110,7 +110,7 @@ def test_a_pool_of_another_version(waits: bool) -> None:
             wire.receive(accepted)
         wire.send(accepted, Refused("both need the same version"))
 
-    with pool(answering) as connection, pytest.raises(PoolGone, match=r"^both need the same version$"):
+    with pool(answering) as connection, pytest.raises(PoolLost, match=r"^both need the same version$"):
         connection.ask(GetBackend())
 
     assert [0] == accepted_connections
@@ -124,5 +124,5 @@ def test_no_pool(failure: str) -> None:
     connection = PoolConnection(PoolAddress(port, "token"), lambda: failure)
     sentence = failure or r"the pool is gone \(.*refused\); see backend/pool.log in the run directory"
 
-    with pytest.raises(PoolGone, match=rf"^{sentence}$"):
+    with pytest.raises(PoolLost, match=rf"^{sentence}$"):
         connection.ask(GetBackend())

@@ -15,13 +15,13 @@ def arms(
 ) -> tuple[list[RolloutLatencies], list[RolloutLatencies]]:
     """(new, base) as `rollouts/pool/blocks` runs them; load makes each pair of blocks slower than the one before."""
     generator = random.Random(seed)
-    sides: tuple[list[RolloutLatencies], list[RolloutLatencies]] = ([], [])
+    origins: tuple[list[RolloutLatencies], list[RolloutLatencies]] = ([], [])
     for pair in range(pairs):
         for side in (1 - arm for arm in order(2, pair)):
             for scenario in range(pair * size, (pair + 1) * size):
                 value = 100 * (slower if side == 0 else 1.0) * (1 + load) ** pair * generator.lognormvariate(0, 0.1)
-                sides[side].append(RolloutLatencies(str(scenario), 1, len(sides[0]) + len(sides[1]), (value,)))
-    return sides
+                origins[side].append(RolloutLatencies(str(scenario), 1, len(origins[0]) + len(origins[1]), (value,)))
+    return origins
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 9])

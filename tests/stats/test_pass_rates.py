@@ -135,7 +135,9 @@ def parsed(text: str, *, passes: bool = True) -> Rule:
 
 
 def decided(text: str, trials: list[Any], **facts: Any) -> Decision:
-    return judge_rules([SuiteRule("shop", parsed(text), SCALES["tsq"], any_part=True, bar=BAR)], evidence(trials, **facts), {})[0].decision
+    return judge_rules([SuiteRule("shop", parsed(text), SCALES["tsq"], any_part=True, pass_threshold=BAR)], evidence(trials, **facts), {})[
+        0
+    ].decision
 
 
 def rollouts(passed: int, n: int = 40, trials: int = 3) -> list[Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.suites.arms import Arm, VariantOrigin, in_arms, parse_arms, sides
+from pytest_agentbench.suites.arms import Arm, VariantOrigin, in_arms, origins, parse_arms
 from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 
@@ -31,11 +31,11 @@ def test_an_arm_is_a_variant() -> None:
     assert ("a", "b", "hot-a", "hot-b") == names
     assert made.agent_of("b") == made.agent_of("default")
     assert {**made.agent, "temperature": 1} == made.agent_of("hot-b")
-    assert {"a": ("default", "a"), "hot-b": ("hot", "b")}.items() <= sides(("default", "hot"), backends).items()
+    assert {"a": ("default", "a"), "hot-b": ("hot", "b")}.items() <= origins(("default", "hot"), backends).items()
 
     other, _ = in_arms(suite(), ("default",), agents)
     assert {"kind": "react", "top_p": 0.9} == other.agent_of("react")
-    assert VariantOrigin("default", "react") == sides(("default",), agents)["react"]
+    assert VariantOrigin("default", "react") == origins(("default",), agents)["react"]
 
     warm, _ = in_arms(suite(hot={"temperature": 1, "max_turns": 3}), ("hot",), agents)
     assert {"temperature": 1, "max_turns": 3}.items() <= warm.agent_of("hot-tool_calling").items()
@@ -58,8 +58,8 @@ def test_arms_that_are_variants() -> None:
     assert ("default", "hot", "warm") == names
     assert [None, 1, 1] == [made.agent_of(name).get("temperature") for name in names]
     assert {"hot": 3, "warm": 3} == made.sizes
-    assert VariantOrigin("default", "warm") == sides(("default",), arms)["warm"]
-    assert sides(("default", "hot"), arms).keys() == set(names)  # whatever variants are chosen beside them
+    assert VariantOrigin("default", "warm") == origins(("default",), arms)["warm"]
+    assert origins(("default", "hot"), arms).keys() == set(names)  # whatever variants are chosen beside them
     with pytest.raises(ConfigError, match=r"shop/suite.yaml: no variant 'odd' for the arm variant:odd; known: default, hot"):
         in_arms(own, ("default",), parse_arms("variant:odd,variant:hot"))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_agentbench.tap.clock import ANCILLARY, APART, HOLDS, SO_TIMESTAMPNS, TIMESPEC, KernelClock, stamps_wanted
+from pytest_agentbench.tap.clock import ANCILLARY, APART, HOLDS, SO_TIMESTAMPNS, TIMESPEC, KernelClock, enable_timestamps
 
 MS = 1_000_000  # nanoseconds
 
@@ -25,7 +25,7 @@ def pair() -> Iterator[Pair]:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sender:
         receiver, _ = listener.accept()
         with receiver:
-            assert stamps_wanted(receiver)
+            assert enable_timestamps(receiver)
             stamped = False
             while not stamped:  # the kernel begins with it a moment after the first socket has asked
                 sender.send(b"x")
@@ -107,4 +107,4 @@ def test_sockets_that_cannot() -> None:
     sock = socket.socket()
     sock.close()
 
-    assert not stamps_wanted(sock)
+    assert not enable_timestamps(sock)

@@ -11,7 +11,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.tap.http_messages import holds_broken_arguments
 from tests.tap.peers import CHAT, Tap, agent, answering, backend, request, response
 
-TORN = '{"item": "la'
+TRUNCATED = '{"item": "la'
 
 
 def chat(arguments: Any) -> Json:
@@ -38,7 +38,7 @@ def messages(arguments: Any) -> Json:
         ('{"item": "lamp"}', False),
         ({}, False),
         ('{"item": "\\ud800"}', False),
-        (TORN, True),
+        (TRUNCATED, True),
         ('["lamp"]', True),
         ("", True),
         (None, True),
@@ -69,12 +69,12 @@ def test_histories_of_nothing(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("status", "message", "arguments", "kind"),
     [
-        (400, "Unterminated string", TORN, "bad_history"),
-        (422, "Unterminated string", TORN, "bad_history"),
+        (400, "Unterminated string", TRUNCATED, "bad_history"),
+        (422, "Unterminated string", TRUNCATED, "bad_history"),
         (400, "Unterminated string", "{}", "http_status"),
-        (400, "This model's maximum context length is 5", TORN, "http_status"),
-        (404, "no such model", TORN, "http_status"),
-        (500, "Unterminated string", TORN, "server_error"),
+        (400, "This model's maximum context length is 5", TRUNCATED, "http_status"),
+        (404, "no such model", TRUNCATED, "http_status"),
+        (500, "Unterminated string", TRUNCATED, "server_error"),
     ],
 )
 async def test_a_request_that_is_refused_for_its_history(tap: Tap, status: int, message: str, arguments: str, kind: str) -> None:

@@ -162,7 +162,7 @@ def test_slices(kind: bytes) -> None:
     answer.take(NetworkRead(1, None, gzip.compress(body)))
 
     turns = 0
-    while answer.unpacks():
+    while answer.decompress():
         turns += 1
     answer.end(came_whole=True)
 

@@ -15,7 +15,7 @@ from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.gpus import refuse_too_few
 from pytest_agentbench.backends.machine.model_files import model_identity
 from pytest_agentbench.backends.machine.versions import packages_of, told
-from pytest_agentbench.backends.ready import PAUSE, ProofSequence, warm_up
+from pytest_agentbench.backends.ready import PAUSE, ReadinessChecks, warm_up
 from pytest_agentbench.backends.stack.docker_engine import digest_of
 from pytest_agentbench.backends.stack.failure_details import log_of, port_conflict, readiness_problem
 from pytest_agentbench.backends.stack.instances import (
@@ -231,29 +231,29 @@ class Stack:
     def _prove_and_warm(self) -> tuple[Endpoint, float]:
         """The endpoint that answers, and when that was proven."""
         front, does = self._front, self._noting(self._front.name)
-        ladder = self._ladder(self.deadline, lambda rung: does(f"proving {rung}"))
+        checks = self._readiness_checks(self.deadline, lambda check: does(f"proving {check}"))
         try:
             self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}  # of several replicas the first one's
-            self.facts["proof"] = codec.plain([*ladder.run_checks()])
-            self.facts["server"] = told(ladder.answering)
+            self.facts["proof"] = codec.plain([*checks.run_checks()])
+            self.facts["server"] = told(checks.answering)
             proven = time.monotonic()
-            self._workers = ladder.workers
+            self._workers = checks.workers
             does(f"warming up with {self.warm_up} requests")
-            warm_up(ladder.answering, self.warm_up, self.spec.ready)
+            warm_up(checks.answering, self.warm_up, self.spec.ready)
         except BackendError as error:
             self.failed.wait(NOTICED)
             self._alive()  # a death says more
             raise BackendError(f"{error}{log_of(front)}") from error
-        return ladder.answering, proven
+        return checks.answering, proven
 
     @property
     def _front(self) -> Instance:
         return next(each for each in self.instances if each.service == self.spec.front)
 
-    def _ladder(self, deadline: float, on_wait: WriteLog) -> ProofSequence:
+    def _readiness_checks(self, deadline: float, on_wait: WriteLog) -> ReadinessChecks:
         url, labels = f"{self._front.url}{self.spec.path}", self.spec.labels.model_dump(exclude_defaults=True)
         endpoint = Endpoint(url, self.spec.model or "", self.spec.name, labels=labels)
-        return ProofSequence(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
+        return ReadinessChecks(endpoint, self.spec.ready, deadline, self._alive, on_wait, boots=True)
 
     def _watch(self, instance: Instance, running: ServiceUnit) -> None:
         code = running.wait()
@@ -281,7 +281,7 @@ class Stack:
         self._start(instance)
         deadline = time.monotonic() + self.spec.ready.timeout
         self._until_ready(instance, deadline)
-        self._ladder(deadline, lambda _: None).look(self._workers)
+        self._readiness_checks(deadline, lambda _: None).look(self._workers)
         self.log(f"{instance.name} serves again")
         self._set_away(instance, False)
 

@@ -45,12 +45,12 @@ def _joined(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[
     return {**services, **more}
 
 
-GUARDIAN = "guardian"  # what a session calls the process that keeps a stack
-NOTICE = 5.0  # seconds that the death of a guardian or a service may take to be noticed
+STACK_DAEMON = "stack daemon"  # what a session calls the process that keeps a stack
+NOTICE = 5.0  # seconds that the death of a stack daemon or a service may take to be noticed
 
 
 class Stacked(Backend):
-    """Services of this machine; a guardian process starts, watches and stops them."""
+    """Services of this machine; a stack daemon process starts, watches and stops them."""
 
     waits = True
 
@@ -84,7 +84,7 @@ class Stacked(Backend):
     def start(self, directory: Path) -> Endpoint:
         """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept.
 
-        What dead guardians have left is ended first: it may have the GPUs and ports that this one needs.
+        What dead stack daemons have left is ended first: it may have the GPUs and ports that this one needs.
         """
         self._directory = directory
         self.description["reaped"] = registry.clean_up_orphans()
@@ -95,7 +95,7 @@ class Stacked(Backend):
         if isinstance(kept, str):
             kept = registry.start(self.spec, directory, gpu_wait=self.terms.gpu_wait, warm_up=self.terms.warm_up)
         self._held = kept
-        if self._stopped.is_set():  # while the guardian was starting
+        if self._stopped.is_set():  # while the stack daemon was starting
             self.stop()
         answering = self._held.ready(self._progress)
         self._url, self._is_away = answering.url, False
@@ -124,7 +124,7 @@ class Stacked(Backend):
         return Sources(self._held.metrics, tuple(gpus.find(leased)), self.spec.sample_every)
 
     def watch(self, tell: Tell) -> str | None:
-        """The guardian starts services again, as often as the YAML says."""
+        """The stack daemon starts services again, as often as the YAML says."""
         assert self._held is not None
 
         def on_restart(message: ServicesRestarting) -> None:
@@ -137,7 +137,7 @@ class Stacked(Backend):
     def look(self) -> str:
         """Waits until `watch` or `boot_again` has told what is away, for NOTICE seconds at most, if nothing listens at the stack's URL.
 
-        A service may be dead before its guardian has noticed it, and a guardian before this process has. Without the wait an attempt
+        A service may be dead before its daemon has noticed it, and a stack daemon before this process has. Without the wait an attempt
         that began in between would not count as interrupted.
         """
         end = time.monotonic() + NOTICE
@@ -146,12 +146,12 @@ class Stacked(Backend):
         return ""
 
     def boot_again(self, tell: Tell) -> Endpoint | None:
-        """Boots the stack once more if its guardian has died. The ports may be others."""
+        """Boots the stack once more if its daemon has died. The ports may be others."""
         assert self._held is not None
-        if not self._held.is_orphaned or self._stopped.is_set() or not tell([GUARDIAN]):
+        if not self._held.is_orphaned or self._stopped.is_set() or not tell([STACK_DAEMON]):
             return None
         self._is_away = True
-        self._held.stop()  # ends the services that the guardian has left
+        self._held.stop()  # ends the services that the stack daemon has left
         began = time.monotonic()
         try:
             return self.start(self._directory)

@@ -22,7 +22,7 @@ VARIABLE = "AGENTBENCH_STACK"
 #: Label of every container, network and volume of a stack: the same folder.
 LABEL = "pytest-agentbench.stack"
 
-LOCK = "lock"  # in a stack's folder; its guardian holds it as long as it lives
+LOCK = "lock"  # in a stack's folder; its daemon holds it as long as it lives
 
 GONE = 10.0  # seconds that killed processes get to be gone
 
@@ -32,14 +32,14 @@ def marked(home: str) -> dict[str, str]:
 
 
 def lock(home: Path) -> int:
-    """Takes the lock of a new stack; its descriptor, which the guardian inherits, so that the stack is never without an owner."""
+    """Takes the lock of a new stack; its descriptor, which the stack daemon inherits, so that the stack is never without an owner."""
     file = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     file_system.lock(file, wait=True)
     return file
 
 
 def is_alive(home: str) -> bool:
-    """Whether a stack has a guardian; the one who asks must not be it."""
+    """Whether a stack has a stack daemon; the one who asks must not be it."""
     try:
         with Path(home, LOCK).open("rb") as file:
             return not file_system.lock(file, shared=True)

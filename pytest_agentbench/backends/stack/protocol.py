@@ -1,8 +1,8 @@
-"""Messages between a stack's guardian and its holders: the sessions and commands that use the stack.
+"""Messages between a stack's daemon and its holders: the sessions and commands that use the stack.
 
-A process that needs a stack starts a guardian with `GuardianConfig`, or finds one by its `StackFacts`. It connects to the guardian's socket
-and sends `HoldStack`. The answer is `HoldAccepted` or `HoldDeclined`, or `Refused` if the guardian is of another version. From then on
-the guardian tells each holder how the stack is: `BootProgress` until the boot ends with `StackReady` or `BootFailed`, then
+A process that needs a stack starts a stack daemon with `StackDaemonConfig`, or finds one by its `StackFacts`. It connects to the
+daemon's socket and sends `HoldStack`. The answer is `HoldAccepted` or `HoldDeclined`, or `Refused` if the daemon is of another version.
+From then on the daemon tells each holder how the stack is: `BootProgress` until the boot ends with `StackReady` or `BootFailed`, then
 `ServicesRestarting` whenever a service dies or serves again, and `StackEnded` as the last one. A holder that comes later gets the last
 of these outcomes at once. Messages to all holders may arrive before `HoldAccepted`, and twice. Closing the connection
 lets the stack go.
@@ -21,8 +21,8 @@ from pytest_agentbench.records import OPEN, Endpoint, Json
 
 
 @dataclass(frozen=True)
-class GuardianConfig:
-    """The line that a guardian reads from stdin: the stack that it boots, and where."""
+class StackDaemonConfig:
+    """The line that a stack daemon reads from stdin: the stack that it boots, and where."""
 
     spec: Json  # a StackSpec
     spec_hash: str
@@ -31,17 +31,17 @@ class GuardianConfig:
     logs: Path
     gpu_wait: float  # seconds
     warm_up: int  # requests
-    lock: int  # file descriptor of the stack's lock, which the guardian holds until it ends
+    lock: int  # file descriptor of the stack's lock, which the stack daemon holds until it ends
 
 
 @dataclass(frozen=True)
 class Serving:
-    """The first line that a guardian writes to stdout: from now on holders can connect to its socket."""
+    """The first line that a stack daemon writes to stdout: from now on holders can connect to its socket."""
 
 
 @dataclass(frozen=True)
 class StackFacts:
-    """Public facts about a stack, in `stack.json` in its folder. Its guardian rewrites the file after each change.
+    """Public facts about a stack, in `stack.json` in its folder. Its daemon rewrites the file after each change.
 
     Another version of this package may have written it. So that its stack can be listed and ended all the same, a field that is missing
     has a default, and one that is unknown is in `more`.
@@ -50,7 +50,7 @@ class StackFacts:
     backend: str  # name
     spec_hash: str = ""
     inherited: Json = field(default_factory=dict)  # environment that the stack has inherited
-    pid: int | None = None  # process id of the guardian
+    pid: int | None = None  # process id of the stack daemon
     logs: Path | None = None
     ready: Json = field(default_factory=dict)  # a ReadySpec
     started_at: str = ""  # ISO 8601
@@ -67,7 +67,7 @@ class StackFacts:
 class HoldStack:
     """A holder's first message: the stack is to stay as long as the holder is connected.
 
-    The guardian answers `HoldAccepted` or `HoldDeclined`. If the protocol is another one it answers `Refused` and closes the connection.
+    The daemon answers `HoldAccepted` or `HoldDeclined`. If the protocol is another one it answers `Refused` and closes the connection.
     In every version it is called `HoldStack` and has the field `protocol`.
     """
 
@@ -77,14 +77,14 @@ class HoldStack:
 
 @dataclass(frozen=True)
 class KeepStack:
-    """A holder says how long the stack stays without holders. The guardian does not answer."""
+    """A holder says how long the stack stays without holders. The stack daemon does not answer."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class StopStack:
-    """A holder, or a command of the user, wants the stack to end. The guardian sends `StackEnded` to all holders and stops the stack."""
+    """A holder, or a command of the user, wants the stack to end. The daemon sends `StackEnded` to all holders and stops the stack."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class StackReady:
 
 @dataclass(frozen=True)
 class BootFailed:
-    """The boot has failed. Holders report the reason and close the connection; the guardian ends when none is left."""
+    """The boot has failed. Holders report the reason and close the connection; the stack daemon ends when none is left."""
 
     reason: str
     missing: bool  # whether this machine lacks something that the stack needs
@@ -137,15 +137,15 @@ class ServicesRestarting:
 
 
 StackOutcome = StackReady | BootFailed | StackEnded
-ToGuardian = HoldStack | KeepStack | StopStack
-FromGuardian = HoldAccepted | HoldDeclined | BootProgress | ServicesRestarting | StackReady | BootFailed | StackEnded
-TO_GUARDIAN: Messages[ToGuardian] = Messages(ToGuardian)
-FROM_GUARDIAN: Messages[FromGuardian] = Messages(FromGuardian)
+ToDaemon = HoldStack | KeepStack | StopStack
+FromDaemon = HoldAccepted | HoldDeclined | BootProgress | ServicesRestarting | StackReady | BootFailed | StackEnded
+TO_DAEMON: Messages[ToDaemon] = Messages(ToDaemon)
+FROM_DAEMON: Messages[FromDaemon] = Messages(FromDaemon)
 
 
-def read_request(header: Any) -> ToGuardian:
+def read_request(header: Any) -> ToDaemon:
     """Returns a holder's message; raises ValueError for one that cannot be read, and for a `HoldStack` of another version."""
     match header:
         case ["HoldStack", {"protocol": protocol}] if reason := refusal(protocol):
             raise ValueError(reason)
-    return TO_GUARDIAN.read(header)
+    return TO_DAEMON.read(header)

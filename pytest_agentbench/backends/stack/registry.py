@@ -21,24 +21,24 @@ from typing import assert_never
 
 from pytest_agentbench.backends.stack.ownership import is_alive, kill_marked, leftovers, lock, processes, remove
 from pytest_agentbench.backends.stack.protocol import (
-    FROM_GUARDIAN,
+    FROM_DAEMON,
     BootFailed,
     BootProgress,
-    FromGuardian,
-    GuardianConfig,
+    FromDaemon,
     HoldAccepted,
     HoldDeclined,
     HoldStack,
     KeepStack,
     ServicesRestarting,
     Serving,
+    StackDaemonConfig,
     StackEnded,
     StackFacts,
     StackReady,
     StopStack,
 )
 from pytest_agentbench.backends.stack.spec import StackSpec
-from pytest_agentbench.backends.stack.stack_daemon import FACTS, GUARDIAN_LOG, SOCKET, peer
+from pytest_agentbench.backends.stack.stack_daemon import DAEMON_LOG, FACTS, SOCKET, peer
 from pytest_agentbench.backends.stack.surroundings import inherited
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.errors import BackendError, MissingError
@@ -49,15 +49,15 @@ from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import differences
 from pytest_agentbench.suites.roles import ModelSpec
 
-STOPPED = 180.0  # seconds that a stack gets to stop, before its guardian and all that is left are killed
-SUSPENDED = 5.0  # seconds that a guardian may be suspended by SIGSTOP while a session waits for it
-LOOK = 0.5  # seconds between two looks at whether a guardian is suspended
+STOPPED = 180.0  # seconds that a stack gets to stop, before its daemon and all that is left are killed
+SUSPENDED = 5.0  # seconds that a stack daemon may be suspended by SIGSTOP while a session waits for it
+LOOK = 0.5  # seconds between two looks at whether a stack daemon is suspended
 LONGEST = 107 if sys.platform == "linux" else 103  # bytes of a socket's path
-ANSWER = 20.0  # seconds that a guardian gets to say whether it can be held
+ANSWER = 20.0  # seconds that a stack daemon gets to say whether it can be held
 
 #: Why a stack cannot be used.
 STOPPED_EARLY = "it was stopped while it started"
-GONE = f"its guardian is gone; see {GUARDIAN_LOG}"
+GONE = f"its daemon is gone; see {DAEMON_LOG}"
 
 
 def stacks_folder() -> Path:
@@ -81,14 +81,14 @@ def spec_hash(spec: StackSpec) -> str:
 
 
 class HeldStack:
-    """A stack with a connection to its guardian: as long as it is open the stack stays."""
+    """A stack with a connection to its daemon: as long as it is open the stack stays."""
 
     def __init__(self, home: Path, connection: socket.socket, child: Child | None) -> None:
         self.home, self._connection, self._child = home, connection, child
-        self._guardian = peer(connection)
+        self._daemon = peer(connection)
         self._suspended_since: float | None = None  # seconds, time.monotonic()
         self._leaving = False
-        self.is_orphaned = False  # its guardian died while the stack served
+        self.is_orphaned = False  # its daemon died while the stack served
         self.boot: Json = {}  # facts of the boot
         self.metrics: tuple[Target, ...] = ()
 
@@ -112,11 +112,11 @@ class HeldStack:
                 case _:
                     assert_never(message)
 
-    def _next_of_boot(self) -> FromGuardian:
+    def _next_of_boot(self) -> FromDaemon:
         try:
             while not select.select([self._connection], [], [], LOOK)[0]:
                 if self._is_suspended():
-                    raise BackendError(f"its guardian, {self._suspended}, and the stack did not start; see {GUARDIAN_LOG}")
+                    raise BackendError(f"its daemon, {self._suspended}, and the stack did not start; see {DAEMON_LOG}")
             return self._next()
         except (OSError, ValueError) as error:  # ValueError: another thread has closed the connection
             raise BackendError(STOPPED_EARLY if self._leaving else GONE) from error
@@ -139,9 +139,9 @@ class HeldStack:
         return "" if self._leaving else why
 
     def stop(self) -> str:
-        """Tears the stack down. Ends a guardian that is suspended, and kills what it, or a guardian that died, has left.
+        """Tears the stack down. Ends a stack daemon that is suspended, and kills what it, or a stack daemon that died, has left.
 
-        Returns a sentence about a guardian that was suspended, or about a stack that is still there, and otherwise an empty text.
+        Returns a sentence about a stack daemon that was suspended, or about a stack that is still there, and otherwise an empty text.
         """
         said = ""
         self._leaving = True
@@ -150,21 +150,21 @@ class HeldStack:
         end = time.monotonic() + STOPPED
         while is_alive(str(self.home)) and time.monotonic() < end:
             if not said and self._is_suspended():
-                said = f"the guardian of the stack in {self.home}, {self._suspended}, so it was ended by SIGKILL, and its services with it"
+                said = f"the daemon of the stack in {self.home}, {self._suspended}, so it was ended by SIGKILL, and its services with it"
                 with suppress(ProcessLookupError):
-                    os.kill(self._guardian, signal.SIGKILL)
+                    os.kill(self._daemon, signal.SIGKILL)
             time.sleep(0.02)
         self.let_go()
         if self._child is not None:
             self._child.stop()
         if is_alive(str(self.home)):
-            return f"the stack in {self.home} has not stopped within {STOPPED:g} s; {GUARDIAN_LOG} says what it waits for"
+            return f"the stack in {self.home} has not stopped within {STOPPED:g} s; {DAEMON_LOG} says what it waits for"
         clean_up_one(self.home)
         return said
 
     def _is_suspended(self) -> bool:
-        """Returns whether the guardian has been suspended for SUSPENDED seconds, as far as the calls of this method show."""
-        if not self._guardian or not is_suspended(self._guardian):
+        """Returns whether the stack daemon has been suspended for SUSPENDED seconds, as far as the calls of this method show."""
+        if not self._daemon or not is_suspended(self._daemon):
             self._suspended_since = None
             return False
         now = time.monotonic()
@@ -172,15 +172,15 @@ class HeldStack:
         return now - self._suspended_since >= SUSPENDED
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the guardian, which then stops the stack; raises BackendError if the system does not tell its process."""
-        if not self._guardian:
+        """Sends SIGTERM to the stack daemon, which then stops the stack; raises BackendError if the system does not tell its process."""
+        if not self._daemon:
             raise BackendError(f"another version of pytest-agentbench keeps the stack in {self.home}; use that version to end it")
         with suppress(ProcessLookupError):
-            os.kill(self._guardian, signal.SIGTERM)
+            os.kill(self._daemon, signal.SIGTERM)
 
     @property
     def _suspended(self) -> str:
-        return f"process {self._guardian}, was suspended by SIGSTOP for {SUSPENDED:g} s"
+        return f"process {self._daemon}, was suspended by SIGSTOP for {SUSPENDED:g} s"
 
     def keep(self, seconds: float) -> None:
         """It stays when it is let go, for so long."""
@@ -195,19 +195,19 @@ class HeldStack:
             self._connection.shutdown(socket.SHUT_RDWR)  # a thread that waits in `death` wakes up
         self._connection.close()
 
-    def _next(self) -> FromGuardian:
+    def _next(self) -> FromDaemon:
         header, _ = wire.receive(self._connection)
         try:
-            return FROM_GUARDIAN.read(header)
+            return FROM_DAEMON.read(header)
         except ValueError as error:
-            raise BackendError(f"a message of the guardian in {self.home} cannot be read: {error}; see {GUARDIAN_LOG}") from error
+            raise BackendError(f"a message of the stack daemon in {self.home} cannot be read: {error}; see {DAEMON_LOG}") from error
 
 
 def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> HeldStack:
-    """Starts a guardian, which boots the stack; raises BackendError when not even that goes well."""
+    """Starts a stack daemon, which boots the stack; raises BackendError when not even that goes well."""
     home = _new_home(spec.name)
     owned = lock(home)
-    config = GuardianConfig(
+    config = StackDaemonConfig(
         spec=spec.model_dump(mode="json"),
         spec_hash=spec_hash(spec),
         inherited=inherited(spec),
@@ -218,7 +218,7 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
         lock=owned,
     )
     try:
-        child = Child("pytest_agentbench.backends.stack.stack_daemon", config, logs / GUARDIAN_LOG, pass_fds=(owned,))
+        child = Child("pytest_agentbench.backends.stack.stack_daemon", config, logs / DAEMON_LOG, pass_fds=(owned,))
     finally:
         os.close(owned)
     try:
@@ -263,7 +263,7 @@ def find_kept(spec: StackSpec) -> HeldStack | str:
 
 
 def running() -> Iterator[tuple[Path, StackFacts]]:
-    """Folder and facts of every stack of this user that has a guardian."""
+    """Folder and facts of every stack of this user that has a stack daemon."""
     for file in _facts_files():
         if is_alive(str(file.parent)):
             with suppress(OSError):  # it has just ended
@@ -283,9 +283,9 @@ def _read_facts(file: Path) -> StackFacts:
 
 
 def end(home: Path) -> str:
-    """Tears a stack down, whoever holds it. A guardian of another version, which takes no messages from this one, gets SIGTERM.
+    """Tears a stack down, whoever holds it. A stack daemon of another version, which takes no messages from this one, gets SIGTERM.
 
-    Returns what `HeldStack.stop` does. Raises BackendError if the guardian does not answer, or if the stack is still there.
+    Returns what `HeldStack.stop` does. Raises BackendError if the stack daemon does not answer, or if the stack is still there.
     """
     try:
         held = _hold(home)
@@ -303,29 +303,29 @@ def end(home: Path) -> str:
 
 
 def _connect(home: Path) -> socket.socket:
-    """Returns a connection to the guardian of a stack, on which nothing takes longer than ANSWER; raises BackendError if there is none."""
+    """Returns a connection to the daemon of a stack, on which nothing takes longer than ANSWER; raises BackendError if there is none."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER)
         connection.connect(str(home / SOCKET))
     except OSError as error:
         connection.close()
-        raise BackendError(f"the guardian in {home} does not answer: {error}") from error
+        raise BackendError(f"the stack daemon in {home} does not answer: {error}") from error
     return connection
 
 
 def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> HeldStack:
-    """Raises BackendError if the stack cannot be held, OtherVersion if that is so because its guardian is of another version."""
+    """Raises BackendError if the stack cannot be held, OtherVersion if that is so because its daemon is of another version."""
     connection = _connect(home)
     try:
         wire.send(connection, HoldStack(alone))
-        answer = FROM_GUARDIAN.read(wire.receive(connection)[0])
+        answer = FROM_DAEMON.read(wire.receive(connection)[0])
         connection.settimeout(None)
     except (OSError, ValueError) as error:
         connection.close()
         if isinstance(error, OtherVersion):
             raise
-        raise BackendError(f"the guardian in {home} does not answer: {error}") from error
+        raise BackendError(f"the stack daemon in {home} does not answer: {error}") from error
     if isinstance(answer, HoldDeclined):
         connection.close()
         raise BackendError(f"the stack in {home} is held by another session, or about to end")
@@ -333,7 +333,7 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
 
 
 def clean_up() -> list[tuple[str, list[str]]]:
-    """Ends what dead guardians left behind; touches nothing without a mark. Returns (stack's folder, what was ended).
+    """Ends what dead stack daemons left behind; touches nothing without a mark. Returns (stack's folder, what was ended).
 
     Marks of stacks in other folders are those of other users, whom root and the Docker Engine see as well.
     """
@@ -344,9 +344,9 @@ def clean_up() -> list[tuple[str, list[str]]]:
 
 
 def clean_up_orphans() -> str:
-    """Ends the stacks whose guardian was killed; what was ended, in one sentence, empty where nothing was.
+    """Ends the stacks whose stack daemon was killed; what was ended, in one sentence, empty where nothing was.
 
-    A folder without facts is left alone, unlike by `cleanup`: another session may be about to start a guardian in it.
+    A folder without facts is left alone, unlike by `cleanup`: another session may be about to start a stack daemon in it.
     """
     ended = []
     for file in _facts_files():
@@ -354,11 +354,11 @@ def clean_up_orphans() -> str:
             with suppress(OSError):  # its session has just cleaned up itself
                 name = _read_facts(file).backend
                 ended.append(f"{name} ({', '.join(clean_up_one(file.parent)) or 'only its folder'})")
-    return f"ended what a guardian that was killed had left of {' and '.join(ended)}" if ended else ""
+    return f"ended what a stack daemon that was killed had left of {' and '.join(ended)}" if ended else ""
 
 
 def clean_up_one(home: Path) -> list[str]:
-    """The same for one stack without a guardian."""
+    """The same for one stack without a stack daemon."""
     killed = [f"process {pid}" for pid in kill_marked(str(home))]
     left = leftovers(lambda stack: stack != str(home))
     remove(left)

@@ -1,8 +1,8 @@
 """`python -m pytest_agentbench.backends.stack.stack_daemon`: starts a stack, keeps it while it is held, and ends it, whatever happens.
 
-Whoever wants the stack holds a connection to the guardian's socket. When the last one is gone (closed, or its process died,
+Whoever wants the stack holds a connection to the stack daemon's socket. When the last one is gone (closed, or its process died,
 SIGKILL included) everything is stopped; a stack that is kept waits for the next holder until its time is over.
-The services are the guardian's children, and their GPUs are locked by it: no other process has to remember anything.
+The services are the stack daemon's children, and their GPUs are locked by it: no other process has to remember anything.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from pytest_agentbench.backends.stack.boot import Stack
 from pytest_agentbench.backends.stack.protocol import (
     BootFailed,
     BootProgress,
-    FromGuardian,
-    GuardianConfig,
+    FromDaemon,
     HoldAccepted,
     HoldDeclined,
     HoldStack,
     KeepStack,
     ServicesRestarting,
     Serving,
+    StackDaemonConfig,
     StackEnded,
     StackFacts,
     StackOutcome,
     StackReady,
     StopStack,
-    ToGuardian,
+    ToDaemon,
     read_request,
 )
 from pytest_agentbench.backends.stack.spec import StackSpec
@@ -53,18 +53,18 @@ from pytest_agentbench.lib.messages import Refused, read_config, serving
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 
-FIRST_HOLDER = 20.0  # seconds that whoever started the guardian gets to connect
+FIRST_HOLDER = 20.0  # seconds that whoever started the stack daemon gets to connect
 TOLD_EVERY = 0.5  # seconds between two words about a boot
 
 FACTS = "stack.json"  # in the stack's folder: what others may know of it
 SOCKET = "control"
-GUARDIAN_LOG = "guardian.log"
+DAEMON_LOG = "stack_daemon.log"
 
 
 class StackDaemon:
     """One stack's life."""
 
-    def __init__(self, config: GuardianConfig) -> None:
+    def __init__(self, config: StackDaemonConfig) -> None:
         self.home, self.logs = config.home, config.logs
         self._redactor = Redactor()
         self._lock = config.lock  # as long as this process has it others see that the stack has an owner
@@ -123,7 +123,7 @@ class StackDaemon:
             self._decide(BootFailed(str(error), missing=isinstance(error, MissingError)))
             return
         except Exception as error:  # a fault of ours: the holders shall not wait for ever
-            self._decide(BootFailed(f"the guardian failed: {error!r}; see {GUARDIAN_LOG}", missing=False))
+            self._decide(BootFailed(f"the stack daemon failed: {error!r}; see {DAEMON_LOG}", missing=False))
             raise
         boot = self.stack.facts
         self._write_facts(lambda facts: replace(facts, state="ready", url=endpoint.url, model=endpoint.model, boot=boot))
@@ -187,7 +187,7 @@ class StackDaemon:
         finally:  # nothing that goes wrong here may keep a stack that nobody wants
             self._leave(connection)
 
-    def _obey(self, connection: socket.socket, message: ToGuardian, who: int) -> None:
+    def _obey(self, connection: socket.socket, message: ToDaemon, who: int) -> None:
         match message:
             case HoldStack(alone):
                 refused = self._refuses(connection, who, alone=alone)
@@ -247,12 +247,12 @@ class StackDaemon:
         for connection in list(self._holders):
             self._say(connection, message)
 
-    def _say(self, connection: socket.socket, message: FromGuardian | Refused) -> None:
+    def _say(self, connection: socket.socket, message: FromDaemon | Refused) -> None:
         with self._sending, suppress(OSError):  # it is gone, and `_serve` sees it
             wire.send(connection, message)
 
     def log(self, text: str) -> None:
-        with suppress(OSError), (self.logs / GUARDIAN_LOG).open("a") as file:  # a full disk must not keep it from stopping
+        with suppress(OSError), (self.logs / DAEMON_LOG).open("a") as file:  # a full disk must not keep it from stopping
             now = datetime.now().astimezone().isoformat(timespec="milliseconds")
             file.write(f"{now} {block(self._redactor.plain(text))}\n")
 
@@ -291,9 +291,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the holder's to handle
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     gc.freeze()  # what is imported stays: no collection looks at it again, nor those at the interpreter's end
-    guardian = StackDaemon(read_config(GuardianConfig))
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guardian.end, args=("SIGTERM",)).start())
-    guardian.live()
+    daemon = StackDaemon(read_config(StackDaemonConfig))
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=daemon.end, args=("SIGTERM",)).start())
+    daemon.live()
     return 0
 
 

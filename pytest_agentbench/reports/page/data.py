@@ -18,7 +18,7 @@ from pytest_agentbench.metrics.timeline import Calendar
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.page.pictures import BINS, Distributions, server_series
 from pytest_agentbench.reports.page.rollouts import FIELDS, detail, row
-from pytest_agentbench.runs.builder import bar_of
+from pytest_agentbench.runs.builder import pass_threshold_of
 from pytest_agentbench.runs.journal import FILE, read_journal, with_cut_reasons
 from pytest_agentbench.runs.run_file import Run
 from pytest_agentbench.stats.pass_rates import PassThreshold
@@ -39,7 +39,7 @@ def run_data(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
     """Reads a run's journal, one rollout in memory at a time, and its samples; a run without them has no rows."""
     from pytest_agentbench.metrics.frame_reader import FrameReader  # numpy with it
 
-    packing, reader = PackedRollouts(bars_of(run)), FrameReader()
+    packing, reader = PackedRollouts(pass_thresholds_of(run)), FrameReader()
     if (directory / FILE).is_file():
         for rollout in read_journal(directory, on_damage):
             packing.add(rollout)
@@ -60,9 +60,9 @@ def keys_of(data: RunData) -> list[RolloutKey]:
     return [RolloutKey(*row[first : first + 4]) for row in data.index["rows"]]
 
 
-def bars_of(run: Run) -> dict[str, PassThreshold | None]:
+def pass_thresholds_of(run: Run) -> dict[str, PassThreshold | None]:
     """Suite, or `suite-variant` -> what a rollout has to reach to pass; None where nobody said."""
-    return {name: bar_of(suite.scorers, suite.thresholds, suite.scales) for name, suite in run.suites.items()}
+    return {name: pass_threshold_of(suite.scorers, suite.thresholds, suite.scales) for name, suite in run.suites.items()}
 
 
 def mains_of(run: Run) -> Json:
@@ -78,15 +78,15 @@ def main(score: str, scale: Scale) -> Json:
 class PageTable:
     """Rows of rollouts as they come."""
 
-    def __init__(self, bars: Mapping[str, PassThreshold | None]) -> None:
-        """`bars`: what a rollout of each suite and variant has to reach to pass."""
-        self._bars, self._calendar = bars, Calendar()
+    def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
+        """`pass_thresholds`: what a rollout of each suite and variant has to reach to pass."""
+        self._pass_thresholds, self._calendar = pass_thresholds, Calendar()
         self.began: float | None = None  # seconds since 1970 from which the times of rows count; None while nobody took the time
 
     def row(self, rollout: Rollout) -> list[Any]:
         """Its FIELDS; times are seconds after `began`, and below zero where a rollout started earlier and ended later."""
         self._calendar.learn(rollout)
-        facts = row(rollout, self._bars.get(rollout.key.group), self._calendar)
+        facts = row(rollout, self._pass_thresholds.get(rollout.key.group), self._calendar)
         if self.began is None:
             self.began = facts["start"]
         for name in ("start", "end"):
@@ -97,8 +97,8 @@ class PageTable:
 class PackedRollouts:
     """Rollouts as they come, as rows and blocks; `distributions` is empty until the caller adds a frame of them."""
 
-    def __init__(self, bars: Mapping[str, PassThreshold | None]) -> None:
-        self.table, self.distributions = PageTable(bars), Distributions()
+    def __init__(self, pass_thresholds: Mapping[str, PassThreshold | None]) -> None:
+        self.table, self.distributions = PageTable(pass_thresholds), Distributions()
         self._rows: list[list[Any]] = []
         self._open: list[Json] = []
         self._blocks: list[str] = []

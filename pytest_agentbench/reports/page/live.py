@@ -18,7 +18,7 @@ from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.metrics.frame_reader import FrameReader
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Scale
 from pytest_agentbench.reports.html import no_address
-from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, bars_of, encoded, main, mains_of
+from pytest_agentbench.reports.page.data import PackedRollouts, PageTable, RunData, encoded, main, mains_of, pass_thresholds_of
 from pytest_agentbench.reports.page.layout import RolloutLinks, page, run_html
 from pytest_agentbench.reports.page.pictures import Distributions, intervals, server_series
 from pytest_agentbench.reports.page.rollouts import detail
@@ -114,7 +114,7 @@ class LiveRecords:
     def __init__(self, directory: Path, run: Run | None) -> None:
         """`run`: None while it goes on."""
         self.run, self._directory = run, directory
-        self.table, self.distributions = PageTable(bars_of(run) if run else {}), Distributions()
+        self.table, self.distributions = PageTable(pass_thresholds_of(run) if run else {}), Distributions()
         self.rows: list[str] = []  # JSON, as the file's; of a rollout that ran again the last one counts
         self.places: list[tuple[int, int]] = []  # of the record of each row: offset and size, bytes
         self.damaged = 0  # lines that are no records

@@ -27,7 +27,7 @@ LOG = 40_000  # characters of what an agent printed
 TICK_NS = 100_000  # of token stamps on the timeline: 0.1 ms
 
 
-def row(rollout: Rollout, bar: PassThreshold | None, calendar: Calendar) -> Json:
+def row(rollout: Rollout, pass_threshold: PassThreshold | None, calendar: Calendar) -> Json:
     """What the table has of a rollout: FIELDS. Times are seconds since 1970; TTFT and ITL are in milliseconds, rates per second."""
     key, calls = rollout.key, rollout.all_calls
     return {
@@ -39,7 +39,7 @@ def row(rollout: Rollout, bar: PassThreshold | None, calendar: Calendar) -> Json
         "status": rollout.status,
         "reason": rollout.reason[:SHORT],
         "scores": {name: round(float(score), 4) for name, score in rollout.scores.items()},
-        "passed": _passed(rollout, bar),
+        "passed": _passed(rollout, pass_threshold),
         "question": _question(rollout)[:SHORT],
         "expected": _names(rollout.expected_tools) if has_labels(rollout) else None,
         "actual": _names(rollout.tools),
@@ -73,13 +73,13 @@ def detail(rollout: Rollout) -> Json:
     }
 
 
-def _passed(rollout: Rollout, bar: PassThreshold | None) -> bool | None:
+def _passed(rollout: Rollout, pass_threshold: PassThreshold | None) -> bool | None:
     """None where nobody said what passes, or nothing was measured; an agent's error passes nowhere."""
-    if bar is None:
+    if pass_threshold is None:
         return None
     if rollout.status == "agent_error":
         return False
-    return bar.reached(float(rollout.scores[bar.score])) if bar.score in rollout.scores else None
+    return pass_threshold.reached(float(rollout.scores[pass_threshold.score])) if pass_threshold.score in rollout.scores else None
 
 
 def _question(rollout: Rollout) -> str:

@@ -22,7 +22,7 @@ from pytest_agentbench.lib.process import SESSION, Child, start_again
 from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout, RolloutKey
 from pytest_agentbench.rollouts.protocol import FROM_PIPE, TO_CONTROLLER, BlockedBy, PoolConfig, ShowUser, ToController, ToPool
-from pytest_agentbench.tap.clock import stamps_wanted
+from pytest_agentbench.tap.clock import enable_timestamps
 from pytest_agentbench.tap.protocol import Budgets, TapConfig, TapListening, TapPorts
 
 Hear = Callable[["PoolProcess", ToController, bytes], None]
@@ -127,7 +127,7 @@ class TapProcesses:
 
     def __init__(self, processes: int, budgets: Budgets, logs: Path) -> None:
         self._reserved = shared_port()
-        stamps_wanted(self._reserved)  # so that the kernel goes on stamping while no tap is there to want it
+        enable_timestamps(self._reserved)  # so that the kernel goes on stamping while no tap is there to want it
         self._config = TapConfig(secrets.token_urlsafe(16), budgets, self._reserved.getsockname()[1])
         self._logs = logs
         self.children = {name: self._start(name) for name in _names(processes)}

@@ -18,7 +18,7 @@ from pytest_agentbench.records import Endpoint, Rollout, RolloutKey
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess, RestartDecision, RestartPolicy, TapProcesses
 from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings
-from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolDied, PoolEntry, RoundAdded, RunAlone, TurnWanted
+from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolDied, PoolEntry, PrepareBlock, RoundAdded, RunAlone
 from pytest_agentbench.tap.protocol import Budgets
 
 NOTICE = 5.0  # seconds that the death of a process may take to be noticed
@@ -128,7 +128,7 @@ class SessionParts:
             self.send(protocol.BackendMoved(endpoint))
 
     def answer_turn(self, pool: PoolProcess, answer: protocol.Turn | protocol.NoTurn) -> None:
-        """Answers `TurnWanted` of a pool."""
+        """Answers `PrepareBlock` of a pool."""
         with self._changed:
             if isinstance(answer, protocol.Turn):
                 self._known[answer.endpoint.url] = answer.endpoint
@@ -334,10 +334,10 @@ class SessionParts:
     def _hear(self, pool: PoolProcess, message: protocol.ToController, body: bytes) -> None:
         if isinstance(message, PoolEntry):
             self.log.append(message)
-            if not isinstance(message, TurnWanted):
+            if not isinstance(message, PrepareBlock):
                 return
         match message:
-            case protocol.LookWanted():
+            case protocol.CheckProcesses():
                 daemon(self._look, pool, name="look")
             case protocol.TemplateLost(name, group):
                 pool.send(protocol.TemplateVerdict(self._template_died(name, group)))
@@ -359,7 +359,7 @@ class SessionParts:
             return
         with self._changed:
             self._changed.wait_for(self._is_settled, NOTICE)
-            pool.send(protocol.Looked())
+            pool.send(protocol.ProcessesChecked())
 
     def _is_settled(self) -> bool:
         if self._over or self._failed is not None:

@@ -15,7 +15,7 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import WriteRecord
 from pytest_agentbench.rollouts.protocol import BlockBegun, BlockEnded, BlockSettings, NoTurn, Turn
-from pytest_agentbench.runs.attempts import TurnWanted
+from pytest_agentbench.runs.attempts import PrepareBlock
 
 
 class BlockTransition:
@@ -31,7 +31,7 @@ class BlockTransition:
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
         settings = self._settings
-        return arrange(keys, settings.sides, self._concurrency, settings.own, in_sequence=settings.in_sequence)
+        return arrange(keys, settings.origins, self._concurrency, settings.own, in_sequence=settings.in_sequence)
 
     def told(self, message: Turn | NoTurn) -> None:
         """The controller's answer."""
@@ -54,7 +54,7 @@ class BlockTransition:
 
     async def _enter(self, block: Block) -> str:
         self._told = asyncio.get_running_loop().create_future()
-        self._link.tell(TurnWanted(block.arm, len(block.keys)))
+        self._link.tell(PrepareBlock(block.arm, len(block.keys)))
         answer = await self._told
         if isinstance(answer, NoTurn):
             return answer.reason

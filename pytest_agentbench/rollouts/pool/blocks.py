@@ -55,22 +55,22 @@ class Block:
 
 def arrange(
     keys: Sequence[RolloutKey],
-    sides: Mapping[str, VariantOrigin],
+    origins: Mapping[str, VariantOrigin],
     concurrency: int,
     own: Mapping[str, int] = MappingProxyType({}),
     *,
     in_sequence: bool = False,
 ) -> list[Block]:
-    """Blocks of all rollouts; `sides` says what each variant is made of, the arms in their order.
+    """Blocks of all rollouts; `origins` says what each variant is made of, the arms in their order.
 
     `concurrency` is the greatest number of rollouts in flight, `own` that of arms which have one of their own.
     No block has two trials of a scenario, so that a block which begins with an empty cache is a cold one. In a round of blocks all arms
     run the same scenarios, in the order of `order`. `in_sequence` runs all of one arm first, and then all of the next one.
     """
-    arms = [*dict.fromkeys(side.arm for side in sides.values())]
+    arms = [*dict.fromkeys(side.arm for side in origins.values())]
     groups: dict[tuple[str, int], dict[tuple[str, str], dict[str, RolloutKey]]] = {}
     for key in keys:
-        side = sides[key.variant]
+        side = origins[key.variant]
         groups.setdefault((side.variant, key.trial), {}).setdefault((key.suite, key.scenario), {})[side.arm] = key
     fewest = 2 if len(arms) > 1 and len(groups) == 1 else 1
     wanted = math.ceil(ROUNDS / max(1, len(groups)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.metrics.blame import refusal
 from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey
-from pytest_agentbench.rollouts.protocol import LookWanted, PoolNote
+from pytest_agentbench.rollouts.protocol import CheckProcesses, PoolNote
 from pytest_agentbench.runs.attempts import AttemptFailed
 
 #: How calls end that nobody answers.
@@ -72,11 +72,11 @@ class Outages:
         if self._is_over:  # since the pause began
             return
         self._answered.clear()
-        self._tell(LookWanted())
+        self._tell(CheckProcesses())
         await self._answered.wait()
 
     def answer(self) -> None:
-        """Takes the answer to `LookWanted`: every death that is known has been reported by `update`."""
+        """Takes the answer to `CheckProcesses`: every death that is known has been reported by `update`."""
         self._answered.set()
 
     def end(self) -> None:

@@ -172,7 +172,7 @@ class Pool:
             case protocol.Turn() | protocol.NoTurn():
                 assert self.turning is not None
                 self.turning.told(message)
-            case protocol.ArmGone(arm, reason):
+            case protocol.ArmLost(arm, reason):
                 self.scheduler.drop(arm, reason)
             case protocol.HoldAttempts(away):
                 self.outages.update(away)
@@ -195,7 +195,7 @@ class Pool:
     async def _follow(self, message: protocol.Recovery) -> None:
         """What comes of the death of a part of the session."""
         match message:
-            case protocol.Looked():
+            case protocol.ProcessesChecked():
                 self.outages.answer()
             case protocol.CatchUp(number):
                 self.link.tell(protocol.CaughtUp(number))
@@ -346,7 +346,7 @@ class Pool:
         if not outcome.recorded:
             return UnrecordedRollout(outcome.status, outcome.reason, shared_cause, over), b""
         body = self.scheduler.body(key)
-        return RecordedRollout(shared_cause, over), body if body is not None else (await self.link.ask(protocol.RecordWanted(key)))[1]
+        return RecordedRollout(shared_cause, over), body if body is not None else (await self.link.ask(protocol.GetRecord(key)))[1]
 
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
         """Whether tests are left, and all that they could be told is what this one is told."""
@@ -363,7 +363,7 @@ class Pool:
         """Waits until it answers, or never will; one that is booted on demand is demanded."""
         await self.link.connected.wait()
         if not self.booted.is_set():
-            self.link.tell(protocol.BackendWanted())
+            self.link.tell(protocol.StartBackend())
         await self.booted.wait()
         await self.scheduler.there.wait()
 

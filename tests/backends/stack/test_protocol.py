@@ -1,4 +1,4 @@
-"""Messages of guardians and their holders, and what a guardian writes down of its stack."""
+"""Messages of stack daemons and their holders, and what a stack daemon writes down of its stack."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.backends.stack import protocol
-from pytest_agentbench.backends.stack.protocol import FROM_GUARDIAN, FromGuardian, HoldStack, StackFacts, ToGuardian, read_request
+from pytest_agentbench.backends.stack.protocol import FROM_DAEMON, FromDaemon, HoldStack, StackFacts, ToDaemon, read_request
 from pytest_agentbench.backends.telemetry.samples import Target
 from pytest_agentbench.lib import codec, json_text
 from pytest_agentbench.lib.messages import PROTOCOL, header
 from pytest_agentbench.records import Endpoint
 
-TO_GUARDIAN: list[ToGuardian] = [HoldStack(alone=True), protocol.KeepStack(1.5), protocol.StopStack()]
+TO_DAEMON: list[ToDaemon] = [HoldStack(alone=True), protocol.KeepStack(1.5), protocol.StopStack()]
 
-OF_GUARDIAN: list[FromGuardian] = [
+OF_DAEMON: list[FromDaemon] = [
     protocol.HoldAccepted(),
     protocol.HoldDeclined(),
     protocol.BootProgress("engine: waiting for /health"),
@@ -31,10 +31,10 @@ OF_GUARDIAN: list[FromGuardian] = [
 
 def test_there_and_back() -> None:
     """What crosses a connection comes back as it was, with the types of endpoint and metrics."""
-    sent = [json_text.loads(json_text.dumps(header(message))) for message in (*TO_GUARDIAN, *OF_GUARDIAN)]
+    sent = [json_text.loads(json_text.dumps(header(message))) for message in (*TO_DAEMON, *OF_DAEMON)]
 
-    assert TO_GUARDIAN == [read_request(each) for each in sent[:3]]
-    assert OF_GUARDIAN == [FROM_GUARDIAN.read(each) for each in sent[3:]]
+    assert TO_DAEMON == [read_request(each) for each in sent[:3]]
+    assert OF_DAEMON == [FROM_DAEMON.read(each) for each in sent[3:]]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.stack import registry
-from pytest_agentbench.backends.stack.protocol import FROM_GUARDIAN, HoldStack, StackFacts
+from pytest_agentbench.backends.stack.protocol import FROM_DAEMON, HoldStack, StackFacts
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import wire
@@ -38,19 +38,19 @@ held.let_go()
 
 
 def asked(home: Path, message: object) -> Any:
-    """What a guardian answers, and whether it closes the connection then."""
+    """What a stack daemon answers, and whether it closes the connection then."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(str(home / "control"))
         connection.sendall(wire.framed(message if isinstance(message, list) else header(message)))
         try:
-            answer: object = FROM_GUARDIAN.read(wire.receive(connection)[0])
+            answer: object = FROM_DAEMON.read(wire.receive(connection)[0])
         except OtherVersion as error:
             answer = str(error)
         return answer, connection.recv(1) == b""
 
 
-def test_a_guardian_of_another_protocol(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_stack_daemon_of_another_protocol(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """A stack that another version keeps is passed over in a sentence that says what ends it, and that does end it."""
     (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import messages\nmessages.PROTOCOL += 1\n")
     with monkeypatch.context() as there:
@@ -68,11 +68,11 @@ def test_a_guardian_of_another_protocol(tmp_path: Path, folder: Path, monkeypatc
     assert ("ready", 0) == (facts.state, main(["backend", "down", "small"]))
     assert capsys.readouterr().out.startswith("small is down after ")
     assert [] == [*folder.iterdir()]
-    log = (tmp_path / "logs" / "guardian.log").read_text()
+    log = (tmp_path / "logs" / "stack_daemon.log").read_text()
     assert f": {refused}\n" in log and "stopping: SIGTERM\n" in log
 
 
-def test_a_guardian_that_this_process_has_started(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_daemon_that_this_process_has_started(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that turns out to be of another version is stopped, and nothing of it is left."""
     (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import messages\nmessages.PROTOCOL += 1\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -114,7 +114,7 @@ def test_facts_of_another_version(boot: Boot, capsys: Capture, content: str, nam
     down = main(["backend", "down", name]), capsys.readouterr().out
 
     assert (0, f"{name:<20} {line}") == (listed[0], listed[1][0])
-    assert f"guardian -, GPUs none, logs -, folder {held.home}" == listed[1][1].strip()
+    assert f"stack daemon -, GPUs none, logs -, folder {held.home}" == listed[1][1].strip()
     assert (4, True) == (logs[0], "no log of None in an unknown folder" in logs[1])
     assert (0, True) == (down[0], down[1].startswith(f"{name} is down after "))
     assert not held.home.exists()
@@ -122,13 +122,13 @@ def test_facts_of_another_version(boot: Boot, capsys: Capture, content: str, nam
 
 @pytest.mark.parametrize(("content", "name"), [('{"backend": "small", "pids": [1]}', "small"), ("{}", "small-1")])
 def test_leftovers_of_another_version(folder: Path, content: str, name: str) -> None:
-    """What a dead guardian has left is ended whatever its stack.json has."""
+    """What a dead stack daemon has left is ended whatever its stack.json has."""
     homes = [folder / f"small-{number}" for number in (1, 2)]
     for home in homes:
         home.mkdir(parents=True)
     (homes[0] / "stack.json").write_text(content)
 
-    assert f"ended what a guardian that was killed had left of {name} (only its folder)" == registry.clean_up_orphans()
+    assert f"ended what a stack daemon that was killed had left of {name} (only its folder)" == registry.clean_up_orphans()
     assert [(str(homes[1]), [])] == registry.clean_up()
 
 
@@ -163,5 +163,5 @@ def test_a_stack_that_does_not_stop(boot: Boot, monkeypatch: pytest.MonkeyPatch,
     said = capsys.readouterr()
 
     assert (1, "") == (status, said.out)
-    assert f"the stack in {held.home} has not stopped within 0 s; guardian.log says what it waits for" in said.err
+    assert f"the stack in {held.home} has not stopped within 0 s; stack_daemon.log says what it waits for" in said.err
     wait_for(lambda: not held.home.exists(), "the end of the stack")

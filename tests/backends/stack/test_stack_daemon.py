@@ -1,4 +1,4 @@
-"""Who holds a stack: sessions that die, stacks that are kept, and leftovers of those whose guardian died too."""
+"""Who holds a stack: sessions that die, stacks that are kept, and leftovers of those whose stack daemon died too."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pytest_agentbench.backends.machine import ports
 from pytest_agentbench.backends.spec import SessionTerms
 from pytest_agentbench.backends.stack import ownership, registry
 from pytest_agentbench.backends.stack.kind import Stacked
-from pytest_agentbench.backends.stack.protocol import GuardianConfig
+from pytest_agentbench.backends.stack.protocol import StackDaemonConfig
 from pytest_agentbench.backends.stack.stack_daemon import StackDaemon
 from pytest_agentbench.errors import BackendError, MissingError
 from pytest_agentbench.lib import process
 from pytest_agentbench.lib.process import Child
 from tests.backends.conftest import Boot, service, spec
-from tests.small_stacks import guardian
+from tests.small_stacks import daemon
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.timeout(60)
@@ -80,16 +80,16 @@ def test_a_fork_of_a_killed_session(tmp_path: Path) -> None:
     assert [] == list(ownership.processes(home))
 
 
-def test_session_and_guardian_are_killed(tmp_path: Path, folder: Path) -> None:
+def test_session_and_stack_daemon_are_killed(tmp_path: Path, folder: Path) -> None:
     """What both left behind is found by its mark; nothing without a mark is touched."""
     process, home, _ = session(tmp_path)
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    (guardian,) = (facts.pid for _, facts in registry.running())
-    assert guardian is not None
-    os.kill(guardian, signal.SIGKILL)
+    (daemon,) = (facts.pid for _, facts in registry.running())
+    assert daemon is not None
+    os.kill(daemon, signal.SIGKILL)
     process.kill()
     process.wait()
-    wait_for(lambda: not ownership.is_alive(home), "the end of its guardian")
+    wait_for(lambda: not ownership.is_alive(home), "the end of its daemon")
     ((reaped, what),) = registry.clean_up()
 
     assert (home, 1) == (reaped, len(what))
@@ -100,13 +100,13 @@ def test_session_and_guardian_are_killed(tmp_path: Path, folder: Path) -> None:
     bystander.wait()
 
 
-def test_sigterm_to_the_guardian(boot: Boot) -> None:
-    """The guardian itself ends in order as well, and whoever uses the stack hears of it."""
+def test_sigterm_to_the_stack_daemon(boot: Boot) -> None:
+    """The stack daemon itself ends in order as well, and whoever uses the stack hears of it."""
     held = boot()
     held.ready()
-    (guardian,) = (facts.pid for _, facts in registry.running())
-    assert guardian is not None
-    os.kill(guardian, signal.SIGTERM)
+    (daemon,) = (facts.pid for _, facts in registry.running())
+    assert daemon is not None
+    os.kill(daemon, signal.SIGTERM)
     wait_for(lambda: not held.home.exists(), "the end of its folder")
 
     assert "it was stopped: SIGTERM" == held.death()
@@ -122,11 +122,11 @@ def test_somebody_else_stops_it(boot: Boot) -> None:
 
 
 def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes late still learns why; the guardian does not go before."""
+    """Whoever comes late still learns why; the stack daemon does not go before."""
     hold = registry._hold
 
     def late(home: Path, child: Child | None = None) -> registry.HeldStack:
-        wait_for(lambda: "SHOP_KEY" in (tmp_path / "logs" / "guardian.log").read_text(), "a line in its log")
+        wait_for(lambda: "SHOP_KEY" in (tmp_path / "logs" / "stack_daemon.log").read_text(), "a line in its log")
         time.sleep(0.3)
         return hold(home, child)
 
@@ -190,8 +190,8 @@ def test_a_folder_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             registry.find_kept(spec())
 
 
-def test_a_guardian_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for ever for a guardian that hangs."""
+def test_a_stack_daemon_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever for a stack daemon that hangs."""
     monkeypatch.setattr(registry, "ANSWER", 0.1)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "control"))
@@ -204,17 +204,17 @@ def test_a_guardian_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
     """One whose buffer fills up hears no more of the progress, so that nobody else waits for it."""
     with (tmp_path / "lock").open("w") as lock:
-        guardian = StackDaemon(GuardianConfig(spec().model_dump(), "", {}, tmp_path, tmp_path, 0, 0, lock.fileno()))
+        daemon = StackDaemon(StackDaemonConfig(spec().model_dump(), "", {}, tmp_path, tmp_path, 0, 0, lock.fileno()))
     reader, theirs = socket.socketpair()
     with reader, theirs:
-        guardian._holders[theirs] = "pid 1"
-        assert [theirs] == guardian._readers()
+        daemon._holders[theirs] = "pid 1"
+        assert [theirs] == daemon._readers()
         theirs.setblocking(False)
         with suppress(BlockingIOError):
             while theirs.send(b"progress" * 100):
                 pass
-        assert [] == guardian._readers()
-    assert [] == guardian._readers()  # it was closed
+        assert [] == daemon._readers()
+    assert [] == daemon._readers()  # it was closed
 
 
 def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, m
 
 
 def kept(**keys: str) -> registry.HeldStack:
-    """The stack that was just let go: its guardian learns of that a little later."""
+    """The stack that was just let go: its daemon learns of that a little later."""
     found = wait_for(lambda: registry.find_kept(spec(**keys)), "a stack that is kept")
     assert isinstance(found, registry.HeldStack)
     return found
@@ -281,7 +281,7 @@ def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     backend = Stacked(spec(services={"engine": service("--slow", "600")}), SessionTerms(keep=60))
     giving_up = threading.Timer(1, backend.stop)
     giving_up.start()
-    with pytest.raises(BackendError, match=r"stopped while it started|its guardian is gone"):
+    with pytest.raises(BackendError, match=r"stopped while it started|its daemon is gone"):
         backend.start(tmp_path / "logs")
     giving_up.join()
 
@@ -300,7 +300,7 @@ def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
 
     watcher, looker = threading.Thread(target=backend.watch, args=[tell]), threading.Thread(target=lambda: events.append(backend.look()))
     watcher.start()
-    keeper, (home,) = guardian(folder), folder.iterdir()
+    keeper, (home,) = daemon(folder), folder.iterdir()
     os.kill(keeper, signal.SIGSTOP)  # it does not notice
     try:
         for pid, _ in ownership.processes(str(home)):

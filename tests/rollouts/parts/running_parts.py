@@ -28,7 +28,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
     RecordedRollout,
     read_answer,
 )
-from pytest_agentbench.runs.attempts import AttemptLog, RolloutsPlanned, TurnWanted
+from pytest_agentbench.runs.attempts import AttemptLog, PrepareBlock, RolloutsPlanned
 from pytest_agentbench.runs.journal import Journal, read_journal, rollout_of
 from pytest_agentbench.suites.suite import Scenario, Suite
 from pytest_agentbench.tap.protocol import Budgets
@@ -62,7 +62,7 @@ class Owner:
         self.notes: list[protocol.SessionNote | protocol.SessionQuestion] = []
         self.failures: list[str] = []
         self.losses: list[str] = []
-        self.turns: list[protocol.Turn | protocol.NoTurn] = []  # answers to `TurnWanted`, the next one first
+        self.turns: list[protocol.Turn | protocol.NoTurn] = []  # answers to `PrepareBlock`, the next one first
         self.looks = 0
         self.parts: SessionParts  # set when there are any
 
@@ -77,11 +77,11 @@ class Owner:
                 self.journal.append(key, body)
                 self.parts.ended(key, message.calls, message.kind)
                 pool.send(protocol.RecordLine(), body)
-            case protocol.RecordWanted(key):
+            case protocol.GetRecord(key):
                 pool.send(protocol.RecordLine(), self.journal.line(key))
             case protocol.BlockBegun() | protocol.BlockEnded():
                 pool.send(protocol.BlockNoted())
-            case TurnWanted():
+            case PrepareBlock():
                 self.parts.answer_turn(pool, self.turns.pop(0))
             case protocol.PlanSettled():
                 self.parts.add_round((), tell=False)

@@ -34,13 +34,13 @@ def test_lines(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     file.write_text(line("from-before"))
     trace = RequestTrace(file, "run:")
-    whole, torn = line("a"), line("b")
+    whole, truncated = line("a"), line("b")
     with file.open("a") as end:
-        end.write(line("c", session="probe:1") + json.dumps({"event": {"event_type": "tool_end"}}) + "\n" + whole + torn[:40])
+        end.write(line("c", session="probe:1") + json.dumps({"event": {"event_type": "tool_end"}}) + "\n" + whole + truncated[:40])
         end.flush()
         trace.look()
         early = trace.take("chatcmpl-b")
-        end.write(torn[40:])
+        end.write(truncated[40:])
     trace.look()
 
     told = {"worker_id": WORKER, "timing": {"ttft_ms": 7.5, "kv_hit_rate": 0.5, "router_queue_depth": 3}}

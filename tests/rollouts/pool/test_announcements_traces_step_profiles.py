@@ -59,12 +59,12 @@ async def test_rows_that_are_torn_or_begin_anew(tmp_path: Path) -> None:
     """A row counts when it is whole; a router that was started again may have begun its file anew."""
     file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")
-    torn = row("run:a", 1, 0.5)
-    file.write_text(HEAD + torn[:9])
+    truncated = row("run:a", 1, 0.5)
+    file.write_text(HEAD + truncated[:9])
     profiles.look()
     before = set(profiles.sessions)
     with file.open("a") as end:
-        end.write(torn[9:])
+        end.write(truncated[9:])
     profiles.look()
     file.write_text(HEAD + row("run:b", 1, 0.5)[:-1])
     profiles.look()

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.pool.blocks import WAVES, arrange
-from pytest_agentbench.suites.arms import VariantOrigin, parse_arms, sides
+from pytest_agentbench.suites.arms import VariantOrigin, origins, parse_arms
 
-AB = sides(("default", "hot"), parse_arms("a=x,b=y"))
-ABC = sides(("default", "hot"), parse_arms("a=x,b=y,c=z"))
+AB = origins(("default", "hot"), parse_arms("a=x,b=y"))
+ABC = origins(("default", "hot"), parse_arms("a=x,b=y,c=z"))
 
 
 def keys(scenarios: int, trials: int = 1, variants: tuple[str, ...] = ("a", "b")) -> list[RolloutKey]:

@@ -15,20 +15,20 @@ from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.pool.controller_link import GONE, ControllerLink
 from pytest_agentbench.rollouts.protocol import (
     TO_CONTROLLER,
-    BackendWanted,
     BlockBegun,
     BlockEnded,
     BlockNoted,
-    LookWanted,
+    CheckProcesses,
+    GetRecord,
     QuestionFailed,
     RecordLine,
-    RecordWanted,
+    StartBackend,
     ToController,
 )
 
 pytestmark = pytest.mark.timeout(60)  # a question that is forgotten is a failure instead of a hang
 
-FIRST, SECOND, THIRD = (RecordWanted(RolloutKey("shop", name)) for name in "abc")
+FIRST, SECOND, THIRD = (GetRecord(RolloutKey("shop", name)) for name in "abc")
 
 
 class Connection(NamedTuple):
@@ -65,7 +65,7 @@ async def settle() -> None:
 async def test_before_the_controller_has_connected(connection: Connection) -> None:
     """A note is lost, and a question waits for the connection."""
     link = connection.link
-    link.tell(LookWanted())
+    link.tell(CheckProcesses())
     asking = asyncio.create_task(link.ask(FIRST))
     await settle()
     assert (False, False) == (link.connected.is_set(), asking.done())
@@ -83,10 +83,10 @@ async def test_answers_are_in_the_order_of_the_questions(connection: Connection)
     link.opened(connection.writer)
     first, block = asyncio.create_task(link.ask(FIRST)), asyncio.create_task(link.ask(BlockBegun(2), b"body"))
     await settle()
-    link.tell(BackendWanted())
+    link.tell(StartBackend())
     second = asyncio.create_task(link.ask(SECOND))
 
-    assert [(FIRST, b""), (BlockBegun(2), b"body"), (BackendWanted(), b""), (SECOND, b"")] == [await connection.hears() for _ in range(4)]
+    assert [(FIRST, b""), (BlockBegun(2), b"body"), (StartBackend(), b""), (SECOND, b"")] == [await connection.hears() for _ in range(4)]
 
     link.take(RecordLine(), b"a")
     link.take(BlockNoted(), b"")
@@ -147,7 +147,7 @@ async def test_the_end_of_the_connection(connection: Connection) -> None:
     with pytest.raises(InfraError, match=GONE):
         await link.ask(SECOND)
 
-    link.tell(LookWanted())
+    link.tell(CheckProcesses())
     connection.writer.close()
     assert [(FIRST, b""), (BlockEnded(), b"")] == [await connection.hears() for _ in range(2)]
     assert b"" == await connection.reader.read()
@@ -172,7 +172,7 @@ async def test_a_message_that_cannot_be_read(connection: Connection) -> None:
     link = ControllerLink()
     link.fail("away is a number")
     link.opened(connection.writer)
-    link.tell(LookWanted())
+    link.tell(CheckProcesses())
     with pytest.raises(InfraError, match=r"^away is a number$"):
         await link.ask(THIRD)
-    assert [(FIRST, b""), (SECOND, b""), (LookWanted(), b"")] == [await connection.hears() for _ in range(3)]
+    assert [(FIRST, b""), (SECOND, b""), (CheckProcesses(), b"")] == [await connection.hears() for _ in range(3)]

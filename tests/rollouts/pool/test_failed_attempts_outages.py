@@ -8,7 +8,7 @@ import pytest
 
 from pytest_agentbench.records import LLMCall, RolloutKey
 from pytest_agentbench.rollouts.pool.failed_attempts import UNANSWERED, Outages
-from pytest_agentbench.rollouts.protocol import LookWanted, PoolNote
+from pytest_agentbench.rollouts.protocol import CheckProcesses, PoolNote
 from tests.tap.peers import until
 
 pytestmark = pytest.mark.timeout(60)  # a waiter that is forgotten is a failure instead of a hang
@@ -95,7 +95,7 @@ async def test_a_call_without_an_answer(calls: list[LLMCall], away: dict[str, st
     controller = Controller()
     waiting = controller.explains(*calls)
     await controller.is_asked()
-    assert [LookWanted()] == controller.told
+    assert [CheckProcesses()] == controller.told
     assert not waiting.done()
 
     controller.outages.update(away)
@@ -115,7 +115,7 @@ async def test_attempts_that_fail_together_ask_once() -> None:
     controller.outages.answer()
 
     assert [True, False, False, True] == await asyncio.gather(*early)
-    assert [LookWanted()] == controller.told
+    assert [CheckProcesses()] == controller.told
 
     late = controller.explains(CUT, before=1)
     await controller.is_asked(2)
@@ -124,7 +124,7 @@ async def test_attempts_that_fail_together_ask_once() -> None:
 
     controller.outages.answer()
     assert not await late
-    assert [LookWanted()] * 2 == controller.told
+    assert [CheckProcesses()] * 2 == controller.told
 
 
 async def test_an_attempt_that_is_cancelled_while_it_waits() -> None:
@@ -155,4 +155,4 @@ async def test_the_end_of_the_controller(is_asked: bool) -> None:
         assert [False, False] == await asyncio.gather(*waiting)
     controller.outages.add("tap", "")
     assert await controller.explains(CUT)
-    assert [LookWanted()] * is_asked == controller.told
+    assert [CheckProcesses()] * is_asked == controller.told

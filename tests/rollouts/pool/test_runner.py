@@ -20,8 +20,8 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, Outages
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.protocol import (
     Answered,
+    CheckProcesses,
     ControllerQuestion,
-    LookWanted,
     PoolNote,
     ShowUser,
     TemplateLost,
@@ -108,7 +108,7 @@ class Host(ControllerLink):
 
     def tell(self, message: PoolNote) -> None:
         self.told.append(message)
-        if isinstance(message, LookWanted):
+        if isinstance(message, CheckProcesses):
             self.outages.update(self.dead)
             self.outages.answer()
 
@@ -208,7 +208,7 @@ async def test_an_attempt_whose_sandbox_cannot_be_opened(folder: Path, taps: Tap
         rollout = await runner.run(KEY)
 
     assert ("infra_error", "the image lamp:1 cannot be built", 3) == (rollout.status, rollout.reason, rollout.session)
-    assert [LookWanted] == host.kinds
+    assert [CheckProcesses] == host.kinds
 
 
 async def test_code_that_cannot_be_loaded(folder: Path, taps: TapPorts) -> None:
@@ -221,7 +221,7 @@ async def test_code_that_cannot_be_loaded(folder: Path, taps: TapPorts) -> None:
     assert rollout.reason.startswith(f"{folder}/suite.yaml: agent './own.py:Lost' cannot be loaded: there is no 'Lost' in it")
     assert 0 < rollout.started_ns <= rollout.ended_ns
     assert rollout.started_at > 0
-    assert [LookWanted] == host.kinds
+    assert [CheckProcesses] == host.kinds
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
@@ -239,7 +239,7 @@ async def test_a_tap_that_is_away(folder: Path, taps: TapPorts, is_dead: bool) -
 
     assert is_dead == is_interrupted
     assert ("infra_error", "the line to the tap is closed", 3, ()) == (rollout.status, rollout.reason, rollout.session, rollout.calls)
-    assert [*CALLED, LookWanted] == host.kinds
+    assert [*CALLED, CheckProcesses] == host.kinds
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ async def test_an_attempt_that_an_outage_interrupted(
 
     assert (key, "infra_error", 3) == (rollout.key, rollout.status, rollout.session)
     assert {"connect"} == {call.error_kind for call in rollout.calls}
-    assert [*CALLED, LookWanted] == host.kinds
+    assert [*CALLED, CheckProcesses] == host.kinds
 
 
 @pytest.mark.parametrize("has_outage", [True, False])

@@ -35,7 +35,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
     read_answer,
 )
 from pytest_agentbench.runs import journal
-from pytest_agentbench.runs.attempts import AttemptEntry, AttemptLog, PoolEntry, RolloutRead, RolloutTally, TurnWanted
+from pytest_agentbench.runs.attempts import AttemptEntry, AttemptLog, PoolEntry, PrepareBlock, RolloutRead, RolloutTally
 from pytest_agentbench.runs.journal import record_line, rollout_of, sealed
 from pytest_agentbench.suites.arms import VariantOrigin
 from pytest_agentbench.suites.suite import DatasetInfo, Scenario, Suite
@@ -81,9 +81,9 @@ class Line:
             if isinstance(message, PoolEntry):
                 self.entries.append(message)
             match message:
-                case protocol.LookWanted():
-                    self.tell(protocol.Looked())
-                case _ if isinstance(message, TurnWanted) or not isinstance(message, PoolEntry):
+                case protocol.CheckProcesses():
+                    self.tell(protocol.ProcessesChecked())
+                case _ if isinstance(message, PrepareBlock) or not isinstance(message, PoolEntry):
                     return message, body
 
 
@@ -271,7 +271,7 @@ async def test_a_turn_that_cannot_be_understood() -> None:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
         test.ask(ROLLOUT)
-        assert TurnWanted("a", 1) == (await controller.told())[0]
+        assert PrepareBlock("a", 1) == (await controller.told())[0]
 
         controller.writer.write(wire.framed(["Turn", {"endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}]))
         answer, _ = await test.answer(ROLLOUT)

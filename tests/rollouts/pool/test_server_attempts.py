@@ -19,12 +19,12 @@ from pytest_agentbench.runs.attempts import (
     AttemptFailed,
     EndRollout,
     PoolEntry,
+    PrepareBlock,
     RolloutRead,
     RolloutsPlanned,
     RolloutTally,
     RoundAdded,
     RunAlone,
-    TurnWanted,
 )
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.suites.arms import VariantOrigin
@@ -105,7 +105,7 @@ async def test_a_record_of_an_earlier_pool() -> None:
         controller.tell(protocol.RecordLine(), b"{}")
         answer = await test.answer(question)
 
-    assert protocol.RecordWanted(FIRST) == wanted
+    assert protocol.GetRecord(FIRST) == wanted
     assert (RecordedRollout(None, over=False), b"{}") == answer
     assert ([SECOND], []) == (begun(controller), failures(controller))
 
@@ -217,11 +217,11 @@ async def test_the_calls_of_an_attempt_that_was_in_flight(taps: TapPorts) -> Non
 async def test_blocks_continue_to_be_numbered(taps: TapPorts) -> None:
     """The first block of this pool has the number after those that were begun, so that no two first calls have one name."""
     blocks = BlockSettings({"default": VariantOrigin("default", "a")}, "primed", in_sequence=False, own={})
-    left = (TurnWanted("a", 1), TurnWanted("a", 1), RolloutsPlanned((FIRST,)))
+    left = (PrepareBlock("a", 1), PrepareBlock("a", 1), RolloutsPlanned((FIRST,)))
     async with session(left, taps, secrets.token_hex(16), blocks=blocks) as connected:
         controller = await connected.connect("controller")
         connected.start(controller)
-        assert TurnWanted("a", 1) == (await controller.told())[0]
+        assert PrepareBlock("a", 1) == (await controller.told())[0]
         controller.tell(protocol.Turn(Endpoint("http://127.0.0.1:9/v1", "m", context_length=8192), ""))
         (primer,) = await finished(controller)
 
