@@ -23,12 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    from pytest_agentbench.session.settings import answer_asyncio_scope, bare_resume
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    from pytest_agentbench.session.settings import answer_asyncio_scope, bare_resume, suggest_options
     from pytest_agentbench.session.setup import remember_declared
 
     answer_asyncio_scope(early_config)
     bare_resume(args)
+    suggest_options(parser, args)
     remember_declared(early_config)
 
 

@@ -40,11 +40,11 @@ def test_says_where_it_serves(start_engine: StartEngine) -> None:
     [
         (
             {"ttft": 3},
-            f"unknown key 'ttft'; known keys: {', '.join(EngineConfig.model_fields)}",
+            f"unknown key 'ttft' (did you mean 'ttft_ms'?); known keys: {', '.join(EngineConfig.model_fields)}",
         ),
-        ({"jitter": 1.5}, "jitter: input should be less than or equal to 1, not 1.5"),
-        ({"ttft_ms": -1}, "ttft_ms: input should be greater than or equal to 0, not -1"),
-        ({"policy": "lexicla"}, "no policy 'lexicla'; known: careless, lexical, script"),
+        ({"jitter": 1.5}, "jitter: must be less than or equal to 1, not 1.5"),
+        ({"ttft_ms": -1}, "ttft_ms: must be greater than or equal to 0, not -1"),
+        ({"policy": "lexicla"}, "no policy 'lexicla' (did you mean 'lexical'?); known: careless, lexical, script"),
     ],
 )
 def test_refuses_faulty_settings(start_engine: StartEngine, config: dict[str, Any], sentence: str) -> None:

@@ -130,10 +130,13 @@ def test_no_rule_fits(tmp_path: Path) -> None:
     ("script", "sentence"),
     [
         ("text: hello", ": should be a list of rules, not {'text': 'hello'}"),
-        ("- {txt: hello}", ": rule 1: unknown key 'txt'; known keys: ttft_ms, "),
-        ("- {text: a}\n- {match: {contain: a}}", ": rule 2: unknown key 'match.contain'; known keys: contains, turn, call"),
-        ("- {cut_after: -1}", ": rule 1: cut_after: input should be greater than or equal to 0, not -1"),
-        ("- {status: 200}", ": rule 1: status: input should be greater than or equal to 400, not 200"),
+        ("- {txt: hello}", ": rule 1: unknown key 'txt' (did you mean 'text'?); known keys: ttft_ms, "),
+        (
+            "- {text: a}\n- {match: {contain: a}}",
+            ": rule 2: unknown key 'match.contain' (did you mean 'contains'?); known keys: contains, turn, call",
+        ),
+        ("- {cut_after: -1}", ": rule 1: cut_after: must be greater than or equal to 0, not -1"),
+        ("- {status: 200}", ": rule 1: status: must be greater than or equal to 400, not 200"),
         ("- {stall: {after: 2}}", ": rule 1: the key 'stall.ms' is missing"),
         ("- {tool_calls: [{arguments: {}}]}", ": rule 1: the key 'tool_calls.0.name' is missing"),
         ("- {tool_calls: [{name: f, arguments: 3}]}", ": rule 1: tool_calls.0.arguments: should be a mapping or a text, not 3"),

@@ -85,7 +85,7 @@ def test_releases() -> None:
 
 def test_an_unknown_kind() -> None:
     """A backend from a hook may ask for labels that there are not."""
-    with pytest.raises(ConfigError, match="labels: no kind 'dynamic'; known: dynamo, none, thunderagent"):
+    with pytest.raises(ConfigError, match=r"labels: no kind 'dynamic' .did you mean 'dynamo'..; known: dynamo, none, thunderagent"):
         make_labels({"kind": "dynamic"})
 
 
