@@ -113,7 +113,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def suggestion(name: str, meanings: Mapping[str, object]) -> str:
-    """Returns ` (did you mean 'scenarios/banking'?)` with the meaning of the key that resembles a misspelt name; otherwise an empty text."""
+    """Returns ` (did you mean ...?)` with the meaning of the key that resembles a misspelt name; otherwise an empty text."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, meanings, n=1)
