@@ -223,8 +223,8 @@ class Fresh:
 def add(commands):
     commands.add_parser("fresh", help="a fresh command").set_defaults(run=lambda options: print("fresh from the command line"))
 """,
-        "cli/__init__.py:COMMANDS",
-        '"fresh": "pytest_agentbench.cli.fresh:add",',
+        "cli/__init__.py:GROUPS",
+        '"new": {"fresh": "pytest_agentbench.cli.fresh:add"},',
     ),
 }
 

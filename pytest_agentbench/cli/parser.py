@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
         word fails.
         """
         self.set_defaults(run=self._help)
-        added = self.add_subparsers(metavar="COMMAND", help=argparse.SUPPRESS, prog=self.prog, parser_class=Command)
+        added = self.add_subparsers(metavar="COMMAND", help=argparse.SUPPRESS, prog=self.prog, parser_class=CommandParser)
         self.usage = f"{self.prog} [-h] COMMAND ..."
         self._commands = Commands(added, title, groups or {})
         return self._commands
@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(ConfigError.exit_status, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-class Command(Parser):
+class CommandParser(Parser):
     """The parser of a command. It refuses unknown arguments itself, so that the message has the usage of this command."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
