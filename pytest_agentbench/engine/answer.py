@@ -250,22 +250,22 @@ ERROR = orjson.dumps(
 )
 
 
-def spoil_stream(events: Sequence[TimedBytes], delivery: Delivery) -> list[TimedBytes]:
+def add_stream_faults(events: Sequence[TimedBytes], delivery: Delivery) -> list[TimedBytes]:
     """The events of a streamed answer, with the faults of `delivery`; `cut_after` leaves only what is sent before the cut."""
-    spoilt = list(events)
+    faulty = list(events)
     if delivery.malformed_json_after is not None:
-        place = _place(spoilt, delivery.malformed_json_after)
-        spoilt.insert(place, TimedBytes(BROKEN_EVENT, spoilt[place - 1].due))
+        place = _place(faulty, delivery.malformed_json_after)
+        faulty.insert(place, TimedBytes(BROKEN_EVENT, faulty[place - 1].due))
     if delivery.error_event_after is not None:
-        place = _place(spoilt, delivery.error_event_after)
-        due = spoilt[place - 1].due
-        spoilt[place:] = [TimedBytes(b"data: %b\n\n" % ERROR, due), TimedBytes(DONE, due)]
+        place = _place(faulty, delivery.error_event_after)
+        due = faulty[place - 1].due
+        faulty[place:] = [TimedBytes(b"data: %b\n\n" % ERROR, due), TimedBytes(DONE, due)]
     if delivery.cut_after is not None:
-        del spoilt[_place(spoilt, delivery.cut_after) :]
-    return [] if delivery.empty else spoilt
+        del faulty[_place(faulty, delivery.cut_after) :]
+    return [] if delivery.empty else faulty
 
 
-def spoil_body(body: bytes, delivery: Delivery) -> bytes:
+def add_body_faults(body: bytes, delivery: Delivery) -> bytes:
     """A whole answer's body, with the faults of `delivery`: there is only one place for each of them."""
     if delivery.empty:
         return b""
@@ -276,8 +276,8 @@ def spoil_body(body: bytes, delivery: Delivery) -> bytes:
 
 def split_characters(data: bytes) -> list[bytes]:
     """`data` in parts that end behind the first byte of each multi-byte character; one part when there is none."""
-    cuts = [index + 1 for index, byte in enumerate(data) if byte >= 0xC0]  # the first byte of a character of several
-    return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    ends = [index + 1 for index, byte in enumerate(data) if byte >= 0xC0]  # the first byte of a character of several
+    return [data[start:end] for start, end in zip([0, *ends], [*ends, len(data)], strict=True)]
 
 
 def _place(events: Sequence[TimedBytes], tokens: int) -> int:
@@ -305,7 +305,7 @@ async def send_stream(http: web.Request, delivery: Delivery, due: AsyncIterator[
         else:
             await response.write(data)
     if delivery.cut_after is not None:
-        _cut(http)
+        _abort(http)
     return response
 
 
@@ -313,14 +313,14 @@ async def send_whole(http: web.Request, delivery: Delivery, body: bytes, due: As
     """Sends `body` when the last token of the streamed answer is due."""
     async for _ in due:
         pass
-    spoilt = spoil_body(body, delivery)
+    faulty = add_body_faults(body, delivery)
     if delivery.cut_after is None and not delivery.split_utf8:
-        return json_response(spoilt)
-    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(spoilt))})
+        return json_response(faulty)
+    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(faulty))})
     await response.prepare(http)
-    await _write_split(response, spoilt if delivery.cut_after is None else spoilt[: len(spoilt) // 2])
+    await _write_split(response, faulty if delivery.cut_after is None else faulty[: len(faulty) // 2])
     if delivery.cut_after is not None:
-        _cut(http)
+        _abort(http)
     return response
 
 
@@ -341,6 +341,6 @@ async def _write_split(response: web.StreamResponse, data: bytes) -> None:
         await asyncio.sleep(SPLIT_GAP)
 
 
-def _cut(http: web.Request) -> None:
+def _abort(http: web.Request) -> None:
     if http.transport is not None:
         http.transport.abort()

@@ -220,7 +220,7 @@ class Delivery(Spec):
     exit: bool = False  # the process dies
 
 
-AS_USUAL = Delivery()
+NO_FAULTS = Delivery()
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class PolicyReply:
     text: str = ""
     tool_calls: tuple[ReplyCall, ...] = ()
     finish_reason: str | None = None  # None: what the answer itself says, stop or tool_calls
-    delivery: Delivery = AS_USUAL
+    delivery: Delivery = NO_FAULTS
 
 
 class Policy(Protocol):

@@ -58,7 +58,7 @@ class Match(Spec):
     turn: int | None = Field(default=None, ge=0)
     call: int | None = Field(default=None, ge=1)
 
-    def concerns(self, text: str, turn: int) -> bool:
+    def matches(self, text: str, turn: int) -> bool:
         """Whether the conditions hold that a request alone can tell."""
         return (self.contains is None or self.contains in text) and self.turn in (None, turn)
 
@@ -107,9 +107,9 @@ class Script:
     def reply(self, request: Mapping[str, Any]) -> PolicyReply:
         text = last_user_text(request["messages"])
         turn = sum(message["role"] == "assistant" for message in request["messages"])
-        concerned = [index for index, rule in enumerate(self._rules) if rule.match.concerns(text, turn)]
-        self._calls.update(concerned)
-        for index in concerned:
+        matching = [index for index, rule in enumerate(self._rules) if rule.match.matches(text, turn)]
+        self._calls.update(matching)
+        for index in matching:
             if self._rules[index].match.call in (None, self._calls[index]):
                 return self._rules[index].reply()
         return PolicyReply(delivery=Delivery(status=400, message=f"No rule of {self._path.name} fits this request."))

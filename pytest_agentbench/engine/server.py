@@ -31,13 +31,13 @@ from pytest_agentbench.engine.answer import (
     EnginePace,
     RequestSlots,
     TimedBytes,
+    add_stream_faults,
     batches,
     compose,
     error_response,
     json_response,
     send_stream,
     send_whole,
-    spoil_stream,
     stream_events,
     whole_body,
 )
@@ -67,15 +67,15 @@ class Metrics:
         success = Counter("vllm:request_success", "Requests that ended.", ("model_name", "finished_reason"), registry=self._registry)
         self._finished = {reason: success.labels(model, reason) for reason in FINISHED_REASONS}
 
-    def watch(self, name: str, documentation: str, read: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, documentation: str, read: Callable[[], float]) -> None:
         """A gauge that is read when someone asks."""
         Gauge(f"vllm:{name}", documentation, ("model_name",), registry=self._registry).labels(self._model).set_function(read)
 
-    def state(self, name: str, documentation: str, **labels: str) -> None:
+    def add_constant(self, name: str, documentation: str, **labels: str) -> None:
         """What never changes: a gauge that is 1, and says it in its labels."""
         Gauge(f"vllm:{name}", documentation, sorted(labels), registry=self._registry).labels(**labels).set(1)
 
-    def finished(self, finish_reason: str) -> None:
+    def count_finished(self, finish_reason: str) -> None:
         """Counts a request; as in vLLM an answer with tool calls ends with `stop`."""
         self._finished.get(finish_reason, self._finished["stop"]).inc()
 
@@ -122,10 +122,11 @@ def embeddings_body(body: bytes, model: str) -> bytes:
     request = _parsed(body, model)
     texts = [request["input"]] if isinstance(request["input"], str) else request["input"]
     dimensions = request.get("dimensions") or DIMENSIONS
-    packed = request.get("encoding_format") == "base64"
+    is_base64 = request.get("encoding_format") == "base64"
     vectors = [embedding(text, dimensions) for text in texts]
     data = [
-        {"object": "embedding", "index": index, "embedding": _base64(vector) if packed else vector} for index, vector in enumerate(vectors)
+        {"object": "embedding", "index": index, "embedding": _base64(vector) if is_base64 else vector}
+        for index, vector in enumerate(vectors)
     ]
     tokens = sum(len(tokenise(text)) for text in texts)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -198,11 +199,11 @@ class Engine:
         self._blocks = BlockCache(config.kv_blocks, config.block_size)
         self._request_log = _open_log(config.request_log)
         self._metrics = Metrics(config.model)
-        self._metrics.watch("num_requests_running", "Requests being answered.", lambda: self._slots.running - self._blocks.waiting)
-        self._metrics.watch("num_requests_waiting", "Requests that wait.", lambda: self._slots.waiting + self._blocks.waiting)
-        self._metrics.watch("kv_cache_usage_perc", "Share of the cache that running requests hold, 0 to 1.", self._cache_usage)
+        self._metrics.add_gauge("num_requests_running", "Requests being answered.", lambda: self._slots.running - self._blocks.waiting)
+        self._metrics.add_gauge("num_requests_waiting", "Requests that wait.", lambda: self._slots.waiting + self._blocks.waiting)
+        self._metrics.add_gauge("kv_cache_usage_perc", "Share of the cache that running requests hold, 0 to 1.", self._cache_usage)
         sizes = {"block_size": str(config.block_size), "num_gpu_blocks": str(config.kv_blocks)}
-        self._metrics.state("cache_config_info", "The cache's sizes.", **sizes, cache_dtype="auto", enable_prefix_caching="True")
+        self._metrics.add_constant("cache_config_info", "The cache's sizes.", **sizes, cache_dtype="auto", enable_prefix_caching="True")
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY, middlewares=[_errors_in_openai_shape])
@@ -229,7 +230,7 @@ class Engine:
 
     async def _reset_prefix_cache(self, _: web.Request) -> web.Response:
         """As vLLM's, which has it in development mode only."""
-        self._blocks.forget()
+        self._blocks.clear()
         return web.Response()
 
     async def _chat(self, http: web.Request) -> web.StreamResponse:
@@ -247,20 +248,20 @@ class Engine:
                 # What a request waits for its slot comes on top of its own time.
                 return await self._answer(_Exchange(http, request, reply, arrived, _now() if waited else arrived))
         except (asyncio.CancelledError, ConnectionError):  # the client is gone
-            self._metrics.finished("abort")
+            self._metrics.count_finished("abort")
             raise
 
     async def _answer(self, exchange: _Exchange) -> web.StreamResponse:
         prompt = read_prompt(exchange.request, self._blocks.size)
         answer = compose(exchange.request, exchange.reply, prompt.tokens)
         self._refuse_too_long(prompt.tokens, len(answer.pieces), token_limit(exchange.request) or 1)
-        async with self._blocks.room(prompt, len(answer.pieces)) as room:
+        async with self._blocks.reserve(prompt, len(answer.pieces)) as held:
             self._metrics.prompt_tokens.inc(prompt.tokens)
             self._metrics.cache_queries.inc(prompt.tokens)
-            self._metrics.cache_hits.inc(room.cached)
-            begun = replace(exchange, started=_now()) if room.waited else exchange
-            response = await self._send(begun, answer, room.cached)
-        self._metrics.finished("abort" if exchange.reply.delivery.cut_after is not None else answer.finish_reason)
+            self._metrics.cache_hits.inc(held.cached)
+            begun = replace(exchange, started=_now()) if held.waited else exchange
+            response = await self._send(begun, answer, held.cached)
+        self._metrics.count_finished("abort" if exchange.reply.delivery.cut_after is not None else answer.finish_reason)
         return response
 
     def _refuse_too_long(self, prompt: int, answer: int, limit: int) -> None:
@@ -280,11 +281,11 @@ class Engine:
         due = self._pace.due(max(1, len(answer.pieces)), delivery, await http.read())
         usage = answer.usage(cached)
         options = request.get("stream_options") or {}
-        told, running = usage if options.get("include_usage") else None, bool(options.get("continuous_usage_stats"))
-        events = stream_events(answer, due, delivery.tokens_per_chunk, told, running=running)
+        stream_usage, running = usage if options.get("include_usage") else None, bool(options.get("continuous_usage_stats"))
+        events = stream_events(answer, due, delivery.tokens_per_chunk, stream_usage, running=running)
         clock = TokenClock(self._metrics, exchange.arrived)
         if request.get("stream"):
-            return await send_stream(http, delivery, _timed(spoil_stream(events, delivery), exchange.started, clock))
+            return await send_stream(http, delivery, _timed(add_stream_faults(events, delivery), exchange.started, clock))
         return await send_whole(http, delivery, whole_body(answer, usage), _timed(events, exchange.started, clock))
 
     def _cache_usage(self) -> float:

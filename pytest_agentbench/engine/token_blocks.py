@@ -87,7 +87,7 @@ class BlockCache:
         self._held: Counter[int] = Counter()  # full block -> requests that hold it
         self._own = 0  # blocks that are one request's alone
         self._known: OrderedDict[int, None] = OrderedDict()  # that nobody holds, the least recently used one first
-        self._turn = asyncio.Lock()  # first come, first served
+        self._queue = asyncio.Lock()  # first come, first served
         self._freed = asyncio.Event()
 
     @property
@@ -95,7 +95,7 @@ class BlockCache:
         """Blocks that running requests hold, each counted once."""
         return len(self._held) + self._own
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """All that nobody holds."""
         self._known.clear()
 
@@ -104,23 +104,23 @@ class BlockCache:
         return self._count(tokens) <= self.capacity
 
     @asynccontextmanager
-    async def room(self, prompt: Prompt, answer: int) -> AsyncIterator[HeldBlocks]:
+    async def reserve(self, prompt: Prompt, answer: int) -> AsyncIterator[HeldBlocks]:
         """Holds what a prompt and so many tokens of an answer need, for as long as the block lasts; waits until it is free."""
         own = self._count(prompt.tokens + answer) - len(prompt.blocks)
         self.waiting += 1
         try:
-            async with self._turn:
+            async with self._queue:
                 waited = not self._is_free(prompt, own)
                 while not self._is_free(prompt, own):
                     self._freed.clear()
                     await self._freed.wait()
-                cached = self._take(prompt, own)
+                cached = self._hold(prompt, own)
         finally:
             self.waiting -= 1
         try:
             yield HeldBlocks(cached, waited)
         finally:
-            self._give_back(prompt, own)
+            self._release(prompt, own)
 
     def _count(self, tokens: int) -> int:
         return -(-tokens // self.size)
@@ -128,7 +128,7 @@ class BlockCache:
     def _is_free(self, prompt: Prompt, own: int) -> bool:
         return self.used + own + sum(block not in self._held for block in prompt.blocks) <= self.capacity
 
-    def _take(self, prompt: Prompt, own: int) -> int:
+    def _hold(self, prompt: Prompt, own: int) -> int:
         """Tokens of the prompt that were known. As in vLLM its last token is always computed, so a prompt is never known as a whole."""
         hits = sum(1 for _ in takewhile(self._is_known, prompt.blocks[: (prompt.tokens - 1) // self.size]))
         for block in prompt.blocks:
@@ -142,7 +142,7 @@ class BlockCache:
     def _is_known(self, block: int) -> bool:
         return block in self._held or block in self._known
 
-    def _give_back(self, prompt: Prompt, own: int) -> None:
+    def _release(self, prompt: Prompt, own: int) -> None:
         """A prompt's end is older than its start, or the cache would forget beginnings and keep ends that nothing can reach."""
         self._own -= own
         for block in reversed(prompt.blocks):

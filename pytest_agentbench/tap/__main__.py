@@ -10,7 +10,7 @@ import sys
 
 from pytest_agentbench.lib.messages import end_with_stdin, raise_limit, read_config, serving
 from pytest_agentbench.tap.agents import AgentConnection
-from pytest_agentbench.tap.clock import stamping
+from pytest_agentbench.tap.clock import keep_timestamping
 from pytest_agentbench.tap.protocol import TapConfig, TapListening
 from pytest_agentbench.tap.relay import Relay
 
@@ -19,7 +19,7 @@ if sys.platform != "win32":
 
     import uvloop
 
-    from pytest_agentbench.tap.cpu_turns import take_short_turns
+    from pytest_agentbench.tap.cpu_turns import request_short_slices
 
 BACKLOG = 4096  # connections that may come at once
 
@@ -35,7 +35,7 @@ async def serve(config: TapConfig) -> None:
     agents = await loop.create_server(lambda: AgentConnection(relay), "127.0.0.1", config.port, backlog=BACKLOG, reuse_port=shared)
     control = await asyncio.start_server(relay.control, "127.0.0.1", 0)
     serving(TapListening(agents.sockets[0].getsockname()[1], control.sockets[0].getsockname()[1]))
-    with stamping():
+    with keep_timestamping():
         await end.wait()
 
 
@@ -52,7 +52,7 @@ def main() -> int:
     else:
         _take_all_descriptors()
         try:
-            take_short_turns()
+            request_short_slices()
         except OSError as error:  # a container may forbid it
             sys.stderr.write(f"tap: its turns on the CPU are as long as those of others, so that it waits longer for them: {error}\n")
         gc.freeze()  # what is imported stays, and most of what calls leave behind is garbage without a cycle

@@ -15,8 +15,8 @@ from pytest_agentbench.tap.exchange import Carrier, Exchange
 from pytest_agentbench.tap.http_messages import JSON_TYPE, Headers, Request, end_to_end, error_body, header, response_head, split_target
 
 LARGEST = 1 << 27  # bytes of one request
-UNKNOWN = 1 << 14  # bytes of one that does not come to the address of a rollout, or does not say so yet
-STRANGERS = 4096  # connections that have not asked for anything; one more, and the oldest is closed
+LARGEST_UNIDENTIFIED = 1 << 14  # bytes of one that does not come to the address of a rollout, or does not say so yet
+MOST_UNIDENTIFIED = 4096  # connections that have not asked for anything; one more, and the oldest is closed
 AHEAD = 1 << 16  # bytes of later requests that are read while one is being answered
 RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: a socket that closes sends RST
 
@@ -38,15 +38,15 @@ class Refusal(NamedTuple):
 
 
 #: What is said to those who do not come to a rollout's address.
-NOBODYS = Refusal(404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL")
-TOO_LONG = Refusal(431, f"the head of a request may have {UNKNOWN} bytes")
+UNKNOWN_ADDRESS = Refusal(404, "no rollout has this address; agents get theirs as OPENAI_BASE_URL")
+TOO_LONG = Refusal(431, f"the head of a request may have {LARGEST_UNIDENTIFIED} bytes")
 
 
 class RolloutRegister(Protocol):
     """Who knows the rollouts, and lets their requests begin."""
 
-    turns: FairQueue
-    strangers: dict[AgentConnection, None]  # connections that have not asked for anything; oldest first
+    work_queue: FairQueue
+    unidentified: dict[AgentConnection, None]  # connections that have not asked for anything; oldest first
 
     def knows(self, id: str) -> bool: ...
 
@@ -61,7 +61,7 @@ class AgentConnection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, relay: RolloutRegister) -> None:
-        self.relay, self.turns = relay, relay.turns
+        self.relay, self.work_queue = relay, relay.work_queue
         self.parser = httptools.HttpRequestParser(self)
         self.waiting: deque[Arrival | Refusal] = deque()  # pipelined requests
         self.exchange: Exchange | None = None
@@ -72,7 +72,7 @@ class AgentConnection(asyncio.Protocol):
         self.done = False  # no further request is taken
         self.reading = True
         self.full = False  # the agent reads more slowly than answers come
-        self.owes_continue = False  # a client waits for `100 Continue` until the answers before it are out
+        self.expects_continue = False  # a client waits for `100 Continue` until the answers before it are out
         self.size = 0  # bytes of the request that is arriving
         self.known = False  # whether it comes to the address of a rollout
         self.ahead = 0  # bytes that came while an exchange was running
@@ -82,7 +82,7 @@ class AgentConnection(asyncio.Protocol):
         self.head_is_whole = False
 
     @property
-    def gone(self) -> bool:
+    def is_closing(self) -> bool:
         """Whether nobody reads any more what is written."""
         return self.transport.is_closing()
 
@@ -107,10 +107,10 @@ class AgentConnection(asyncio.Protocol):
         if self.framing == b"chunked":
             self.transport.write(b"0\r\n\r\n")
 
-    def cut_answer(self, said_all: bool) -> None:
+    def end_interrupted_answer(self, is_complete: bool) -> None:
         """The backend's answer broke off, and so does this one, unless only the end of its framing is missing."""
         self.keep_alive = False
-        if said_all:
+        if is_complete:
             self.end_answer()
         elif self.framing == b"close":  # an orderly end would look like the answer's
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -137,10 +137,10 @@ class AgentConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
-        self.relay.strangers[self] = None
-        if len(self.relay.strangers) > STRANGERS:
-            oldest = next(iter(self.relay.strangers))
-            del self.relay.strangers[oldest]
+        self.relay.unidentified[self] = None
+        if len(self.relay.unidentified) > MOST_UNIDENTIFIED:
+            oldest = next(iter(self.relay.unidentified))
+            del self.relay.unidentified[oldest]
             oldest.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -155,24 +155,24 @@ class AgentConnection(asyncio.Protocol):
             self._refuse(Refusal(400, f"not an HTTP request: {error}"))
         if self.size > LARGEST:
             self._refuse(Refusal(413, f"a request may have {LARGEST} bytes"))
-        elif self.size > UNKNOWN and not self.known:
-            self._refuse(NOBODYS if self.head_is_whole else TOO_LONG)
-        self.turns.take(self._next)
+        elif self.size > LARGEST_UNIDENTIFIED and not self.known:
+            self._refuse(UNKNOWN_ADDRESS if self.head_is_whole else TOO_LONG)
+        self.work_queue.take(self._next)
 
     def connection_lost(self, _: Exception | None) -> None:
-        self.relay.strangers.pop(self, None)
+        self.relay.unidentified.pop(self, None)
         self._leave("the agent closed the connection before the answer was whole")
 
     def pause_writing(self) -> None:
         """The agent reads too slowly: so does the tap."""
         self.full = True
         if self.upstream is not None:
-            self.upstream.hold()
+            self.upstream.pause()
 
     def resume_writing(self) -> None:
         self.full = False
         if self.upstream is not None:
-            self.upstream.go_on()
+            self.upstream.resume()
         self._next()
 
     def on_message_begin(self) -> None:
@@ -190,8 +190,8 @@ class AgentConnection(asyncio.Protocol):
         self.head_is_whole = True
         self.known = self.relay.knows(split_target(self.url.decode("latin-1"))[0])
         if self.known:
-            self.relay.strangers.pop(self, None)
-        self.owes_continue = header(self.headers, b"expect").lower() == b"100-continue" and self.parser.get_http_version() != "1.0"
+            self.relay.unidentified.pop(self, None)
+        self.expects_continue = header(self.headers, b"expect").lower() == b"100-continue" and self.parser.get_http_version() != "1.0"
 
     def on_body(self, data: bytes) -> None:
         if not self.done:
@@ -203,7 +203,7 @@ class AgentConnection(asyncio.Protocol):
         id, path = split_target(self.url.decode("latin-1"))
         request = Request(self.parser.get_method(), path, self.headers, b"".join(self.body))
         self.waiting.append(Arrival(id, request, self.parser.should_keep_alive()))
-        self.size, self.body, self.owes_continue = 0, [], False
+        self.size, self.body, self.expects_continue = 0, [], False
 
     def _parse(self, data: bytes) -> None:
         while not self.done:
@@ -233,28 +233,28 @@ class AgentConnection(asyncio.Protocol):
         while self.waiting and self.exchange is None and not self.full and not self.transport.is_closing():
             self._begin(self.waiting.popleft())
         idle = self.exchange is None and not self.waiting
-        if idle and self.owes_continue:
-            self.owes_continue = False
+        if idle and self.expects_continue:
+            self.expects_continue = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._read_on(idle or self.ahead <= AHEAD)
+        self._set_reading(idle or self.ahead <= AHEAD)
         self.ahead = 0 if idle else self.ahead
 
     def _begin(self, arrival: Arrival | Refusal) -> None:
         if isinstance(arrival, Refusal):
-            self._say_no(*arrival, keep_alive=False)
+            self._send_refusal(*arrival, keep_alive=False)
         elif (refusal := self.relay.refusal(arrival.id, arrival.request)) is not None:
-            self._say_no(*refusal, keep_alive=arrival.keep_alive)
+            self._send_refusal(*refusal, keep_alive=arrival.keep_alive)
         else:
             self.keep_alive, self.started = arrival.keep_alive, False
             self.exchange = self.relay.begin(arrival.id, self, arrival.request)
 
-    def _say_no(self, status: int, message: str, kind: str | None = None, *, keep_alive: bool) -> None:
+    def _send_refusal(self, status: int, message: str, kind: str | None = None, *, keep_alive: bool) -> None:
         self.keep_alive = keep_alive
         self.answer(status, error_body(status, message, kind))
         if not keep_alive:
             self.transport.close()
 
-    def _read_on(self, reading: bool) -> None:
+    def _set_reading(self, reading: bool) -> None:
         if reading != self.reading and not self.transport.is_closing():
             self.reading = reading
             (self.transport.resume_reading if reading else self.transport.pause_reading)()

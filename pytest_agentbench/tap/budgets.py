@@ -43,26 +43,26 @@ class BudgetTimer:
         self._tokens: asyncio.TimerHandle | None = None
         self._call: asyncio.TimerHandle | None = None
 
-    def begins(self) -> None:
+    def start(self) -> None:
         """The call is on its way; while a rate limit held it back no time was running."""
         if self._budgets.call is not None:
-            self._call = self._loop.call_later(self._budgets.call, self._call_is_over)
+            self._call = self._loop.call_later(self._budgets.call, self._call_timed_out)
 
-    def owes(self, since_ns: int) -> None:
+    def expect_token(self, since_ns: int) -> None:
         """The backend has the request, or answers what it has of it: it owes a token."""
         self._since_ns = since_ns
         if self._tokens is None and self._exchange.streams:
-            self._look()
+            self._check()
 
     def stop(self) -> None:
         for timer in (self._tokens, self._call):
             if timer is not None:
                 timer.cancel()
 
-    def _call_is_over(self) -> None:
+    def _call_timed_out(self) -> None:
         self._exchange.failed("timeout_call", f"the call took longer than {self._budgets.call:g} s")
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Ends the exchange, or comes back when the next token would be too late, or the first one may have come."""
         last, idle = self._exchange.last_output_ns(), self._budgets.idle
         budget = self._budgets.first_token if last is None else idle
@@ -74,7 +74,7 @@ class BudgetTimer:
             return
         pause = left if idle is None else min(left, idle)
         if pause < math.inf:
-            self._tokens = self._loop.call_later(pause, self._look)
+            self._tokens = self._loop.call_later(pause, self._check)
 
 
 @dataclass

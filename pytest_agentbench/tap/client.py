@@ -35,8 +35,8 @@ class TapControl:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._asked: deque[asyncio.Future[FromTap]] = deque()  # also those whose askers have been cancelled
-        self._gone: str | None = None
+        self._pending: deque[asyncio.Future[FromTap]] = deque()  # also those whose askers have been cancelled
+        self._loss: str | None = None
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
     @classmethod
@@ -47,10 +47,10 @@ class TapControl:
 
     async def ask(self, question: ToTap, kind: type[Answer]) -> Answer:
         """Returns the tap's answer, which is a `kind`; raises InfraError when the tap is gone or refuses."""
-        if self._gone is not None:
-            raise InfraError(self._gone)
+        if self._loss is not None:
+            raise InfraError(self._loss)
         reply: asyncio.Future[FromTap] = asyncio.get_running_loop().create_future()
-        self._asked.append(reply)
+        self._pending.append(reply)
         self._writer.write(wire.pack(question))
         answer = await reply
         if isinstance(answer, TapRefusal):
@@ -59,8 +59,8 @@ class TapControl:
         return answer
 
     @property
-    def is_gone(self) -> bool:
-        return self._gone is not None
+    def is_lost(self) -> bool:
+        return self._loss is not None
 
     def close(self) -> None:
         self._listening.cancel()
@@ -72,7 +72,7 @@ class TapControl:
             while True:
                 header, _ = await wire.read(self._reader)
                 answer = _read(header)
-                reply = self._asked.popleft()
+                reply = self._pending.popleft()
                 if not reply.done():
                     reply.set_result(answer)
         except OtherVersion as error:
@@ -81,11 +81,11 @@ class TapControl:
             self._end(f"the tap is gone: {error!r}")
 
     def _end(self, why: str) -> None:
-        self._gone = why
-        for reply in self._asked:
+        self._loss = why
+        for reply in self._pending:
             if not reply.done():
                 reply.set_exception(InfraError(why))
-        self._asked.clear()
+        self._pending.clear()
 
 
 def _read(header: Any) -> FromTap:
@@ -107,9 +107,9 @@ class Taps:
         return cls([await TapControl.connect(port, token) for port in ports])
 
     @property
-    def are_gone(self) -> bool:
+    def any_lost(self) -> bool:
         """Whether one of them is."""
-        return any(control.is_gone for control in self._controls)
+        return any(control.is_lost for control in self._controls)
 
     async def point_at(self, endpoint: Endpoint) -> None:
         """Where calls go from now on."""
@@ -121,7 +121,7 @@ class Taps:
             raise InfraError("limits of calls, tokens and cost are counted by one tap: leave --agentbench-taps out")
         await self._ask(address, TapDone)
 
-    async def said(self, id: str) -> list[Json]:
+    async def messages(self, id: str) -> list[Json]:
         """What the model said to a rollout opened with `keep` since this was asked last; breaks off calls under way."""
         replies = [reply for answer in await self._ask(TakeReplies(id), KeptReplies) for reply in answer.replies]
         return [reply.said for reply in sorted(replies, key=lambda reply: reply.received_ns)]
@@ -137,7 +137,7 @@ class Taps:
         each = None if rate is None else rate / len(self._controls)  # nobody but the kernel knows which of them gets a call
         return UpstreamFacts(endpoint.url, endpoint.api_key, endpoint.ca_file, endpoint.headers, each, endpoint.api_key_env)
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Closes the lines; the taps go on."""
         for control in self._controls:
             control.close()

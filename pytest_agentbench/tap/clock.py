@@ -34,7 +34,7 @@ class KernelClock:
     """Maps stamps of the kernel to monotonic nanoseconds."""
 
     def __init__(self) -> None:
-        self.offset = paired()  # realtime - monotonic, nanoseconds
+        self.offset = measured_offset()  # realtime - monotonic, nanoseconds
         self.paired_ns = time.monotonic_ns()
         self.steps = 0  # how often the realtime clock jumped
 
@@ -52,14 +52,14 @@ class KernelClock:
 
     def _stepped(self) -> bool:
         """Pairs the clocks anew; whether they are further apart than slewing explains."""
-        offset, now = paired(), time.monotonic_ns()
+        offset, now = measured_offset(), time.monotonic_ns()
         jumped = abs(offset - self.offset) > APART + SLEW * (now - self.paired_ns)
         self.offset, self.paired_ns = offset, now
         self.steps += jumped
         return jumped
 
 
-def paired() -> int:
+def measured_offset() -> int:
     """CLOCK_REALTIME - CLOCK_MONOTONIC in nanoseconds, from the closest of a few pairs of reads."""
 
     def pair() -> tuple[int, int]:
@@ -70,7 +70,7 @@ def paired() -> int:
 
 
 @contextmanager
-def stamping() -> Iterator[None]:
+def keep_timestamping() -> Iterator[None]:
     """Keeps the kernel stamping: while no socket at all wants stamps it takes none, and it needs a moment to begin again."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
         enable_timestamps(holder)

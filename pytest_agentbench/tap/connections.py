@@ -33,22 +33,22 @@ class HostAddresses:
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        self._question: Lookup | None = None
+        self._lookup: Lookup | None = None
 
     async def get(self) -> list[AddrInfoType]:
         """Raises OSError or ValueError when there are none."""
         loop = asyncio.get_running_loop()
-        if self._question is None or loop.time() > self._question.until:
-            self._question = Lookup(loop.create_task(self._ask()), loop.time() + ADDRESS_HOLDS)
+        if self._lookup is None or loop.time() > self._lookup.until:
+            self._lookup = Lookup(loop.create_task(self._resolve()), loop.time() + ADDRESS_HOLDS)
         try:
-            return await asyncio.shield(self._question.answer)
+            return await asyncio.shield(self._lookup.answer)
         except (OSError, ValueError):
-            self._question = None
+            self._lookup = None
             raise
 
-    async def _ask(self) -> list[AddrInfoType]:
-        found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        return cast("list[AddrInfoType]", found)  # the same, but for addresses of families that TCP does not have
+    async def _resolve(self) -> list[AddrInfoType]:
+        infos = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        return cast("list[AddrInfoType]", infos)  # the same, but for addresses of families that TCP does not have
 
 
 #: Seconds for which one may lie idle. Servers close those that do (uvicorn after five seconds, Node.js too), and a request that meets
@@ -76,14 +76,14 @@ class IdleConnections(Generic[C]):
     def take(self) -> tuple[C | None, int]:
         """One that the backend still holds, if there is any; and how many it had closed that would have been taken before."""
         self._drop_old()
-        gone = 0
+        closed_count = 0
         while self._waiting:
             _, connection = self._waiting.pop()
             if self._is_quiet(connection):
-                return connection, gone
-            gone += 1
+                return connection, closed_count
+            closed_count += 1
             self._close(connection)
-        return None, gone
+        return None, closed_count
 
     def close(self) -> None:
         """Ends all of them."""
@@ -96,7 +96,7 @@ class IdleConnections(Generic[C]):
             self._close(self._waiting.popleft()[1])
 
 
-class Pace:
+class RateLimiter:
     """Holds calls back. Evenly spaced ones keep every kind of limit, also one that looks at a second or at any sixty of them."""
 
     def __init__(self, requests_per_minute: float) -> None:
@@ -129,7 +129,7 @@ class Pace:
             self._loop.call_later(early, self._go)
 
 
-ROOM = memoryview(bytearray(1 << 18))  # one read; what it held is copied out before the next
+READ_BUFFER = memoryview(bytearray(1 << 18))  # one read; what it held is copied out before the next
 
 
 class SocketReader(Protocol):
@@ -151,12 +151,12 @@ class TimestampedSocket:
         self._fd = sock.fileno()
         self._unsent: deque[memoryview] = deque()
         self._closing = self._paused = False
-        self._deaf = False  # the other side takes no more; what it said before may still be read
+        self._is_broken = False  # the other side takes no more; what it said before may still be read
         self._loop.add_reader(self._fd, self._readable)
 
     def writelines(self, pieces: Iterable[bytes]) -> None:
         """Sends what the kernel takes at once, and the rest when it can; `written` tells when all of it is out."""
-        if self._closing or self._deaf:
+        if self._closing or self._is_broken:
             return
         waited = bool(self._unsent)
         self._unsent.extend(memoryview(piece) for piece in pieces if piece)
@@ -167,7 +167,7 @@ class TimestampedSocket:
         return sum(map(len, self._unsent))
 
     def is_closing(self) -> bool:
-        return self._closing or self._deaf
+        return self._closing or self._is_broken
 
     def pause_reading(self) -> None:
         if not (self._closing or self._paused):
@@ -185,7 +185,7 @@ class TimestampedSocket:
 
     def _readable(self) -> None:
         try:
-            size, ancillary, _, _ = self._socket.recvmsg_into([ROOM], ANCILLARY)
+            size, ancillary, _, _ = self._socket.recvmsg_into([READ_BUFFER], ANCILLARY)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -193,7 +193,7 @@ class TimestampedSocket:
             return
         read_ns = time.monotonic_ns()
         if size:
-            self._reader.arrived(read_ns, self._clock.lag(ancillary, read_ns), bytes(ROOM[:size]))
+            self._reader.arrived(read_ns, self._clock.lag(ancillary, read_ns), bytes(READ_BUFFER[:size]))
         else:
             self._end(None)
 
@@ -211,7 +211,7 @@ class TimestampedSocket:
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError:
-                self._deaf = True
+                self._is_broken = True
                 self._unsent.clear()
                 return True
             while self._unsent and sent >= len(self._unsent[0]):

@@ -27,17 +27,17 @@ class FairQueue:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Callable[[], None]] = deque()
-        self._taken = False  # this round has done its thing
+        self._is_done = False  # this round has done its thing
 
     def take(self, work: Callable[[], None]) -> None:
         """Does it now, if it is the first in this round."""
-        if self._taken:
+        if self._is_done:
             self._waiting.append(work)
         else:
             self._do(work)
 
     def _do(self, work: Callable[[], None]) -> None:
-        self._taken = True
+        self._is_done = True
         self._loop.call_soon(self._next)
         try:
             work()
@@ -45,7 +45,7 @@ class FairQueue:
             self._loop.call_exception_handler({"message": "a turn failed", "exception": error})
 
     def _next(self) -> None:
-        self._taken = False
+        self._is_done = False
         if self._waiting:
             self._do(self._waiting.popleft())
 
@@ -56,14 +56,14 @@ _SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274}  # number of sched_setattr, wh
 _SCHED_ATTR = struct.Struct("=IIQiIQQQ")  # size, policy, flags, nice, priority, runtime, deadline, period
 
 
-def take_short_turns() -> None:
+def request_short_slices() -> None:
     """Older kernels ignore it, and others are not asked; raises OSError where it is forbidden."""
     number = _SET_ATTRIBUTES.get(platform.machine())
     if sys.platform != "linux" or number is None:
         return
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    wanted = _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
+    attributes = _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(number, 0, wanted, 0) != 0:
+    if libc.syscall(number, 0, attributes, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))

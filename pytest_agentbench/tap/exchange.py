@@ -37,10 +37,10 @@ REPLACED = frozenset({b"content-type", b"content-length", b"content-encoding"})
 STATUSES = {429: "rate_limited", 503: "overloaded", 529: "overloaded"}
 
 #: Faults of answers that cannot be understood, whatever their status.
-UNREAD = frozenset({"encoding", "too_large"})
+UNREADABLE = frozenset({"encoding", "too_large"})
 
 #: Faults that are told to the agent as 504; the others are 502.
-LATE = frozenset({"timeout_connect", "timeout_first_token", "timeout_idle", "timeout_call"})
+TIMEOUTS = frozenset({"timeout_connect", "timeout_first_token", "timeout_idle", "timeout_call"})
 
 
 class Carrier(Protocol):
@@ -49,9 +49,9 @@ class Carrier(Protocol):
     @property
     def exchange(self) -> Exchange | None: ...
 
-    def hold(self) -> None: ...
+    def pause(self) -> None: ...
 
-    def go_on(self) -> None: ...
+    def resume(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -59,12 +59,12 @@ class Carrier(Protocol):
 class CallerConnection(Protocol):
     """The connection of the agent that made a request."""
 
-    turns: FairQueue
+    work_queue: FairQueue
     upstream: Carrier | None  # that the exchange is on
     started: bool  # the answer's head is out
 
     @property
-    def gone(self) -> bool:
+    def is_closing(self) -> bool:
         """Whether nobody reads any more what is written."""
 
     def start_answer(self, status: int, headers: Headers) -> None: ...
@@ -73,7 +73,7 @@ class CallerConnection(Protocol):
 
     def end_answer(self) -> None: ...
 
-    def cut_answer(self, said_all: bool) -> None: ...
+    def end_interrupted_answer(self, is_complete: bool) -> None: ...
 
     def answer(self, status: int, body: bytes, headers: Headers | None = None) -> None: ...
 
@@ -100,11 +100,11 @@ class Exchange:
         self.status: int | None = None
         self.headers: Headers = []
         self.answer: BackendAnswer | None = None  # to a call, from its head on
-        self.whole_ns: int | None = None  # when the answer was complete
+        self.completed_ns: int | None = None  # when the answer was complete
         self.over = False
         self.record: LLMCall | None = None
-        self._filter: WithoutUsage | None = None
-        self._watch = BudgetTimer(self, budgets)
+        self._usage_filter: WithoutUsage | None = None
+        self._timer = BudgetTimer(self, budgets)
 
     @property
     def streams(self) -> bool:
@@ -116,12 +116,12 @@ class Exchange:
 
     def begins(self) -> None:
         """Nothing but the connection stands between it and the backend."""
-        self._watch.begins()
+        self._timer.start()
 
     def sent(self, at_ns: int) -> None:
         if self.status is None:  # of a request that was answered before it was whole, there is no such time
             self.sent_ns = at_ns
-            self._watch.owes(at_ns)
+            self._timer.expect_token(at_ns)
 
     def headers_arrived(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, headers
@@ -132,16 +132,16 @@ class Exchange:
         if self.request.dialect is not None:
             self.answer = BackendAnswer(self.request.dialect, status, headers)
         if self.backend_body.hides_usage and status == 200 and not header(headers, b"content-encoding"):
-            self._filter = WithoutUsage()
+            self._usage_filter = WithoutUsage()
             self.headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
         if not self.backend_body.upgraded:
             self.agent.start_answer(status, self.headers)
         if self.sent_ns is None:
-            self._watch.owes(time.monotonic_ns())
+            self._timer.expect_token(time.monotonic_ns())
 
     def body_arrived(self, read: NetworkRead) -> None:
         if not self.backend_body.upgraded:
-            data = read.data if self._filter is None else self._filter.feed(read.data)
+            data = read.data if self._usage_filter is None else self._usage_filter.feed(read.data)
             if data:
                 self.agent.pass_on(data)
         if self.answer is not None:
@@ -151,15 +151,15 @@ class Exchange:
 
     def completed(self) -> None:
         """The answer is whole, and nothing that follows can break it; what that means for agent and record waits for its turn."""
-        self.whole_ns = time.monotonic_ns()
-        self._watch.stop()
-        self.agent.turns.take(self._completed)
+        self.completed_ns = time.monotonic_ns()
+        self._timer.stop()
+        self.agent.work_queue.take(self._completed)
 
     def _completed(self) -> None:
         if self.over:
             return
         if self.answer is not None and self.answer.decompress():
-            self.agent.turns.take(self._completed)
+            self.agent.work_queue.take(self._completed)
         else:
             self._end()
 
@@ -171,22 +171,22 @@ class Exchange:
     def _end(self, broken: str | None = None, message: str = "") -> None:
         """Reads what came, keeps the record of it, and gives the agent what it does not have yet."""
         self.over = True
-        self._watch.stop()
-        ended = self.whole_ns or time.monotonic_ns()
-        broken = broken if self.whole_ns is None else None
+        self._timer.stop()
+        ended = self.completed_ns or time.monotonic_ns()
+        broken = broken if self.completed_ns is None else None
         had_fault = self._has_fault()
         if self.answer is not None:
-            self.answer.end(came_whole=broken is None)
+            self.answer.end(is_complete=broken is None)
         reader: AnswerReader = self.answer.reader if self.answer is not None else AnswerReader()
-        said_all = self._said_all(reader, broken)
-        decided = said_all or (had_fault and broken == "client_gone")  # an agent leaves because of a fault, which stays one
+        is_complete = self._is_complete(reader, broken)
+        decided = is_complete or (had_fault and broken == "client_gone")  # an agent leaves because of a fault, which stays one
         kind, message = (broken, message) if broken and not decided else self._fault()
         whole = b"" if kind or self.answer is None or not self.backend_body.upgraded else self._assembled(self.answer)
-        if not self.agent.gone:
+        if not self.agent.is_closing:
             if self.backend_body.upgraded:
-                self._answer_whole(whole, kind, message, said_no=broken is None and self.status != 200)
+                self._send_complete_answer(whole, kind, message, is_refused=broken is None and self.status != 200)
             else:
-                self._end_answer(broken, message, said_all)
+                self._end_answer(broken, message, is_complete)
         if self.request.dialect is not None:
             self.record = self._record(self.request.dialect, reader, ended, kind, message)
         self.agent.exchange_ended(self)
@@ -200,10 +200,10 @@ class Exchange:
         """Whether there is something wrong with what has come of a stream."""
         if self.answer is None:
             return False
-        self.answer.digest()
+        self.answer.parse_pending()
         return self.answer.reader.error_kind is not None
 
-    def _said_all(self, reader: AnswerReader, broken: str | None) -> bool:
+    def _is_complete(self, reader: AnswerReader, broken: str | None) -> bool:
         """Whether nothing that matters was missing when the answer broke off.
 
         A backend that closes its connection at [DONE] has said all it had to say. An SDK that does so has not left early, nor has an
@@ -218,8 +218,8 @@ class Exchange:
         if self.answer is None:
             return None, ""
         reader = self.answer.reader
-        if self.status != 200 and reader.error_kind not in UNREAD:
-            return self._refusal(self.status or 0, _said(self.answer.body))
+        if self.status != 200 and reader.error_kind not in UNREADABLE:
+            return self._refusal(self.status or 0, _error_text(self.answer.body))
         return reader.error_kind, f"HTTP {self.status}: {reader.error}" if reader.error_kind else ""
 
     def _refusal(self, status: int, message: str) -> tuple[str, str]:
@@ -232,12 +232,12 @@ class Exchange:
         """What the backend would have said without streaming; also when it did not stream although it was asked to."""
         return answer.reader.assemble() if answer.reader.chunks else answer.body
 
-    def _answer_whole(self, whole: bytes, kind: str | None, message: str, said_no: bool) -> None:
+    def _send_complete_answer(self, whole: bytes, kind: str | None, message: str, is_refused: bool) -> None:
         """What an agent gets that waits for a whole answer: that, or the backend's refusal, or why there is neither."""
         headers = end_to_end(self.headers, REPLACED)
         if kind is None:
             self.agent.answer(200, whole, [JSON_TYPE, *headers])
-        elif said_no and self.answer is not None and kind not in UNREAD:
+        elif is_refused and self.answer is not None and kind not in UNREADABLE:
             self.agent.answer(self.status or 502, self.answer.body, [*self._content_type(), *headers])
         else:
             self._answer_fault(kind, message)
@@ -246,19 +246,19 @@ class Exchange:
         kind = header(self.headers, b"content-type")
         return [(b"content-type", kind)] if kind else []
 
-    def _end_answer(self, broken: str | None, message: str, said_all: bool) -> None:
+    def _end_answer(self, broken: str | None, message: str, is_complete: bool) -> None:
         """The end of an answer that was passed on as it came."""
-        if self._filter is not None and (rest := self._filter.rest()):
+        if self._usage_filter is not None and (rest := self._usage_filter.rest()):
             self.agent.pass_on(rest)
         if not broken:
             self.agent.end_answer()
         elif self.agent.started:
-            self.agent.cut_answer(said_all)
+            self.agent.end_interrupted_answer(is_complete)
         else:
             self._answer_fault(broken, message)
 
     def _answer_fault(self, kind: str, message: str) -> None:
-        status = 504 if kind in LATE else 502
+        status = 504 if kind in TIMEOUTS else 502
         self.agent.answer(status, error_body(status, message, kind))
 
     def _record(self, dialect: Dialect, reader: AnswerReader, ended: int, kind: str | None, message: str) -> LLMCall:
@@ -289,7 +289,7 @@ class Exchange:
             repeats=self.repeats,
             response_id=reader.response_id,
             server=reader.server,
-            said=reader.said() if self.keep and kind is None and isinstance(reader, DialectReader) else None,
+            said=reader.output() if self.keep and kind is None and isinstance(reader, DialectReader) else None,
         )
 
 
@@ -306,6 +306,6 @@ def _retry_after(value: bytes) -> float | None:
         return None
 
 
-def _said(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     data = json_text.json_object(body)
     return beginning(body, 300) if data is None else error_message(data)

@@ -30,7 +30,7 @@ Headers = list[tuple[bytes, bytes]]
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 VALUE = re.compile(r"[\t -~\xa0-\xff]*")
 
-OURS = "agentbench_tap"  # the type of errors that no backend has said
+TAP_ERROR_TYPE = "agentbench_tap"  # the type of errors that no backend has said
 
 JSON_TYPE = (b"content-type", b"application/json")
 
@@ -70,7 +70,7 @@ def response_head(status: int, headers: Headers) -> bytes:
     return _head(b"HTTP/1.1 %d %b" % (status, _PHRASES.get(status, b"")), headers)
 
 
-def written(headers: Mapping[str, str]) -> Headers:
+def encode_headers(headers: Mapping[str, str]) -> Headers:
     """Headers as they are sent, names in lower case; raises ValueError for what cannot be one."""
     if wrong := [name for name, value in headers.items() if not (NAME.fullmatch(name) and VALUE.fullmatch(value))]:
         raise ValueError(f"{wrong[0]!r} is no header")
@@ -80,7 +80,7 @@ def written(headers: Mapping[str, str]) -> Headers:
 def error_body(status: int, message: str, code: str | None) -> bytes:
     """An error in OpenAI's shape; `type` and `note` say that it is the tap's, and so is the status."""
     note = f"the status {status} is of agentbench's tap, not of the backend"
-    return json_text.dumps({"error": {"message": message, "type": OURS, "code": code, "note": note}})
+    return json_text.dumps({"error": {"message": message, "type": TAP_ERROR_TYPE, "code": code, "note": note}})
 
 
 def _head(first: bytes, headers: Headers) -> bytes:
@@ -122,10 +122,10 @@ class Request:
 
 
 #: What a GET or HEAD may begin with, and go on with as it likes: models, and answers that are still being made.
-READ = ("models", "responses")
+READABLE = ("models", "responses")
 
 #: What a POST may ask that is no call.
-ASIDE = (
+UNMEASURED = (
     *("/embeddings", "/rerank", "/score", "/classify", "/pooling", "/moderations"),
     *("/tokenize", "/detokenize", "/messages/count_tokens", "/responses/input_tokens"),
 )
@@ -142,17 +142,17 @@ def split_target(target: str) -> tuple[str, str]:
 
 def refusal(method: bytes, route: str) -> tuple[int, str] | None:
     """(HTTP status, sentence) for a request that is not relayed; `route` is its path behind the address, without a query."""
-    if method == b"POST" and (route in DIALECTS or route in ASIDE):
+    if method == b"POST" and (route in DIALECTS or route in UNMEASURED):
         return None
     if method in (b"GET", b"HEAD") and _is_read(route):
         return None
-    status = 405 if route in DIALECTS or route in ASIDE or _is_read(route) else 404
-    known = f"POST {', '.join(DIALECTS)} are LLM calls, written exactly so; besides, GET /models and POST {', '.join(ASIDE)} pass"
-    asked = f"{method.decode()} {beginning(route, 200)}"
-    return status, f"{asked} is not relayed, because it would not be measured: behind OPENAI_BASE_URL, {known}"
+    status = 405 if route in DIALECTS or route in UNMEASURED or _is_read(route) else 404
+    known = f"POST {', '.join(DIALECTS)} are LLM calls, written exactly so; besides, GET /models and POST {', '.join(UNMEASURED)} pass"
+    request = f"{method.decode()} {beginning(route, 200)}"
+    return status, f"{request} is not relayed, because it would not be measured: behind OPENAI_BASE_URL, {known}"
 
 
-def refused(request: Request, sentence: str, kind: str = "refused") -> LLMCall:
+def refusal_record(request: Request, sentence: str, kind: str = "refused") -> LLMCall:
     """The record of a request that is not relayed."""
     return LLMCall(
         received_ns=request.received_ns,
@@ -169,7 +169,7 @@ def refused(request: Request, sentence: str, kind: str = "refused") -> LLMCall:
 
 def _is_read(route: str) -> bool:
     first, *others = unquote(route).split("/")[1:] or [""]
-    return first in READ and route.startswith(f"/{first}") and not {"", ".", ".."}.intersection(others)
+    return first in READABLE and route.startswith(f"/{first}") and not {"", ".", ".."}.intersection(others)
 
 
 #: Statuses with which servers refuse what a request says.

@@ -15,11 +15,11 @@ from pytest_agentbench.lib.introductions import Introductions
 from pytest_agentbench.metrics.blame import LIMIT
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.tap import http_messages
-from pytest_agentbench.tap.agents import NOBODYS, AgentConnection, Refusal
+from pytest_agentbench.tap.agents import UNKNOWN_ADDRESS, AgentConnection, Refusal
 from pytest_agentbench.tap.budgets import Account
 from pytest_agentbench.tap.cpu_turns import FairQueue
 from pytest_agentbench.tap.exchange import Exchange
-from pytest_agentbench.tap.http_messages import Headers, Request, written
+from pytest_agentbench.tap.http_messages import Headers, Request, encode_headers
 from pytest_agentbench.tap.protocol import (
     NO_LIMITS,
     TO_TAP,
@@ -39,10 +39,10 @@ from pytest_agentbench.tap.protocol import (
     ToTap,
     UpstreamFacts,
 )
-from pytest_agentbench.tap.upgrade import LARGE, BodyChanges, ask, ask_elsewhere
+from pytest_agentbench.tap.upgrade import LARGE, BodyChanges, apply_changes, apply_in_subprocess
 from pytest_agentbench.tap.upstream import Upstream
 
-REMEMBERED = 4096  # closed tokens that are told apart from unknown ones
+MOST_CLOSED = 4096  # closed tokens that are told apart from unknown ones
 
 
 @dataclass
@@ -57,12 +57,12 @@ class Caller:
     refused: list[LLMCall] = field(default_factory=list)  # what was asked and not relayed
 
     @property
-    def has_called(self) -> bool:
+    def is_used_up(self) -> bool:
         """Whether all LLM calls were made that are relayed."""
         calls = self.address.calls
         return calls is not None and sum(exchange.request.dialect is not None for exchange in self.exchanges) >= calls
 
-    def limit(self) -> str:
+    def limit_refusal(self) -> str:
         """Why it may make no further LLM call; empty where it may."""
         return next(filter(None, (account.refusal() for account in self.accounts)), "")
 
@@ -72,12 +72,12 @@ class Relay:
 
     def __init__(self, token: str, budgets: Budgets) -> None:
         self.introductions, self.budgets = Introductions(token), budgets
-        self.turns = FairQueue()
+        self.work_queue = FairQueue()
         self.upstream: Upstream | None = None
-        self.elsewhere: list[Upstream] = []  # other places that calls go to
+        self.other_upstreams: list[Upstream] = []  # other places that calls go to
         self.open: dict[str, Caller] = {}
         self.closed: OrderedDict[str, None] = OrderedDict()
-        self.strangers: dict[AgentConnection, None] = {}  # connections that have not asked for a rollout's calls, the oldest first
+        self.unidentified: dict[AgentConnection, None] = {}  # connections that have not asked for a rollout's calls, the oldest first
         self.rewriting: set[asyncio.Task[None]] = set()
         self.accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()  # of rollouts, while one of their addresses is open
 
@@ -90,13 +90,13 @@ class Relay:
         if id in self.closed:
             return Refusal(410, "the rollout of this address has ended")
         if id not in self.open:
-            return NOBODYS
+            return UNKNOWN_ADDRESS
         caller = self.open[id]
         if refusal := http_messages.refusal(request.method, request.route):
-            caller.refused.append(http_messages.refused(request, refusal[1]))
+            caller.refused.append(http_messages.refusal_record(request, refusal[1]))
             return Refusal(*refusal)
-        if request.dialect is not None and (enough := _enough(caller, request)) is not None:
-            return enough
+        if request.dialect is not None and (exceeded := _further_call_refusal(caller, request)) is not None:
+            return exceeded
         return None if self.upstream or caller.upstream else Refusal(503, "the backend is not ready")
 
     def begin(self, id: str, agent: AgentConnection, request: Request) -> Exchange:
@@ -114,18 +114,18 @@ class Relay:
             account.entries.append((lambda: exchange.record, address.prices))
         label, upgrade = address.label, address.upgrade
         fields = {name: label.fields[name] for name in dialect.hint_fields() if name in label.fields}
-        wish = BodyChanges(request.wants_upgrade(upgrade), upgrade is not False, fields, address.salt, label.usage_once)
+        changes = BodyChanges(request.wants_upgrade(upgrade), upgrade is not False, fields, address.salt, label.usage_once)
         if len(request.body) < LARGE:
-            exchange.backend_body = ask(request.route, request.body, wish)
+            exchange.backend_body = apply_changes(request.route, request.body, changes)
             upstream.send(exchange)
         else:
-            task = asyncio.create_task(self._send_large(upstream, exchange, wish))
+            task = asyncio.create_task(self._send_large(upstream, exchange, changes))
             self.rewriting.add(task)
             task.add_done_callback(self.rewriting.discard)
         return exchange
 
-    async def _send_large(self, upstream: Upstream, exchange: Exchange, wish: BodyChanges) -> None:
-        changed = await ask_elsewhere(exchange.request.route, exchange.request.body, wish)
+    async def _send_large(self, upstream: Upstream, exchange: Exchange, changes: BodyChanges) -> None:
+        changed = await apply_in_subprocess(exchange.request.route, exchange.request.body, changes)
         if not exchange.over:
             exchange.backend_body = changed
             upstream.send(exchange)
@@ -180,10 +180,10 @@ class Relay:
 
     def _caller(self, address: OpenAddress) -> Caller:
         try:
-            headers = written(address.label.headers)
+            headers = encode_headers(address.label.headers)
         except ValueError as error:
             raise ValueError(f"calls cannot be labelled so: {error}") from error
-        upstream = None if address.elsewhere is None else self._elsewhere(address.elsewhere)
+        upstream = None if address.elsewhere is None else self._other_upstream(address.elsewhere)
         return Caller(address, headers, upstream, self._accounts(address))
 
     def _accounts(self, address: OpenAddress) -> tuple[Account, ...]:
@@ -195,18 +195,18 @@ class Relay:
             accounts.append(known)
         return tuple(accounts)
 
-    def _elsewhere(self, facts: UpstreamFacts) -> Upstream:
+    def _other_upstream(self, facts: UpstreamFacts) -> Upstream:
         """The place that is spoken of; rollouts that go to the same one share its connections."""
-        known = next((each for each in self.elsewhere if each.facts == facts), None)
+        known = next((each for each in self.other_upstreams if each.facts == facts), None)
         if known is None:
             known = _upstream(facts)
-            self.elsewhere.append(known)
+            self.other_upstreams.append(known)
         return known
 
     def _close(self, id: str) -> tuple[LLMCall, ...]:
         """Ends a token; calls that are still open are broken off. Returns all of them in the order in which they came."""
         self.closed[id] = None
-        if len(self.closed) > REMEMBERED:
+        if len(self.closed) > MOST_CLOSED:
             self.closed.popitem(last=False)
         caller = self.open.pop(id)
         _break_off(caller.exchanges)
@@ -229,13 +229,13 @@ def _replies(exchanges: Sequence[Exchange]) -> tuple[KeptReply, ...]:
     return tuple(replies)
 
 
-def _enough(caller: Caller, request: Request) -> Refusal | None:
+def _further_call_refusal(caller: Caller, request: Request) -> Refusal | None:
     """Why a caller may make no further LLM call; None where it may."""
-    if caller.has_called:
+    if caller.is_used_up:
         return Refusal(410, "this rollout fills the prefix cache, and has made its first call")
-    if beyond := caller.limit():
-        caller.refused.append(http_messages.refused(request, beyond, LIMIT))
-        return Refusal(403, beyond, LIMIT)
+    if reason := caller.limit_refusal():
+        caller.refused.append(http_messages.refusal_record(request, reason, LIMIT))
+        return Refusal(403, reason, LIMIT)
     return None
 
 

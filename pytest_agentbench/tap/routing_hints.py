@@ -21,7 +21,7 @@ SESSION = "x-dynamo-session-id"
 FINAL = "x-dynamo-session-final"
 
 #: What Dynamo tells of a call when it is asked for it.
-TOLD = ("worker_id", "timing")
+EXTRA_FIELDS = ("worker_id", "timing")
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class Labels:
         del answer
         return False
 
-    tells: ClassVar[bool] = False  # whether the answer to a release says if the stack had seen the rollout
+    confirms_releases: ClassVar[bool] = False  # whether the answer to a release says if the stack had seen the rollout
 
-    def knew(self, answer: Json) -> bool:
+    def confirms(self, answer: Json) -> bool:
         """Whether that answer says so."""
-        return self.tells and bool(answer.get("released"))
+        return self.confirms_releases and bool(answer.get("released"))
 
     @property
     def trace(self) -> Path | None:
         """The file that says of every request whose it was and how it went; None where there is none."""
         return None
 
-    def told(self, answer: Json) -> bool:
+    def shows_label_read(self, answer: Json) -> bool:
         """Whether the answer to a call with its label shows that somebody has read the label."""
         del answer
         return True
@@ -92,7 +92,7 @@ class ThunderAgentLabels(Labels):
     It knows how large a program is, and that its model is done, by the first usage that a stream tells.
     """
 
-    tells = True
+    confirms_releases = True
     profiled: str = ""  # the router's step_profiles.csv
     job: bool = False  # an engine behind it has Continuum's scheduler; that a call is a job's last one is not known when it is made
 
@@ -117,14 +117,14 @@ class DynamoLabels(Labels):
 
     hints: Json = field(default_factory=dict)  # `nvext.agent_hints` of every call
     traced: str = ""  # the file of the frontend's request traces
-    ends: bool = False  # there is a router that wants to know when a session ends; any other would answer that call like all
+    sends_final: bool = False  # there is a router that wants to know when a session ends; any other would answer that call like all
 
     def label(self, id: str) -> Label:
-        nvext: Json = {"extra_fields": [*TOLD], **({"agent_hints": self.hints} if self.hints else {})}
+        nvext: Json = {"extra_fields": [*EXTRA_FIELDS], **({"agent_hints": self.hints} if self.hints else {})}
         return Label({SESSION: id}, {"nvext": nvext})
 
     def release(self, url: str, model: str, id: str) -> Release | None:
-        if not self.ends:
+        if not self.sends_final:
             return None
         body = {"model": model, "messages": [{"role": "user", "content": "The end."}], "max_tokens": 1}
         return Release(f"{url}/chat/completions", body, {SESSION: id, FINAL: "true"})
@@ -136,7 +136,7 @@ class DynamoLabels(Labels):
     def trace(self) -> Path | None:
         return Path(self.traced) if self.traced else None
 
-    def told(self, answer: Json) -> bool:
+    def shows_label_read(self, answer: Json) -> bool:
         return "worker_id" in (answer.get("nvext") or {})
 
 
@@ -185,10 +185,10 @@ def merged(body: Json, fields: Json) -> Json:
     What the agent wrote stays: objects and lists are merged, of all else its value counts. An empty text is none: no router could release
     a program of that name.
     """
-    return {**body, **{name: value if body.get(name) in (None, "") else _both(body[name], value) for name, value in fields.items()}}
+    return {**body, **{name: value if body.get(name) in (None, "") else _merged_value(body[name], value) for name, value in fields.items()}}
 
 
-def _both(own: object, added: object) -> object:
+def _merged_value(own: object, added: object) -> object:
     if isinstance(own, dict) and isinstance(added, dict):
         return merged(own, added)
     if isinstance(own, list) and isinstance(added, list):

@@ -16,9 +16,9 @@ from aiohappyeyeballs import start_connection
 
 from pytest_agentbench.lib.remedies import of_key, of_tls
 from pytest_agentbench.tap.clock import KernelClock, enable_timestamps
-from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, Pace, TimestampedSocket
+from pytest_agentbench.tap.connections import HostAddresses, IdleConnections, RateLimiter, TimestampedSocket
 from pytest_agentbench.tap.exchange import Exchange
-from pytest_agentbench.tap.http_messages import OWN, Headers, end_to_end, header, request_head, written
+from pytest_agentbench.tap.http_messages import OWN, Headers, encode_headers, end_to_end, header, request_head
 from pytest_agentbench.tap.protocol import UpstreamFacts
 from pytest_agentbench.tap.stream import NetworkRead
 
@@ -42,13 +42,13 @@ class Upstream:
         self.host, self.port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         self.base, self.query = parts.path.rstrip("/"), parts.query
         self.authority = parts.netloc.rpartition("@")[2]
-        self.own = [(b"host", self.authority.encode()), (b"accept-encoding", b"identity")]
+        self.own_headers = [(b"host", self.authority.encode()), (b"accept-encoding", b"identity")]
         if facts.api_key:
-            self.own.append((b"authorization", b"Bearer " + facts.api_key.encode()))
-        self.own += written(facts.headers)
-        self.key_advice = of_key(facts.api_key_env, sent=any(name == b"authorization" for name, _ in self.own))
-        self.replaced = OWN | {name for name, _ in self.own}  # headers of agents that do not travel on
-        self.pace = None if facts.requests_per_minute is None else Pace(facts.requests_per_minute)
+            self.own_headers.append((b"authorization", b"Bearer " + facts.api_key.encode()))
+        self.own_headers += encode_headers(facts.headers)
+        self.key_advice = of_key(facts.api_key_env, sent=any(name == b"authorization" for name, _ in self.own_headers))
+        self.replaced = OWN | {name for name, _ in self.own_headers}  # headers of agents that do not travel on
+        self.rate_limiter = None if facts.requests_per_minute is None else RateLimiter(facts.requests_per_minute)
         self.tls = ssl.create_default_context(cafile=facts.ca_file) if parts.scheme == "https" else None
         self.clock = KernelClock()
         self.addresses = HostAddresses(self.host, self.port)
@@ -58,10 +58,10 @@ class Upstream:
 
     def send(self, exchange: Exchange) -> None:
         """Sends a request, when the rate limit lets it go; what comes of it the exchange is told."""
-        if self.pace is None:
+        if self.rate_limiter is None:
             self.send_now(exchange)
         else:
-            self.pace.take(lambda: exchange.over, functools.partial(self.send_now, exchange))
+            self.rate_limiter.take(lambda: exchange.over, functools.partial(self.send_now, exchange))
 
     def send_now(self, exchange: Exchange, held_ns: int = 0) -> None:
         """Takes a free connection or a new one; `held_ns` is how long the rate limit held the request."""
@@ -93,7 +93,7 @@ class Upstream:
                 exchange.failed("connect", f"no connection to {self.authority}: {why}")
             return
         if exchange.over:  # the agent left in the meantime
-            connection.rest()
+            connection.become_idle()
         else:
             connection.start(exchange)
 
@@ -117,7 +117,7 @@ class Upstream:
         kept = end_to_end(request.headers, self.replaced)
         labels = [label for label in exchange.labels if not header(kept, label[0])]
         length = (b"content-length", b"%d" % len(exchange.backend_body.body))
-        return request_head(request.method, self.base + request.path + query, [*self.own, length, *labels, *kept])
+        return request_head(request.method, self.base + request.path + query, [*self.own_headers, length, *labels, *kept])
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -148,19 +148,19 @@ class UpstreamConnection(asyncio.Protocol):
         if not isinstance(self.transport, TimestampedSocket) and not self.transport.get_write_buffer_size():
             exchange.sent(time.monotonic_ns())
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Reads nothing until `go_on`. One that is free already, as its answer is being handed on, stays ready for the next call."""
         if self.exchange is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def rest(self) -> None:
+    def become_idle(self) -> None:
         """Waits for the next exchange."""
         self.exchange = None
-        self.go_on()
+        self.resume()
         if self.upstream.closed or self.transport.is_closing():
             self.transport.abort()
         else:
@@ -287,7 +287,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _complete(self, exchange: Exchange, clean: bool) -> None:
         """The connection is free before the exchange ends, so that the next one may take it at once."""
         if clean and self.reusable and not self.transport.get_write_buffer_size():
-            self.rest()
+            self.become_idle()
         else:
             self.close()
         exchange.completed()

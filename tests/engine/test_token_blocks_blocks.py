@@ -12,7 +12,7 @@ from pytest_agentbench.engine.token_blocks import BlockCache, Prompt
 
 async def through(blocks: BlockCache, prompt: Prompt, answer: int = 0) -> int:
     """A request that comes and goes; tokens of its prompt that were known."""
-    async with blocks.room(prompt, answer) as room:
+    async with blocks.reserve(prompt, answer) as room:
         return room.cached
 
 
@@ -24,7 +24,7 @@ async def test_common_beginnings_are_known() -> None:
     assert 32 == await through(blocks, Prompt(48, [1, 2, 3]))
     assert 48 == await through(blocks, Prompt(49, [1, 2, 3]))
     assert 16 == await through(blocks, Prompt(48, [1, 5, 3]))
-    blocks.forget()
+    blocks.clear()
     assert 0 == await through(blocks, Prompt(48, [1, 2, 3]))
 
 
@@ -52,7 +52,7 @@ async def test_shared_blocks_are_held_once() -> None:
     used = []
     async with AsyncExitStack() as running:
         for answer in (0, 40):
-            await running.enter_async_context(blocks.room(Prompt(49, [1, 2, 3]), answer))
+            await running.enter_async_context(blocks.reserve(Prompt(49, [1, 2, 3]), answer))
             used.append(blocks.used)
 
     assert [4, 4 + 3] == used  # 49 tokens and 40 are six blocks, three of which are there
@@ -65,10 +65,10 @@ async def test_requests_wait_for_room() -> None:
     order: list[tuple[str, bool]] = []
 
     async def request(name: str, prompt: Prompt) -> None:
-        async with blocks.room(prompt, 0) as room:
+        async with blocks.reserve(prompt, 0) as room:
             order.append((name, room.waited))
 
-    async with blocks.room(Prompt(64, [1, 2, 3, 4]), 0):
+    async with blocks.reserve(Prompt(64, [1, 2, 3, 4]), 0):
         waiting = [asyncio.create_task(request(*each)) for each in (("large", Prompt(48, [7, 8, 9])), ("small", Prompt(16, [5])))]
         await asyncio.sleep(0)
         counts = blocks.used, blocks.waiting
@@ -82,7 +82,7 @@ async def test_requests_wait_for_room() -> None:
 async def test_one_that_leaves_while_it_waits() -> None:
     """It holds nothing, and those behind it are served."""
     blocks = BlockCache(2, 16)
-    async with blocks.room(Prompt(32, [1, 2]), 0):
+    async with blocks.reserve(Prompt(32, [1, 2]), 0):
         gone = asyncio.create_task(through(blocks, Prompt(32, [3, 4])))
         behind = asyncio.create_task(through(blocks, Prompt(32, [5, 6])))
         await asyncio.sleep(0)

@@ -43,7 +43,7 @@ async def test_the_tap_takes_short_turns(start_tap: StartTap) -> None:
 
 def test_a_lower_priority_stays() -> None:
     """Whoever runs the session with `nice` gets a tap that is nice as well."""
-    asking = "from pytest_agentbench.tap import cpu_turns; cpu_turns.take_short_turns(); import os; print(os.nice(0))"
+    asking = "from pytest_agentbench.tap import cpu_turns; cpu_turns.request_short_slices(); import os; print(os.nice(0))"
     ran = subprocess.run(["nice", "-n", "7", sys.executable, "-c", asking], capture_output=True, text=True, check=True)
 
     assert ran.stdout == f"{min(os.nice(0) + 7, 19)}\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pytest_agentbench.tap.dialects import DIALECTS
-from pytest_agentbench.tap.http_messages import ASIDE, refusal, split_target
+from pytest_agentbench.tap.http_messages import UNMEASURED, refusal, split_target
 from tests.tap.peers import Message, Tap, agent, answering, backend, request, response, said, text_of
 
 RELAYED = [
-    *(("POST", route) for route in (*DIALECTS, *ASIDE)),
+    *(("POST", route) for route in (*DIALECTS, *UNMEASURED)),
     *(
         (method, path)
         for method in ("GET", "HEAD")
@@ -121,11 +121,11 @@ async def test_what_passes_beside_calls(tap: Tap) -> None:
     requests: list[Message] = []
     async with backend(answering(response(b"[]"), requests=requests)) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        answers = [await caller.ask(request(id, route, b"{}")) for route in ASIDE]
+        answers = [await caller.ask(request(id, route, b"{}")) for route in UNMEASURED]
         answers.append(await caller.ask(request(id, "/models/some%2Fm?x=1", method="GET")))
 
     assert {(200, b"[]")} == {(each.status, each.body) for each in answers}
-    assert [*(f"POST {route} HTTP/1.1" for route in ASIDE), "GET /models/some%2Fm?x=1 HTTP/1.1"] == [each.first for each in requests]
+    assert [*(f"POST {route} HTTP/1.1" for route in UNMEASURED), "GET /models/some%2Fm?x=1 HTTP/1.1"] == [each.first for each in requests]
     assert [] == await tap.close(id)
 
 

@@ -164,7 +164,7 @@ def test_slices(kind: bytes) -> None:
     turns = 0
     while answer.decompress():
         turns += 1
-    answer.end(came_whole=True)
+    answer.end(is_complete=True)
 
     assert 4 <= turns <= 6
     assert (None, "stop") == (answer.reader.error_kind, answer.reader.finish_reason)

@@ -23,7 +23,7 @@ class _Match(NamedTuple):
 
     names_it: bool  # all words of the value itself are in the text
     share: float  # of the value's words that are
-    glossed: int  # words of its explanation that are
+    gloss_hits: int  # words of its explanation that are
     earliness: int
 
 
@@ -33,10 +33,10 @@ def choose(text: str, choices: Sequence[Any], description: str, *, partly: bool)
     A description may explain values as `auto (car or vehicle)`. With `partly`, some words of a value are enough.
     """
     text_stems = stems(text)
-    telling = [{word for word in gloss if word in text_stems} for gloss in _glosses(tuple(map(str, choices)), description)]
-    matches = [_match(text_stems, str(choice), len(gloss)) for choice, gloss in zip(choices, telling, strict=True)]
+    gloss_words = [{word for word in gloss if word in text_stems} for gloss in _glosses(tuple(map(str, choices)), description)]
+    matches = [_match(text_stems, str(choice), len(gloss)) for choice, gloss in zip(choices, gloss_words, strict=True)]
     best = max(range(len(choices)), key=matches.__getitem__)
-    fits = matches[best].names_it or matches[best].glossed or (partly and matches[best].share > 0)
+    fits = matches[best].names_it or matches[best].gloss_hits or (partly and matches[best].share > 0)
     return choices[best] if fits else None
 
 
@@ -47,11 +47,11 @@ def flag(text: str, name: str) -> bool | None:
     return None if place is None else not NEGATIONS & set(text_words[max(0, place - NEAR) : place])
 
 
-def _match(text_stems: Sequence[str], choice: str, glossed: int) -> _Match:
+def _match(text_stems: Sequence[str], choice: str, gloss_hits: int) -> _Match:
     own = stems(choice)
     shared = [word for word in own if word in text_stems]
     earliness = -min((text_stems.index(word) for word in shared), default=len(text_stems))
-    return _Match(bool(own) and len(shared) == len(own), len(shared) / len(own) if own else 0.0, glossed, earliness)
+    return _Match(bool(own) and len(shared) == len(own), len(shared) / len(own) if own else 0.0, gloss_hits, earliness)
 
 
 @lru_cache(maxsize=4096)
@@ -123,8 +123,8 @@ def fill(parameters: Any, own: str, whole: str) -> Json:
     message. One that is found nowhere is left out, unless it is required and its schema offers a default or an enum.
     """
     properties = mapping(mapping(parameters).get("properties"))
-    wanted = mapping(parameters).get("required")
-    required = [name for name in properties if isinstance(wanted, list) and name in wanted]
+    listed = mapping(parameters).get("required")
+    required = [name for name in properties if isinstance(listed, list) and name in listed]
     filler = _Filler(own, whole)
     values_by_name = {name: filler.required(name, _plain(properties[name])) for name in required}
     values_by_name |= {name: filler.optional(name, _plain(schema)) for name, schema in properties.items() if name not in values_by_name}
@@ -180,21 +180,21 @@ class _Filler:
         return None if item is None else [item]
 
     def _number(self, text: str, name: str, *, is_whole: bool) -> int | float | None:
-        if any(bound in words(name) and not said & set(words(text)) for bound, said in BOUNDS.items()):
+        if any(bound in words(name) and not bound_words & set(words(text)) for bound, bound_words in BOUNDS.items()):
             return None
-        hint = _decides(NUMBER_HINTS, name) or NUMBER_HINTS[-1]
+        hint = _deciding_hint(NUMBER_HINTS, name) or NUMBER_HINTS[-1]
         value = self._first(text, hint.finders)
         if not isinstance(value, (int, float)) or (is_whole and not float(value).is_integer()):
             return None
         return value // 12 if {"year", "years"} & set(words(name)) else value
 
     def _text(self, text: str, name: str, described: str, *, is_required: bool) -> str | None:
-        named = _decides(TEXT_HINTS, name)
+        named = _deciding_hint(TEXT_HINTS, name)
         if named:
             return _as_text(self._first(text, named.finders))
         if FREE_TEXT & set(words(name)):
             return text.strip() or None
-        role = _decides(PHRASE_HINTS, name)
+        role = _deciding_hint(PHRASE_HINTS, name)
         value = self._first(text, role.finders if role else _described(described))
         if value is not None or (role is None and not is_required):
             return _as_text(value)
@@ -234,7 +234,7 @@ def _plain(schema: Any) -> Mapping[str, Any]:
     return data
 
 
-def _decides(hints: Sequence[Hint], name: str) -> Hint | None:
+def _deciding_hint(hints: Sequence[Hint], name: str) -> Hint | None:
     return next((hint for hint in hints if hint.words & set(words(name))), None)
 
 

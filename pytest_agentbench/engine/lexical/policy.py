@@ -44,13 +44,13 @@ def as_native(request: Mapping[str, Any]) -> Json | None:
     prompt = content_text(system)
     if request.get("tools") or not rest or not all(word in prompt for word in CONTRACT):
         return None
-    question, *scratchpad = rest
-    _, _, asked = content_text(question).rpartition("\n\nQuestion: ")
-    user = {"role": "user", "content": asked}
+    last_message, *scratchpad = rest
+    _, _, question = content_text(last_message).rpartition("\n\nQuestion: ")
+    user = {"role": "user", "content": question}
     return {"messages": [user, *_past_calls(scratchpad)], "tools": [*_tools(prompt)], "parallel_tool_calls": False}
 
 
-def spoken(reply: PolicyReply) -> PolicyReply:
+def in_react_form(reply: PolicyReply) -> PolicyReply:
     """A reply with a tool call, or with text, as the contract has it."""
     if not reply.tool_calls:
         return PolicyReply(f"Thought: I now know the final answer\nFinal Answer: {reply.text}")
@@ -148,7 +148,7 @@ def _simple(kind: str, schema: Json) -> Any:
 
 def _verdict(prompt: str) -> Json:
     """Sufficient when at least half of the request's sentences share a word with what was called and said."""
-    done = _done(prompt)
+    done = _stems_of_result(prompt)
     sentences = [each for each in SENTENCE_END.split(_section(prompt, "request")) if stems(each)]
     missing = [each for each in sentences if not done & {*stems(each)}]
     share = 1 - len(missing) / len(sentences) if sentences else 1.0
@@ -163,7 +163,7 @@ def _verdict(prompt: str) -> Json:
 
 def _completion(prompt: str, count: int) -> Json:
     """A goal is completed when at least half of its words are among those of what was called and said."""
-    done = _done(prompt)
+    done = _stems_of_result(prompt)
     goals = dict(re.findall(r"^(\d+)\. (.*)$", _section(prompt, "goals"), re.MULTILINE))
     judgements: Json = {}
     for number in range(1, count + 1):
@@ -174,7 +174,7 @@ def _completion(prompt: str, count: int) -> Json:
     return judgements
 
 
-def _done(prompt: str) -> set[str]:
+def _stems_of_result(prompt: str) -> set[str]:
     return {*stems(f"{_section(prompt, 'tool_calls')} {_section(prompt, 'answer')}")}
 
 
@@ -187,7 +187,7 @@ CALLS_PER_TURN = 2
 LONGEST_MESSAGE = 4_000  # characters that are read
 NAME_WEIGHT = 3  # a word in a tool's name counts as often as this
 #: A clause has a tool if it scores at least as much as this share of one perfectly matched word that no other tool has ...
-ENOUGH = 0.7
+GOOD_SHARE = 0.7
 #: ... and at least this share of the message's best clause.
 COMPARABLE = 0.35
 CLAUSE_END = re.compile(
@@ -211,7 +211,7 @@ class Lexical:
         if (schema := wanted_schema(request)) is not None:
             return PolicyReply(judgement(schema, last_user_text(request["messages"])))
         native = as_native(request)
-        return self._reply(request) if native is None else spoken(self._reply(native))
+        return self._reply(request) if native is None else in_react_form(self._reply(native))
 
     def _reply(self, request: Mapping[str, Any]) -> PolicyReply:
         text = last_user_text(request["messages"])[:LONGEST_MESSAGE]
@@ -221,12 +221,12 @@ class Lexical:
         forced = forced_tool(request)
         if forced is not None:
             return PolicyReply(tool_calls=(ReplyCall(forced, fill(tools.parameters(forced), text, text)),))
-        made = _calls_made(request["messages"])
-        open_calls = _still_open(tools.plan(text), made)
+        past_calls = _calls_made(request["messages"])
+        open_calls = _still_open(tools.plan(text), past_calls)
         if not open_calls and request.get("tool_choice") == "required":
             open_calls = [tools.likeliest(text)]
         count = 1 if request.get("parallel_tool_calls") is False else CALLS_PER_TURN
-        return PolicyReply(tool_calls=tuple(open_calls[:count])) if open_calls else PolicyReply(_closing(made))
+        return PolicyReply(tool_calls=tuple(open_calls[:count])) if open_calls else PolicyReply(_closing(past_calls))
 
 
 class SearchableTools:
@@ -247,8 +247,8 @@ class SearchableTools:
         """The calls that the message asks for, in its order."""
         clauses = split_clauses(message)
         ranked = [self._best(clause.stems) for clause in clauses]
-        floor = max(ENOUGH * self._perfect, COMPARABLE * max((score for _, score in ranked), default=0))
-        picked = [(clause, tool) for clause, (tool, score) in zip(clauses, ranked, strict=True) if score >= floor]
+        threshold = max(GOOD_SHARE * self._perfect, COMPARABLE * max((score for _, score in ranked), default=0))
+        picked = [(clause, tool) for clause, (tool, score) in zip(clauses, ranked, strict=True) if score >= threshold]
         # What stands between two picked clauses tells more about the first of them.
         starts = [0, *(clause.start for clause, _ in picked[1:]), len(message)]
         owned = (message[start:end] for start, end in pairwise(starts))
@@ -320,8 +320,8 @@ def _calls_made(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [call["function"]["name"] for call in calls]
 
 
-def _still_open(plan: Sequence[ReplyCall], made: Sequence[str]) -> list[ReplyCall]:
-    left = Counter(made)
+def _still_open(plan: Sequence[ReplyCall], past_calls: Sequence[str]) -> list[ReplyCall]:
+    left = Counter(past_calls)
     still_open = []
     for call in plan:
         if left[call.name]:
@@ -331,10 +331,10 @@ def _still_open(plan: Sequence[ReplyCall], made: Sequence[str]) -> list[ReplyCal
     return still_open
 
 
-def _closing(made: Sequence[str]) -> str:
-    if not made:
+def _closing(past_calls: Sequence[str]) -> str:
+    if not past_calls:
         return "I could not find anything I can do about this. Could you tell me in other words what I should look up or change for you?"
-    done = ", ".join(dict.fromkeys(name.replace("_", " ") for name in made))
+    done = ", ".join(dict.fromkeys(name.replace("_", " ") for name in past_calls))
     return f"I have taken care of your request with these steps: {done}. Please let me know if there is anything else I can do for you."
 
 

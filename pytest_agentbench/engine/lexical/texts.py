@@ -157,9 +157,9 @@ def money(text: str) -> Iterator[PlacedValue]:
 def numbers(text: str) -> Iterator[PlacedValue]:
     """Numbers that are nothing more special: no money, date, length of time, account number and so on."""
     special = (money, dates, times, percentages, months, distances, last_four, phones, references, addresses)
-    special_values = [found for find in special for found in find(text)]
+    special_values = [other for find in special for other in find(text)]
     for match in NUMBER.finditer(text):
-        if not any(found.start < match.end() and match.start() < found.end for found in special_values):
+        if not any(other.start < match.end() and match.start() < other.end for other in special_values):
             yield PlacedValue(_amount(match), *match.span())
 
 
@@ -266,8 +266,8 @@ def names(text: str) -> Iterator[PlacedValue]:
 
 def _opens_sentence(before: str) -> bool:
     """Whether a word begins a sentence, by the few characters before it."""
-    spoken = before.rstrip()
-    return not spoken or spoken[-1] in ".!?:" or "\n" in before[len(spoken) :]
+    stripped = before.rstrip()
+    return not stripped or stripped[-1] in ".!?:" or "\n" in before[len(stripped) :]
 
 
 @_finder

@@ -85,8 +85,8 @@ class StreamedCalls:
         """Adds pieces; returns whether any of them has a name or arguments."""
         if not isinstance(pieces, list | None):
             raise Fault(_BAD_CALL, f"the tool calls are no list: {pieces!r:.100}")
-        said = [self._merge_piece(piece) for piece in pieces or ()]
-        return any(said)
+        results = [self._merge_piece(piece) for piece in pieces or ()]
+        return any(results)
 
     def settled(self) -> list[Json]:
         """The calls in the order of their index; raises Fault for one that has no name."""
@@ -123,7 +123,7 @@ def _opens(delta: Json) -> bool:
 _KINDS = (("content", "content"), ("refusal", "content"), ("reasoning_content", "reasoning"), ("reasoning", "reasoning"), ("role", "role"))
 
 #: Fields of a message that say something.
-_SAYING = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call", "audio")
+_OUTPUT_FIELDS = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call", "audio")
 
 #: Fields with what a model thought.
 _REASONING = ("reasoning_content", "reasoning")
@@ -146,12 +146,12 @@ class ChatChoice(Choice):
         return self._message.get(name)
 
     @property
-    def says_something(self) -> bool:
-        message = self._said()["message"]
-        return any(message.get(name) for name in _SAYING)
+    def has_output(self) -> bool:
+        message = self._content()["message"]
+        return any(message.get(name) for name in _OUTPUT_FIELDS)
 
-    def as_said(self) -> tuple[str, list[ToolCallText]]:
-        message = self._said()["message"]
+    def text_and_calls(self) -> tuple[str, list[ToolCallText]]:
+        message = self._content()["message"]
         functions = [(str(call["id"] or ""), call.get("function") or call["custom"]) for call in message.get("tool_calls") or ()]
         if "function_call" in message:
             functions.append(("", message["function_call"]))
@@ -159,7 +159,7 @@ class ChatChoice(Choice):
         calls = [(id, each["name"], each.get("arguments") or each.get("input") or "") for id, each in functions]
         return content if isinstance(content, str) else "", calls
 
-    def _merge_said(self, data: Json) -> str:
+    def _merge_content(self, data: Json) -> str:
         delta = expect(dict, data.get("delta") or {})
         called = False
         for name, value in delta.items():
@@ -183,7 +183,7 @@ class ChatChoice(Choice):
         self._function = self._function or Function()
         return self._function.merge(delta)
 
-    def _said(self) -> Json:
+    def _content(self) -> Json:
         message = {"role": "assistant", **{name: settled(value) for name, value in self._message.items()}}
         calls = self._calls.settled()
         if calls or any(message.get(name) for name in _REASONING):  # a stream opens with an empty content whatever follows

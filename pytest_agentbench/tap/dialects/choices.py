@@ -14,9 +14,9 @@ from pytest_agentbench.tap.dialects.reader import (
     count,
     expect,
     id_of,
-    named,
+    model_of,
+    server_report,
     stream_body,
-    told,
     usage_body,
     without_running_usage,
 )
@@ -25,7 +25,7 @@ from pytest_agentbench.tap.dialects.reader import (
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
 
 #: Finish reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
-_MAY_SAY_NOTHING = frozenset({"stop", "length", "content_filter"})
+_MAY_BE_EMPTY = frozenset({"stop", "length", "content_filter"})
 
 #: Fields of requests that servers do not stream with: voices have other formats then, vLLM refuses prompt_logprobs and
 #: beams, and the best of several is known at the end.
@@ -51,28 +51,28 @@ class Choice(ABC):
                 self.finish_reason = value or self.finish_reason
             elif name not in self._OWN and (value is not None or name not in self._more):
                 self._more[name] = renewed(self._more.get(name), value)
-        kind = self._merge_said(data)
+        kind = self._merge_content(data)
         return "finish" if kind in ("role", "other") and data.get("finish_reason") else kind
 
     def settled(self) -> Json:
         """The choice as it is without streaming."""
-        return {"index": self.index, **self._said(), **self._more, "finish_reason": self.finish_reason}
+        return {"index": self.index, **self._content(), **self._more, "finish_reason": self.finish_reason}
 
-    def as_said(self) -> tuple[str, list[ToolCallText]]:
+    def text_and_calls(self) -> tuple[str, list[ToolCallText]]:
         """Its text and its tool calls."""
-        return str(self._said().get("text") or ""), []
+        return str(self._content().get("text") or ""), []
 
     @property
     @abstractmethod
-    def says_something(self) -> bool:
+    def has_output(self) -> bool:
         """Whether there is more to it than a finish reason; raises Fault for a tool call that is none."""
 
     @abstractmethod
-    def _merge_said(self, data: Json) -> str:
+    def _merge_content(self, data: Json) -> str:
         """Adds what the piece says; returns its kind."""
 
     @abstractmethod
-    def _said(self) -> Json:
+    def _content(self) -> Json:
         """All that was said."""
 
 
@@ -119,11 +119,11 @@ class ChoicesReader(DialectReader):
 
     @property
     def server(self) -> Json | None:
-        return told(self._head)
+        return server_report(self._head)
 
     @property
     def model(self) -> str:
-        return named(self._head)
+        return model_of(self._head)
 
     @property
     def _counted_tokens(self) -> int | None:
@@ -165,12 +165,12 @@ class ChoicesReader(DialectReader):
             raise Fault("no_choices" if self._listed else "empty", f"{self._without} a choice")
         if not all(choice.finish_reason for choice in self._choices.values()):
             raise Fault("incomplete", f"{self._without} a finish_reason")
-        said = [choice.says_something for choice in self._choices.values()]  # of every one, since a broken call is a fault
-        if not any(said) and self.finish_reason not in _MAY_SAY_NOTHING:
+        outputs = [choice.has_output for choice in self._choices.values()]  # of every one, since a broken call is a fault
+        if not any(outputs) and self.finish_reason not in _MAY_BE_EMPTY:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
-    def _said(self) -> tuple[str, list[ToolCallText]]:
-        return self._choices[min(self._choices)].as_said()
+    def _text_and_calls(self) -> tuple[str, list[ToolCallText]]:
+        return self._choices[min(self._choices)].text_and_calls()
 
     def _answer(self) -> Json:
         choices = [self._choices[index].settled() for index in sorted(self._choices)]

@@ -21,15 +21,15 @@ class TextChoice(Choice):
         self._text = TextPieces()
 
     @property
-    def says_something(self) -> bool:
+    def has_output(self) -> bool:
         return any(self._text)
 
-    def _merge_said(self, data: Json) -> str:
+    def _merge_content(self, data: Json) -> str:
         text = expect(str, data.get("text") or "")
         self._text.append(text)
         return "content" if text else "other"
 
-    def _said(self) -> Json:
+    def _content(self) -> Json:
         return {"text": "".join(self._text)}
 
 

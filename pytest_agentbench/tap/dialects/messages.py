@@ -9,10 +9,10 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects.pieces import Fields, TextPieces, grown, settled
-from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, ToolCallText, count, expect, id_of, in_front, named, stream_body
+from pytest_agentbench.tap.dialects.reader import DialectReader, Fault, ToolCallText, count, expect, id_of, in_front, model_of, stream_body
 
 #: Stop reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
-_MAY_SAY_NOTHING = frozenset({"end_turn", "stop_sequence", "max_tokens", "model_context_window_exceeded", "refusal"})
+_MAY_BE_EMPTY = frozenset({"end_turn", "stop_sequence", "max_tokens", "model_context_window_exceeded", "refusal"})
 
 _BAD_CALL = "bad_tool_call"
 
@@ -64,7 +64,7 @@ class ContentBlock:
         value = self._object()
         return block if value is None else {**block, "input": value}
 
-    def said(self) -> ToolCallText:
+    def tool_call(self) -> ToolCallText:
         """Of a tool call: its id, its name and its input, as the model wrote it where it is no JSON object."""
         block = self.settled()
         written = "".join(self._input) if self._object() is None else ""
@@ -137,7 +137,7 @@ class MessagesReader(DialectReader):
 
     @property
     def model(self) -> str:
-        return named(self._message)
+        return model_of(self._message)
 
     @property
     def _counted_tokens(self) -> int | None:
@@ -186,22 +186,22 @@ class MessagesReader(DialectReader):
     def _check(self) -> None:
         if not self.finish_reason:
             raise Fault("incomplete", f"{self._without} a stop_reason")
-        if not any(map(_says_something, self._content())) and self.finish_reason not in _MAY_SAY_NOTHING:
+        if not any(map(_has_output, self._content())) and self.finish_reason not in _MAY_BE_EMPTY:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
     def _answer(self) -> Json:
         return {**self._message, "content": self._content(), "usage": self.usage}
 
-    def _said(self) -> tuple[str, list[ToolCallText]]:
+    def _text_and_calls(self) -> tuple[str, list[ToolCallText]]:
         content = self._content()
         text = "".join(str(block.get("text") or "") for block in content if block.get("type") == "text")
-        return text, [self._blocks[index].said() for index in sorted(self._blocks) if self._blocks[index].is_agents_call]
+        return text, [self._blocks[index].tool_call() for index in sorted(self._blocks) if self._blocks[index].is_agents_call]
 
     def _content(self) -> list[Json]:
         return [self._blocks[index].settled() for index in sorted(self._blocks)]
 
 
-def _says_something(block: Json) -> bool:
+def _has_output(block: Json) -> bool:
     """Whether a block has text, or is no text at all."""
     match block.get("type"):
         case "text":

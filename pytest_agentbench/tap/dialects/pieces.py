@@ -71,7 +71,7 @@ class RepeatedEvents(NamedTuple):
     kind: str  # of their chunks
     pieces: TextPieces  # to which the texts belong
 
-    def said_in(self, reads: Sequence[NetworkRead]) -> list[bytes]:
+    def texts_in(self, reads: Sequence[NetworkRead]) -> list[bytes]:
         """The texts of the first reads, up to one that is unlike this or whose text has to be parsed."""
         start, end = self.start, self.end
         first, last = len(start), -len(end)

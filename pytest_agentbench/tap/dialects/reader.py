@@ -10,14 +10,14 @@ from pytest_agentbench.lib import json_text
 from pytest_agentbench.lib.cut_marks import beginning
 from pytest_agentbench.records import OUTPUT_KINDS, Chunk, Json
 from pytest_agentbench.tap.dialects.pieces import RepeatedEvents
-from pytest_agentbench.tap.routing_hints import TOLD
+from pytest_agentbench.tap.routing_hints import EXTRA_FIELDS
 from pytest_agentbench.tap.stream import Event, NetworkRead
 
 #: Option of streams that have a usage in every event. It says nothing where no usage is asked for, and some servers refuse it.
 RUNNING = "continuous_usage_stats"
 
 
-def written(request: Json) -> bytes | None:
+def encode_request(request: Json) -> bytes | None:
     """A request's body; None where it cannot be written."""
     try:
         return json_text.dumps(request)
@@ -40,7 +40,7 @@ def stream_body(request: Json, not_streamed: Collection[str], **more: Any) -> by
     """
     if request.get("stream") not in (None, False) or any(request.get(name) for name in not_streamed):
         return None
-    return written({**request, "stream": True, **more})
+    return encode_request({**request, "stream": True, **more})
 
 
 def usage_body(request: Json) -> bytes | None:
@@ -49,7 +49,7 @@ def usage_body(request: Json) -> bytes | None:
     options = options if isinstance(options, dict) else {}
     if options.get("include_usage"):
         return None
-    return written({**request, "stream_options": {**options, "include_usage": True}})
+    return encode_request({**request, "stream_options": {**options, "include_usage": True}})
 
 
 def in_front(salt: str, content: object) -> object:
@@ -172,11 +172,11 @@ class DialectReader(AnswerReader, ABC):
         else:
             self.chunks.append(Chunk(at_ns, kind, own_stamp, lag_ns, tokens))
 
-    def go_on(self, reads: Sequence[NetworkRead]) -> int:
+    def take_repeated(self, reads: Sequence[NetworkRead]) -> int:
         """Takes over the first of these reads, as many as need no parsing, and says how many; a new event begins with each."""
         if self._repeated is None:
             return 0
-        parts = self._repeated.said_in(reads)
+        parts = self._repeated.texts_in(reads)
         if parts:
             kind = self._repeated.kind
             self._repeated.pieces.append(b"".join(parts).decode())
@@ -218,9 +218,9 @@ class DialectReader(AnswerReader, ABC):
             self._fail(Fault("bad_json", f"the answer cannot be put together: {error}"))
         return b""
 
-    def said(self) -> Json:
+    def output(self) -> Json:
         """What the model said, `text` and `tool_calls` of {id, name, arguments}, of an answer without a fault."""
-        text, calls = self._said()
+        text, calls = self._text_and_calls()
         return {"text": text, "tool_calls": [{"id": id, "name": name, "arguments": arguments} for id, name, arguments in calls]}
 
     @staticmethod
@@ -262,7 +262,7 @@ class DialectReader(AnswerReader, ABC):
         """The whole answer."""
 
     @abstractmethod
-    def _said(self) -> tuple[str, list[ToolCallText]]:
+    def _text_and_calls(self) -> tuple[str, list[ToolCallText]]:
         """The text of the answer and its tool calls, those that the agent is to carry out."""
 
     def _check_events(self) -> None:
@@ -288,7 +288,7 @@ def count(usage: Any, *path: str) -> int | None:
     return usage if isinstance(usage, int) else None
 
 
-def named(answer: Json) -> str:
+def model_of(answer: Json) -> str:
     """The model that an answer says it is by, if it does."""
     model = answer.get("model")
     return model if isinstance(model, str) else ""
@@ -300,11 +300,11 @@ def id_of(answer: Json) -> str | None:
     return id if isinstance(id, str) and id else None
 
 
-def told(answer: Json) -> Json | None:
+def server_report(answer: Json) -> Json | None:
     """What Dynamo tells of a call in `nvext`, which is complete in the last chunk, or in a whole answer."""
     nvext = answer.get("nvext")
-    found = {name: nvext[name] for name in TOLD if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
-    return found or None
+    report = {name: nvext[name] for name in EXTRA_FIELDS if nvext.get(name) is not None} if isinstance(nvext, dict) else {}
+    return report or None
 
 
 def is_error(data: Any) -> bool:

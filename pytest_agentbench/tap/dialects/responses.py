@@ -15,9 +15,9 @@ from pytest_agentbench.tap.dialects.reader import (
     expect,
     id_of,
     in_front,
-    named,
+    model_of,
+    server_report,
     stream_body,
-    told,
 )
 
 _KINDS = {
@@ -41,7 +41,7 @@ _AGENTS_CALLS = ("function_call", "custom_tool_call")
 _UNFINISHED = ("queued", "in_progress")
 
 #: Those of answers that may well say nothing: that was all the model had to say, or it was cut short.
-_MAY_SAY_NOTHING = ("completed", "incomplete")
+_MAY_BE_EMPTY = ("completed", "incomplete")
 
 
 class ResponsesReader(DialectReader):
@@ -53,7 +53,7 @@ class ResponsesReader(DialectReader):
         super().__init__()
         self._response: Json | None = None  # the final one
         self._items: list[Json] = []  # of the output, as they were done
-        self._named_calls = False  # a tool call with a name was opened
+        self._has_named_call = False  # a tool call with a name was opened
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
@@ -99,11 +99,11 @@ class ResponsesReader(DialectReader):
 
     @property
     def server(self) -> Json | None:
-        return told(self._response or {})
+        return server_report(self._response or {})
 
     @property
     def model(self) -> str:
-        return named(self._response or {})
+        return model_of(self._response or {})
 
     @property
     def _counted_tokens(self) -> int | None:
@@ -119,7 +119,7 @@ class ResponsesReader(DialectReader):
             return "finish", None
         if event == "response.output_item.added":
             item = expect(dict, data.get("item"))
-            self._named_calls |= item.get("type") in _CALLS and bool(item.get("name"))
+            self._has_named_call |= item.get("type") in _CALLS and bool(item.get("name"))
         elif event == "response.output_item.done":
             self._items.append(expect(dict, data.get("item")))
         return "other", None
@@ -132,7 +132,7 @@ class ResponsesReader(DialectReader):
             raise Fault("bad_tool_call", f"arguments of a tool call are no text: {delta!r:.100}")
         if not isinstance(data.get("output_index", 0), int):
             raise Fault("bad_tool_call", f"the index of a tool call is no number: {data['output_index']!r:.100}")
-        if delta and not self._named_calls:
+        if delta and not self._has_named_call:
             raise Fault("bad_tool_call", f"arguments of a tool call came before its name: {beginning(delta, 100)}")
         return kind if delta else "other"
 
@@ -158,10 +158,10 @@ class ResponsesReader(DialectReader):
         items = [expect(dict, item) for item in expect(list, response["output"])]
         if any(item.get("type") in _CALLS and not item.get("name") for item in items):
             raise Fault("bad_tool_call", "a tool call has no name")
-        if not any(map(_says_something, items)) and response.get("status") not in _MAY_SAY_NOTHING:
+        if not any(map(_has_output, items)) and response.get("status") not in _MAY_BE_EMPTY:
             raise Fault("empty", f"{self._without} text and without a tool call")
 
-    def _said(self) -> tuple[str, list[ToolCallText]]:
+    def _text_and_calls(self) -> tuple[str, list[ToolCallText]]:
         items = (self._response or {}).get("output") or []
         text = "".join(_text_of(item) for item in items if item.get("type") == "message")
         calls = [(item, item.get("arguments") or item.get("input") or "") for item in items if item.get("type") in _AGENTS_CALLS]
@@ -176,7 +176,7 @@ def _text_of(message: Json) -> str:
     return "".join(str(part.get("text") or "") for part in parts or () if isinstance(part, dict)) if isinstance(parts, list) else ""
 
 
-def _says_something(item: Json) -> bool:
+def _has_output(item: Json) -> bool:
     """Whether an output item has text, or is no text at all."""
     if item.get("type") == "message":
         parts = expect(list, item.get("content") or [])

@@ -231,7 +231,7 @@ async def test_a_tap_that_is_away(folder: Path, taps: TapPorts, is_dead: bool) -
     host.dead = {"tap": ""} if is_dead else {}
     async with running(shop(folder), taps, host) as runner:
         assert runner.addresses.taps is not None
-        runner.addresses.taps.leave()
+        runner.addresses.taps.disconnect()
         try:
             rollout, is_interrupted = await runner.run(KEY), False
         except Interrupted as interruption:
@@ -422,7 +422,7 @@ async def test_a_first_call_without_a_tap(folder: Path, taps: TapPorts) -> None:
     host = Host()
     async with running(shop(folder), taps, host) as runner:
         assert runner.addresses.taps is not None
-        runner.addresses.taps.leave()
+        runner.addresses.taps.disconnect()
         with pytest.raises(InfraError, match=r"^the line to the tap is closed$"):
             await runner.first_call(KEY, runner.addresses)
 

@@ -664,7 +664,7 @@ def heard(dialect: type[ChatReader], texts: list[bytes]) -> ChatReader:
     answer = BackendAnswer(dialect, 200, [(b"content-type", b"text/event-stream")])
     for place, text in enumerate(texts):
         answer.take(NetworkRead(place, 5, b"data: %b\n\n" % text))
-    answer.end(came_whole=True)
+    answer.end(is_complete=True)
     assert isinstance(answer.reader, dialect)
     return answer.reader
 

@@ -80,7 +80,7 @@ READINGS = {
 @pytest.mark.parametrize("name", READINGS)
 def test_a_text_and_a_call(name: str) -> None:
     """The same is read from every API: the text, without what was thought, and the calls that the agent is to carry out."""
-    assert {"text": "Let me look", "tool_calls": [FIND]} == READINGS[name].said()
+    assert {"text": "Let me look", "tool_calls": [FIND]} == READINGS[name].output()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_text_and_a_call(name: str) -> None:
 )
 def test_other_answers(reading: DialectReader, said: tuple[str, list[tuple[str, str, str]]]) -> None:
     """Old function calls and custom tools are calls too; arguments are what the model wrote, also where they are no JSON."""
-    found = reading.said()
+    found = reading.output()
 
     assert reading.error_kind is None
     assert said == (found["text"], [tuple(call.values()) for call in found["tool_calls"]])
@@ -120,7 +120,7 @@ def test_several_choices() -> None:
     """Of several choices the first is what was said."""
     choices = [{"index": index, "message": {"content": f"answer {index}"}, "finish_reason": "stop"} for index in (1, 0)]
 
-    assert "answer 0" == read_whole(ChatReader, {"choices": choices}).said()["text"]
+    assert "answer 0" == read_whole(ChatReader, {"choices": choices}).output()["text"]
 
 
 @pytest.mark.parametrize("written", ['{"n": ', "[]", "lamp"])
@@ -131,7 +131,7 @@ def test_an_input_that_is_no_object(written: str) -> None:
     ended = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
     reading = read(MessagesReader, opened, piece, ended, {"type": "message_stop"})
 
-    assert (None, [{"id": "c", "name": "f", "arguments": written}]) == (reading.error_kind, reading.said()["tool_calls"])
+    assert (None, [{"id": "c", "name": "f", "arguments": written}]) == (reading.error_kind, reading.output()["tool_calls"])
     assert {} == json.loads(reading.assemble())["content"][0]["input"]
 
 
@@ -155,7 +155,7 @@ def test_nothing_is_lost(dialect: Dialect, text: str, arguments: list[Json]) -> 
     reading = read_whole(dialect, whole[dialect.name])
 
     if reading.error_kind is None:
-        found = reading.said()
+        found = reading.output()
         assert (text, arguments) == (found["text"], [json.loads(call["arguments"]) for call in found["tool_calls"]])
     else:
         assert ("empty", "", []) == (reading.error_kind, text, arguments)

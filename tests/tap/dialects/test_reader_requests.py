@@ -9,7 +9,7 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.tap.dialects import DIALECTS, Dialect
 from pytest_agentbench.tap.dialects.chat import ChatReader
 from pytest_agentbench.tap.dialects.reader import DialectReader
-from pytest_agentbench.tap.upgrade import BodyChanges, ask
+from pytest_agentbench.tap.upgrade import BodyChanges, apply_changes
 
 SALT = "[benchmark run 0123]"
 USER = {"role": "user", "content": "Hello"}
@@ -42,7 +42,7 @@ def test_where_the_salt_is(dialect: str, body: Json, changed: Json) -> None:
     """In front of the system prompt; what has none gets one, and what is not understood stays as it is."""
     asked = {"model": "m", "tools": [{"type": "function"}], **body}
 
-    salted = ask(ROUTES[dialect], orjson.dumps(asked), BodyChanges(upgrade=False, usage=False, fields={}, salt=SALT))
+    salted = apply_changes(ROUTES[dialect], orjson.dumps(asked), BodyChanges(upgrade=False, usage=False, fields={}, salt=SALT))
 
     assert {**asked, **changed} == orjson.loads(salted.body)
 
@@ -51,7 +51,7 @@ def test_without_a_salt_bytes_stay_bytes() -> None:
     """A body that nothing is added to is passed on as it came."""
     body = b'{"model":  "m", "messages": []}'
 
-    assert body is ask(ROUTES["chat"], body, BodyChanges(upgrade=False, usage=False, fields={})).body
+    assert body is apply_changes(ROUTES["chat"], body, BodyChanges(upgrade=False, usage=False, fields={})).body
 
 
 @pytest.mark.parametrize(("dialect", "asked_for"), [("chat", True), ("completions", True), ("responses", False), ("messages", False)])
@@ -59,7 +59,7 @@ def test_which_streams_are_asked_for_their_usage(dialect: str, asked_for: bool) 
     """Those of the APIs that do not tell it by themselves; the agent does not see what it did not ask for."""
     body = orjson.dumps({"model": "m", "stream": True})
 
-    asked = ask(ROUTES[dialect], body, BodyChanges(upgrade=False, usage=True, fields={}))
+    asked = apply_changes(ROUTES[dialect], body, BodyChanges(upgrade=False, usage=True, fields={}))
 
     assert asked_for == asked.hides_usage
     assert {"include_usage": True} == orjson.loads(asked.body)["stream_options"] if asked_for else body is asked.body
@@ -70,7 +70,7 @@ def test_a_usage_that_we_ask_for_comes_once(dialect: str) -> None:
     """A wish for it in every event said nothing without our asking: it goes, for it would come true, or be refused."""
     body = orjson.dumps({"model": "m", "stream": True, "stream_options": {"continuous_usage_stats": True, "x": 1}})
 
-    asked = ask(ROUTES[dialect], body, BodyChanges(upgrade=False, usage=True, fields={}))
+    asked = apply_changes(ROUTES[dialect], body, BodyChanges(upgrade=False, usage=True, fields={}))
 
     assert {"include_usage": True, "x": 1} == orjson.loads(asked.body)["stream_options"]
     assert asked.hides_usage
