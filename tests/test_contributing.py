@@ -406,7 +406,7 @@ def test_an_api_that_agents_speak(house: House) -> None:
         """changes = BodyChanges(upgrade=True, usage=True, fields={}, salt="S")""",
         """print(apply_changes("/fresh", b'{"text": "Hello"}', changes).body.decode())""",
         "reading = DIALECTS['/fresh']()",
-        """reading.whole(b'{"text": "Hi"}')""",
+        """reading.read_complete(b'{"text": "Hi"}')""",
         "print(reading.output()['text'], reading.error_kind)",
     )
 

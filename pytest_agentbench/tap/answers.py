@@ -1,4 +1,4 @@
-"""What a backend answers to a call: kept as it comes, understood in batches, so that the bytes are on their way first."""
+"""Answers of backends to LLM calls. Data is stored as it arrives and parsed in batches, after it was forwarded to the agent."""
 
 from __future__ import annotations
 
@@ -7,28 +7,32 @@ from pytest_agentbench.tap.dialects import Dialect
 from pytest_agentbench.tap.http_messages import Headers, header
 from pytest_agentbench.tap.stream import EventReader, NetworkRead, decoder
 
-LARGEST = 1 << 26  # bytes of an answer, as they come and as they are unpacked
+LARGEST = 1 << 26  # bytes of an answer, both as received and decompressed
 MOST_EVENTS = 1 << 18
-SLICE = 1 << 20  # bytes that are unpacked at once; a megabyte is a few milliseconds
-BATCH = 32  # reads that are understood together, once the first event has been: those behind it are mostly like it
+SLICE = 1 << 20  # bytes that are decompressed at once; a megabyte takes a few milliseconds
+BATCH = 32  # reads that are parsed together, after the first event
 
 
 class BackendAnswer:
-    """One answer, from its head to its end."""
+    """One answer to an LLM call. `take` adds data, `end` finishes it, and `reader` then has the result or the fault.
+
+    `take` only parses at the first event and then once in BATCH reads, so that forwarding is not delayed. After a fault, or beyond a
+    limit (`excess`), data is no longer parsed.
+    """
 
     def __init__(self, dialect: Dialect, status: int, headers: Headers) -> None:
         self.reader = dialect()
-        self.body = b""  # of an answer that is no stream, known at its end
+        self.body = b""  # decompressed body of an answer that is not a stream; set by `end`
         self._encoding = header(headers, b"content-encoding")
         self._decoder = decoder(self._encoding)
         kind = header(headers, b"content-type").lower()
         self._events = EventReader() if status == 200 and kind.startswith(b"text/event-stream") else None
         self._is_ok = status == 200
         self._reads: list[NetworkRead] = []
-        self._unpacked: list[bytes] = []  # of an answer that is no stream
+        self._unpacked: list[bytes] = []  # decompressed data of an answer that is not a stream
         self._size = self._unpacked_size = 0  # bytes
-        self._last: NetworkRead | None = None  # that is being unpacked
-        self.excess = ""  # why no more of it is taken
+        self._last: NetworkRead | None = None  # the read that is being decompressed
+        self.excess = ""  # sentence about the limit that was exceeded; empty if none was
 
     def take(self, read: NetworkRead) -> None:
         self._size += len(read.data)
@@ -39,10 +43,10 @@ class BackendAnswer:
             self.parse_pending()
 
     def parse_pending(self) -> None:
-        """Understands what has come of a stream."""
+        """Parses the stored data of a stream, at most a slice if it is compressed."""
         if self._events is None or not (self._reads or self._has_more()):
             return
-        if self.reader.error_kind or self.excess:  # what comes behind a fault is passed on, and not understood
+        if self.reader.error_kind or self.excess:  # Data after a fault is forwarded, but not parsed.
             self._reads = []
             return
         try:
@@ -53,7 +57,7 @@ class BackendAnswer:
             self._stop(f"the answer has more than {MOST_EVENTS} events")
 
     def decompress(self) -> bool:
-        """Unpacks a slice of a whole answer that is packed; whether there is more of it."""
+        """Decompresses the next slice of a complete answer. Returns whether any compressed data is left."""
         if not self._encoding or self.reader.error_kind or self.excess:
             return False
         if self._events is not None:
@@ -72,7 +76,7 @@ class BackendAnswer:
         return self._decoder is not None and self._decoder.has_more
 
     def _decoded(self) -> list[NetworkRead]:
-        """What has come and was not understood yet; of a packed answer a slice of it."""
+        """Returns the data that was not parsed yet; of a compressed answer only the next slice, decompressed."""
         if not self._encoding:
             reads, self._reads = self._reads, []
             return reads
@@ -89,7 +93,7 @@ class BackendAnswer:
             plain.append(self._last._replace(data=piece))
         self._unpacked_size += SLICE - left
         if self._unpacked_size > LARGEST:
-            self._stop(f"the answer has more than {LARGEST} bytes when it is unpacked")
+            self._stop(f"the answer has more than {LARGEST} bytes when decompressed")
             return []
         return plain
 
@@ -101,7 +105,7 @@ class BackendAnswer:
             reads = reads[length + 1 :]
 
     def end(self, is_complete: bool) -> None:
-        """There is no more. Of a packed answer that did not come whole one slice more is understood."""
+        """Finishes parsing after the last read. A complete answer is decompressed to its end, a truncated one by at most one more slice."""
         while is_complete and self.decompress():
             pass
         if self._events is not None:
@@ -114,7 +118,7 @@ class BackendAnswer:
         self._reads = []
 
     def last_output_ns(self) -> int | None:
-        """When the last content, reasoning or tool call came."""
+        """Returns the time of the last content, reasoning or tool call, in monotonic nanoseconds, or None."""
         self.parse_pending()
         return next((chunk.at_ns for chunk in reversed(self.reader.chunks) if chunk.kind in OUTPUT_KINDS), None)
 
@@ -125,13 +129,13 @@ class BackendAnswer:
         if self.reader.error_kind:
             return
         if self._is_ok and is_complete and self.body:
-            self.reader.whole(self.body)
+            self.reader.read_complete(self.body)
             self._end_coding()
         elif self._is_ok and is_complete:
             self.reader.error_kind, self.reader.error = "empty", "the answer has no body"
 
     def _end_coding(self) -> None:
-        """Names a coding that lacks its end, although the body has come to its own."""
+        """Records a fault if the compressed data is truncated although the body is complete."""
         try:
             if self._decoder is not None:
                 self._decoder.end()

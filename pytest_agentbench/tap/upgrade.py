@@ -1,6 +1,6 @@
-"""What the backend is asked instead of what the agent asked: the same, as a stream, or with its usage.
+"""Changes to request bodies on the way to the backend: stream the answer, report the usage, add labels and a salt.
 
-`python -m pytest_agentbench.tap.upgrade` does it for one large body, from stdin to stdout, so that the relay is not held up.
+`python -m pytest_agentbench.tap.upgrade` changes one large body from stdin to stdout, so that parsing it does not block the tap.
 """
 
 from __future__ import annotations
@@ -16,40 +16,37 @@ from pytest_agentbench.tap.dialects import DIALECTS
 from pytest_agentbench.tap.dialects.reader import encode_request, without_running_usage
 from pytest_agentbench.tap.routing_hints import merged
 
-#: Bytes from which on a body is parsed in a process of its own: a megabyte takes about 4 ms.
+#: Size in bytes from which a body is parsed in its own process. A megabyte takes about 4 ms.
 LARGE = 1 << 20
 
-#: Processes for large bodies at a time.
+#: Maximum number of processes for large bodies at a time.
 MOST_PROCESSES = 2
 
 _slots = asyncio.Semaphore(MOST_PROCESSES)
 
 
 class BackendBody(NamedTuple):
-    """A request's body as the backend gets it, and what is known of it."""
+    """A request body as the backend gets it, and facts about it."""
 
     body: bytes
     model: str = ""
-    streamed: bool = False  # whether the agent asked for a stream
-    upgraded: bool = False  # the backend streams, and the agent does not know
-    hides_usage: bool = False  # the backend tells the usage, and the agent did not ask for it
+    streamed: bool = False  # whether the agent requested a stream
+    upgraded: bool = False  # whether only the tap requested a stream
+    hides_usage: bool = False  # whether only the tap requested the usage of the stream
 
 
 class BodyChanges(NamedTuple):
-    """What the backend is to be asked instead of what the agent asked."""
+    """The changes to make to a request body."""
 
-    upgrade: bool  # make a stream of a call that does not stream
-    usage: bool  # ask for the usage of one that does
-    fields: Json  # labels; what the agent wrote itself counts more
-    salt: str = ""  # before the system prompt
-    usage_once: bool = False  # a stream has to tell its usage, and only at its end; whoever is on the way believes the first one
+    upgrade: bool  # request a stream for a call that does not stream
+    usage: bool  # request the usage for a call that streams
+    fields: Json  # labels to add; values that the agent sent win
+    salt: str = ""  # text to put before the system prompt
+    usage_once: bool = False  # request the usage of a stream only at its end, because a router uses the first report
 
 
 def apply_changes(route: str, body: bytes, changes: BodyChanges) -> BackendBody:
-    """The request that a wish makes of a body.
-
-    One that is not understood stays as it is, and the backend will say what it thinks of it.
-    """
+    """Returns a request body with the changes made. A body that is not a JSON object is not changed; the backend will reject it."""
     dialect = DIALECTS[route]
     original = json_text.json_object(body)
     if original is None:
@@ -68,7 +65,7 @@ def apply_changes(route: str, body: bytes, changes: BodyChanges) -> BackendBody:
 
 
 async def apply_in_subprocess(route: str, body: bytes, changes: BodyChanges) -> BackendBody:
-    """The same for a large body, in another process; here where there can be none."""
+    """Does what `apply_changes` does in another process, for a large body. If that process fails, the body is changed in this one."""
     head = json_text.dumps({"route": route, "changes": changes}) + b"\n"
     try:
         async with _slots:
@@ -83,7 +80,7 @@ async def apply_in_subprocess(route: str, body: bytes, changes: BodyChanges) -> 
 
 
 def _changed(request: Json, original: Json) -> bytes | None:
-    """The body of a request that is another than the original; None where it is the same, or cannot be written."""
+    """Returns the body of a changed request, or None if it was not changed or cannot be encoded."""
     return None if request is original else encode_request(request)
 
 

@@ -216,7 +216,8 @@ async def test_this_is_no_proxy(tap: Tap) -> None:
     async with agent(tap.port) as caller:
         answer = await caller.ask(b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\n\r\nmore")
 
-    assert (405, "this is no proxy") == (answer.status, answer.json["error"]["message"])
+    message = "CONNECT is not supported; send requests to the address in OPENAI_BASE_URL"
+    assert (405, message) == (answer.status, answer.json["error"]["message"])
 
 
 async def test_a_connection_that_says_nothing(tap: Tap) -> None:

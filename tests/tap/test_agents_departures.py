@@ -46,7 +46,7 @@ async def test_an_agent_that_leaves(tap: Tap, streamed: bool) -> None:
         await until(tap.is_idle, "the end of the call")
     (call,) = await tap.close(id)
 
-    assert ("client_gone", "the agent closed the connection before the answer was whole") == (call.error_kind, call.error)
+    assert ("client_gone", "the agent closed the connection before the answer was complete") == (call.error_kind, call.error)
     assert (200, ["content"], 1, "chunks") == (
         call.http_status,
         [each.kind for each in call.chunks],
@@ -130,6 +130,6 @@ async def test_the_end_of_a_rollout(tap: Tap) -> None:
         await asyncio.wait_for(left.wait(), 20)
 
     assert b"" == rest
-    assert [(None, ""), ("client_gone", "the rollout ended before the answer was whole")] == [
+    assert [(None, ""), ("client_gone", "the rollout ended before the answer was complete")] == [
         (call.error_kind, call.error) for call in calls
     ]

@@ -91,7 +91,7 @@ async def test_places_that_are_none(tap: Tap, upstream: UpstreamFacts) -> None:
     id = await tap.open()
     async with backend(answering(said())) as url, agent(tap.port) as caller:
         await tap.point_at(url)
-        with pytest.raises(InfraError, match=f"^the tap refused: calls cannot go to {re.escape(upstream.url)}: "):
+        with pytest.raises(InfraError, match=f"^the tap refused: calls cannot be sent to {re.escape(upstream.url)}: "):
             await tap.control.ask(PointAt(upstream), TapDone)
 
         assert 200 == (await caller.ask(request(id))).status
@@ -194,11 +194,11 @@ async def test_a_tap_that_is_gone(start_tap: StartTap) -> None:
     waiting[0].cancel()
     child.process.kill()
 
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await waiting[1]
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await waiting[2]
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await control.ask(GetTapStats(), TapStats)
     control.close()
 
@@ -207,7 +207,7 @@ async def test_a_wrong_token(shared_tap: tuple[Child, TapListening]) -> None:
     """The pool is told that there is no tap for it."""
     control = await TapControl.connect(shared_tap[1].control_port, "wrong")
 
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await control.ask(GetTapStats(), TapStats)
     control.close()
 

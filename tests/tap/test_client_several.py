@@ -101,5 +101,5 @@ async def test_one_of_them_dies(two: Two) -> None:
     two.children[1].process.kill()
     await until(lambda: two.children[1].process.poll() is not None, "its end")
 
-    with pytest.raises(InfraError, match="the tap is gone"):
+    with pytest.raises(InfraError, match="the connection to the tap was lost"):
         await two.taps.close("r")

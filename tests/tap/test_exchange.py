@@ -46,7 +46,7 @@ async def test_who_may_call(tap: Tap) -> None:
         closed = await caller.ask(request(id))
 
     assert [404, 404, 200, 410] == [answer.status for answer in (*unknown, known, closed)]
-    note = "the status 410 is of agentbench's tap, not of the backend"
+    note = "the status 410 comes from agentbench's tap, not from the backend"
     ended = {"message": "the rollout of this address has ended", "type": "agentbench_tap", "code": None, "note": note}
     assert ended == closed.json["error"]
     assert 1 == len(requests)

@@ -105,7 +105,7 @@ async def test_a_backend_that_closes_at_done(tap: Tap, head: bytes) -> None:
 
 
 FAULTS = {
-    "bad_json": ([OPENING, b"data: {\n\n"], "an event is no chunk of an answer"),
+    "bad_json": ([OPENING, b"data: {\n\n"], "an event is not a chunk of an answer"),
     "error_event": ([OPENING, b'data: {"error": {"message": "too hot"}}\n\n', DONE], "too hot"),
     "empty": ([], "the stream ended without a single event"),
     "incomplete": ([OPENING, DONE], "the stream ended without a finish_reason"),
@@ -125,7 +125,7 @@ async def test_a_faulty_stream(tap: Tap, kind: str) -> None:
 
     error = whole.json["error"]
     assert (502, "agentbench_tap", kind) == (whole.status, error["type"], error["code"])
-    assert "the status 502 is of agentbench's tap, not of the backend" == error["note"]
+    assert "the status 502 comes from agentbench's tap, not from the backend" == error["note"]
     assert error["message"].startswith("HTTP 200: ")
     assert sentence in error["message"]
     assert (200, "text/event-stream", b"".join(parts)) == (streamed.status, streamed.headers["content-type"], streamed.body)

@@ -108,10 +108,11 @@ async def test_a_refusal_is_seen(tap: Tap) -> None:
     assert ["POST /chat/completions?x=1 HTTP/1.1"] == [each.first for each in requests]
     sentence = disguised.json["error"]["message"]
     assert sentence.startswith(
-        "POST /%63hat/completions is not relayed, because it would not be measured: behind OPENAI_BASE_URL, POST /chat/"
+        "POST /%63hat/completions is not forwarded, because it would not be measured. "
+        "Below OPENAI_BASE_URL, the tap forwards LLM calls (POST /chat/"
     )
     assert ("refused", sentence, "", None) == (first.error_kind, first.error, first.dialect, first.sent_ns)
-    assert ("refused", True) == (second.error_kind, second.error.startswith("DELETE /models/m is not relayed"))
+    assert ("refused", True) == (second.error_kind, second.error.startswith("DELETE /models/m is not forwarded"))
     assert (None, "chat") == (third.error_kind, third.dialect)
 
 

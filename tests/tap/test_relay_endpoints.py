@@ -54,5 +54,5 @@ async def test_a_judge_needs_no_backend_of_ours(tap: Tap) -> None:
 
 async def test_a_place_that_is_none(tap: Tap) -> None:
     """An address that calls cannot go to is refused when the attempt begins, in a sentence with the address."""
-    with pytest.raises(InfraError, match=r"calls cannot go to nowhere: "):
+    with pytest.raises(InfraError, match=r"calls cannot be sent to nowhere: "):
         await tap.open(elsewhere=UpstreamFacts("nowhere"))

@@ -158,7 +158,7 @@ async def test_without_labels(tap: Tap) -> None:
 async def test_labels_that_are_none(tap: Tap, headers: dict[str, str]) -> None:
     """They are refused, and the address is not opened."""
     before = await tap.control.ask(GetTapStats(), TapStats)
-    with pytest.raises(InfraError, match="the tap refused: calls cannot be labelled so"):
+    with pytest.raises(InfraError, match="the tap refused: the labels of the calls are not valid"):
         await tap.open(label=Label(headers))
 
     assert before == await tap.control.ask(GetTapStats(), TapStats)
@@ -225,13 +225,13 @@ async def test_headers_of_the_backend(tap: Tap) -> None:
 
 @pytest.mark.parametrize("of_backend", [{"headers": {"a": "b\n"}}, {"headers": {"": "b"}}])
 async def test_headers_that_are_none(tap: Tap, of_backend: Json) -> None:
-    with pytest.raises(InfraError, match="the tap refused: calls cannot go to"):
+    with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", **of_backend)
 
 
 @pytest.mark.parametrize("rate", [0, -1])
 async def test_rates_that_are_none(tap: Tap, rate: float) -> None:
-    with pytest.raises(InfraError, match="the tap refused: calls cannot go to"):
+    with pytest.raises(InfraError, match="the tap refused: calls cannot be sent to"):
         await tap.point_at("http://127.0.0.1:9", requests_per_minute=rate)
 
 

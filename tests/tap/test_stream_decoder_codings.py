@@ -89,4 +89,4 @@ async def test_a_coding_that_is_cut(tap: Tap, events: bool) -> None:
     (call,) = await tap.close(id)
 
     assert (502, "encoding") == (got.status, got.json["error"]["code"])
-    assert ("encoding", "HTTP 200: the gzip body is cut") == (call.error_kind, call.error)
+    assert ("encoding", "HTTP 200: the gzip body is truncated") == (call.error_kind, call.error)

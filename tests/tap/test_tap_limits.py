@@ -145,7 +145,7 @@ async def test_a_bomb(start_tap: StartTap, kind: str) -> None:
     control.close()
 
     assert (502, "too_large", "too_large") == (got.status, got.json["error"]["code"], call.error_kind)
-    assert f"HTTP {status}: the answer has more than {LARGEST} bytes when it is unpacked" == call.error
+    assert f"HTTP {status}: the answer has more than {LARGEST} bytes when decompressed" == call.error
     assert most < 400
 
 

@@ -1,4 +1,4 @@
-"""What Chat Completions and the older Completions share: answers with choices, a head and a usage."""
+"""Common part of Chat Completions and the older Completions: answers with choices, metadata and usage."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from pytest_agentbench.tap.dialects.reader import (
     without_running_usage,
 )
 
-#: Where the choices of a chunk differ in kind, the first of these is the chunk's.
+#: Kinds of chunks. If the choices of a chunk differ in kind, the first in this list counts.
 _RANKS = ("tool_call", "content", "reasoning", "finish", "role", "other")
 
-#: Finish reasons of answers that may well say nothing: that was all the model had to say, or it was cut short.
+#: Finish reasons of answers that may be empty: the model had finished, or its answer was truncated.
 _MAY_BE_EMPTY = frozenset({"stop", "length", "content_filter"})
 
-#: Fields of requests that servers do not stream with: voices have other formats then, vLLM refuses prompt_logprobs and
-#: beams, and the best of several is known at the end.
+#: Fields of requests that cannot be streamed: audio formats differ, vLLM refuses prompt_logprobs and beam search, and the best of several
+#: answers is only known at the end.
 _NOT_STREAMED = ("audio", "prompt_logprobs", "use_beam_search", "best_of")
 
-_APART = frozenset({"choices", "usage", "object", "error"})  # what is not of the head
+_APART = frozenset({"choices", "usage", "object", "error"})  # fields of an answer that are not metadata
 
 
 class Choice(ABC):
-    """One choice of an answer."""
+    """One choice of an answer, which arrives in pieces."""
 
-    _OWN: ClassVar[frozenset[str]]  # fields that `_merge_said` looks at, and such as are not kept
+    _OWN: ClassVar[frozenset[str]]  # fields that `_merge_content` handles, and fields that are dropped
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -45,7 +45,7 @@ class Choice(ABC):
         self._more: Json = {}
 
     def merge(self, data: Json) -> str:
-        """Adds the next piece; returns its kind."""
+        """Adds the next piece. Returns its kind."""
         for name, value in data.items():
             if name == "finish_reason":
                 self.finish_reason = value or self.finish_reason
@@ -55,50 +55,50 @@ class Choice(ABC):
         return "finish" if kind in ("role", "other") and data.get("finish_reason") else kind
 
     def settled(self) -> Json:
-        """The choice as it is without streaming."""
+        """Returns the choice as in an answer without streaming."""
         return {"index": self.index, **self._content(), **self._more, "finish_reason": self.finish_reason}
 
     def text_and_calls(self) -> tuple[str, list[ToolCallText]]:
-        """Its text and its tool calls."""
+        """Returns the text and the tool calls of the choice."""
         return str(self._content().get("text") or ""), []
 
     @property
     @abstractmethod
     def has_output(self) -> bool:
-        """Whether there is more to it than a finish reason; raises Fault for a tool call that is none."""
+        """Whether the choice has any output. Raises Fault for an invalid tool call."""
 
     @abstractmethod
     def _merge_content(self, data: Json) -> str:
-        """Adds what the piece says; returns its kind."""
+        """Adds the content of a piece. Returns its kind."""
 
     @abstractmethod
     def _content(self) -> Json:
-        """All that was said."""
+        """Returns the fields with the content: `message`, or `text`."""
 
 
 class ChoicesReader(DialectReader):
-    """An answer with choices."""
+    """Reads an answer with choices."""
 
-    _OBJECT: ClassVar[str]  # what a whole answer calls itself
+    _OBJECT: ClassVar[str]  # value of `object` in an answer without streaming
     _CHOICE: ClassVar[type[Choice]]
 
     def __init__(self) -> None:
         super().__init__()
         self._head: Json = {}  # id, model, created, ...
         self._choices: dict[int, Choice] = {}
-        self._listed = False  # there was a list of choices
+        self._listed = False  # whether the answer has a field `choices`
 
     @staticmethod
     def as_stream(request: Json) -> bytes | None:
-        """The body that asks for the same as a stream, with the usage that an answer without one has."""
+        """Returns a body that requests the same as a stream with usage, because an answer without streaming has it, too."""
         options = without_running_usage(request).get("stream_options")
-        if not isinstance(options, dict | None):  # the backend's to judge
+        if not isinstance(options, dict | None):  # Invalid: leave it to the backend to reject.
             return None
         return stream_body(request, _NOT_STREAMED, stream_options={**(options or {}), "include_usage": True})
 
     @staticmethod
     def with_usage(request: Json) -> bytes | None:
-        """A stream only tells its usage when it is asked for it."""
+        """Returns a body that requests the usage, too. A stream reports it only on request."""
         return usage_body(request)
 
     @property
@@ -157,7 +157,7 @@ class ChoicesReader(DialectReader):
 
     @staticmethod
     def _as_piece(choice: Json) -> Json:
-        """A choice of a whole answer as a stream would have said it, in one piece."""
+        """Returns a choice of an answer without streaming in the form of a single streamed piece."""
         return choice
 
     def _check(self) -> None:
@@ -165,7 +165,7 @@ class ChoicesReader(DialectReader):
             raise Fault("no_choices" if self._listed else "empty", f"{self._without} a choice")
         if not all(choice.finish_reason for choice in self._choices.values()):
             raise Fault("incomplete", f"{self._without} a finish_reason")
-        outputs = [choice.has_output for choice in self._choices.values()]  # of every one, since a broken call is a fault
+        outputs = [choice.has_output for choice in self._choices.values()]  # Check all of them, because `has_output` finds broken calls.
         if not any(outputs) and self.finish_reason not in _MAY_BE_EMPTY:
             raise Fault("empty", f"{self._without} text and without a tool call")
 

@@ -238,7 +238,7 @@ async def test_a_tap_that_is_away(folder: Path, taps: TapPorts, is_dead: bool) -
             rollout, is_interrupted = interruption.rollout, True
 
     assert is_dead == is_interrupted
-    assert ("infra_error", "the line to the tap is closed", 3, ()) == (rollout.status, rollout.reason, rollout.session, rollout.calls)
+    assert ("infra_error", "the connection to the tap is closed", 3, ()) == (rollout.status, rollout.reason, rollout.session, rollout.calls)
     assert [*CALLED, CheckProcesses] == host.kinds
 
 
@@ -423,7 +423,7 @@ async def test_a_first_call_without_a_tap(folder: Path, taps: TapPorts) -> None:
     async with running(shop(folder), taps, host) as runner:
         assert runner.addresses.taps is not None
         runner.addresses.taps.disconnect()
-        with pytest.raises(InfraError, match=r"^the line to the tap is closed$"):
+        with pytest.raises(InfraError, match=r"^the connection to the tap is closed$"):
             await runner.first_call(KEY, runner.addresses)
 
 

@@ -54,7 +54,7 @@ def read_recorded(dialect: Dialect, file: str) -> DialectReader:
 def read_whole(dialect: Dialect, data: Any) -> DialectReader:
     """What is read of an answer that came without streaming."""
     reading = dialect()
-    reading.whole(text_of(data))
+    reading.read_complete(text_of(data))
     return reading
 
 

@@ -185,14 +185,14 @@ def test_whatever_else_comes_is_kept() -> None:
         ([OPENING, opened(TEXT), ended()], (None, "")),
         ([OPENING, opened({"type": "thinking", "thinking": ""}), ended()], (None, "")),
         ([*HI, {"type": "error", "error": {"type": "overloaded_error", "message": "too hot"}}], ("error_event", "too hot")),
-        ([opened({**CALL, "name": ""})], ("bad_tool_call", "the name of a tool call is none: ''")),
-        ([opened(CALL), typed(5)], ("bad_tool_call", "the input of a tool call is no text: 5")),
-        ([opened(TEXT), typed("{")], ("bad_tool_call", "the input of a tool call came without a call: {")),
-        ([typed("{")], ("bad_tool_call", "a piece came of a block that was never opened: 0")),
-        ([opened(CALL), typed("{", "0")], ("bad_tool_call", "a piece came of a block that was never opened: '0'")),
+        ([opened({**CALL, "name": ""})], ("bad_tool_call", "a tool call has no valid name: ''")),
+        ([opened(CALL), typed(5)], ("bad_tool_call", "the input of a tool call is not a text: 5")),
+        ([opened(TEXT), typed("{")], ("bad_tool_call", "input of a tool call arrived outside of a tool call: {")),
+        ([typed("{")], ("bad_tool_call", "a piece of a block arrived before the block was opened: 0")),
+        ([opened(CALL), typed("{", "0")], ("bad_tool_call", "a piece of a block arrived before the block was opened: '0'")),
         ([opened(CALL), typed('{"a": '), ended()], (None, "")),
         ([opened(CALL), typed("[]"), ended()], (None, "")),
-        ([piece("text_delta", text="x")], ("bad_json", "a piece came of a block that was never opened: 0")),
+        ([piece("text_delta", text="x")], ("bad_json", "a piece of a block arrived before the block was opened: 0")),
     ],
 )
 def test_faults(events: list[Any], expected: tuple[str | None, str]) -> None:
@@ -254,7 +254,7 @@ def test_answers_that_did_not_stream() -> None:
         ({**WHOLE, "stop_reason": None}, ("incomplete", "the answer came without a stop_reason")),
         ({**WHOLE, "content": []}, (None, "")),
         ({**WHOLE, "content": [], "stop_reason": "tool_use"}, ("empty", "the answer came without text and without a tool call")),
-        ({**WHOLE, "content": [{"type": "tool_use", "input": {}}]}, ("bad_tool_call", "the name of a tool call is none: None")),
+        ({**WHOLE, "content": [{"type": "tool_use", "input": {}}]}, ("bad_tool_call", "a tool call has no valid name: None")),
     ],
 )
 def test_faults_of_answers_that_did_not_stream(data: Json, expected: tuple[str | None, str]) -> None:

@@ -89,8 +89,8 @@ def test_an_answer_cut_into_deltas(data: st.DataObject, whole: Json) -> None:
         ([{"type": "error", "code": "x", "message": "too hot", "param": None}], ("error_event", "too hot")),
         ([{"type": "error", "error": {"message": "too hot"}}], ("error_event", "too hot")),
         ([delta("function_call_arguments", "{")], ("bad_tool_call", "arguments of a tool call came before its name: {")),
-        ([delta("function_call_arguments", 5)], ("bad_tool_call", "arguments of a tool call are no text: 5")),
-        ([delta("function_call_arguments", "", output_index="x")], ("bad_tool_call", "the index of a tool call is no number: 'x'")),
+        ([delta("function_call_arguments", 5)], ("bad_tool_call", "arguments of a tool call are not a text: 5")),
+        ([delta("function_call_arguments", "", output_index="x")], ("bad_tool_call", "the index of a tool call is not a number: 'x'")),
         ([completed({**CALL, "name": ""})], ("bad_tool_call", "a tool call has no name")),
     ],
 )
