@@ -1,4 +1,4 @@
-"""The policy `careless`: the lexical one, which takes a wrong tool at a given rate; for regressions and A/A runs of a known size."""
+"""The policy `careless`: the policy `lexical` with wrong tools at a given rate, for regressions and A/A runs of a known size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_agentbench.engine.lexical.policy import Lexical
 
 
 class Careless:
-    """Of each request it remembers how often it came, so that trials differ and a run with the same seed repeats itself."""
+    """Counts how often each request has come, so that trials differ but a run with the same seed has the same mistakes."""
 
     def __init__(self, error_rate: float, seed: int) -> None:
         self._error_rate, self._seed = error_rate, seed

@@ -29,8 +29,8 @@ class BackendAnswer:
         self._events = EventReader() if status == 200 and kind.startswith(b"text/event-stream") else None
         self._is_ok = status == 200
         self._reads: list[NetworkRead] = []
-        self._unpacked: list[bytes] = []  # decompressed data of an answer that is not a stream
-        self._size = self._unpacked_size = 0  # bytes
+        self._decompressed: list[bytes] = []  # decompressed data of an answer that is not a stream
+        self._size = self._decompressed_size = 0  # bytes
         self._last: NetworkRead | None = None  # the read that is being decompressed
         self.excess = ""  # sentence about the limit that was exceeded; empty if none was
 
@@ -63,12 +63,12 @@ class BackendAnswer:
         if self._events is not None:
             self.parse_pending()
         else:
-            self._unpack()
+            self._decompress_body()
         return bool(self._reads or self._has_more())
 
-    def _unpack(self) -> None:
+    def _decompress_body(self) -> None:
         try:
-            self._unpacked += [read.data for read in self._decoded()]
+            self._decompressed += [read.data for read in self._decoded()]
         except ValueError as error:
             self._failed(error)
 
@@ -91,8 +91,8 @@ class BackendAnswer:
             piece = self._decoder.decode(data, left)
             left -= len(piece)
             plain.append(self._last._replace(data=piece))
-        self._unpacked_size += SLICE - left
-        if self._unpacked_size > LARGEST:
+        self._decompressed_size += SLICE - left
+        if self._decompressed_size > LARGEST:
             self._stop(f"the answer has more than {LARGEST} bytes when decompressed")
             return []
         return plain
@@ -124,8 +124,8 @@ class BackendAnswer:
 
     def _read_body(self, is_complete: bool) -> None:
         if not self.reader.error_kind:
-            self._unpack()
-        self.body = b"".join(self._unpacked)
+            self._decompress_body()
+        self.body = b"".join(self._decompressed)
         if self.reader.error_kind:
             return
         if self._is_ok and is_complete and self.body:
@@ -145,7 +145,7 @@ class BackendAnswer:
     def _stop(self, why: str) -> None:
         self.excess = why
         self.reader.error_kind, self.reader.error = "too_large", why
-        self._reads, self._unpacked = [], []
+        self._reads, self._decompressed = [], []
 
     def _failed(self, error: ValueError) -> None:
         self.reader.error_kind, self.reader.error = "encoding", str(error)

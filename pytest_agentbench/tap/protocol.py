@@ -102,7 +102,7 @@ class OpenAddress:
     keep: bool = False  # whether the records of calls include the text of the answers
     elsewhere: UpstreamFacts | None = None  # server for the calls; None: the one of `PointAt`
     salt: str = ""  # text that is put before each system prompt
-    calls: int | None = None  # number of calls that are relayed; None: all calls
+    calls: int | None = None  # number of LLM calls that are allowed; None: no limit
     role: str = ""  # role that makes the calls; empty: the agent itself
     limits: SpendingLimits = NO_LIMITS  # for this address alone
     prices: TokenPrices | None = None  # prices of tokens; None: unknown

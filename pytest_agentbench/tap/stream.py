@@ -145,7 +145,7 @@ class EventReader:
     def _lines(self, data: bytes) -> list[bytes]:
         """Returns the lines that end in a read, without line ends. A CR ends a line at once, whether an LF follows or not."""
         if not self._opened:
-            data = self._behind_bom(data)
+            data = self._without_bom(data)
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
@@ -153,11 +153,11 @@ class EventReader:
             return []
         lines = data.splitlines()  # bytes.splitlines, unlike str.splitlines, splits only at LF, CR and CRLF.
         self._after_cr = data.endswith(b"\r")
-        is_cut = not data.endswith((b"\r", b"\n"))
-        if self._line and not (is_cut and len(lines) == 1):
+        is_incomplete = not data.endswith((b"\r", b"\n"))
+        if self._line and not (is_incomplete and len(lines) == 1):
             lines[0] = b"".join([*self._line, lines[0]])
             self._line = []
-        if is_cut:
+        if is_incomplete:
             self._line.append(lines.pop())
         return lines
 
@@ -177,7 +177,7 @@ class EventReader:
                 self._name = value.removeprefix(b" ")
         return events
 
-    def _behind_bom(self, data: bytes) -> bytes:
+    def _without_bom(self, data: bytes) -> bytes:
         """Returns the data at the start of the stream without a byte order mark, or b"" if the mark may still be incomplete."""
         start = b"".join([*self._line, data])
         if BOM.startswith(start):  # The rest of the mark may follow.

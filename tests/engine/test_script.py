@@ -123,7 +123,7 @@ def test_no_rule_fits(tmp_path: Path) -> None:
     """A request that no rule is for gets an error that names the script."""
     reply = _script(tmp_path, [{"match": {"turn": 3}}]).reply({"messages": [{"role": "user", "content": ""}]})
 
-    assert PolicyReply(delivery=Delivery(status=400, message="No rule of rules.json fits this request.")) == reply
+    assert PolicyReply(delivery=Delivery(status=400, message="No rule in rules.json matches this request.")) == reply
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_no_rule_fits(tmp_path: Path) -> None:
         ("- {stall: {after: 2}}", ": rule 1: the key 'stall.ms' is missing"),
         ("- {tool_calls: [{arguments: {}}]}", ": rule 1: the key 'tool_calls.0.name' is missing"),
         ("- {tool_calls: [{name: f, arguments: 3}]}", ": rule 1: tool_calls.0.arguments: should be a mapping or a text, not 3"),
-        ("- {message: Oh}", ": rule 1: message and retry_after only go with status"),
+        ("- {message: Oh}", ": rule 1: message and retry_after require status"),
         ("- {text: [}", ":1: not valid YAML: "),
     ],
 )
