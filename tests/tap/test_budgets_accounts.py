@@ -1,4 +1,4 @@
-"""Limits of calls, tokens and cost: what counts, and what becomes of a call beyond them."""
+"""Limits of calls, tokens and cost: what is counted, and what happens to further calls."""
 
 from __future__ import annotations
 
@@ -45,12 +45,15 @@ def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> Reco
     ],
 )
 def test_limits(limits: SpendingLimits, spent: list[RecordOfCall], refusal: str) -> None:
-    """A limit that is reached lets no further call through; calls under way count as calls, and their tokens when they are over."""
+    """When a limit is reached, no further call is allowed. Calls in flight count as calls; their tokens count when they have ended."""
     assert refusal == Account("the rollout", limits, [(each, PRICES) for each in spent]).refusal()
 
 
 async def test_a_call_too_many(tap: Tap) -> None:
-    """It never reaches the backend: the agent gets a 403 of the tap's, which its client takes for a limit, and the record says so."""
+    """A call beyond a limit never reaches the backend.
+
+    The agent gets a 403 of the tap, which its client treats as a limit, and it is recorded.
+    """
     heard: list[Message] = []
     async with backend(answering(said("yes"), requests=heard)) as url:
         await tap.point_at(f"{url}/v1")
@@ -72,7 +75,7 @@ async def test_a_call_too_many(tap: Tap) -> None:
 
 
 async def test_tokens_of_relayed_calls_count(tap: Tap) -> None:
-    """What a call took is known to its account when the call is over: the next one is refused."""
+    """The tokens of a call count when it has ended, and the next call is refused."""
     async with backend(answering(said("yes"))) as url:
         await tap.point_at(f"{url}/v1")
         id = await tap.open(account=RolloutAccount("one", SpendingLimits(tokens=1)))
@@ -85,7 +88,7 @@ async def test_tokens_of_relayed_calls_count(tap: Tap) -> None:
 
 
 async def test_an_account_ends_with_its_addresses(tap: Tap) -> None:
-    """Nothing of it is left for a later rollout."""
+    """An account is deleted with its last address, and does not affect a later rollout."""
     async with backend(answering(said("yes"))) as url:
         await tap.point_at(f"{url}/v1")
         statuses = []
