@@ -1,4 +1,4 @@
-"""What an agent may ask under its address, and what becomes of everything else."""
+"""The requests that an agent may send to its address, and what happens to all others."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ DISGUISES = [
 
 @pytest.mark.parametrize(("method", "route"), RELAYED)
 def test_what_passes(method: str, route: str) -> None:
-    """Calls, looks at models, and requests that ask nothing of the model."""
+    """LLM calls, requests for models, and requests that do not run the model are forwarded."""
     assert refusal(method.encode(), route) is None
 
 
 @pytest.mark.parametrize("route", DISGUISES)
 @pytest.mark.parametrize("method", ["POST", "GET", "PUT"])
 def test_what_does_not(method: str, route: str) -> None:
-    """No other way to write a call's path passes, whatever the method."""
+    """No other spelling of a call's path is forwarded, with any method."""
     refused = refusal(method.encode(), route)
 
     assert refused is not None
@@ -69,7 +69,7 @@ def test_what_does_not(method: str, route: str) -> None:
     ],
 )
 def test_other_methods(method: str, route: str) -> None:
-    """A path that passes under one method does not under the others: the backend's key is not there to change or delete things."""
+    """A path that is allowed for one method is not allowed for others, so the backend's key cannot be used to change or delete anything."""
     refused = refusal(method.encode(), route)
 
     assert refused is not None
@@ -89,12 +89,12 @@ def test_other_methods(method: str, route: str) -> None:
     ],
 )
 def test_addresses(target: str, parts: tuple[str, str]) -> None:
-    """A rollout's address is taken as it was given, and only so."""
+    """The path of a rollout's address must be exactly as given."""
     assert parts == split_target(target)
 
 
 async def test_a_refusal_is_seen(tap: Tap) -> None:
-    """The backend hears nothing of it, the agent is told what would work, and the record has it among the calls."""
+    """A refused request does not reach the backend. The agent is told what is allowed, and the request is recorded among the calls."""
     id = await tap.open()
     requests: list[Message] = []
     async with backend(answering(said(), requests=requests)) as url, agent(tap.port) as caller:
@@ -117,7 +117,7 @@ async def test_a_refusal_is_seen(tap: Tap) -> None:
 
 
 async def test_what_passes_beside_calls(tap: Tap) -> None:
-    """It reaches the backend as it is, and leaves no record."""
+    """Requests that are not LLM calls are forwarded unchanged, and not recorded."""
     id = await tap.open()
     requests: list[Message] = []
     async with backend(answering(response(b"[]"), requests=requests)) as url, agent(tap.port) as caller:
@@ -131,7 +131,7 @@ async def test_what_passes_beside_calls(tap: Tap) -> None:
 
 
 async def test_what_uses_up_a_first_call(tap: Tap) -> None:
-    """A rollout with one call has it whatever else it asked before, and may still ask that afterwards."""
+    """Other requests do not count towards the single call of a rollout, and are still allowed after it."""
     id = await tap.open(calls=1)
     models = request(id, "/models", method="GET")
     async with backend(answering(response(b"{}"), response(b"{}"), said("first"), response(b"{}"))) as url, agent(tap.port) as caller:
