@@ -251,7 +251,7 @@ def test_split_characters(faulty: str, stream: bool) -> None:
     """Some writes end inside a character, and the joined text is complete."""
     body = {"model": "embedded-lexical", "messages": [{"role": "user", "content": "umlauts"}], "stream": stream}
     cut = False
-    for _ in range(50):  # a busy machine may join two writes in one read
+    for _ in range(50):  # On a busy machine two writes may arrive in one read.
         with httpx.stream("POST", f"{faulty}/v1/chat/completions", json=body) as response:
             parts = list(response.iter_raw())
         cut = cut or any(not _is_utf8(part) for part in parts)

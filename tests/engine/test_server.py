@@ -70,7 +70,7 @@ def test_a_usage_in_every_event(lexical: str, ask: Ask, tools: list[Json]) -> No
     running = {"continuous_usage_stats": True}
     *events, last = _events(ask(lexical, TWO_WISHES, tools=tools, stream=True, stream_options={"include_usage": True, **running}))
     alone = _events(ask(lexical, TWO_WISHES, tools=tools, stream=True, stream_options=running))
-    written = len(events) - 2  # between role and finish reason
+    written = len(events) - 2  # events between the role and the finish reason
 
     assert [*range(written + 1), written] == [event["usage"]["completion_tokens"] for event in events]
     assert events[-1]["usage"].items() <= last["usage"].items()
@@ -81,7 +81,7 @@ def test_sdk_gets_the_same_message_streamed_or_not(lexical: str, tools: list[Jso
     """With the openai SDK, streaming does not change the message or the usage."""
     client = openai.OpenAI(base_url=f"{lexical}/v1", api_key="none")
     request: Any = {"model": "embedded-lexical", "messages": [{"role": "user", "content": TWO_WISHES}], "tools": tools}
-    client.chat.completions.create(**request)  # from here on the prompt is cached
+    client.chat.completions.create(**request)  # From here on the prompt is cached.
     whole = client.chat.completions.create(**request)
     with client.chat.completions.stream(**request, stream_options={"include_usage": True}) as stream:
         streamed = stream.get_final_completion()

@@ -58,7 +58,7 @@ async def test_shared_blocks_are_held_once() -> None:
             await running.enter_async_context(blocks.reserve(Prompt(49, [1, 2, 3]), answer))
             used.append(blocks.used)
 
-    assert [4, 4 + 3] == used  # 49 tokens and 40 are six blocks, three of which are there
+    assert [4, 4 + 3] == used  # 49 + 40 tokens need six blocks, three of which are already held.
     assert 0 == blocks.used
 
 

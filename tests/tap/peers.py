@@ -29,7 +29,7 @@ CHAT: Json = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
-STREAMED = json.dumps({**CHAT, "stream": True}).encode()  # the body of a call that streams
+STREAMED = json.dumps({**CHAT, "stream": True}).encode()  # body of a call that streams
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -37,7 +37,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 class Message(NamedTuple):
     """An HTTP request or response as received."""
 
-    first: str  # its first line
+    first: str  # first line
     headers: dict[str, str]  # names in lower case
     body: bytes
 
@@ -132,8 +132,8 @@ async def backend(handler: Handler, **options: Any) -> AsyncIterator[str]:
         try:
             await handler(reader, writer)
         except (EOFError, ConnectionError, asyncio.CancelledError):
-            pass  # the tap hung up, or the test is over
-        except Exception as error:  # it shall fail the test, not only be logged
+            pass  # The tap has disconnected, or the test is over.
+        except Exception as error:  # Fail the test instead of only logging the error.
             faults.append(error)
         finally:
             running.discard(task)

@@ -38,7 +38,7 @@ from tests.tap.peers import (
     until,
 )
 
-AT_ONCE = 64  # calls that are answered at the same moment, so that the ends of most of them have to wait for their turn
+AT_ONCE = 64  # calls that are answered at the same moment, so that the end of most of them is queued
 
 USAGE = b'"usage": {"prompt_tokens": 3, "completion_tokens": 2}'
 WHOLE = b'{"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}], %b}' % USAGE
@@ -81,7 +81,7 @@ async def reset(_tap: Tap, _id: str, caller: Agent) -> None:
 
 
 async def end_the_rollout(tap: Tap, id: str, _caller: Agent) -> None:
-    await tap.control.ask(TakeReplies(id), KeptReplies)  # which breaks off what is under way
+    await tap.control.ask(TakeReplies(id), KeptReplies)  # This aborts calls in flight.
 
 
 @pytest.mark.parametrize("leave", [close_in_order, reset, end_the_rollout])

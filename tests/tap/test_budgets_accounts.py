@@ -38,7 +38,7 @@ def call(prompt: int | None = 100, output: int | None = 10, **keys: Any) -> Reco
         (SpendingLimits(calls=2), [call(), under_way], "calls: the rollout may use 2, and used 2"),
         (SpendingLimits(tokens=111), [call()], ""),
         (SpendingLimits(tokens=110), [call()], "tokens: the rollout may use 110, and used 110"),
-        (SpendingLimits(tokens=110), [call(None, None), under_way], ""),  # nobody knows
+        (SpendingLimits(tokens=110), [call(None, None), under_way], ""),  # the numbers of tokens are unknown
         (SpendingLimits(cost=0.02), [call()], ""),
         (SpendingLimits(cost=0.02), [call(), call(cached_tokens=50)], "cost: the rollout may use 0.02, and used 0.022"),
         (SpendingLimits(calls=9, tokens=9, cost=9), [call()], "tokens: the rollout may use 9, and used 110"),

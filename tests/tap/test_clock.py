@@ -27,7 +27,7 @@ def pair() -> Iterator[Pair]:
         with receiver:
             assert enable_timestamps(receiver)
             stamped = False
-            while not stamped:  # the kernel begins with it a moment after the first socket has asked
+            while not stamped:  # The kernel starts timestamps a moment after the first socket has enabled them.
                 sender.send(b"x")
                 stamped = bool(received(receiver)[0])
             yield sender, receiver

@@ -20,7 +20,7 @@ from tests.tap.peers import Handler, Message, Tap, agent, backend, read_message,
 
 Serve = Callable[[Handler], AbstractAsyncContextManager[None]]
 
-RESET = struct.pack("ii", 1, 0)  # of SO_LINGER
+RESET = struct.pack("ii", 1, 0)  # value of SO_LINGER
 
 
 @pytest.fixture(params=["plain", pytest.param("tls", marks=needs_openssl)])
@@ -86,7 +86,7 @@ async def test_a_close_that_is_there_before_the_send(tap: Tap, serve: Serve) -> 
     """If the backend has closed an idle connection, the call uses another one, and its record counts that."""
     id = await tap.open()
     close, closed = asyncio.Event(), asyncio.Event()
-    heard: list[int] = []  # the connection of each request
+    heard: list[int] = []  # number of the connection of each request
     connections = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -103,7 +103,7 @@ async def test_a_close_that_is_there_before_the_send(tap: Tap, serve: Serve) -> 
 
     async with serve(handle), agent(tap.port) as caller:
         await caller.ask(request(id))
-        os.kill(tap.child.process.pid, signal.SIGSTOP)  # so that it finds the request and the close at the same time
+        os.kill(tap.child.process.pid, signal.SIGSTOP)  # So it gets the request and the close at the same time.
         try:
             await caller.send(request(id))
             close.set()

@@ -14,7 +14,7 @@ from pytest_agentbench.tap import cpu_turns
 from pytest_agentbench.tap.protocol import TapListening
 from tests.tap.conftest import TOKEN, StartTap
 
-GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}  # number of sched_getattr
+GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}  # system call number of sched_getattr
 ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 
 

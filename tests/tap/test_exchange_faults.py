@@ -30,7 +30,7 @@ from tests.tap.peers import (
 
 SIZED_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n"
 
-CUTS = {  # what comes before the cut, and what of it is answer
+CUTS = {  # the data before the end of the connection, and the part of it that belongs to the answer
     "in a chunk": (STREAM_HEAD + b"ffff\r\n" + OPENING, OPENING),
     "behind a chunk": (STREAM_HEAD + chunk(OPENING), OPENING),
     "before [DONE]": (STREAM_HEAD + chunk(OPENING + event({}, "stop")), OPENING + event({}, "stop")),

@@ -23,7 +23,7 @@ def members(data: bytes) -> bytes:
     return gzip.compress(data[:3], mtime=0) + gzip.compress(data[3:], mtime=0)
 
 
-ALL = 1 << 20  # more than anything here
+ALL = 1 << 20  # more than any data in this file
 
 CODINGS: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
     "none": (b"", bytes),

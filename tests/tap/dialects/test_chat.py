@@ -259,7 +259,7 @@ NO_CALL = {
 def test_tool_calls_that_are_none(delta: Json, sentence: str) -> None:
     """Invalid tool calls have their own kind of fault, in a stream and in an answer without streaming."""
     assert ("bad_tool_call", sentence) == fault(read(*deltas(delta, {"content": "x"})))
-    if "index" not in sentence:  # of which whole answers have none
+    if "index" not in sentence:  # Calls in answers without streaming have no index.
         assert ("bad_tool_call", sentence) == fault(read_whole({"choices": [{"message": delta, "finish_reason": "stop"}]}))
 
 

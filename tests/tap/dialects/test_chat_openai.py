@@ -54,7 +54,7 @@ async def test_as_the_sdk_assembles(tap: Tap, name: str) -> None:
             assembled = (await events.get_final_completion()).model_dump(exclude_none=True)
         async with client(tap.url(id)) as through:
             tapped = (await through.chat.completions.create(**asked)).model_dump(exclude_none=True)
-    for choice in assembled["choices"]:  # what only the SDK's streams have
+    for choice in assembled["choices"]:  # Only the streams of the SDK have these fields.
         choice["message"].pop("parsed", None)
         for call in choice["message"].get("tool_calls", ()):
             call.pop("index", None)

@@ -49,7 +49,7 @@ def test_a_stream_of_vllm() -> None:
 def answers(draw: st.DrawFn) -> Json:
     reasons = st.sampled_from(["stop", "length"])
     texts = draw(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=3))
-    more: Json = draw(st.sampled_from([{}, {"logprobs": None}]))  # Dynamo leaves it out
+    more: Json = draw(st.sampled_from([{}, {"logprobs": None}]))  # Dynamo omits it.
     choices = [{"index": index, "text": text, **more, "finish_reason": draw(reasons)} for index, text in enumerate(texts)]
     return {**HEAD, "choices": choices, **draw(st.sampled_from([{}, {"usage": {"completion_tokens": 3}}]))}
 
