@@ -161,8 +161,8 @@ def test_each_kind_has_its_backend() -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"headers": {"a b": "c"}}, "headers: 'a b' is no header"),
-        ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' is no header"),
+        ({"headers": {"a b": "c"}}, "headers: 'a b' is not a valid header"),
+        ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' is not a valid header"),
         ({"headers": {"Host": "other"}}, "headers: 'host' cannot be set: the tap writes what belongs to a connection or a single request"),
         ({"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "api_key_env and a header `authorization` are two keys; leave one out"),
         ({"url": "http://u:password-0815@x", "api_key_env": "KEY"}, "`url` contains a user or password, and api_key_env or a header"),
