@@ -35,12 +35,12 @@ class Arms(Backend):
         self.waits = any(each.waits for each in self.backends.values())
         self.load_s: dict[str, float] = {}  # arm -> seconds that its last start took
         self.failures: dict[str, str] = {}  # arm -> why it is not there
-        self._gone: Callable[[str, str], None] = lambda _arm, _why: None
+        self._on_lost: Callable[[str, str], None] = lambda _arm, _why: None
         self._endpoints: dict[str, Endpoint] = {}  # of arms that are up
         self._started: set[str] = set()
         self._tell: Tell | None = None  # known when the session watches
-        self._away: dict[str, Collection[str]] = {}  # arm -> its parts that are away
-        self._over = threading.Event()  # no arm is left, or the session ends
+        self._unavailable: dict[str, Collection[str]] = {}  # arm -> its parts that are away
+        self._finished = threading.Event()  # no arm is left, or the session ends
         self._stopped = False
         self._folder = Path()
 
@@ -70,24 +70,24 @@ class Arms(Backend):
         for name, backend in self.backends.items():
             if isinstance(spec := getattr(backend, "spec", None), StackSpec) and (checks := lacking(spec)):
                 sentences = (f"{check.detail} ({check.fix})" if check.fix else check.detail for check in checks)
-                self._failed(name, f"cannot run on this machine: {'; '.join(sentences)}")
+                self._exclude(name, f"cannot run on this machine: {'; '.join(sentences)}")
         first, left = next(iter(self.backends)), len(self.backends) - len(self.failures)
         if first in self.failures or left < 2:
             why = f"the arms are compared with {first}" if first in self.failures else f"nothing is left to compare {first} with"
             raise MissingError(f"{'; '.join(self.failures.values())}; {why}, so nothing was started")
-        self.in_sequence = not fit_together([self.backends[name] for name in self._there])
+        self.in_sequence = not fit_together([self.backends[name] for name in self._remaining])
         return [f"{why}; the other arms run without it" for why in self.failures.values()]
 
     def start(self, directory: Path) -> Endpoint:
         """Raises BackendError when no arm starts."""
         self._folder = directory
         if self.in_sequence:
-            for name in self._there:
+            for name in self._remaining:
                 self._boot(name)
                 if name in self._endpoints:
                     break
         else:
-            booting = [threading.Thread(target=self._boot, args=(name,), name=f"agentbench-arm-{name}") for name in self._there]
+            booting = [threading.Thread(target=self._boot, args=(name,), name=f"agentbench-arm-{name}") for name in self._remaining]
             for thread in booting:
                 thread.start()
             for thread in booting:
@@ -96,8 +96,8 @@ class Arms(Backend):
             raise BackendError("; ".join(self.failures.values()))
         return next(self._endpoints[name] for name in self.backends if name in self._endpoints)
 
-    def follow(self, gone: Callable[[str, str], None]) -> None:
-        self._gone = gone
+    def follow(self, on_lost: Callable[[str, str], None]) -> None:
+        self._on_lost = on_lost
 
     def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
         del endpoint  # of the first arm
@@ -138,16 +138,16 @@ class Arms(Backend):
 
     def watch(self, tell: Tell) -> str | None:
         self._tell = tell
-        self._over.wait()
+        self._finished.wait()
         return None if self._stopped else "; ".join(self.failures.values())
 
     def look(self) -> str:
-        found = ((name, self.backends[name].look()) for name in [*self._endpoints])
-        return "; ".join(f"arm {name}: {said}" for name, said in found if said)
+        notes = ((name, self.backends[name].look()) for name in [*self._endpoints])
+        return "; ".join(f"arm {name}: {note}" for name, note in notes if note)
 
     def stop(self) -> None:
         self._stopped = True
-        self._over.set()
+        self._finished.set()
         stopping = [threading.Thread(target=each.stop, name="agentbench-stop-arm") for each in self.backends.values()]
         for thread in stopping:
             thread.start()
@@ -155,7 +155,7 @@ class Arms(Backend):
             thread.join()
 
     @property
-    def _there(self) -> list[str]:
+    def _remaining(self) -> list[str]:
         """Arms that nothing speaks against yet."""
         return [name for name in self.backends if name not in self.failures]
 
@@ -170,28 +170,28 @@ class Arms(Backend):
         try:
             endpoint = backend.start(folder)
         except Exception as error:  # a backend may come from a hook
-            self._failed(name, f"is not there: {error if isinstance(error, AgentbenchError) else repr(error)}")
+            self._exclude(name, f"is not there: {error if isinstance(error, AgentbenchError) else repr(error)}")
             return
         self.load_s[name] = time.monotonic() - began
         self._endpoints[name] = endpoint
         daemon(self._watch, name, backend, name=f"watch-{name}")
 
     def _watch(self, name: str, backend: Backend) -> None:
-        died = backend.watch(functools.partial(self._tells, name))
+        died = backend.watch(functools.partial(self._tell_session, name))
         if died and not self._stopped and self.backends[name] is backend and self._endpoints.pop(name, None):
-            self._failed(name, f"is gone: {died}")
-            self._gone(name, self.failures[name])  # first, so that none of its rollouts begins when the others go on
-            self._tells(name, ())
+            self._exclude(name, f"is gone: {died}")
+            self._on_lost(name, self.failures[name])  # first, so that none of its rollouts begins when the others go on
+            self._tell_session(name, ())
 
-    def _tells(self, arm: str, names: Collection[str]) -> bool:
+    def _tell_session(self, arm: str, names: Collection[str]) -> bool:
         """Of all arms together."""
-        self._away[arm] = [*names]
-        return self._tell is None or self._tell([f"{each}.{name}" for each, away in self._away.items() for name in away])
+        self._unavailable[arm] = [*names]
+        return self._tell is None or self._tell([f"{each}.{name}" for each, names in self._unavailable.items() for name in names])
 
-    def _failed(self, name: str, why: str) -> None:
+    def _exclude(self, name: str, why: str) -> None:
         self.failures[name] = f"arm {name}: the backend {self.backends[name].name!r} {why}"
         if self.failures.keys() == self.backends.keys():
-            self._over.set()
+            self._finished.set()
 
 
 def fit_together(backends: list[Backend]) -> bool:

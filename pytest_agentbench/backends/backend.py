@@ -108,6 +108,6 @@ class Backend(Protocol):
         del arm
         return ()
 
-    def follow(self, gone: Callable[[str, str], None]) -> None:
-        """From now on `gone` is called with an arm that was lost, and why."""
-        del gone
+    def follow(self, on_lost: Callable[[str, str], None]) -> None:
+        """From now on `on_lost` is called with an arm that was lost, and why."""
+        del on_lost

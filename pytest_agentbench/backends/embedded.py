@@ -65,7 +65,7 @@ class Embedded(Backend):
         self.description = spec.model_dump(exclude={"thresholds"} if spec.roles else {"thresholds", "roles"}, exclude_none=True)
         self.child: Child | None = None
         self.port = 0
-        self._held: socket.socket | None = None  # keeps a port that nobody asked for from others, also while no engine is there
+        self._reserved: socket.socket | None = None  # keeps a port that nobody asked for from others, also while no engine is there
         self._log = Path()
         self._starting = threading.Lock()
         self._stopped = False
@@ -73,8 +73,8 @@ class Embedded(Backend):
     @property
     def identity(self) -> Json:
         without = {"name", "note", "thresholds", "prices", "roles", "port", "request_log", "script"}
-        said = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.who_plays
-        return {**said, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
+        settings = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.who_plays
+        return {**settings, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
 
     @property
     def facts(self) -> Json:
@@ -83,9 +83,9 @@ class Embedded(Backend):
     def start(self, directory: Path) -> Endpoint:
         self._log = directory / "engine.log"
         if not self.spec.port:
-            self._held = shared_port()
-        self.port = self._held.getsockname()[1] if self._held else self.spec.port
-        child = self._started()
+            self._reserved = shared_port()
+        self.port = self._reserved.getsockname()[1] if self._reserved else self.spec.port
+        child = self._start_engine()
         if child is None:
             raise BackendError("it was stopped before it started")
         child.ready(Listening)
@@ -97,10 +97,10 @@ class Embedded(Backend):
     def _model(self) -> str:
         return self.spec.model or f"embedded-{self.spec.policy}"
 
-    def _started(self) -> Child | None:
+    def _start_engine(self) -> Child | None:
         """A new engine on its port; None when it is to be stopped."""
         options = self.spec.model_dump(exclude={"kind", "model", *BackendSpec.model_fields})
-        where = {"host": "127.0.0.1", "port": self.port, "held": self._held is not None}
+        where = {"host": "127.0.0.1", "port": self.port, "held": self._reserved is not None}
         with self._starting:
             if self._stopped:
                 return None
@@ -128,7 +128,7 @@ class Embedded(Backend):
             if not tell([ENGINE]):
                 return died
             try:
-                if start_again(self._started, Listening) is None:
+                if start_again(self._start_engine, Listening) is None:
                     break
             except BackendError as error:
                 return None if self._stopped else f"{died}\nand was not started again: {error}"
@@ -140,5 +140,5 @@ class Embedded(Backend):
             self._stopped = True
         if self.child is not None:
             self.child.stop()
-        if self._held is not None:
-            self._held.close()
+        if self._reserved is not None:
+            self._reserved.close()

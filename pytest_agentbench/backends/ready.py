@@ -50,11 +50,11 @@ class ProbeRollout:
 
 
 @contextmanager
-def program(endpoint: Endpoint) -> Iterator[ProbeRollout]:
+def probe_rollout(endpoint: Endpoint) -> Iterator[ProbeRollout]:
     """One that is released when the block is over."""
-    made = ProbeRollout(endpoint)
-    yield made
-    made.release(endpoint.model)
+    probe = ProbeRollout(endpoint)
+    yield probe
+    probe.release(endpoint.model)
 
 
 def prove(endpoint: Endpoint, body: Json) -> str:
@@ -170,8 +170,8 @@ class ReadinessChecks:
         self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait
         self.model = endpoint.model
         self.workers: dict[str, int] = {}  # Dynamo: worker type -> how many it knows, as soon as that has been asked
-        self._most: Mapping[str, int] = {}  # and how many it may know
-        self._program = ProbeRollout(endpoint)
+        self._max_workers: Mapping[str, int] = {}  # and how many it may know
+        self._probe = ProbeRollout(endpoint)
 
     @property
     def answering(self) -> Endpoint:
@@ -185,29 +185,29 @@ class ReadinessChecks:
             checks["tools"] = self._tools
         if self.endpoint.labels.get("kind", "none") != "none":
             checks["labels"] = self._labels
-        yield from self._hold(checks)
-        self._program.release(self.model)
+        yield from self._run(checks)
+        self._probe.release(self.model)
 
-    def look(self, workers: Mapping[str, int]) -> None:
+    def run_silent_checks(self, workers: Mapping[str, int]) -> None:
         """Climbs as far as one comes without a chat, which somebody would find in the counts; raises BackendError as `run_checks` does.
 
         `workers` are those that Dynamo knew before one of them died. As long as it knows more, it sends calls to the dead one as well.
         """
-        self._most = workers
-        for _ in self._hold(self._silent()):
+        self._max_workers = workers
+        for _ in self._run(self._silent()):
             pass
 
     def _silent(self) -> dict[str, Callable[[], str]]:
         return {"port": self._port, "models": self._models, **({"workers": self._workers} if self.spec.workers else {})}
 
-    def _hold(self, checks: Mapping[str, Callable[[], str]]) -> Iterator[PassedCheck]:
+    def _run(self, checks: Mapping[str, Callable[[], str]]) -> Iterator[PassedCheck]:
         for name, check in checks.items():
             started = time.monotonic()
             self.on_wait(name)
-            detail = self._until_it_holds(name, check)
+            detail = self._retry(name, check)
             yield PassedCheck(name, detail, time.monotonic() - started)
 
-    def _until_it_holds(self, name: str, check: Callable[[], str]) -> str:
+    def _retry(self, name: str, check: Callable[[], str]) -> str:
         while True:
             self.alive()
             try:
@@ -242,13 +242,13 @@ class ReadinessChecks:
     def _workers(self) -> str:
         """Dynamo lists a model before its workers are all there, and a worker for seconds after its death."""
         answer = Api(self.endpoint).get(f"/models/{self.model}/ready")
-        self.workers = there = _workers(answer.json())
-        missing = [f"{there.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if there.get(kind, 0) < least]
+        self.workers = counts = _workers(answer.json())
+        missing = [f"{counts.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if counts.get(kind, 0) < least]
         if answer.status != 200 or missing:
             raise BackendError(f"/models/{self.model}/ready answered {answer}; workers: {', '.join(missing)}")
-        if dead := [f"{there.get(kind, 0)} {kind}, not {most}" for kind, most in self._most.items() if there.get(kind, 0) > most]:
+        if dead := [f"{counts.get(kind, 0)} {kind}, not {most}" for kind, most in self._max_workers.items() if counts.get(kind, 0) > most]:
             raise BackendError(f"/models/{self.model}/ready still counts one that has died: {', '.join(dead)}")
-        return ", ".join(f"{count} {kind}" for kind, count in there.items())
+        return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
     def _chat(self) -> str:
         """As many one-token chats as have to go well in a row."""
@@ -285,7 +285,7 @@ class ReadinessChecks:
         return {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
 
     def _post(self, fields: Json) -> ApiAnswer:
-        answer = self._program.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
+        answer = self._probe.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
         if answer.status in (401, 403):
             raise denied(f"a chat was answered {answer}", answer.status, self.endpoint)
         return answer
@@ -296,8 +296,8 @@ def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:
     if not requests:
         return
     body = {"model": endpoint.model, "messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 16, **spec.chat}
-    with program(endpoint) as ours, ThreadPoolExecutor(requests, "agentbench-warm-up") as threads:
-        answers = list(threads.map(lambda _: ours.chat(body, ANSWER), range(requests)))
+    with probe_rollout(endpoint) as probe, ThreadPoolExecutor(requests, "agentbench-warm-up") as threads:
+        answers = list(threads.map(lambda _: probe.chat(body, ANSWER), range(requests)))
     if failed := [answer for answer in answers if answer.status != 200]:
         raise BackendError(f"{len(failed)} of {requests} requests of the warm-up failed; the first was answered {failed[0]}")
 
@@ -319,11 +319,11 @@ def _choice(answer: ApiAnswer) -> Any:
     raise BackendError(f"a chat was answered {answer.status} {answer.reason}: {answer.words}")
 
 
-def _workers(said: Any) -> dict[str, int]:
+def _workers(answer: Any) -> dict[str, int]:
     """Worker type -> how many, over all namespaces of Dynamo's answer."""
     counts: dict[str, int] = {}
     try:
-        for namespace in said["namespaces"].values():
+        for namespace in answer["namespaces"].values():
             for kind, facts in namespace["worker_types"].items():
                 counts[kind] = counts.get(kind, 0) + int(facts["workers"])
     except (LookupError, TypeError, AttributeError, ValueError):

@@ -15,7 +15,7 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from pytest_agentbench.backends.api import Api
 from pytest_agentbench.backends.backend import Backend, Tell
 from pytest_agentbench.backends.doctor.check import Check, key_checks, reach_check, unknown
-from pytest_agentbench.backends.machine.versions import told
+from pytest_agentbench.backends.machine.versions import server_facts
 from pytest_agentbench.backends.ready import listed_models
 from pytest_agentbench.backends.spec import BackendSpec, SessionTerms
 from pytest_agentbench.backends.stack.spec import LABELS, LabelsField, LabelsSpec
@@ -43,9 +43,9 @@ class Absence:
         """`patience` is in seconds; None stands for PATIENCE."""
         self.patience = PATIENCE if patience is None else patience
         self._tell: Tell | None = None  # known when the session watches
-        self._looking = threading.Lock()
-        self._changed = threading.Event()  # the server is away, or the session ends
-        self._again = True  # whether the session lets it be away once more
+        self._checking = threading.Lock()
+        self._wake = threading.Event()  # the server is away, or the session ends
+        self._may_recover = True  # whether the session lets it be away once more
         self._stopped = False
 
     def look(self, endpoint: Endpoint) -> str:
@@ -53,36 +53,36 @@ class Absence:
 
         Before it returns, the session is told, so that no attempt begins.
         """
-        with self._looking:
-            if self._tell is None or self._changed.is_set() or not (why := self._unanswered(endpoint)):
+        with self._checking:
+            if self._tell is None or self._wake.is_set() or not (why := self._unanswered(endpoint)):
                 return ""
-            self._again = self._tell([SERVER])
-            self._changed.set()
+            self._may_recover = self._tell([SERVER])
+            self._wake.set()
         return f"{why}; no rollout begins until it answers, for {self.patience:g} s at most"
 
     def wait(self, endpoint: Endpoint, tell: Tell) -> str | None:
         """Blocks; returns why the server is given up, or None when the session ends."""
         self._tell = tell
         while not self._stopped:
-            self._changed.wait()
-            why = self._why_gone(endpoint)
+            self._wake.wait()
+            why = self._wait_for_answer(endpoint)
             if why and not self._stopped:
                 return why
-            with self._looking:
-                self._changed.clear()
+            with self._checking:
+                self._wake.clear()
                 tell([])
         return None
 
     def stop(self) -> None:
         """Ends `wait`. May be called at any moment, also twice."""
         self._stopped = True
-        self._changed.set()
+        self._wake.set()
 
-    def _why_gone(self, endpoint: Endpoint) -> str:
+    def _wait_for_answer(self, endpoint: Endpoint) -> str:
         """Returns why a server that is away is not waited for any longer; empty once it answers, whatever it says."""
         late = time.monotonic() + self.patience
         while not self._stopped and (why := self._unanswered(endpoint)):
-            if not self._again:
+            if not self._may_recover:
                 return f"again and again, with no rollout that finished in between, {why}"
             if time.monotonic() >= late:
                 return f"for {self.patience:g} s {why}"
@@ -211,7 +211,7 @@ class Url(Backend):
         self.description = spec.model_dump(exclude={"thresholds"}, exclude_defaults=True)
         if spec.headers:
             self.description["headers"] = sorted(spec.headers)  # their values may be secrets after all
-        self._told: Json = {}  # what the server tells of itself, once it has
+        self._server_facts: Json = {}  # what the server tells of itself, once it has
         self._absence = Absence(patience)
         self._endpoint: Endpoint | None = None  # once it has answered
 
@@ -222,7 +222,7 @@ class Url(Backend):
 
     @property
     def facts(self) -> Json:
-        return {"server": self._told}
+        return {"server": self._server_facts}
 
     def start(self, directory: Path) -> Endpoint:
         del directory  # it keeps its own logs
@@ -232,11 +232,11 @@ class Url(Backend):
             raise BackendError(f"{self.spec.url} does not serve {self.spec.model!r}; it lists: {', '.join(self.models)}")
         endpoint = replace(endpoint, model=self.spec.model or self.models[0])
         self._endpoint = endpoint
-        daemon(self._ask, endpoint, name="versions")  # nobody waits for it
+        daemon(self._read_server_facts, endpoint, name="versions")  # nobody waits for it
         return endpoint
 
-    def _ask(self, endpoint: Endpoint) -> None:
-        self._told = told(endpoint)
+    def _read_server_facts(self, endpoint: Endpoint) -> None:
+        self._server_facts = server_facts(endpoint)
 
     def metrics(self) -> Sources:
         return Sources(tuple(Target("server", number, url, self.spec.ca_file) for number, url in enumerate(self.spec.metrics)))

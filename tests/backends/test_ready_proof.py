@@ -57,10 +57,10 @@ def test_a_dead_worker_is_counted() -> None:
     """After a death the endpoint is looked at until it knows as many workers as before it: calls would go to the dead one as well."""
     with small() as endpoint:
         climbed(endpoint)
-        look = ReadinessChecks(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).look
-        look({"decode": 2})
+        check = ReadinessChecks(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).run_silent_checks
+        check({"decode": 2})
         with pytest.raises(BackendError, match=r"/models/tiny/ready still counts one that has died: 2 decode, not 1$"):
-            look({"decode": 1})
+            check({"decode": 1})
 
 
 def test_nobody_listens() -> None:

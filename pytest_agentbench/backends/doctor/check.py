@@ -41,9 +41,9 @@ PATIENCE = 3.0  # seconds that a server gets to take a connection
 SPACE_GB = 1.0  # that logs and reports should have
 
 
-def port_checks(wanted: Sequence[int]) -> Iterator[Check]:
+def port_checks(ports: Sequence[int]) -> Iterator[Check]:
     """Those that the YAML names; 0 is any free one."""
-    for port in sorted({*wanted} - {0}):
+    for port in sorted({*ports} - {0}):
         if is_free(port):
             yield ok(f"port {port}", "free")
         else:

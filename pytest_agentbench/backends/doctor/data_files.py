@@ -56,7 +56,7 @@ def hub_checks(model: str, cache: Path) -> Iterator[Check]:
     yield check
     if check.state != "ok":
         yield _token()
-        yield _room(cache, missing_gb(model, cache))
+        yield _disk_space(cache, missing_gb(model, cache))
 
 
 def hub_cache(environment: Mapping[str, str]) -> Path:
@@ -84,8 +84,8 @@ def missing_gb(model: str, cache: Path) -> float | None:
     total = _shard_index(snapshot).get("metadata", {}).get("total_size") if snapshot else None
     if snapshot is None or not total:
         return named_gb(model)
-    there = sum((snapshot / name).stat().st_size for name in _files(snapshot) if (snapshot / name).exists())
-    return max(0.0, float(total - there) / 1e9)
+    cached_bytes = sum((snapshot / name).stat().st_size for name in _files(snapshot) if (snapshot / name).exists())
+    return max(0.0, float(total - cached_bytes) / 1e9)
 
 
 def named_gb(model: str) -> float | None:
@@ -98,8 +98,8 @@ def named_gb(model: str) -> float | None:
 
 def _snapshot(model: str, cache: Path) -> Path | None:
     """The newest of a model that is in the cache."""
-    found = (cache / f"models--{model.replace('/', '--')}").glob("snapshots/*/config.json")
-    return max((config.parent for config in found), key=lambda folder: (folder / "config.json").lstat().st_mtime, default=None)
+    configs = (cache / f"models--{model.replace('/', '--')}").glob("snapshots/*/config.json")
+    return max((config.parent for config in configs), key=lambda folder: (folder / "config.json").lstat().st_mtime, default=None)
 
 
 def _shard_index(snapshot: Path) -> Json:
@@ -135,10 +135,10 @@ def _token() -> Check:
     return unknown("token", "HF_TOKEN is not set; a gated model cannot be fetched without it", "export HF_TOKEN=...")
 
 
-def _room(cache: Path, needed: float | None) -> Check:
-    there = next(folder for folder in (cache.absolute(), *cache.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(there).free / 1e9
-    room, more = f"{free:.1f} GB free in {there}", "free some, or name another disk in HF_HOME"
+def _disk_space(cache: Path, needed: float | None) -> Check:
+    existing = next(folder for folder in (cache.absolute(), *cache.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free / 1e9
+    room, more = f"{free:.1f} GB free in {existing}", "free some, or name another disk in HF_HOME"
     if needed is None:
         return unknown(
             "room", f"{room}; how much the weights need is not known here", "`agentbench weights get` finds out before it fetches"
@@ -222,7 +222,7 @@ def _packages(examined: Examined) -> Iterator[Check]:
     own = "pip install 'pytest-agentbench[retriever{}]'".format("" if config.embeddings.url else ",sentence-transformers")
     environment = "retriever" if config.gpu else "retriever-cpu"
     try:
-        absent, gpus = _has(resolve_python(name, examined.folder), needed, gpu=config.gpu)
+        absent, gpus = _missing_packages(resolve_python(name, examined.folder), needed, gpu=config.gpu)
     except (AgentbenchError, OSError, ValueError, subprocess.TimeoutExpired) as error:
         yield missing("retriever", f"python: {name}: {error}", f"agentbench env create {environment}, and `python: {environment}`")
         return
@@ -234,7 +234,7 @@ def _packages(examined: Examined) -> Iterator[Check]:
         yield ok("GPUs", f"FAISS sees {gpus}") if gpus else missing("GPUs", f"FAISS of {name} sees none", NO_GPUS)
 
 
-def _has(python: Path, packages: list[str], *, gpu: bool) -> tuple[list[str], int]:
+def _missing_packages(python: Path, packages: list[str], *, gpu: bool) -> tuple[list[str], int]:
     """Returns the packages that an interpreter does not have, and with `gpu` the number of GPUs that its FAISS sees."""
     command = [python, "-c", ASK, "gpu" if gpu else "", *packages]
     done = subprocess.run(command, capture_output=True, text=True, env=foreign_environment(), timeout=PATIENCE, check=False)

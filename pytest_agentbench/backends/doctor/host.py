@@ -17,7 +17,7 @@ from pytest_agentbench.backends.doctor.data_files import service_checks, weight_
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.machine.gpus import lease, visible
-from pytest_agentbench.backends.stack.docker_engine import TOOLKIT, connect, size_of, speaking
+from pytest_agentbench.backends.stack.docker_engine import TOOLKIT, as_backend_error, connect, size_of
 from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec, expand
 from pytest_agentbench.errors import AgentbenchError, BackendError
 
@@ -27,7 +27,7 @@ def docker_checks(spec: StackSpec) -> Iterator[Check]:
     if not contained:
         return
     try:
-        with closing(connect()) as engine, speaking("Docker does not say what it can do"):
+        with closing(connect()) as engine, as_backend_error("Docker does not say what it can do"):
             info = engine.info()
             yield ok("docker", f"Engine {info['ServerVersion']}")
             if any(service.gpus for service in contained):
@@ -42,8 +42,8 @@ def toolkit_check(runtimes: Container[str]) -> Check:
     """It shows as a runtime of the engine, or by its programs."""
     if "nvidia" in runtimes:
         return ok("container toolkit", "the engine has the runtime nvidia")
-    if found := shutil.which("nvidia-ctk") or shutil.which("nvidia-container-cli"):
-        return ok("container toolkit", found)
+    if program := shutil.which("nvidia-ctk") or shutil.which("nvidia-container-cli"):
+        return ok("container toolkit", program)
     return missing("container toolkit", "the engine has no runtime nvidia", TOOLKIT)
 
 
@@ -51,7 +51,7 @@ def _image(engine: Any, spec: StackSpec, image: str) -> Check:
     values = {**{name: str(value) for name, value in spec.settings.items()}, "model": spec.model or "", "here": spec.here}
     try:
         name = expand(image, values, "image")
-        with speaking(f"image {name}"):
+        with as_backend_error(f"image {name}"):
             size = size_of(engine, name)
     except AgentbenchError as error:
         return unknown("image", f"{image}: {error}")
@@ -71,13 +71,13 @@ def gpu_checks(spec: StackSpec) -> Iterator[Check]:
         return
     yield driver_check(oldest_driver(spec))
     yield from fabric_check(Path("/dev"), Path("/proc"))
-    yield _free(spec.name, count, named)
+    yield _free_gpus(spec.name, count, named)
 
 
 def oldest_driver(spec: StackSpec) -> int:
     """Of the environments that its GPU services run in, the branch that all of them run on; 0 where none says. Images say it to Docker."""
-    wanted = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
-    return max((environments()[name].driver for name in wanted if name is not None and name in environments()), default=0)
+    names = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
+    return max((environments()[name].driver for name in names if name is not None and name in environments()), default=0)
 
 
 def driver_check(oldest: int = 0) -> Check:
@@ -85,7 +85,7 @@ def driver_check(oldest: int = 0) -> Check:
     if "AGENTBENCH_GPUS" in os.environ:
         return unknown("driver", "not asked, for AGENTBENCH_GPUS says which GPUs there are")
     library, why = gpus.library()
-    version, cuda = gpus.driver() if library is not None else (_version(), "")
+    version, cuda = gpus.driver() if library is not None else (_nvidia_smi_version(), "")
     if not version:
         return missing("driver", f"no nvidia-smi on the PATH; {why}", "install the NVIDIA driver; in a container: docker run --gpus all")
     if _branch(version) < oldest:
@@ -102,7 +102,7 @@ def _branch(version: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _version() -> str:
+def _nvidia_smi_version() -> str:
     """What nvidia-smi says; empty where it says nothing."""
     if shutil.which("nvidia-smi") is None:
         return ""
@@ -133,7 +133,7 @@ def fabric_check(devices: Path, processes: Path) -> Iterator[Check]:
     )
 
 
-def _free(stack: str, count: int, named: list[str]) -> Check:
+def _free_gpus(stack: str, count: int, named: list[str]) -> Check:
     """Leases what a boot would, and gives it back."""
     try:
         with lease(count, named=named, stack=stack) as taken:
@@ -172,8 +172,8 @@ def program_checks(spec: StackSpec) -> Iterator[Check]:
 def _command(command: str, python: Path | None) -> Check:
     """Looked for where the service will: beside its interpreter, then on the PATH."""
     path = os.pathsep.join([*([str(python.parent)] if python else []), os.environ.get("PATH", os.defpath)])
-    if found := shutil.which(command, path=path):
-        return ok("command", f"{command}: {found}")
+    if program := shutil.which(command, path=path):
+        return ok("command", f"{command}: {program}")
     where = f"in {python.parent} or on the PATH" if python else "on the PATH"
     return missing("command", f"{command} is not {where}", "install it, or say `python:` for the environment that has it")
 
@@ -215,7 +215,7 @@ def _gpus() -> Check:
 
 def _docker() -> Check:
     try:
-        with closing(connect()) as engine, speaking("Docker does not say what it can do"):
+        with closing(connect()) as engine, as_backend_error("Docker does not say what it can do"):
             return ok("docker", f"Engine {engine.info()['ServerVersion']}")
     except BackendError as error:
         return absent("docker", str(error), "only services in containers need it")

@@ -26,7 +26,7 @@ class CpuWatch:
         #: process -> (start and end in monotonic nanoseconds, share of one core)
         self.samples: defaultdict[str, list[tuple[int, int, float]]] = defaultdict(list)
         self._every_s = every_ns / 1e9
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._last: dict[str, tuple[int, float]] = {}  # process -> when it was looked at, CPU seconds up to then
 
@@ -35,17 +35,17 @@ class CpuWatch:
 
     def stop(self) -> None:
         """Takes a last sample."""
-        self._over.set()
+        self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
     def _watch(self, processes: Mapping[str, CostSource]) -> None:
-        self._look(processes)
-        while not self._over.wait(self._every_s):
-            self._look(processes)
-        self._look(processes)
+        self._sample(processes)
+        while not self._stopping.wait(self._every_s):
+            self._sample(processes)
+        self._sample(processes)
 
-    def _look(self, processes: Mapping[str, CostSource]) -> None:
+    def _sample(self, processes: Mapping[str, CostSource]) -> None:
         for name, process in processes.items():
             if (cost := process.cost()) is None:
                 continue

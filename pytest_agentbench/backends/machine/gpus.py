@@ -214,8 +214,8 @@ def _uuid(name: str, devices: Sequence[Device]) -> str | None:
         return (device.parts or (device,))[0].uuid
     parts = {part.uuid: part.uuid for device in devices for part in device.parts}
     uuids = {**{device.uuid: (device.parts or (device,))[0].uuid for device in devices}, **parts}
-    meant = [uuids[name]] if name in uuids else [full for uuid, full in uuids.items() if uuid.startswith(name)]
-    return meant[0] if len(meant) == 1 else None
+    matches = [uuids[name]] if name in uuids else [full for uuid, full in uuids.items() if uuid.startswith(name)]
+    return matches[0] if len(matches) == 1 else None
 
 
 def lease(
@@ -253,20 +253,20 @@ def refuse_too_few(count: int, named: Sequence[str]) -> None:
 
 def _candidates(count: int, names: Sequence[str]) -> tuple[list[Gpu], list[Gpu]]:
     """The GPUs that are named, and those among which to choose; raises MissingError where there are too few."""
-    there, chosen = visible(), find(names)
-    have = f"visible here: {', '.join(gpu.id for gpu in there) or _none_visible()}"
-    if absent := [name for name in names if not any(_is_meant(gpu, name) for gpu in there)]:
+    available, chosen = visible(), find(names)
+    have = f"visible here: {', '.join(gpu.id for gpu in available) or _none_visible()}"
+    if absent := [name for name in names if not any(_matches(gpu, name) for gpu in available)]:
         raise MissingError(f"GPU {absent[0]} wanted; {have}")
     if len(chosen) != len(names):
         raise MissingError(
             f"{len(names)} GPUs named, {', '.join(names)}, which are {_gpus(len(chosen))}: {', '.join(gpu.id for gpu in chosen)}"
         )
-    if count + len(chosen) > len(there):
+    if count + len(chosen) > len(available):
         raise MissingError(f"{_gpus(count + len(chosen))} wanted; {have}")
-    return chosen, [gpu for gpu in there if gpu not in chosen]
+    return chosen, [gpu for gpu in available if gpu not in chosen]
 
 
-def _is_meant(gpu: Gpu, name: str) -> bool:
+def _matches(gpu: Gpu, name: str) -> bool:
     return name in (gpu.id, gpu.uuid) or (name.startswith(("GPU-", "MIG-")) and gpu.uuid.startswith(name))
 
 
@@ -324,19 +324,19 @@ def in_use(gpu: Gpu) -> str:
 
 def find(names: Sequence[str]) -> list[Gpu]:
     """Those of the visible GPUs that are named, by index or UUID."""
-    return [gpu for gpu in visible() if any(_is_meant(gpu, name) for name in names)] if names else []
+    return [gpu for gpu in visible() if any(_matches(gpu, name) for name in names)] if names else []
 
 
 def wait_released(gpus: Sequence[Gpu], pids: Sequence[int], timeout: float) -> list[str]:
     """Waits until processes are gone and the memory of GPUs is back; what is still there after `timeout` seconds, a sentence each."""
     deadline = time.monotonic() + timeout
-    while left := _still_there(gpus, pids):
+    while left := _unreleased(gpus, pids):
         if time.monotonic() >= deadline:
             break
         time.sleep(0.1)
     return left
 
 
-def _still_there(gpus: Sequence[Gpu], pids: Sequence[int]) -> list[str]:
+def _unreleased(gpus: Sequence[Gpu], pids: Sequence[int]) -> list[str]:
     alive = [f"process {pid} ({process.name(pid)}) is alive" for pid in pids if process.lives(pid)]
     return alive + [used for gpu in gpus if (used := in_use(gpu))]

@@ -27,7 +27,7 @@ def model_identity(model: str, env: Mapping[str, str], command: Sequence[str] = 
             return {"revision": None, "files": folder_digest(folder)}
         except OSError:  # the engine may be allowed to read what we are not
             return {"revision": None, "files": None}
-    return {"revision": cached_revision(model, hub_cache({**os.environ, **env}), _asked_for(command)), "files": None}
+    return {"revision": cached_revision(model, hub_cache({**os.environ, **env}), _requested_revision(command)), "files": None}
 
 
 def hub_cache(env: Mapping[str, str]) -> Path:
@@ -61,7 +61,7 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _asked_for(command: Sequence[str]) -> str:
+def _requested_revision(command: Sequence[str]) -> str:
     """Of words, the value of `--revision`."""
     for option, value in pairwise([word for words in command for word in words.split("=", 1)]):
         if option == "--revision":
@@ -85,12 +85,12 @@ def get(model: str, to: Path | None, revision: str = "main", say: Callable[[str]
     hub = optional("huggingface_hub")
     with one_line_errors(model, revision):
         info = _allowed(hub, model, revision)
-        options = {"revision": info.sha, "local_dir": to, "ignore_patterns": _left_out([sibling.rfilename for sibling in info.siblings])}
+        options = {"revision": info.sha, "local_dir": to, "ignore_patterns": _ignored([sibling.rfilename for sibling in info.siblings])}
         files = hub.snapshot_download(model, **options, dry_run=True)
     missing = sum(file.file_size or 0 for file in files if file.will_download) / GB
     folder = to or Path(hub.constants.HF_HUB_CACHE)
     say(f"{model} at {info.sha}: {len(files)} files, {sum(file.file_size or 0 for file in files) / GB:.1f} GB, {missing:.1f} GB to fetch")
-    _room(folder, missing)
+    _check_disk_space(folder, missing)
     with one_line_errors(model, revision):
         return Path(hub.snapshot_download(model, **options))
 
@@ -116,14 +116,14 @@ def _token(hub: Any) -> str:
     return "set HF_TOKEN to a token of an account that may have it"
 
 
-def _left_out(files: Sequence[str]) -> list[str]:
+def _ignored(files: Sequence[str]) -> list[str]:
     return list(OTHER_FORMS) if any(name.endswith(".safetensors") for name in files) else []
 
 
-def _room(folder: Path, missing: float) -> None:
+def _check_disk_space(folder: Path, missing: float) -> None:
     """Raises AgentbenchError where the disk has less room than that, in GB."""
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-    free = shutil.disk_usage(there).free / GB
+    existing = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    free = shutil.disk_usage(existing).free / GB
     if missing and free < missing + SPARE:
         raise AgentbenchError(
             f"{folder} has {free:.1f} GB free, and {missing:.1f} GB are to come: free some, or name another disk with --to or HF_HOME"

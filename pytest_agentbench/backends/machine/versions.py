@@ -48,13 +48,13 @@ def program_of(command: list[str], python: Path | None) -> Path | None:
     return Path(program) if program else None
 
 
-def told(endpoint: Endpoint) -> Json:
+def server_facts(endpoint: Endpoint) -> Json:
     """`version` and `owned_by` as the server tells them; null what it does not tell."""
     api = Api(
         Endpoint(re.sub(r"/v\d+$", "", endpoint.url), "", api_key=endpoint.api_key, ca_file=endpoint.ca_file, headers=endpoint.headers)
     )
-    version = _asked(api, "/version").get("version")
-    models = _asked(Api(endpoint), "/models").get("data")
+    version = _get_json(api, "/version").get("version")
+    models = _get_json(Api(endpoint), "/models").get("data")
     owners = {
         str(each["owned_by"])
         for each in (models if isinstance(models, list) else ())
@@ -63,7 +63,7 @@ def told(endpoint: Endpoint) -> Json:
     return {"version": version if isinstance(version, str) else None, "owned_by": next(iter(owners), None)}
 
 
-def _asked(api: Api, path: str) -> Json:
+def _get_json(api: Api, path: str) -> Json:
     """The answer; nothing where there is none."""
     try:
         answer = api.get(path, PATIENCE)

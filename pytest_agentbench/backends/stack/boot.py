@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.gpus import refuse_too_few
 from pytest_agentbench.backends.machine.model_files import model_identity
-from pytest_agentbench.backends.machine.versions import packages_of, told
+from pytest_agentbench.backends.machine.versions import packages_of, server_facts
 from pytest_agentbench.backends.ready import PAUSE, ReadinessChecks, warm_up
 from pytest_agentbench.backends.stack.docker_engine import digest_of
 from pytest_agentbench.backends.stack.failure_details import log_of, port_conflict, readiness_problem
@@ -82,7 +82,7 @@ def _hardware(ids: Sequence[str]) -> Json:
     return {"gpus": sorted((known.get(each) for each in ids), key=str), "driver": gpus.driver()[0]}
 
 
-NOTICED = 0.5  # seconds after which a death that is the cause of something else is known
+DEATH_NOTICE = 0.5  # seconds after which a death that is the cause of something else is known
 
 
 class Stack:
@@ -101,17 +101,17 @@ class Stack:
         self.needs = dependencies(spec)
         self.instances: list[Instance] = []
         self.facts: Json = {}  # what is worth knowing of the boot
-        self.away: frozenset[str] = frozenset()  # instances that are started again, once the stack was ready
+        self.restarting: frozenset[str] = frozenset()  # instances that are started again, once the stack was ready
         self.failed = threading.Event()
         self.stopping = threading.Event()
         self._fault: AgentbenchError | None = None  # why it is of no use any more; the first one counts
-        self._doing: dict[str, str] = {}  # instance, `gpus` or `images` -> what is waited for
-        self._up = {name: threading.Event() for name in spec.services}
+        self._waits: dict[str, str] = {}  # instance, `gpus` or `images` -> what is waited for
+        self._ready = {name: threading.Event() for name in spec.services}
         self._booted = False
         self._workers: dict[str, int] = {}  # Dynamo: worker type -> how many it knew when the stack was proven ready
         self._claims = Claims(log)
         self._changing = threading.Lock()  # of what runs, while a service is restarted or all are stopped
-        self._telling = threading.Lock()  # of what is away
+        self._notifying = threading.Lock()  # of what is away
         self._watchers: list[threading.Thread] = []
 
     @property
@@ -121,7 +121,7 @@ class Stack:
 
     def status(self) -> str:
         """What the boot waits for, with the last line of that service's log."""
-        doing = dict(self._doing)
+        doing = dict(self._waits)
         if not doing:
             return ""
         name, what = next(reversed(doing.items()))
@@ -143,7 +143,7 @@ class Stack:
             self._fail(error)
             raise
         finally:
-            self._doing.clear()
+            self._waits.clear()
         self.facts |= {
             "services_s": round(services - booting, 3),
             "proof_s": round(proven - services, 3),
@@ -164,11 +164,11 @@ class Stack:
         refuse_taken(self.instances)
         refuse_too_few(*self.spec.gpus)
         fetch_images(factory, self.instances, self._noting("images"))
-        self._doing.clear()
-        asked = time.monotonic()
+        self._waits.clear()
+        requested = time.monotonic()
         self._claims.lease_gpus(self.spec, self.instances, self.gpu_wait, self._noting("gpus"))
-        self.facts["waited_for_gpus_s"] = round(time.monotonic() - asked, 3)
-        self._doing.clear()
+        self.facts["waited_for_gpus_s"] = round(time.monotonic() - requested, 3)
+        self._waits.clear()
         self._factory = factory
         self.facts |= boot_facts(self.spec, factory, self.instances)
         self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
@@ -178,7 +178,7 @@ class Stack:
 
         def note(what: str) -> None:
             self._alive()
-            self._doing[name] = what
+            self._waits[name] = what
 
         return note
 
@@ -194,13 +194,13 @@ class Stack:
         mine = [each for each in self.instances if each.service == service]
         try:
             for other in self.needs[service]:
-                while not self._up[other].wait(PAUSE):
+                while not self._ready[other].wait(PAUSE):
                     self._alive()
             for each in mine:
                 self._start(each)
             for each in mine:
                 self._until_ready(each, self.deadline)
-            self._up[service].set()
+            self._ready[service].set()
         except Exception as error:  # those that wait for this service shall not wait for ever
             self._fail(error if isinstance(error, AgentbenchError) else BackendError(f"{service}: {error!r}"))
 
@@ -217,16 +217,16 @@ class Stack:
     def _until_ready(self, instance: Instance, latest: float) -> None:
         """Raises BackendError when it is not ready by then (seconds, time.monotonic()), or in the time of its own."""
         check = self._factory.ready_check(instance)
-        self._doing[instance.name] = f"waiting for {check.http if check else 'its health'}"
+        self._waits[instance.name] = f"waiting for {check.http if check else 'its health'}"
         if check is not None and check.timeout is not None:
             latest = min(latest, time.monotonic() + check.timeout)
-        while said := readiness_problem(instance, check):
+        while problem := readiness_problem(instance, check):
             self._alive()
             if time.monotonic() > latest:
-                raise BackendError(f"{instance.name} is not ready in time: {said}{port_conflict(instance, self.home)}{log_of(instance)}")
+                raise BackendError(f"{instance.name} is not ready in time: {problem}{port_conflict(instance, self.home)}{log_of(instance)}")
             self.stopping.wait(PAUSE)
         self.log(f"{instance.name} is ready: {instance.url_of(check.port, check.http) if check else 'it runs'}")
-        self._doing.pop(instance.name, None)
+        self._waits.pop(instance.name, None)
 
     def _prove_and_warm(self) -> tuple[Endpoint, float]:
         """The endpoint that answers, and when that was proven."""
@@ -235,13 +235,13 @@ class Stack:
         try:
             self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}  # of several replicas the first one's
             self.facts["proof"] = codec.plain([*checks.run_checks()])
-            self.facts["server"] = told(checks.answering)
+            self.facts["server"] = server_facts(checks.answering)
             proven = time.monotonic()
             self._workers = checks.workers
             does(f"warming up with {self.warm_up} requests")
             warm_up(checks.answering, self.warm_up, self.spec.ready)
         except BackendError as error:
-            self.failed.wait(NOTICED)
+            self.failed.wait(DEATH_NOTICE)
             self._alive()  # a death says more
             raise BackendError(f"{error}{log_of(front)}") from error
         return checks.answering, proven
@@ -277,17 +277,17 @@ class Stack:
         if not self._booted:
             self._start(instance)
             return
-        self._set_away(instance, True)
+        self._set_restarting(instance, True)
         self._start(instance)
         deadline = time.monotonic() + self.spec.ready.timeout
         self._until_ready(instance, deadline)
-        self._readiness_checks(deadline, lambda _: None).look(self._workers)
+        self._readiness_checks(deadline, lambda _: None).run_silent_checks(self._workers)
         self.log(f"{instance.name} serves again")
-        self._set_away(instance, False)
+        self._set_restarting(instance, False)
 
-    def _set_away(self, instance: Instance, away: bool) -> None:
-        with self._telling:
-            self.away = self.away | {instance.name} if away else self.away - {instance.name}
+    def _set_restarting(self, instance: Instance, restarting: bool) -> None:
+        with self._notifying:
+            self.restarting = self.restarting | {instance.name} if restarting else self.restarting - {instance.name}
             self._on_restart()
 
     def restarts(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.backends.stack.docker_engine import connect, faults, fetch, speaking
+from pytest_agentbench.backends.stack.docker_engine import as_backend_error, client_errors, connect, fetch
 from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.process import lives
@@ -21,11 +21,11 @@ from pytest_agentbench.lib.threads import daemon
 #: Exit code of a container of which no more can be known: somebody removed it, or it went with its engine.
 LOST = -1
 
-_AGAIN = 0.5  # seconds between two attempts to reach an engine that is being started again
-_LAST_LINES = 10.0  # seconds that the log may take to end after its container
+_RECONNECT_PAUSE = 0.5  # seconds between two attempts to reach an engine that is being started again
+_LOG_TIMEOUT = 10.0  # seconds that the log may take to end after its container
 
 
-def _silent(line: str) -> None:
+def _ignore_progress(line: str) -> None:
     """For those who do not show progress."""
 
 
@@ -43,7 +43,7 @@ class Container:
         gpu_ids: Sequence[str],
         log: Path,
         cwd: str | None = None,
-        on_progress: Callable[[str], None] = _silent,
+        on_progress: Callable[[str], None] = _ignore_progress,
     ) -> None:
         """`name` is the container's own; `gpu_ids` are indexes or UUIDs as the driver counts them; `cwd` is a folder in the container."""
         self.name, self.image, self.log = name, image, log
@@ -64,7 +64,7 @@ class Container:
         fetch(self.image, self._spec.pull, self._on_progress)
         self._engine = connect()
         try:
-            with speaking(f"{self.name}: {self.image} cannot be started"):
+            with as_backend_error(f"{self.name}: {self.image} cannot be started"):
                 self._warn_if_rootless()
                 self._container = self._engine.containers.create(self.image, self._arguments or None, **self._options(mounts))
                 self._container.start()
@@ -78,7 +78,7 @@ class Container:
     def exit_code(self) -> int | None:
         """None while it runs, and LOST where nobody knows any more."""
         if self._code is None and self._container is not None:
-            self._code = self._look()
+            self._code = self._read_exit_code()
         return self._code
 
     def wait(self) -> int:
@@ -86,13 +86,13 @@ class Container:
         while (code := self.exit_code()) is None:
             try:
                 self._code = int(self._engine.api.wait(self._container.id, timeout=None)["StatusCode"])
-            except faults():
-                time.sleep(_AGAIN)  # the engine is gone; the next look says whether the container is as well
+            except client_errors():
+                time.sleep(_RECONNECT_PAUSE)  # the engine is gone; the next look says whether the container is as well
         return code
 
     def health(self) -> str | None:
         """`starting`, `healthy` or `unhealthy` by the image's own HEALTHCHECK; None where there is none, or no container."""
-        with suppress(*faults()):
+        with suppress(*client_errors()):
             self._container.reload()
             return (self._container.attrs["State"].get("Health") or {}).get("Status")
         return None
@@ -103,21 +103,21 @@ class Container:
             return
         from docker.errors import NotFound
 
-        with speaking(f"{self.name}: container {self._container.short_id} cannot be stopped"), suppress(NotFound):
+        with as_backend_error(f"{self.name}: container {self._container.short_id} cannot be stopped"), suppress(NotFound):
             self._container.stop(timeout=math.ceil(grace))
             self.exit_code()  # the last chance to ask for it,
             self._end_of_log()  # and to read what it said
             self._container.remove(force=True, v=True)
         self._close()
 
-    def _look(self) -> int | None:
+    def _read_exit_code(self) -> int | None:
         from docker.errors import NotFound
 
         try:
             self._container.reload()
         except NotFound:
             return LOST
-        except faults():  # containers outlive an engine that was killed
+        except client_errors():  # containers outlive an engine that was killed
             return None if self.pid and lives(self.pid) else LOST
         state = self._container.attrs["State"]
         return int(state["ExitCode"]) if state["Status"] in ("exited", "dead", "removing") else None
@@ -154,21 +154,21 @@ class Container:
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab", buffering=0) as log:
-                for said in self._container.logs(stream=True, follow=True):
-                    log.write(said)
-        except faults() as error:  # the engine is gone, or the disk is full; the service itself goes on
+                for chunk in self._container.logs(stream=True, follow=True):
+                    log.write(chunk)
+        except client_errors() as error:  # the engine is gone, or the disk is full; the service itself goes on
             self._on_progress(f"{self.name}: {self.log} goes no further: {error}")
 
     def _discard(self) -> None:
         """Removes what a failed start has left."""
-        with suppress(*faults()):
+        with suppress(*client_errors()):
             if self._container is not None:
                 self._container.remove(force=True, v=True)
         self._close()
 
     def _end_of_log(self) -> None:
         if self._reader is not None:
-            self._reader.join(_LAST_LINES)
+            self._reader.join(_LOG_TIMEOUT)
 
     def _close(self) -> None:
         self._end_of_log()  # of a container that somebody else removed

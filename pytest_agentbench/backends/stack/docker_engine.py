@@ -40,7 +40,7 @@ HINTS = {
 _LACKING = re.compile("select device driver|invalid runtime name|docker-init", re.IGNORECASE)
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_ANSWER = 10.0  # seconds
+_TIMEOUT = 10.0  # seconds
 _PROGRESS_EVERY = 1.0  # seconds
 
 
@@ -50,26 +50,26 @@ def connect() -> Any:
     address = urlsplit(where)
     if address.scheme in ("tcp", "http", "https", "ssh") and address.hostname not in _LOCAL:
         raise MissingError(f"DOCKER_HOST is {where}: containers use the network of their host, so Docker has to run on this machine")
-    with speaking(f"no Docker Engine answers at {where}", MissingError):
+    with as_backend_error(f"no Docker Engine answers at {where}", MissingError):
         if address.scheme == "unix":
-            _knock(address.path)
+            _check_socket(address.path)
         import docker
 
         return docker.from_env()
 
 
-def _knock(path: str) -> None:
+def _check_socket(path: str) -> None:
     """The client says it less clearly, and leaves its socket open."""
-    with socket.socket(socket.AF_UNIX) as door:
-        door.settimeout(_ANSWER)
-        door.connect(path)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_TIMEOUT)
+        connection.connect(path)
 
 
 def fetch(image: str, pull: str, on_progress: Callable[[str], None]) -> None:
     """Sees to it that the engine has the image: `pull` is `missing` or `never`."""
     engine = connect()
     try:
-        with speaking(f"image {image}"):
+        with as_backend_error(f"image {image}"):
             if size_of(engine, image) is not None:
                 return
             if pull == "never":
@@ -98,7 +98,7 @@ def digest_of(image: str) -> str | None:
     try:
         here = engine.images.get(image)
         return str(next(iter(here.attrs.get("RepoDigests") or ()), here.id)).rpartition("@")[2]
-    except faults():
+    except client_errors():
         return None
     finally:
         engine.close()
@@ -111,7 +111,7 @@ def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:
     for event in engine.api.pull(image, stream=True, decode=True):
         if "error" in event:
             raise BackendError(sentence(f"image {image} cannot be pulled", event["error"]))
-        _note(layers, event)
+        _add_progress(layers, event)
         if layers and time.monotonic() - last > _PROGRESS_EVERY:
             last = time.monotonic()
             here, total = (sum(sizes) / 1e6 for sizes in zip(*layers.values(), strict=True))
@@ -119,7 +119,7 @@ def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:
     on_progress(f"pulled {image} in {time.monotonic() - started:.0f} s")
 
 
-def _note(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
+def _add_progress(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
     """What an event of a pull says of one layer; they are downloaded, and then unpacked, which says the same numbers again."""
     detail, layer = event.get("progressDetail") or {}, event.get("id", "")
     if event.get("status") == "Downloading" and "total" in detail:
@@ -129,16 +129,16 @@ def _note(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
 
 
 @contextmanager
-def speaking(what: str, kind: type[BackendError] = BackendError) -> Iterator[None]:
+def as_backend_error(what: str, kind: type[BackendError] = BackendError) -> Iterator[None]:
     """Turns what goes wrong between us and an engine into an error that starts with `what`."""
     try:
         yield
-    except faults() as error:
+    except client_errors() as error:
         explanation = getattr(error, "explanation", None) or str(error)
         raise (MissingError if _LACKING.search(explanation) else kind)(sentence(what, explanation)) from error
 
 
-def faults() -> tuple[type[Exception], ...]:
+def client_errors() -> tuple[type[Exception], ...]:
     """What the client of an engine raises."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException

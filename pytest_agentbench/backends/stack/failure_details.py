@@ -165,8 +165,8 @@ def hint(lines: Sequence[str]) -> str | None:
     """A sentence with the fix for a failure whose cause is known."""
     text = "\n".join(lines)
     for pattern, sentence in HINTS:
-        if found := re.search(pattern, text):
-            return sentence.replace("{1}", next(filter(None, found.groups()), ""))
+        if match := re.search(pattern, text):
+            return sentence.replace("{1}", next(filter(None, match.groups()), ""))
     return None
 
 
@@ -177,7 +177,7 @@ def log_of(instance: Instance, code: int | None = None) -> str:
     """The end of its log, what that and its exit code hint at, and whether the log is whole."""
     lines = tail(instance.log)
     known = "".join(f"\nhint: {each}" for each in (hint(lines), killed(code)) if each)
-    return f"{known}{_full(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
+    return f"{known}{_full_disk(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
 
 
 def port_conflict(instance: Instance, home: Path) -> str:
@@ -191,7 +191,7 @@ def port_conflict(instance: Instance, home: Path) -> str:
 def readiness_problem(instance: Instance, check: HttpCheck | None) -> str:
     """Why it is not ready yet; nothing when it is. Without a check its image's HEALTHCHECK counts, if there is one."""
     if check is None:
-        return _ails(instance.running)
+        return _health_problem(instance.running)
     url = instance.url_of(check.port, check.http)
     try:
         answer = Api(Endpoint(url, "")).get("", timeout=5)
@@ -202,12 +202,12 @@ def readiness_problem(instance: Instance, check: HttpCheck | None) -> str:
     return "" if re.search(check.says, answer.text) else f"GET {url} does not say {check.says!r}, but {beginning(answer.text, 200)!r}"
 
 
-def _ails(running: ServiceUnit | None) -> str:
+def _health_problem(running: ServiceUnit | None) -> str:
     """What a container's own HEALTHCHECK says against it; nothing of one without, and of a process."""
     health = running.health() if running else None
     return "" if health in (None, "healthy") else f"its HEALTHCHECK says that it is {health}"
 
 
-def _full(folder: Path) -> str:
+def _full_disk(folder: Path) -> str:
     free = shutil.disk_usage(folder).free
     return f"\nthe disk of {folder} is full: {free} bytes are free" if free < FULL else ""

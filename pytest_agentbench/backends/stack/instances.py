@@ -26,8 +26,8 @@ from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 from pytest_agentbench.lib.messages import LOG
 from pytest_agentbench.lib.process import end_group, foreign_environment
 
-RELEASED = 120.0  # seconds that GPU memory gets to be free after the last service ended
-PORTS_FREE = 5.0  # seconds that all ports get; whoever has one then is somebody else
+RELEASE_TIMEOUT = 120.0  # seconds that GPU memory gets to be free after the last service ended
+PORTS_TIMEOUT = 5.0  # seconds that all ports get; whoever has one then is somebody else
 
 WriteLog = Callable[[str], None]
 
@@ -61,12 +61,12 @@ class Claims:
     def give_back(self, started: Iterable[Instance]) -> None:
         """Waits until the ports of those that were started, and the memory of the GPUs, are free; says in the log what is not."""
         self._reserved.close()
-        end = time.monotonic() + PORTS_FREE
+        end = time.monotonic() + PORTS_TIMEOUT
         for port in sorted({port for each in started for port in each.ports.values()}):
             self._wait_for(port, end)
         if gpus := self._lease.gpus:
-            left = wait_released(gpus, [], RELEASED)
-            self._log(f"GPUs {', '.join(self._lease.ids)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
+            left = wait_released(gpus, [], RELEASE_TIMEOUT)
+            self._log(f"GPUs {', '.join(self._lease.ids)}: {f'after {RELEASE_TIMEOUT:g} s: {left}' if left else 'memory is free'}")
         self._lease.release()
 
     def _wait_for(self, port: int, end: float) -> None:
@@ -88,8 +88,8 @@ def refuse_taken(instances: Iterable[Instance]) -> None:
 
 def fetch_images(factory: Factory, instances: Iterable[Instance], on_wait: WriteLog) -> None:
     """Before the clock of `ready` runs and GPUs are held: an image may take half an hour."""
-    wanted = {factory.image(each): each.spec.container.pull for each in instances if each.spec.image is not None}
-    for image, pull in wanted.items():
+    pulls = {factory.image(each): each.spec.container.pull for each in instances if each.spec.image is not None}
+    for image, pull in pulls.items():
         fetch(image, pull, on_wait)
 
 
@@ -130,8 +130,8 @@ class ServiceProcess:
 
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        wanted = str(self.cwd / self.run[0]) if "/" in self.run[0] else self.run[0]
-        program = shutil.which(wanted, path=self.env.get("PATH"))
+        command = str(self.cwd / self.run[0]) if "/" in self.run[0] else self.run[0]
+        program = shutil.which(command, path=self.env.get("PATH"))
         if program is None:
             raise BackendError(
                 f"there is no command {self.run[0]!r} (of `{self.command}`); is its environment the right one? See `python:`"
@@ -324,7 +324,7 @@ def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[I
     made = []
     for name, service in spec.services.items():
         for replica in range(service.replicas):
-            ports = {port: wanted or take() for port, wanted in {"port": service.port, **service.ports}.items()}
+            ports = {port: number or take() for port, number in {"port": service.port, **service.ports}.items()}
             instance = Instance(name, replica, service, ports, Path())
             made.append(replace(instance, log=logs / f"{instance.name}.log"))
     return made

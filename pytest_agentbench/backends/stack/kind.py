@@ -35,18 +35,18 @@ def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
         other = load_yaml(file.parent / str(name))
         if unknown := [key for key in other if key not in ("services", "include", "note")]:
             raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
-        services = _joined(services, with_included(other, file.parent / str(name))["services"], file)
-    return {**data, "services": _joined(services, data.get("services") or {}, file)}
+        services = _merged(services, with_included(other, file.parent / str(name))["services"], file)
+    return {**data, "services": _merged(services, data.get("services") or {}, file)}
 
 
-def _joined(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
+def _merged(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
     if twice := sorted(services.keys() & more.keys()):
         raise ConfigError(f"{file}: the service {twice[0]!r} is there twice, here or in what is included")
     return {**services, **more}
 
 
 STACK_DAEMON = "stack daemon"  # what a session calls the process that keeps a stack
-NOTICE = 5.0  # seconds that the death of a stack daemon or a service may take to be noticed
+NOTICE_TIMEOUT = 5.0  # seconds that the death of a stack daemon or a service may take to be noticed
 
 
 class Stacked(Backend):
@@ -58,13 +58,13 @@ class Stacked(Backend):
         self.spec, self.terms = spec, terms
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        said = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
-        self.description: Json = {"kind": spec.kind, **said}
+        settings = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
+        self.description: Json = {"kind": spec.kind, **settings}
         self.status = ""  # what the boot waits for
         self._held: registry.HeldStack | None = None
-        self._stays = False  # when this session lets it go
+        self._is_kept = False  # when this session lets it go
         self._stopped = threading.Event()
-        self._is_away = False  # whether the session has been told of a part that is away
+        self._is_unavailable = False  # whether the session has been told of a part that is away
         self._url = ""  # where it answers
         self._directory = Path()  # of logs
 
@@ -91,21 +91,21 @@ class Stacked(Backend):
         kept = registry.find_kept(self.spec)
         self.description["passed_over"] = kept if isinstance(kept, str) else ""
         # set before `stop`, which another thread may call, has something to stop
-        self._stays = self.description["reused"] = not isinstance(kept, str)
+        self._is_kept = self.description["reused"] = not isinstance(kept, str)
         if isinstance(kept, str):
             kept = registry.start(self.spec, directory, gpu_wait=self.terms.gpu_wait, warm_up=self.terms.warm_up)
         self._held = kept
         if self._stopped.is_set():  # while the stack daemon was starting
             self.stop()
         answering = self._held.ready(self._progress)
-        self._url, self._is_away = answering.url, False
+        self._url, self._is_unavailable = answering.url, False
         labels, beside = self._labels(self._held.home / "run"), self.spec.beside
         beside["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in beside["roles"].items()}
         endpoint = replace(answering, backend=self.name, labels=labels, **beside)
         self.description |= {"boot": self._held.boot, "restarts": {}}
         if self.terms.keep is not None:
             self._held.keep(self.terms.keep)
-            self._stays = True
+            self._is_kept = True
         return endpoint
 
     def _labels(self, run_dir: Path) -> Json:
@@ -130,18 +130,18 @@ class Stacked(Backend):
         def on_restart(message: ServicesRestarting) -> None:
             self.description["restarts"] = message.restarts
             tell(message.services)
-            self._is_away = bool(message.services)
+            self._is_unavailable = bool(message.services)
 
         return self._held.death(on_restart) or None
 
     def look(self) -> str:
-        """Waits until `watch` or `boot_again` has told what is away, for NOTICE seconds at most, if nothing listens at the stack's URL.
+        """Waits until `watch` or `boot_again` has told what is away, for NOTICE_TIMEOUT seconds, if nothing listens at its URL.
 
         A service may be dead before its daemon has noticed it, and a stack daemon before this process has. Without the wait an attempt
         that began in between would not count as interrupted.
         """
-        end = time.monotonic() + NOTICE
-        while not (self._is_away or self._stopped.is_set() or time.monotonic() > end or _listens(self._url)):
+        end = time.monotonic() + NOTICE_TIMEOUT
+        while not (self._is_unavailable or self._stopped.is_set() or time.monotonic() > end or _listens(self._url)):
             time.sleep(0.02)
         return ""
 
@@ -150,7 +150,7 @@ class Stacked(Backend):
         assert self._held is not None
         if not self._held.is_orphaned or self._stopped.is_set() or not tell([STACK_DAEMON]):
             return None
-        self._is_away = True
+        self._is_unavailable = True
         self._held.stop()  # ends the services that the stack daemon has left
         began = time.monotonic()
         try:
@@ -164,7 +164,7 @@ class Stacked(Backend):
         self._stopped.set()
         if self._held is None:
             return
-        if self._stays:
+        if self._is_kept:
             self._held.let_go()
         else:
             self.stop_note = self._held.stop() or self.stop_note

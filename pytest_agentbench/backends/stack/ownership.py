@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_agentbench.backends.stack.docker_engine import connect, speaking
+from pytest_agentbench.backends.stack.docker_engine import as_backend_error, connect
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import file_system, process
 
@@ -24,7 +24,7 @@ LABEL = "pytest-agentbench.stack"
 
 LOCK = "lock"  # in a stack's folder; its daemon holds it as long as it lives
 
-GONE = 10.0  # seconds that killed processes get to be gone
+KILL_TIMEOUT = 10.0  # seconds that killed processes get to be gone
 
 
 def marked(home: str) -> dict[str, str]:
@@ -52,7 +52,7 @@ def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
 
     None where there is no /proc, as on macOS: there the end of a process group is all that is known of it.
     """
-    return ((pid, of) for pid, of in process.with_variable(VARIABLE) if of == (home or of))
+    return ((pid, folder) for pid, folder in process.with_variable(VARIABLE) if folder == (home or folder))
 
 
 def is_marked(pid: int, home: str) -> bool:
@@ -68,7 +68,7 @@ def kill_marked(home: str) -> list[int]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         killed += pids
-    end = time.monotonic() + GONE
+    end = time.monotonic() + KILL_TIMEOUT
     while any(processes(home)) and time.monotonic() < end:
         time.sleep(0.01)
     return killed
@@ -94,7 +94,7 @@ def leftovers(stack_alive: Callable[[str], bool]) -> list[Leftover]:
     except (BackendError, ImportError):
         return []
     try:
-        with speaking("Docker does not tell what stacks have left"):
+        with as_backend_error("Docker does not tell what stacks have left"):
             every = list(_labelled(engine.api))
     finally:
         engine.close()
@@ -111,7 +111,7 @@ def remove(leftovers: Sequence[Leftover], grace: float = 15) -> None:
     engine = connect()
     try:
         for each in leftovers:
-            with speaking(f"{each.kind} {each.name} of stack {each.stack} cannot be removed"), suppress(NotFound):
+            with as_backend_error(f"{each.kind} {each.name} of stack {each.stack} cannot be removed"), suppress(NotFound):
                 _remove(engine.api, each, grace)
     finally:
         engine.close()

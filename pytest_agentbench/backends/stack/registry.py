@@ -49,15 +49,15 @@ from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import differences
 from pytest_agentbench.suites.roles import ModelSpec
 
-STOPPED = 180.0  # seconds that a stack gets to stop, before its daemon and all that is left are killed
-SUSPENDED = 5.0  # seconds that a stack daemon may be suspended by SIGSTOP while a session waits for it
-LOOK = 0.5  # seconds between two looks at whether a stack daemon is suspended
-LONGEST = 107 if sys.platform == "linux" else 103  # bytes of a socket's path
+STOP_TIMEOUT = 180.0  # seconds that a stack gets to stop, before its daemon and all that is left are killed
+SUSPENDED_LIMIT = 5.0  # seconds that a stack daemon may be suspended by SIGSTOP while a session waits for it
+POLL = 0.5  # seconds between two looks at whether a stack daemon is suspended
+MAX_PATH = 107 if sys.platform == "linux" else 103  # bytes of a socket's path
 ANSWER = 20.0  # seconds that a stack daemon gets to say whether it can be held
 
 #: Why a stack cannot be used.
 STOPPED_EARLY = "it was stopped while it started"
-GONE = f"its daemon is gone; see {DAEMON_LOG}"
+DAEMON_DIED = f"its daemon is gone; see {DAEMON_LOG}"
 
 
 def stacks_folder() -> Path:
@@ -76,8 +76,8 @@ def stacks_folder() -> Path:
 def spec_hash(spec: StackSpec) -> str:
     """Of everything that decides what is started; a name and a note do not."""
     of_clients = {"name", "note", "thresholds", "prices", "roles", "labels", "warm_up", "sample_every", *ModelSpec.model_fields}
-    said = spec.model_dump_json(exclude=of_clients)
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    content = spec.model_dump_json(exclude=of_clients)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 class HeldStack:
@@ -114,12 +114,12 @@ class HeldStack:
 
     def _next_of_boot(self) -> FromDaemon:
         try:
-            while not select.select([self._connection], [], [], LOOK)[0]:
+            while not select.select([self._connection], [], [], POLL)[0]:
                 if self._is_suspended():
                     raise BackendError(f"its daemon, {self._suspended}, and the stack did not start; see {DAEMON_LOG}")
             return self._next()
         except (OSError, ValueError) as error:  # ValueError: another thread has closed the connection
-            raise BackendError(STOPPED_EARLY if self._leaving else GONE) from error
+            raise BackendError(STOPPED_EARLY if self._leaving else DAEMON_DIED) from error
 
     def death(self, on_restart: Callable[[ServicesRestarting], None] = lambda _: None) -> str:
         """Blocks until it dies; returns what died. Empty when it was stopped or let go by whoever holds this.
@@ -135,7 +135,7 @@ class HeldStack:
             why = str(error)
         except (OSError, ValueError):
             self.is_orphaned = not self._leaving
-            why = GONE
+            why = DAEMON_DIED
         return "" if self._leaving else why
 
     def stop(self) -> str:
@@ -143,14 +143,14 @@ class HeldStack:
 
         Returns a sentence about a stack daemon that was suspended, or about a stack that is still there, and otherwise an empty text.
         """
-        said = ""
+        note = ""
         self._leaving = True
         with suppress(OSError):
             wire.send(self._connection, StopStack())
-        end = time.monotonic() + STOPPED
+        end = time.monotonic() + STOP_TIMEOUT
         while is_alive(str(self.home)) and time.monotonic() < end:
-            if not said and self._is_suspended():
-                said = f"the daemon of the stack in {self.home}, {self._suspended}, so it was ended by SIGKILL, and its services with it"
+            if not note and self._is_suspended():
+                note = f"the daemon of the stack in {self.home}, {self._suspended}, so it was ended by SIGKILL, and its services with it"
                 with suppress(ProcessLookupError):
                     os.kill(self._daemon, signal.SIGKILL)
             time.sleep(0.02)
@@ -158,18 +158,18 @@ class HeldStack:
         if self._child is not None:
             self._child.stop()
         if is_alive(str(self.home)):
-            return f"the stack in {self.home} has not stopped within {STOPPED:g} s; {DAEMON_LOG} says what it waits for"
+            return f"the stack in {self.home} has not stopped within {STOP_TIMEOUT:g} s; {DAEMON_LOG} says what it waits for"
         clean_up_one(self.home)
-        return said
+        return note
 
     def _is_suspended(self) -> bool:
-        """Returns whether the stack daemon has been suspended for SUSPENDED seconds, as far as the calls of this method show."""
+        """Returns whether the stack daemon has been suspended for SUSPENDED_LIMIT seconds, as far as the calls of this method show."""
         if not self._daemon or not is_suspended(self._daemon):
             self._suspended_since = None
             return False
         now = time.monotonic()
         self._suspended_since = self._suspended_since or now
-        return now - self._suspended_since >= SUSPENDED
+        return now - self._suspended_since >= SUSPENDED_LIMIT
 
     def terminate(self) -> None:
         """Sends SIGTERM to the stack daemon, which then stops the stack; raises BackendError if the system does not tell its process."""
@@ -180,7 +180,7 @@ class HeldStack:
 
     @property
     def _suspended(self) -> str:
-        return f"process {self._daemon}, was suspended by SIGSTOP for {SUSPENDED:g} s"
+        return f"process {self._daemon}, was suspended by SIGSTOP for {SUSPENDED_LIMIT:g} s"
 
     def keep(self, seconds: float) -> None:
         """It stays when it is let go, for so long."""
@@ -233,9 +233,9 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
 def _new_home(name: str) -> Path:
     """A folder for a stack; raises BackendError when there cannot be one."""
     home = stacks_folder() / f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:20]}-{secrets.token_hex(4)}"
-    if len(os.fsencode(home / SOCKET)) > LONGEST:
+    if len(os.fsencode(home / SOCKET)) > MAX_PATH:
         raise BackendError(
-            f"{home / SOCKET} is longer than the {LONGEST} bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s"
+            f"{home / SOCKET} is longer than the {MAX_PATH} bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s"
         )
     home.mkdir(mode=0o700)
     return home
@@ -246,9 +246,9 @@ def find_kept(spec: StackSpec) -> HeldStack | str:
 
     Where there is none, returns why a kept stack of the same spec is not used, in a sentence, or an empty text if there is no such stack.
     """
-    now, wanted, why = inherited(spec), spec_hash(spec), ""
+    now, wanted_hash, why = inherited(spec), spec_hash(spec), ""
     for home, facts in running():
-        if facts.spec_hash != wanted or facts.state != "ready" or facts.keep_s is None:
+        if facts.spec_hash != wanted_hash or facts.state != "ready" or facts.keep_s is None:
             continue
         if changed := differences(facts.inherited, now):
             why = why or f"with something else: {'; '.join(changed)}"
@@ -296,10 +296,10 @@ def end(home: Path) -> str:
         except BackendError:
             held.let_go()
             raise
-    said = held.stop()
+    note = held.stop()
     if is_alive(str(home)):
-        raise BackendError(said)
-    return said
+        raise BackendError(note)
+    return note
 
 
 def _connect(home: Path) -> socket.socket:

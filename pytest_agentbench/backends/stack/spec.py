@@ -240,7 +240,7 @@ class StackRole(RoleSpec):
     service: str | None = Field(default=None, description="The service of the stack that plays the role. It cannot go with `url`.")
 
     @model_validator(mode="after")
-    def _is_in_one_place(self) -> Self:
+    def _has_one_place(self) -> Self:
         if self.url is not None and self.service is not None:
             raise ValueError("'url' and 'service' are two places; leave one out")
         return self
@@ -288,7 +288,7 @@ class StackSpec(BackendKeys):
     )
 
     @model_validator(mode="after")
-    def _names_lead_somewhere(self) -> Self:
+    def _references_exist(self) -> Self:
         for name in (*self.services, *self.settings):
             if not NAME.fullmatch(name) or name in RESERVED:
                 raise ValueError(
@@ -306,7 +306,7 @@ class StackSpec(BackendKeys):
         return self
 
     @model_validator(mode="after")
-    def _ports_are_of_one_service(self) -> Self:
+    def _ports_are_unique(self) -> Self:
         owners: dict[int, str] = {}
         for name, service in self.services.items():
             for port in filter(None, (service.port, *service.ports.values())):
@@ -332,8 +332,8 @@ class StackSpec(BackendKeys):
 def expand(text: str, values: Mapping[str, str], where: str) -> str:
     """Raises ConfigError that names the template and what is known."""
 
-    def value(found: object) -> str:
-        name = found[1]  # type: ignore[index]
+    def value(match: object) -> str:
+        name = match[1]  # type: ignore[index]
         if name not in values:
             raise ConfigError(f"{where}: {{{name}}} is not known; known: {', '.join(f'{{{known}}}' for known in sorted(values))}")
         return values[name]

@@ -54,7 +54,7 @@ from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 
 FIRST_HOLDER = 20.0  # seconds that whoever started the stack daemon gets to connect
-TOLD_EVERY = 0.5  # seconds between two words about a boot
+PROGRESS_EVERY = 0.5  # seconds between two words about a boot
 
 FACTS = "stack.json"  # in the stack's folder: what others may know of it
 SOCKET = "control"
@@ -87,10 +87,10 @@ class StackDaemon:
             gpu_wait=config.gpu_wait,
             warm_up=config.warm_up,
             log=self.log,
-            on_restart=self._tell_restart,
+            on_restart=self._send_restarts,
         )
         self.outcome: StackOutcome | None = None  # as holders are told
-        self.over = threading.Event()
+        self.ending = threading.Event()
         self._changed = threading.Condition()
         self._holders: dict[socket.socket, str] = {}
         self._was_held = False
@@ -105,11 +105,11 @@ class StackDaemon:
         listener.listen(16)
         self._write_facts(lambda facts: facts)
         serving(Serving())
-        daemon(self._accept_connection, listener, name="welcome")
+        daemon(self._accept_connection, listener, name="accept")
         daemon(self._boot, name="boot")
-        daemon(self._tell_progress, name="tell-progress")
-        daemon(self._watch_starter, name="mind-starter")
-        self._wait_while_wanted()
+        daemon(self._send_progress, name="send-progress")
+        daemon(self._watch_starter, name="watch-starter")
+        self._wait_until_unused()
         self._write_facts(lambda facts: replace(facts, state="stopping"))
         self.stack.stop()
         listener.close()
@@ -120,32 +120,32 @@ class StackDaemon:
         try:
             endpoint = self.stack.boot()
         except AgentbenchError as error:
-            self._decide(BootFailed(str(error), missing=isinstance(error, MissingError)))
+            self._set_outcome(BootFailed(str(error), missing=isinstance(error, MissingError)))
             return
         except Exception as error:  # a fault of ours: the holders shall not wait for ever
-            self._decide(BootFailed(f"the stack daemon failed: {error!r}; see {DAEMON_LOG}", missing=False))
+            self._set_outcome(BootFailed(f"the stack daemon failed: {error!r}; see {DAEMON_LOG}", missing=False))
             raise
         boot = self.stack.facts
         self._write_facts(lambda facts: replace(facts, state="ready", url=endpoint.url, model=endpoint.model, boot=boot))
-        self._decide(StackReady(endpoint, boot, self.stack.metrics()))
+        self._set_outcome(StackReady(endpoint, boot, self.stack.metrics()))
         self.stack.failed.wait()
         if not self.stack.stopping.is_set():
-            self._decide(StackEnded(self.stack.failure))
+            self._set_outcome(StackEnded(self.stack.failure))
 
-    def _decide(self, outcome: StackOutcome) -> None:
+    def _set_outcome(self, outcome: StackOutcome) -> None:
         """Those who hold it learn it now, those who come later when they come."""
         self.outcome = outcome
-        self._tell(outcome)
+        self._send_all(outcome)
         with self._changed:
             self._changed.notify_all()
 
-    def _wait_while_wanted(self) -> None:
+    def _wait_until_unused(self) -> None:
         """Until it is told to stop, or has nobody and no time left. One that failed and has nobody goes at once."""
         with self._changed:
-            while not self.over.is_set():
+            while not self.ending.is_set():
                 failed = self._was_held and isinstance(self.outcome, BootFailed | StackEnded)
                 if not self._holders and (failed or time.monotonic() >= self._until):
-                    self.over.set()  # whoever comes now comes too late
+                    self.ending.set()  # whoever comes now comes too late
                     return
                 self._changed.wait(None if self._holders else max(0.0, self._until - time.monotonic()))
 
@@ -160,10 +160,10 @@ class StackDaemon:
 
     def end(self, why: str) -> None:
         self.log(f"stopping: {why}")
-        self.over.set()
+        self.ending.set()
         self.stack.stopping.set()  # a boot under way gives up
         self.stack.failed.set()
-        self._decide(StackEnded(f"it was stopped: {why}"))
+        self._set_outcome(StackEnded(f"it was stopped: {why}"))
 
     def _accept_connection(self, listener: socket.socket) -> None:
         with suppress(OSError):  # closed at the end
@@ -181,22 +181,22 @@ class StackDaemon:
                         message = read_request(wire.receive(connection)[0])
                     except ValueError as error:
                         self.log(f"refused pid {who}: {error}")
-                        self._say(connection, Refused(str(error)))
+                        self._send(connection, Refused(str(error)))
                         return
-                    self._obey(connection, message, who)
+                    self._handle(connection, message, who)
         finally:  # nothing that goes wrong here may keep a stack that nobody wants
-            self._leave(connection)
+            self._remove_holder(connection)
 
-    def _obey(self, connection: socket.socket, message: ToDaemon, who: int) -> None:
+    def _handle(self, connection: socket.socket, message: ToDaemon, who: int) -> None:
         match message:
             case HoldStack(alone):
-                refused = self._refuses(connection, who, alone=alone)
-                self.log(f"{'refused' if refused else 'held by'} pid {who}")
-                if not refused:
+                accepted = self._add_holder(connection, who, alone=alone)
+                self.log(f"{'held by' if accepted else 'refused'} pid {who}")
+                if accepted:
                     self._write_facts(lambda facts: replace(facts, until=None))
-                self._say(connection, HoldDeclined() if refused else HoldAccepted())
+                self._send(connection, HoldAccepted() if accepted else HoldDeclined())
                 if self.outcome is not None:
-                    self._say(connection, self.outcome)
+                    self._send(connection, self.outcome)
             case KeepStack(seconds):
                 self._write_facts(lambda facts: replace(facts, keep_s=seconds))
             case StopStack():
@@ -204,16 +204,16 @@ class StackDaemon:
             case _:
                 assert_never(message)
 
-    def _refuses(self, connection: socket.socket, who: int, *, alone: bool) -> bool:
+    def _add_holder(self, connection: socket.socket, who: int, *, alone: bool) -> bool:
         """Whether it is too late, or whoever wants to be alone is not; else there is one holder more."""
         with self._changed:
-            if self.over.is_set() or (alone and self._holders):
-                return True
+            if self.ending.is_set() or (alone and self._holders):
+                return False
             self._holders[connection] = f"pid {who}"
             self._was_held = True
-            return False
+            return True
 
-    def _leave(self, connection: socket.socket) -> None:
+    def _remove_holder(self, connection: socket.socket) -> None:
         with self._changed:
             who = self._holders.pop(connection, None)
             if who is None:
@@ -226,11 +226,11 @@ class StackDaemon:
         if alone:
             self._write_facts(lambda facts: replace(facts, until=time.time() + keep))
 
-    def _tell_progress(self) -> None:
-        while self.outcome is None and not self.over.wait(TOLD_EVERY):
+    def _send_progress(self) -> None:
+        while self.outcome is None and not self.ending.wait(PROGRESS_EVERY):
             if text := self.stack.status():
                 for connection in self._readers():
-                    self._say(connection, BootProgress(text))
+                    self._send(connection, BootProgress(text))
 
     def _readers(self) -> list[socket.socket]:
         """Holders that read what they are told: one that Ctrl-Z has stopped must not fill its buffer and hold up the others."""
@@ -238,16 +238,16 @@ class StackDaemon:
             return select.select([], list(self._holders), [], 0)[1]
         return []
 
-    def _tell_restart(self) -> None:
+    def _send_restarts(self) -> None:
         """Nobody new gets a stack of which a part is away."""
-        self._write_facts(lambda facts: replace(facts, state="restarting" if self.stack.away else "ready"))
-        self._tell(ServicesRestarting(tuple(sorted(self.stack.away)), self.stack.restarts()))
+        self._write_facts(lambda facts: replace(facts, state="restarting" if self.stack.restarting else "ready"))
+        self._send_all(ServicesRestarting(tuple(sorted(self.stack.restarting)), self.stack.restarts()))
 
-    def _tell(self, message: StackOutcome | ServicesRestarting) -> None:
+    def _send_all(self, message: StackOutcome | ServicesRestarting) -> None:
         for connection in list(self._holders):
-            self._say(connection, message)
+            self._send(connection, message)
 
-    def _say(self, connection: socket.socket, message: FromDaemon | Refused) -> None:
+    def _send(self, connection: socket.socket, message: FromDaemon | Refused) -> None:
         with self._sending, suppress(OSError):  # it is gone, and `_serve` sees it
             wire.send(connection, message)
 

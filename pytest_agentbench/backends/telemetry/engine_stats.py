@@ -15,7 +15,7 @@ class Names(NamedTuple):
     """What a kind of server calls its metrics. Where several names are given, a server has one of them."""
 
     hits: str = ""  # prompt tokens found in the prefix cache
-    told: str = ""  # moves when hits are told at all; empty: they always are
+    hit_reports: str = ""  # moves when hits are told at all; empty: they always are
     queries: str = ""  # prompt tokens looked up there
     kv_usage: tuple[str, ...] = ()  # share of the KV cache in use, 0 to 1
     running: str = ""  # requests
@@ -30,7 +30,7 @@ class Names(NamedTuple):
 SERVERS: Mapping[str, Names] = {
     "dynamo": Names(
         hits="dynamo_frontend_cached_tokens_sum",
-        told="dynamo_frontend_cached_tokens_count",
+        hit_reports="dynamo_frontend_cached_tokens_count",
         queries="dynamo_frontend_input_sequence_tokens_sum",
         prompt_tokens="dynamo_frontend_input_sequence_tokens_sum",
         output_tokens="dynamo_frontend_output_sequence_tokens_sum",  # ..._output_tokens_total lacks tokens of streamed tool calls
@@ -69,7 +69,7 @@ COUNTERS = frozenset(
     name
     for names in SERVERS.values()
     for name in (
-        *(names.hits, names.told, names.queries, names.preemptions, names.prompt_tokens, names.output_tokens),
+        *(names.hits, names.hit_reports, names.queries, names.preemptions, names.prompt_tokens, names.output_tokens),
         *(f"{histogram}_{part}" for histogram in (names.ttft, GUESS) for part in ("sum", "count")),
     )
     if name
@@ -172,7 +172,7 @@ class SampleTally:
     _last: dict[Series, float] = field(default_factory=dict)  # counters
     _now: dict[Series, float] = field(default_factory=dict)  # gauges
     _known: set[SampleSource] = field(default_factory=set)
-    _silent: set[SampleSource] = field(default_factory=set)
+    _failing: set[SampleSource] = field(default_factory=set)
     _round: tuple[int, int] | None = None  # that is being added up, and when its latest sample was taken
 
     def add(self, sample: Sample | GpuSample) -> None:
@@ -188,11 +188,11 @@ class SampleTally:
                 if self._is_within(sample.at_ns):
                     looks.append(sample)
             case Sample(failed="", source=source):
-                self._silent.discard(source)
+                self._failing.discard(source)
                 self._take(sample)
                 self._known.add(source)
             case Sample(source=source):
-                self._silent.add(source)
+                self._failing.add(source)
 
     def end_round(self) -> None:
         """Looks at the gauges."""
@@ -203,8 +203,8 @@ class SampleTally:
             (self.running, [names.running for names in SERVERS.values()]),
             (self.waiting, [names.waiting for names in SERVERS.values()]),
         ):
-            if found := self._gauges(names):
-                values.append(sum(found))
+            if gauges := self._gauges(names):
+                values.append(sum(gauges))
         if usage := [value for names in SERVERS.values() for value in self._first_gauges(names.kv_usage)]:
             self.kv_means.append(sum(usage) / len(usage))
             self.kv_peaks.append(max(usage))
@@ -225,10 +225,10 @@ class SampleTally:
     def _take(self, sample: Sample) -> None:
         for series in sample.unknown:
             self._now.pop(series, None)
-        there = (self._last.keys() | self._now.keys()) - sample.unknown if sample.first else set()
-        gone = sample.gone | {series for series in there if series.source == sample.source and series not in sample.values}
+        known = (self._last.keys() | self._now.keys()) - sample.unknown if sample.first else set()
+        removed = sample.gone | {series for series in known if series.source == sample.source and series not in sample.values}
         fallen = False
-        for series in gone:
+        for series in removed:
             self._now.pop(series, None)
             if self._last.get(series):
                 self._last[series], fallen = 0.0, True
@@ -243,7 +243,7 @@ class SampleTally:
         self.resets += fallen
 
     def _gauges(self, names: Sequence[str]) -> list[float]:
-        return [value for series, value in self._now.items() if series.name in names and series.source not in self._silent]
+        return [value for series, value in self._now.items() if series.name in names and series.source not in self._failing]
 
     def _first_gauges(self, names: Sequence[str]) -> list[float]:
         """Of a metric with several names, the values under the first one that is there."""
@@ -281,7 +281,7 @@ def prefix_cache(moved: Mapping[str, float]) -> CacheHits:
     for kind in HIT_SOURCES:
         names = SERVERS[kind]
         queries = moved.get(names.queries, 0.0)
-        if queries and names.hits in moved and (not names.told or moved.get(names.told)):
+        if queries and names.hits in moved and (not names.hit_reports or moved.get(names.hit_reports)):
             return CacheHits(moved[names.hits] / queries, moved[names.hits], queries, names.hits)
     requests = moved.get(f"{GUESS}_count", 0.0)
     guess = moved[f"{GUESS}_sum"] / requests if requests else None

@@ -145,7 +145,7 @@ class Page:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}  # `name{labels}`, as it is written -> number
-        self._told: list[str] = []  # number -> value, as it is written; empty: gone
+        self._values: list[str] = []  # number -> value, as it is written; empty: gone
 
     def changes(self, text: str) -> Changes:
         """Raises ValueError when the text is none of Prometheus."""
@@ -154,15 +154,15 @@ class Page:
         for written, value in lines.items():
             if (number := self._numbers.get(written)) is None:
                 changes.series.append(_parsed(written + value))
-                number = self._numbers[written] = len(self._told)
-                self._told.append("")
-            if self._told[number] != value:
-                self._told[number] = value
+                number = self._numbers[written] = len(self._values)
+                self._values.append("")
+            if self._values[number] != value:
+                self._values[number] = value
                 changes.values.append((number, _number(value)))
         if len(lines) < len(self._numbers):
-            changes.gone.extend(number for written, number in self._numbers.items() if self._told[number] and written not in lines)
+            changes.gone.extend(number for written, number in self._numbers.items() if self._values[number] and written not in lines)
             for number in changes.gone:
-                self._told[number] = ""
+                self._values[number] = ""
         return changes
 
 
@@ -171,8 +171,8 @@ def _end_of_labels(line: str) -> int:
     return line.rfind("}") + 1 or line.find(" ") + 1 or len(line)
 
 
-def _number(told: str) -> float:
-    return float((told.split() or [""])[0])  # a time may follow
+def _number(text: str) -> float:
+    return float((text.split() or [""])[0])  # a time may follow
 
 
 def _parsed(line: str) -> tuple[str, dict[str, str]]:
@@ -185,7 +185,7 @@ def _parsed(line: str) -> tuple[str, dict[str, str]]:
 
 
 TIMEOUT = 2.0  # seconds for each step of a request
-LAST = 5.0  # seconds that the last look may take
+LAST_ROUND = 5.0  # seconds that the last look may take
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class SampledTarget:
     failing: str = ""  # why the last look found nothing
 
     def __post_init__(self) -> None:
-        self._asked = False
+        self._is_requested = False
         url = urlsplit(self.target.url)
         self._path = f"{url.path or '/'}{f'?{url.query}' if url.query else ''}"
         if url.scheme == "https":
@@ -229,10 +229,10 @@ class SampledTarget:
 
     def ask(self) -> None:
         """Sends the request; what is wrong shows when the answer is read."""
-        self._asked = False
+        self._is_requested = False
         with suppress(OSError, HTTPException):
             self._request()
-            self._asked = True
+            self._is_requested = True
 
     def answer(self) -> str:
         """The page; raises OSError or HTTPException."""
@@ -243,7 +243,7 @@ class SampledTarget:
         return text
 
     def _response(self) -> HTTPResponse:
-        if self._asked:
+        if self._is_requested:
             with suppress(ConnectionError):  # the server closed a connection that was idle
                 return self._connection.getresponse()
         self._connection.close()
@@ -272,9 +272,9 @@ class Sampler:
         self._gpus = [gpu for gpu in sources.gpus if gpu.uuid]
         self._path = file
         self._file: FileIO | None = None  # while it samples
-        self._lost = 0  # lines that could not be written
+        self._lost_lines = 0  # lines that could not be written
         self._faults: dict[str, str] = {}  # what could not be done -> why
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -284,16 +284,16 @@ class Sampler:
         except OSError as error:
             self._faults[self._path.name] = f"cannot be written: {error.strerror}"
             return
-        self._look(self._file.fileno())
+        self._take_round(self._file.fileno())
         self._thread = daemon(self._run, name="sampler")
 
     def stop(self) -> None:
         """Looks a last time. May be called without a start, and twice."""
-        self._over.set()
+        self._stopping.set()
         if self._thread is not None:
-            self._thread.join(LAST)
+            self._thread.join(LAST_ROUND)
             if self._thread.is_alive():
-                self._faults["the last look"] = f"took longer than {LAST:g} s: what happened after the one before it is missing"
+                self._faults["the last look"] = f"took longer than {LAST_ROUND:g} s: what happened after the one before it is missing"
 
     @property
     def notes(self) -> list[str]:
@@ -317,19 +317,19 @@ class Sampler:
         due = time.monotonic()
         while True:
             due = max(due + self.every_s, time.monotonic())  # what is late does not hurry afterwards
-            self._over.wait(due - time.monotonic())
-            is_last = self._over.is_set()
-            self._look(file)
+            self._stopping.wait(due - time.monotonic())
+            is_last = self._stopping.is_set()
+            self._take_round(file)
             self.cpu_s = time.thread_time()
             if is_last:
                 return
 
-    def _look(self, file: int) -> None:
+    def _take_round(self, file: int) -> None:
         """One round: all are asked before the first answer is read, so that slow ones take their time together."""
         for each in self._watched:
             each.ask()
         for each in self._watched:
-            if line := self._seen(each):
+            if line := self._line(each):
                 self._write(file, {**line, "service": each.target.service, "replica": each.target.replica})
         for gpu in self._gpus:
             try:
@@ -338,7 +338,7 @@ class Sampler:
                 self._faults[f"GPU {gpu.id}"] = str(error)
         self.rounds += 1
 
-    def _seen(self, watched: SampledTarget) -> Json | None:
+    def _line(self, watched: SampledTarget) -> Json | None:
         """What a look at a target found; None when it failed once more."""
         try:
             changes = watched.page.changes(watched.answer())
@@ -375,7 +375,7 @@ class Sampler:
             why = str(error.strerror)
         with suppress(OSError):  # it has no size
             os.ftruncate(file, size)
-        self._lost += 1
-        self._faults[self._path.name] = f"{self._lost} lines are lost: {why}"
+        self._lost_lines += 1
+        self._faults[self._path.name] = f"{self._lost_lines} lines are lost: {why}"
         for each in self._watched:
             each.renew()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.backends.machine.model_files import SAMPLE, folder_digest, model_identity
-from pytest_agentbench.backends.machine.versions import named_files, packages_of, told
+from pytest_agentbench.backends.machine.versions import named_files, packages_of, server_facts
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.surroundings import variables
@@ -88,8 +88,8 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 def test_what_a_server_tells(server: str) -> None:
     """The owner of the model that is asked for, and null for what the server does not tell."""
-    assert {"version": None, "owned_by": "pytest-agentbench"} == told(Endpoint(server, "m"))
-    assert {"version": None, "owned_by": None} == told(Endpoint(server, "other"))
+    assert {"version": None, "owned_by": "pytest-agentbench"} == server_facts(Endpoint(server, "m"))
+    assert {"version": None, "owned_by": None} == server_facts(Endpoint(server, "other"))
 
 
 def test_a_server_that_is_gone() -> None:
@@ -97,7 +97,7 @@ def test_a_server_that_is_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
 
-    assert {"version": None, "owned_by": None} == told(Endpoint(url, "m"))
+    assert {"version": None, "owned_by": None} == server_facts(Endpoint(url, "m"))
 
 
 def test_files_beside_the_yaml(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_stack_that_does_not_stop(boot: Boot, monkeypatch: pytest.MonkeyPatch,
     held = boot()
     held.ready()
     with monkeypatch.context() as patched:
-        patched.setattr(registry, "STOPPED", 0.0)
+        patched.setattr(registry, "STOP_TIMEOUT", 0.0)
         status = main(["backend", "down", "small"])
     said = capsys.readouterr()
 

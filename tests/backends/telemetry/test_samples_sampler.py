@@ -124,7 +124,7 @@ def test_the_first_look_is_over_when_it_starts(servers: list[Server], tmp_path: 
 
 def test_a_last_look_that_never_ends(servers: list[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for it for ever, and what is not known is said."""
-    monkeypatch.setattr(sampler_module, "LAST", 0.0)  # the waiting itself is not what is tested
+    monkeypatch.setattr(sampler_module, "LAST_ROUND", 0.0)  # the waiting itself is not what is tested
     servers.append(Server("a 1\n"))
     sampler = Sampler(Sources((Target("engine", 0, servers[0].url),), every_s=3600), tmp_path / "samples.jsonl")
     sampler.start()
