@@ -72,7 +72,7 @@ def test_an_unknown_template(boot: Boot) -> None:
     """A template that leads nowhere is answered with those that are known."""
     wrong = failure(boot(spec(services={"engine": service("{prot}")}, settings={"depth": 3})))
 
-    assert wrong.startswith("services.engine: {prot} is not known; known: {depth}, {engine.port}, {engine.url}")
+    assert wrong.startswith("services.engine: {prot} is unknown; known: {depth}, {engine.port}, {engine.url}")
 
 
 def test_json_in_a_command_stays(boot: Boot) -> None:
@@ -99,7 +99,7 @@ def test_templates_beyond_commands(boot: Boot, tmp_path: Path) -> None:
     held = boot(spec(here=str(tmp_path), model="tiny+", services={"engine": fine}))
 
     assert "tiny+" == held.ready().model
-    assert "there is no command './serve'" in failure(boot(spec(here=str(tmp_path), services={"engine": own})))
+    assert "the command './serve' (of " in failure(boot(spec(here=str(tmp_path), services={"engine": own})))
 
 
 def test_a_death_at_boot(boot: Boot) -> None:
@@ -115,7 +115,7 @@ def test_a_command_that_is_not_there(boot: Boot) -> None:
     """A command that does not exist is named, with what is probably wrong."""
     reason = failure(boot(spec(services={"engine": {"run": ["no-such-engine", "--port", "{port}"]}})))
 
-    assert re.match(r"there is no command 'no-such-engine' \(of `no-such-engine --port \d+`\)", reason)
+    assert re.match(r"the command 'no-such-engine' \(of `no-such-engine --port \d+`\) does not exist", reason)
 
 
 def test_never_ready(boot: Boot) -> None:
@@ -130,7 +130,7 @@ def test_a_model_that_is_not_served(boot: Boot) -> None:
     """The ladder ends at the rung that does not hold."""
     reason = failure(boot(spec(services={"engine": service("--model", "other")}, ready={"timeout": 3})))
 
-    assert re.match(r"not ready in time, `models` does not hold: .* does not serve 'tiny'; it lists: other\n", reason)
+    assert re.match(r"not ready in time, check `models` failed: .* does not serve 'tiny'; it lists: other\n", reason)
 
 
 def test_tools_are_proven(boot: Boot) -> None:
@@ -139,7 +139,7 @@ def test_tools_are_proven(boot: Boot) -> None:
     refused = failure(boot(spec(services=without)))
     fine = boot(spec(services=without, ready={"tools": "none"}))
 
-    assert "requires --enable-auto-tool-choice" in refused and "does the engine have its tool parser?" in refused
+    assert "requires --enable-auto-tool-choice" in refused and "check that the engine has a tool parser" in refused
     assert "tiny" == fine.ready().model
 
 
@@ -269,7 +269,7 @@ def test_a_port_that_others_have(boot: Boot) -> None:
         port = taken.getsockname()[1]
         reason = failure(boot(spec(services={"engine": service(port=port)})))
 
-    assert f"engine wants port {port}, which pid {os.getpid()} (" in reason
+    assert f"engine needs port {port}, which is used by pid {os.getpid()} (" in reason
 
 
 def test_a_port_that_is_stolen(boot: Boot, daemon_log: Log) -> None:
@@ -283,7 +283,7 @@ def test_a_port_that_is_stolen(boot: Boot, daemon_log: Log) -> None:
     os.kill(pid, signal.SIGKILL)
 
     assert re.search(rf"^its port \d+ is taken by pid {pid} \(python", reason, re.MULTILINE)
-    assert re.search(rf"port \d+ is still taken, by pid {pid} ", daemon_log())
+    assert re.search(rf"port \d+ is still in use by pid {pid} ", daemon_log())
 
 
 def test_secrets_come_by_name(boot: Boot, monkeypatch: pytest.MonkeyPatch, daemon_log: Log) -> None:
@@ -294,7 +294,7 @@ def test_secrets_come_by_name(boot: Boot, monkeypatch: pytest.MonkeyPatch, daemo
     held = boot(wanted)
     seen = get(f"{root(held.ready().url)}/environ")
 
-    assert "services.engine wants the environment variable SHOP_KEY, which is not set" == missing
+    assert "services.engine needs the environment variable SHOP_KEY, which is not set" == missing
     assert isinstance(seen, dict)
     assert ("open sesame", "tiny", "") == (seen["SHOP_KEY"], seen["PLAIN"], seen["CUDA_VISIBLE_DEVICES"])
     files = [file for file in held.home.parent.parent.rglob("*") if file.is_file()]
@@ -328,7 +328,7 @@ def test_the_stack_daemon_is_killed(boot: Boot) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
-    assert held.death().startswith("its daemon is gone")
+    assert held.death().startswith("its daemon has died")
     assert 1 == len(list(ownership.processes(str(held.home))))
     held.stop()
     assert [] == list(ownership.processes(str(held.home)))

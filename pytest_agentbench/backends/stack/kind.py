@@ -1,4 +1,4 @@
-"""Backends of kind `stack`: their YAML with the services that it includes, and how the controller holds one."""
+"""Backends of kind `stack`: their YAML with included services, and the backend that the controller holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
-    """A stack with the services of the YAMLs that it includes before its own; raises ConfigError for a service that is there twice."""
+    """Returns the keys of a stack with the services of included YAMLs before its own. Raises ConfigError if two have the same name."""
     services: dict[str, Any] = {}
     names = data.pop("include", [])
     for name in [names] if isinstance(names, str) else names:
@@ -41,16 +41,19 @@ def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
 
 def _merged(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
     if twice := sorted(services.keys() & more.keys()):
-        raise ConfigError(f"{file}: the service {twice[0]!r} is there twice, here or in what is included")
+        raise ConfigError(f"{file}: the service {twice[0]!r} is defined twice, here or in an included file")
     return {**services, **more}
 
 
-STACK_DAEMON = "stack daemon"  # what a session calls the process that keeps a stack
-NOTICE_TIMEOUT = 5.0  # seconds that the death of a stack daemon or a service may take to be noticed
+STACK_DAEMON = "stack daemon"  # name of the process in a session
+NOTICE_TIMEOUT = 5.0  # seconds until the death of a stack daemon or a service is noticed at the latest
 
 
 class Stacked(Backend):
-    """Services of this machine; a stack daemon process starts, watches and stops them."""
+    """The backend for a stack. A stack daemon, which is another process, starts, watches and restarts its services.
+
+    If the daemon dies, `watch` returns and `boot_again` boots the stack with a new daemon.
+    """
 
     waits = True
 
@@ -60,12 +63,12 @@ class Stacked(Backend):
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
         settings = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
         self.description: Json = {"kind": spec.kind, **settings}
-        self.status = ""  # what the boot waits for
+        self.status = ""  # what the boot is waiting for
         self._held: registry.HeldStack | None = None
-        self._is_kept = False  # when this session lets it go
+        self._is_kept = False  # whether the stack stays up when the session ends
         self._stopped = threading.Event()
-        self._is_unavailable = False  # whether the session has been told of a part that is away
-        self._url = ""  # where it answers
+        self._is_unavailable = False  # whether the session knows that a part is unavailable
+        self._url = ""  # base URL of the endpoint
         self._directory = Path()  # of logs
 
     @property
@@ -82,20 +85,20 @@ class Stacked(Backend):
         }
 
     def start(self, directory: Path) -> Endpoint:
-        """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept.
+        """Uses a kept stack without holders, whose prefix cache is warm, or boots a new one. A new stack is kept only after it has served.
 
-        What dead stack daemons have left is ended first: it may have the GPUs and ports that this one needs.
+        Leftovers of dead stack daemons are cleaned up first, because they may use GPUs and ports that this stack needs.
         """
         self._directory = directory
         self.description["reaped"] = registry.clean_up_orphans()
         kept = registry.find_kept(self.spec)
         self.description["passed_over"] = kept if isinstance(kept, str) else ""
-        # set before `stop`, which another thread may call, has something to stop
+        # Set before `_held`: another thread may call `stop`, which needs it as soon as there is a held stack.
         self._is_kept = self.description["reused"] = not isinstance(kept, str)
         if isinstance(kept, str):
             kept = registry.start(self.spec, directory, gpu_wait=self.terms.gpu_wait, warm_up=self.terms.warm_up)
         self._held = kept
-        if self._stopped.is_set():  # while the stack daemon was starting
+        if self._stopped.is_set():  # It was stopped while the stack daemon was starting.
             self.stop()
         answering = self._held.ready(self._progress)
         self._url, self._is_unavailable = answering.url, False
@@ -109,12 +112,12 @@ class Stacked(Backend):
         return endpoint
 
     def _labels(self, run_dir: Path) -> Json:
-        """Those of the YAML, with the folder of the boot in the place of a trace."""
+        """Returns the labels of the YAML, with the folder of the boot filled in for `trace`."""
         labels: Json = self.spec.labels.model_dump(exclude_defaults=True)
         return {**labels, "trace": expand(labels["trace"], {"run_dir": str(run_dir)}, "labels.trace")} if "trace" in labels else labels
 
     def _role(self, role: Json, urls: Json) -> Json:
-        """A role with the URL of the service that plays it, where one does."""
+        """Returns a role, with the URL of the service that plays it if it names one."""
         service = role.pop("service", None)
         return role if service is None else {**role, "url": f"{urls[service]}{self.spec.path}"}
 
@@ -124,7 +127,7 @@ class Stacked(Backend):
         return Sources(self._held.metrics, tuple(gpus.find(leased)), self.spec.sample_every)
 
     def watch(self, tell: Tell) -> str | None:
-        """The stack daemon starts services again, as often as the YAML says."""
+        """Reports restarts of services to the session. The stack daemon restarts them as often as the YAML allows."""
         assert self._held is not None
 
         def on_restart(message: ServicesRestarting) -> None:
@@ -135,10 +138,10 @@ class Stacked(Backend):
         return self._held.death(on_restart) or None
 
     def look(self) -> str:
-        """Waits until `watch` or `boot_again` has told what is away, for NOTICE_TIMEOUT seconds, if nothing listens at its URL.
+        """Waits up to NOTICE_TIMEOUT seconds until the session knows what is unavailable, if nothing listens at the stack's URL.
 
-        A service may be dead before its daemon has noticed it, and a stack daemon before this process has. Without the wait an attempt
-        that began in between would not count as interrupted.
+        The daemon notices the death of a service with a delay, and this process that of the daemon. Without the wait, an attempt that began
+        in between would not count as interrupted.
         """
         end = time.monotonic() + NOTICE_TIMEOUT
         while not (self._is_unavailable or self._stopped.is_set() or time.monotonic() > end or _listens(self._url)):
@@ -146,21 +149,21 @@ class Stacked(Backend):
         return ""
 
     def boot_again(self, tell: Tell) -> Endpoint | None:
-        """Boots the stack once more if its daemon has died. The ports may be others."""
+        """Boots the stack again if its daemon has died. Its ports may change."""
         assert self._held is not None
         if not self._held.is_orphaned or self._stopped.is_set() or not tell([STACK_DAEMON]):
             return None
         self._is_unavailable = True
-        self._held.stop()  # ends the services that the stack daemon has left
+        self._held.stop()  # Ends the services that the dead stack daemon has left.
         began = time.monotonic()
         try:
             return self.start(self._directory)
         except BackendError as error:
             seconds = f"{time.monotonic() - began:.0f} s (ready.timeout: {self.spec.ready.timeout:g} s)"
-            raise BackendError(f"the stack was booted once more, and did not serve after {seconds}: {error}") from error
+            raise BackendError(f"the stack was booted again, and did not serve after {seconds}: {error}") from error
 
     def stop(self) -> None:
-        """A kept one is let go and stays."""
+        """Stops the stack, or releases it if it is kept."""
         self._stopped.set()
         if self._held is None:
             return
@@ -184,14 +187,14 @@ def _listens(url: str) -> bool:
 
 
 class StackKind(StackSpec, BackendSpec):
-    """Services on this machine, booted for a session."""
+    """The kind `stack`: services on this machine that are started for a session."""
 
     def make(self, terms: SessionTerms) -> Stacked:
         return Stacked(self, terms)
 
     @classmethod
     def completed(cls, data: Json, file: Path) -> Json:
-        """With the services that it includes, and the folder of its YAML."""
+        """Adds the services of included files, and the folder of the YAML."""
         return {**with_included(data, file), "here": str(file.parent.absolute())}
 
     def refuse_mistakes(self) -> None:

@@ -16,11 +16,11 @@ LOGS = {
     "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in KV cache (14880). "
     "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.": "the KV cache is too small",
     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.": (
-        "the weights leave no room"
+        "the weights leave no memory"
     ),
-    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.": "the weights leave no room",
+    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.": "the weights leave no memory",
     "ValueError: Free memory on device (31.44/47.38 GiB) on startup is less than desired GPU memory utilization "
-    "(0.95, 45.01 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.": "something else has memory",
+    "(0.95, 45.01 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.": "another process uses memory",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.": ("the GPU is out of memory"),
     '400 "auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set': "the server does not parse tool calls",
     "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser": "the server does not parse tool calls",
@@ -38,10 +38,10 @@ LOGS = {
     "ERROR dynamo_runtime::worker: Application shutdown with error: Failed to connect to etcd server with config ClientOptions "
     '{ etcd_url: ["http://localhost:2379"], etcd_connect_options: None, attach_lease: true }': "Dynamo cannot reach etcd",
     "OSError: /models/nope is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'": (
-        "the weights are not where"
+        "the engine does not find the weights"
     ),
     "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/nope'.": (
-        "the weights are not where"
+        "the engine does not find the weights"
     ),
     "RuntimeError: The NVIDIA driver on your system is too old (found version 12080).": "this build of torch and CUDA",
     "CUDA error: no kernel image is available for execution on the device": "this build of torch and CUDA",

@@ -60,7 +60,7 @@ def test_a_stack_daemon_of_another_protocol(tmp_path: Path, folder: Path, monkey
     why = wait_for(lambda: registry.find_kept(spec()), "a reason")
 
     assert (
-        "a kept small is not used, since it was started by another version of pytest-agentbench; `agentbench backend down small` ends it"
+        "a kept small is not used, because it was started by another version of pytest-agentbench; `agentbench backend down small` ends it"
         == why
     )
     refused = f"a process speaks protocol {PROTOCOL}, and this one protocol {PROTOCOL + 1}: both need the same version of pytest-agentbench"
@@ -128,7 +128,7 @@ def test_leftovers_of_another_version(folder: Path, content: str, name: str) -> 
         home.mkdir(parents=True)
     (homes[0] / "stack.json").write_text(content)
 
-    assert f"ended what a stack daemon that was killed had left of {name} (only its folder)" == registry.clean_up_orphans()
+    assert f"cleaned up after a killed stack daemon: {name} (only its folder)" == registry.clean_up_orphans()
     assert [(str(homes[1]), [])] == registry.clean_up()
 
 
@@ -163,5 +163,5 @@ def test_a_stack_that_does_not_stop(boot: Boot, monkeypatch: pytest.MonkeyPatch,
     said = capsys.readouterr()
 
     assert (1, "") == (status, said.out)
-    assert f"the stack in {held.home} has not stopped within 0 s; stack_daemon.log says what it waits for" in said.err
+    assert f"the stack in {held.home} has not stopped within 0 s; stack_daemon.log shows what it waits for" in said.err
     wait_for(lambda: not held.home.exists(), "the end of the stack")

@@ -58,7 +58,7 @@ def test_included_services(tmp_path: Path) -> None:
     more = fault(tmp_path, include=["retriever.yaml"], services={"engine": ENGINE})
 
     assert ["retriever", "engine"] == list(both.services)
-    assert "the service 'retriever' is there twice, here or in what is included" == twice
+    assert "the service 'retriever' is defined twice, here or in an included file" == twice
     assert more.endswith("retriever.yaml: 'model' cannot be in a file that others include; only services can")
 
 
@@ -70,21 +70,21 @@ def test_included_services(tmp_path: Path) -> None:
         ({"services": {"Engine": ENGINE}}, "'Engine' cannot be a name here: small letters, digits, - and _"),
         ({"services": {"port": ENGINE}}, "'port' cannot be a name here"),
         ({"services": {"engine": ENGINE}, "settings": {"model": "x"}}, "'model' cannot be a name here"),
-        ({"services": {"engine": ENGINE}, "endpoint": "front"}, "endpoint 'front' is no service; there are: engine"),
-        ({"services": {"engine": {**ENGINE, "after": ["etcd"]}}}, "services.engine.after: 'etcd' is no service; there are: engine"),
-        ({"services": {"engine": {**ENGINE, "gpus": [0, 1], "replicas": 2}}}, "services.engine: GPUs can be pinned for one replica only"),
-        ({"services": {"engine": {**ENGINE, "gpus": -1}}}, "services.engine: gpus should be a count from 0 up, or a list of GPUs"),
-        ({"services": {"engine": {**ENGINE, "metrics": {"port": "system"}}}}, "services.engine: port 'system' is none of this service"),
-        ({"services": {"engine": {**ENGINE, "port": 8000, "replicas": 2}}}, "services.engine: a port can be fixed for one replica only"),
+        ({"services": {"engine": ENGINE}, "endpoint": "front"}, "endpoint 'front' is not a service; services: engine"),
+        ({"services": {"engine": {**ENGINE, "after": ["etcd"]}}}, "services.engine.after: 'etcd' is not a service; services: engine"),
+        ({"services": {"engine": {**ENGINE, "gpus": [0, 1], "replicas": 2}}}, "services.engine: only a single replica can have a list"),
+        ({"services": {"engine": {**ENGINE, "gpus": -1}}}, "services.engine: gpus should be a count (0 or more), or a list of GPUs"),
+        ({"services": {"engine": {**ENGINE, "metrics": {"port": "system"}}}}, "services.engine: port 'system' is not a port of this"),
+        ({"services": {"engine": {**ENGINE, "port": 8000, "replicas": 2}}}, "services.engine: only a single replica can have a fixed port"),
         (
             {"services": {"engine": {**ENGINE, "port": 8000}, "other": {**ENGINE, "ports": {"http": 8000}}}},
-            "services.other: port 8000 is taken by services.engine; without a number each gets a free one",
+            "services.other: services.engine has port 8000, too; remove the numbers, and each gets a free one",
         ),
         (
             {"services": {"engine": {"run": ["serve", "{prot}"]}}},
-            "services.engine: {prot} is not known; known: {engine.port}, {engine.url}",
+            "services.engine: {prot} is unknown; known: {engine.port}, {engine.url}",
         ),
-        ({"services": {"engine": ENGINE}, "python": "{nowhere}"}, "services.engine: {nowhere} is not known"),
+        ({"services": {"engine": ENGINE}, "python": "{nowhere}"}, "services.engine: {nowhere} is unknown"),
         ({"services": {"a": {**ENGINE, "after": ["b"]}, "b": {**ENGINE, "after": ["a"]}}}, "these services wait for each other: a, b"),
         ({"services": {"engine": {**ENGINE, "gpu": 1}}}, "unknown key 'services.engine.gpu'; known keys: run, image"),
     ],
@@ -112,7 +112,7 @@ def test_templates() -> None:
     values = {"port": "8000", "engine.url": "http://x", "max_model_len": "4096"}
 
     assert "8000 http://x 4096 {} {1} {{}}" == expand("{port} {engine.url} {max_model_len} {} {1} {{}}", values, "x.yaml")
-    with pytest.raises(ConfigError, match=r"^x.yaml: \{prot\} is not known; known: \{engine.url\}, \{max_model_len\}, \{port\}$"):
+    with pytest.raises(ConfigError, match=r"^x.yaml: \{prot\} is unknown; known: \{engine.url\}, \{max_model_len\}, \{port\}$"):
         expand("{prot}", values, "x.yaml")
 
 

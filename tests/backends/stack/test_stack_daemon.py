@@ -118,7 +118,7 @@ def test_somebody_else_stops_it(boot: Boot) -> None:
     held.ready()
     registry.end(held.home)
 
-    assert f"it was stopped: pid {os.getpid()} said so" == held.death()
+    assert f"it was stopped: requested by pid {os.getpid()}" == held.death()
 
 
 def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_a_folder_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     with monkeypatch.context() as here:
         here.setenv("AGENTBENCH_STACKS", str(theirs))
-        with pytest.raises(BackendError, match=r"theirs, belongs to another user; AGENTBENCH_STACKS names another$"):
+        with pytest.raises(BackendError, match=r"theirs, belongs to another user; set AGENTBENCH_STACKS to another$"):
             registry.find_kept(spec())
 
 
@@ -264,7 +264,7 @@ def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, m
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "TRITON")
     changed = 'environment.VLLM_ATTENTION_BACKEND "FLASHINFER" is now "TRITON"'
     ends = "`agentbench backend down small` ends it"
-    assert f"a kept small is not used, since it was started with something else: {changed}; {ends}" == registry.find_kept(spec())
+    assert f"a kept small is not used, because it was started with something else: {changed}; {ends}" == registry.find_kept(spec())
     assert first.boot["environment"] == {**first.boot["environment"], "VLLM_ATTENTION_BACKEND": "FLASHINFER", "HF_TOKEN": "[redacted]"}
     registry.end(first.home)
 
@@ -281,7 +281,7 @@ def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     backend = Stacked(spec(services={"engine": service("--slow", "600")}), SessionTerms(keep=60))
     giving_up = threading.Timer(1, backend.stop)
     giving_up.start()
-    with pytest.raises(BackendError, match=r"stopped while it started|its daemon is gone"):
+    with pytest.raises(BackendError, match=r"stopped while it started|its daemon has died"):
         backend.start(tmp_path / "logs")
     giving_up.join()
 
