@@ -179,7 +179,7 @@ def test_two_creators(tmp_path: Path, pins: Path) -> None:
         process.communicate(timeout=WAIT)
 
     assert [0, 0] == [first.returncode, second.returncode]
-    assert "another process is making it; waiting for it" in line
+    assert "another process is creating it; waiting for it" in line
     assert "x" == (tmp_path / "marks").read_text()
 
 
@@ -226,7 +226,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
 
     assert "the environment 'dynamo' is not there: agentbench env create dynamo" == str(known_one.value)
     assert (
-        f"python: .venvs/mine is no interpreter and no virtual environment, in {tmp_path} or the working directory; "
+        f"python: .venvs/mine is neither an interpreter nor a virtual environment, in {tmp_path} or the working directory; "
         "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, retriever, retriever-cpu, "
         "sglang, thunderagent, vllm, vllm-continuum, vllm-cpu"
     ) == str(unknown_one.value)

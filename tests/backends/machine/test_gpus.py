@@ -115,7 +115,7 @@ def test_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any the reason is told."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "")
 
-    with pytest.raises(MissingError, match=r"^1 GPU wanted; visible here: none, for AGENTBENCH_GPUS is ''$"):
+    with pytest.raises(MissingError, match=r"^1 GPU wanted; visible here: none, because AGENTBENCH_GPUS is ''$"):
         lease(1)
 
 

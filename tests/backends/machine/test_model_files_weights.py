@@ -59,8 +59,8 @@ def test_the_cache(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("token", "status", "said"),
     [
-        ("", 4, "set HF_TOKEN to a token of an account that may have it"),
-        ("of-another", 4, "the token in use is of an account that may not have it"),
+        ("", 4, "set HF_TOKEN to a token of an account with access"),
+        ("of-another", 4, "the account of the token in use has no access to it"),
         ("allowed", 0, ""),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_disk_that_is_too_small(hub: Hub, tmp_path: Path) -> None:
     done = get(hub, tmp_path, MODEL, "--to", "model")
 
     assert 1 == done.returncode
-    assert " GB free, and 2000000000.0 GB are to come: free some, or name another disk with --to or HF_HOME" in done.stderr
+    assert " GB free, and the download needs 2000000000.0 GB: free some, or choose a disk with --to or HF_HOME" in done.stderr
     assert [] == hub.fetched
 
 
@@ -92,6 +92,6 @@ def test_an_unknown_model(hub: Hub, tmp_path: Path) -> None:
     """The error names hub and model, and what a private one would need."""
     done = get(hub, tmp_path, "somebody/no-model")
 
-    hint = "set HF_TOKEN to a token of an account that may have it"
-    said = f"agentbench: {hub.url} has no model somebody/no-model, or it is a private one; {hint}"
+    hint = "set HF_TOKEN to a token of an account with access"
+    said = f"agentbench: {hub.url} has no model somebody/no-model, or it is private; {hint}"
     assert (4, said) == (done.returncode, done.stderr.splitlines()[-1])
