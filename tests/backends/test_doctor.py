@@ -64,13 +64,13 @@ def test_gpus() -> None:
     """GPUs are free, leased by somebody who is named, or too few; nothing stays leased."""
     two, three = stack({"gpus": 1}, {"gpus": [1]}), stack({"gpus": 1, "replicas": 3})
 
-    assert Check("GPUs", "ok", "2 wanted and free: 1, 0") == only(two, "GPUs")
+    assert Check("GPUs", "ok", "2 needed and free: 1, 0") == only(two, "GPUs")
     with lease(1, stack="stack 'theirs'"):
         taken = only(two, "GPUs")
     assert "missing" == taken.state
     assert "GPU 0 is held by process" in taken.detail
     assert ("missing", "3 GPUs wanted; visible here: 0, 1") == only(three, "GPUs")[1:3]
-    assert Check("GPUs", "ok", "2 wanted and free: 1, 0") == only(two, "GPUs")
+    assert Check("GPUs", "ok", "2 needed and free: 1, 0") == only(two, "GPUs")
     assert "unknown" == only(two, "driver").state
 
 
@@ -139,7 +139,7 @@ def test_a_server_elsewhere() -> None:
         assert "ok" == only(UrlSpec(kind="url", name="u", url=f"http://127.0.0.1:{port}/v1"), "server").state
     gone = only(UrlSpec(kind="url", name="u", url="http://127.0.0.1:9/v1"), "server")
 
-    assert ("missing", "nobody answers at 127.0.0.1:9: Connection refused") == gone[1:3]
+    assert ("missing", "no server answers at 127.0.0.1:9: Connection refused") == gone[1:3]
 
 
 def test_weights(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=67.7e9))  # of any folder
 
     large, small = stack({}, model="meta-llama/Llama-3.3-70B-Instruct"), stack({}, model="Qwen/Qwen3-8B")
-    assert ("missing", f"67.7 GB free in {tmp_path}, and about 140 GB are to come") == only(large, "room")[1:3]
-    assert ("ok", f"67.7 GB free in {tmp_path}, and about 16 GB are to come") == only(small, "room")[1:3]
+    assert ("missing", f"67.7 GB free in {tmp_path}, and about 140 GB to download") == only(large, "room")[1:3]
+    assert ("ok", f"67.7 GB free in {tmp_path}, and about 16 GB to download") == only(small, "room")[1:3]
 
     snapshot = tmp_path / "hf/hub/models--org--sharded/snapshots/abc"
     snapshot.mkdir(parents=True)
@@ -182,7 +182,7 @@ def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "missing" == only(in_part, "room").state
     with (snapshot / "1.safetensors").open("wb") as sparse:
         sparse.truncate(40_000_000_000)
-    assert ("ok", "and about 30 GB are to come") == (only(in_part, "room").state, only(in_part, "room").detail.partition(", ")[2])
+    assert ("ok", "and about 30 GB to download") == (only(in_part, "room").state, only(in_part, "room").detail.partition(", ")[2])
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         "  ✗ command           no-such-command is not on the PATH",
         "  ✓ engine            comes with agentbench",
     } <= set(lines)
-    assert "                      -> install it, or say `python:` for the environment that has it" in lines
+    assert "                      -> install it, or set `python:` to the environment that has it" in lines
     assert "agentbench: this machine lacks something that big needs\n" == printed.err
 
     assert 4 == main(["doctor", "embedded", "nope"])
@@ -286,7 +286,7 @@ def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lines = capsys.readouterr().out.splitlines()
     assert ["this machine", "bad", "big (stack)", "far (url)"] == [line for line in lines if line[0] != " " and ": " not in line]
     assert "nothing is missing for: far" in lines
-    assert any("is not asked unless it is named" in line for line in lines)
+    assert any("is only checked if the backend is named" in line for line in lines)
     assert "far" not in next(line for line in lines if line.startswith("not examined, "))
 
 

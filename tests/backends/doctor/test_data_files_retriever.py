@@ -101,7 +101,7 @@ def test_keys_ports_and_servers(settings: Write, listening: int) -> None:
     found = {check.name: check for check in file_checks(settings(embeddings=embeddings, tavily={}, port=listening))}
 
     assert ("missing", "export NO_SUCH_KEY=...") == (found["key"].state, found["key"].fix)
-    assert ("missing", "nobody answers at 127.0.0.1:9: Connection refused") == (found["server"].state, found["server"].detail)
+    assert ("missing", "no server answers at 127.0.0.1:9: Connection refused") == (found["server"].state, found["server"].detail)
     assert ("unknown", "export TAVILY_API_KEY=...") == (found["web search"].state, found["web search"].fix)
     assert "missing" == found[f"port {listening}"].state
 
@@ -149,5 +149,5 @@ def test_agents_of_a_suite(project: Project, listening: int, capsys: pytest.Capt
     assert 1 == main(["doctor", str(project.root / "scenarios/shop")])
 
     out = capsys.readouterr().out
-    assert f"✓ retriever         of near: something listens at 127.0.0.1:{listening}" in out
-    assert "✗ retriever         of far, also: nobody answers at 127.0.0.1:9" in out
+    assert f"✓ retriever         of near: a server listens at 127.0.0.1:{listening}" in out
+    assert "✗ retriever         of far, also: no server answers at 127.0.0.1:9" in out
