@@ -133,7 +133,7 @@ def test_a_last_look_that_never_ends(servers: list[Server], tmp_path: Path, monk
     notes = sampler.notes
     held.set()
 
-    assert ["the last look: took longer than 0 s: what happened after the one before it is missing"] == notes
+    assert ["the last sample: took longer than 0 s; data since the one before it are missing"] == notes
 
 
 def test_read_again(servers: list[Server], tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_failures_are_noted(servers: list[Server], tmp_path: Path) -> None:
     assert sampler.rounds == len([line for line in lines if line["replica"]])
     (note,) = sampler.notes
     assert note.startswith("engine[0]: ")
-    assert note.endswith(f"looks at {servers[0].url} failed, the last one too: invalid metric name:<html>")
+    assert note.endswith(f"samples of {servers[0].url} failed, including the last: invalid metric name:<html>")
 
 
 def test_nobody_there(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_nobody_there(tmp_path: Path) -> None:
     sampler.stop()
 
     (note,) = sampler.notes
-    assert "failed, the last one too: [Errno 111] Connection refused" in note
+    assert "failed, including the last: [Errno 111] Connection refused" in note
 
 
 @pytest.mark.parametrize(
