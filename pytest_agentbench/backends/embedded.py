@@ -1,4 +1,4 @@
-"""The built-in engine as a backend: a process on loopback."""
+"""The built-in engine as a backend: a process that listens on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from pytest_agentbench.lib.process import Child, start_again
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import file_digest
 
-ENGINE = "engine"  # what a session calls the built-in one
+ENGINE = "engine"  # name of the process in a session
 
-#: aiohttp reads the certificates of this machine twice when it is imported: an eighth of a second of CPU for an engine that calls nobody.
+#: Importing aiohttp reads the certificates of this machine twice, which takes 0.125 s of CPU. The engine makes no requests.
 NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
 
 
 class EmbeddedSpec(EngineSettings, BackendSpec):
-    """The built-in engine, a process on loopback."""
+    """Keys of the built-in engine, which is a process that listens on 127.0.0.1."""
 
     kind: Literal["embedded"] = Field(description="`embedded`: the built-in engine.")
     model: str | None = Field(default=None, description="The name of the model that the engine serves. The default is `embedded-<policy>`.")
 
     def make(self, terms: SessionTerms) -> Embedded:
-        del terms  # it takes no GPUs, and ends with the session
+        del terms  # It needs no GPUs, and always ends with the session.
         return Embedded(self)
 
     @classmethod
@@ -56,7 +56,7 @@ class EmbeddedSpec(EngineSettings, BackendSpec):
 
 
 class Embedded(Backend):
-    """The built-in engine in a process of its own."""
+    """The built-in engine in a process of its own, which is restarted on the same port if it dies."""
 
     def __init__(self, spec: EmbeddedSpec) -> None:
         self.spec = spec
@@ -65,7 +65,7 @@ class Embedded(Backend):
         self.description = spec.model_dump(exclude={"thresholds"} if spec.roles else {"thresholds", "roles"}, exclude_none=True)
         self.child: Child | None = None
         self.port = 0
-        self._reserved: socket.socket | None = None  # keeps a port that nobody asked for from others, also while no engine is there
+        self._reserved: socket.socket | None = None  # Reserves a port that the YAML does not fix, also while the engine restarts
         self._log = Path()
         self._starting = threading.Lock()
         self._stopped = False
@@ -98,7 +98,7 @@ class Embedded(Backend):
         return self.spec.model or f"embedded-{self.spec.policy}"
 
     def _start_engine(self) -> Child | None:
-        """A new engine on its port; None when it is to be stopped."""
+        """Starts an engine on the port of this backend. Returns None if the backend was stopped."""
         options = self.spec.model_dump(exclude={"kind", "model", *BackendSpec.model_fields})
         where = {"host": "127.0.0.1", "port": self.port, "held": self._reserved is not None}
         with self._starting:
@@ -116,7 +116,7 @@ class Embedded(Backend):
         return Sources((Target(ENGINE, 0, f"http://127.0.0.1:{self.port}/metrics"),))
 
     def watch(self, tell: Tell) -> str | None:
-        """Starts it again on the same port."""
+        """Restarts the engine on the same port whenever it dies."""
         assert self.child is not None
         while True:
             child = self.child

@@ -195,7 +195,7 @@ def test_a_host_that_is_none(host: str) -> None:
             pytest.skip("nobody here says which names there are")
     sentence = refusal(Endpoint(f"http://{host}:80/v1", "m"))
 
-    assert f"no connection to {host}:80: there is no host '{host}'; is the URL right?" == sentence
+    assert f"no connection to {host}:80: the host '{host}' does not exist; check the URL" == sentence
 
 
 def test_the_check_asks_once(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

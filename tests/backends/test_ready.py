@@ -190,7 +190,7 @@ def test_a_missing_key(monkeypatch: pytest.MonkeyPatch, value: str | None) -> No
     if value is not None:
         monkeypatch.setenv("SHOP_KEY", value)
     with listing() as server:
-        with pytest.raises(ConfigError, match=r"^backend 'mine' wants its key in the environment variable SHOP_KEY, which is not set$"):
+        with pytest.raises(ConfigError, match=r"^backend 'mine' needs its key in the environment variable SHOP_KEY, which is not set$"):
             backend(server.url, api_key_env="SHOP_KEY").start(Path())
 
         assert [] == server.authorizations

@@ -157,10 +157,10 @@ def test_each_kind_has_its_backend() -> None:
     [
         ({"headers": {"a b": "c"}}, "headers: 'a b' is no header"),
         ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' is no header"),
-        ({"headers": {"Host": "other"}}, "headers: 'host' cannot be set: the tap writes what belongs to a connection or a single request"),
-        ({"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "api_key_env and a header `authorization` are two keys; leave one out"),
+        ({"headers": {"Host": "other"}}, "headers: 'host' cannot be set; the tap sets headers that belong to a connection"),
+        ({"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "api_key_env and a header `authorization` are both set; remove one"),
         ({"url": "http://u:password-0815@x", "api_key_env": "KEY"}, "`url` contains a user or password, and api_key_env or a header"),
-        ({"url": "http://u:password-0815@x", "headers": {"Authorization": "x"}}, "is set as well; leave one out"),
+        ({"url": "http://u:password-0815@x", "headers": {"Authorization": "x"}}, "is set, too; remove one"),
         ({"url": "ftp://u:password-0815@x"}, "url: should start with http:// or https://, not 'ftp://x'"),
         ({"metrics": "http://u:password-0815@x"}, "metrics: should not contain a user or password"),
         ({"rate_limit": {"requests_per_minute": 0}}, "rate_limit.requests_per_minute: input should be greater than 0, not 0"),

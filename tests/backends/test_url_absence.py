@@ -61,7 +61,7 @@ def test_it_comes_back(tmp_path: Path) -> None:
     wait_for(lambda: session.ended == [None], "the end of the watch")
 
 
-@pytest.mark.parametrize(("again", "why"), [(True, "for 0.5 s GET URL/models got no answer"), (False, "again and again, with no rollout ")])
+@pytest.mark.parametrize(("again", "why"), [(True, "for 0.5 s GET URL/models got no answer"), (False, "repeatedly, with no rollout ")])
 def test_it_stays_away(again: bool, why: str) -> None:
     """It is given up with the seconds that it was waited for; at once where the session lets it be away no more."""
     endpoint, absence = Endpoint(f"http://127.0.0.1:{free_port()}/v1", "m"), Absence(0.5)
