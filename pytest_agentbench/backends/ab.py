@@ -37,7 +37,7 @@ class Arms(Backend):
         self.in_sequence = not fit_together([*self.backends.values()])
         self.name = " vs ".join(self.backends)
         self.note = "; ".join(dict.fromkeys(each.note for each in self.backends.values() if each.note))
-        self.thresholds = first.thresholds  # One test judges all arms, so all of them need the same thresholds.
+        self.thresholds = first.thresholds  # One test judges all arms, so the session has one set of thresholds.
         self.waits = any(each.waits for each in self.backends.values())
         self.load_s: dict[str, float] = {}  # arm -> duration of its last start in seconds
         self.failures: dict[str, str] = {}  # arm -> why it is excluded

@@ -1,4 +1,4 @@
-"""A small HTTP client for the requests of the session itself: readiness checks, metrics and speed. Agents never use it."""
+"""A small HTTP client for the requests of the session itself, such as readiness checks. Agents never use it."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _opener(endpoint: Endpoint) -> OpenerDirector:
         raise BackendError(f"ca_file {endpoint.ca_file} cannot be used: {error.strerror or error}") from error
 
 
-CHATS, TOKENS = 3, 64  # of `probe`: number of chats, and output tokens of each at most
+CHATS, TOKENS = 3, 64  # number of chats, and output tokens of each at most
 PROBE_TIMEOUT = 120.0  # seconds for a chat
 
 

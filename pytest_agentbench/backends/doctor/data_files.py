@@ -89,7 +89,7 @@ def missing_gb(model: str, cache: Path) -> float | None:
 
 
 def named_gb(model: str) -> float | None:
-    """Estimates the GB of weights from the model's name; None if it has no size. Of 30B-A3B, 30B counts, because it includes A3B."""
+    """Estimates the GB of weights from the model's name; None if it has no size. 30B-A3B counts as 30B."""
     name = model.rpartition("/")[2]
     billions = [float(number) for number in BILLIONS.findall(name)]
     each = min((size for word, size in SMALLER.items() if word in name.lower()), default=2.0)  # bytes

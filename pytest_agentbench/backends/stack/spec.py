@@ -194,7 +194,7 @@ class ReadySpec(Spec):
 
 
 class LabelsSpec(Spec):
-    """How rollouts are announced to the stack and released, and the hints that calls carry."""
+    """Options for announcing rollouts to the stack, and for hints in their calls."""
 
     kind: Literal["none", "thunderagent", "dynamo"] = Field(
         default="none", description="The router that gets the labels of rollouts: `thunderagent`, `dynamo`, or `none`."

@@ -69,7 +69,7 @@ class GpuSample:
 
 @final
 class ServiceLine(TypedDict):
-    """A sample of a replica of a service. Of consecutive failed samples only the first has a line, and the next good one is a `first`."""
+    """A sample of a replica of a service. Only the first of consecutive failed samples has a line, and the next good one is a `first`."""
 
     round: int  # looks of the same round belong together
     at: float  # seconds since 1970

@@ -1,4 +1,4 @@
-"""Hints for failures of engines: lines that they really wrote, and a word of the hint."""
+"""Advice for failures of engines: lines from real logs, and the beginning of the advice."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ LOGS = {
 
 @pytest.mark.parametrize(("line", "begin"), LOGS.items(), ids=[line[:40] for line in LOGS])
 def test_known_failures(line: str, begin: str) -> None:
-    """A line of a known failure, wherever it stands in the log, leads to the hint with the fix."""
+    """A line of a known failure anywhere in the log leads to its advice."""
     found = hint(["INFO 08-28 07:39:20 starting", line, "RuntimeError: Engine core initialization failed. See root cause above."])
 
     assert found is not None
@@ -80,14 +80,14 @@ def test_known_failures(line: str, begin: str) -> None:
 
 
 def test_every_hint_is_known_by_a_log() -> None:
-    """There is no hint without a log that leads to it, and none that is hidden behind another."""
+    """Each advice is reached by one of the logs, and none is hidden by another."""
     assert {sentence.partition(":")[0] for _, sentence in HINTS} == {
         next(told.partition(":")[0] for pattern, told in HINTS if re.search(pattern, line)) for line in LOGS
     }
 
 
 def test_other_logs() -> None:
-    """A log of something else, or none, has no hint."""
+    """An unknown log, or an empty one, has no advice."""
     assert hint([]) is None
     assert (
         hint(["INFO: Application startup complete.", "INFO: 127.0.0.1:1234 - GET /health 200 OK", "Traceback", "ZeroDivisionError"]) is None
@@ -95,7 +95,7 @@ def test_other_logs() -> None:
 
 
 def test_the_cause_before_its_consequence() -> None:
-    """Where several are found, the special one counts: a hub that is gated answers 401, too."""
+    """If several patterns match, the special one counts: a gated hub also answers 401."""
     found = hint(["requests.exceptions.HTTPError: 401 Client Error: Unauthorized", "OSError: You are trying to access a gated repo."])
 
     assert found is not None

@@ -1,4 +1,4 @@
-"""What a stack's YAML may say, and what its templates become."""
+"""A stack's YAML, and the expansion of its templates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fault(root: Path, **keys: Any) -> str:
 
 
 def test_short_forms(tmp_path: Path) -> None:
-    """A YAML with services is a stack; numbers in commands are words, a path of metrics and a kind of labels are enough."""
+    """A YAML with services is a stack. Numbers in commands become texts; a path stands for metrics, and a kind for labels."""
     services = {"engine": {"run": ["serve", "--port", 8000], "metrics": "/metrics", "ports": ["system"], "env": {"DEPTH": 3}}}
     spec = load(tmp_path, services=services, labels="dynamo")
     engine = spec.services["engine"]
@@ -50,7 +50,7 @@ def test_short_forms(tmp_path: Path) -> None:
 
 
 def test_included_services(tmp_path: Path) -> None:
-    """Services of other files come first; the same name twice is refused, and so is anything but services."""
+    """Services of included files come first. Equal names are refused, and so are keys other than services."""
     write(tmp_path, "retriever", services={"retriever": ENGINE})
     both = load(tmp_path, include="retriever.yaml", services={"engine": ENGINE})
     twice = fault(tmp_path, include=["retriever.yaml"], services={"retriever": ENGINE})
@@ -90,12 +90,12 @@ def test_included_services(tmp_path: Path) -> None:
     ],
 )
 def test_faulty_stacks(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
-    """Each fault is one sentence with the key, what is wrong and what would work."""
+    """Each fault is one sentence with the key, the mistake and what is valid."""
     assert fault(tmp_path, **keys).startswith(sentence)
 
 
 def test_needs_are_seen_in_templates() -> None:
-    """A service needs those that its templates name, and those after which it comes."""
+    """A service depends on the services in its templates and in `after`."""
     services = {
         "front": {"run": ["front", "{engine.url}"], "after": ["etcd"]},
         "engine": {"run": ["engine", "{engine.port}", '{"a": {"etcd.url": 1}}']},
@@ -108,7 +108,7 @@ def test_needs_are_seen_in_templates() -> None:
 
 
 def test_templates() -> None:
-    """Known names are filled in; an unknown one is answered with the known ones; other braces stay."""
+    """Known templates are expanded. The error for an unknown one lists the known ones. Other braces stay."""
     values = {"port": "8000", "engine.url": "http://x", "max_model_len": "4096"}
 
     assert "8000 http://x 4096 {} {1} {{}}" == expand("{port} {engine.url} {max_model_len} {} {1} {{}}", values, "x.yaml")
@@ -121,7 +121,7 @@ TEXTS = st.text("ab {}:", max_size=4)
 
 @given(st.recursive(st.none() | st.integers() | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)))
 def test_json_passes_unharmed(value: Any) -> None:
-    """Whatever an option's JSON holds, only a name in braces is a template."""
+    """In the JSON of an option, only a name in braces is a template."""
     written = json.dumps({"option": value})
     names = dict.fromkeys(("a", "b", "aa", "ab", "ba", "bb", "aaa", "aab", "aba", "abb", "baa", "bab", "bba", "bbb"), "x")
     if not any(f"{{{name}}}" in written for name in names):
@@ -129,7 +129,7 @@ def test_json_passes_unharmed(value: Any) -> None:
 
 
 def test_what_makes_another_stack() -> None:
-    """A kept stack is used again when what is started is the same; words about it do not count, settings do."""
+    """The hash of a spec covers what is started: names and notes do not change it, settings do."""
     spec = StackSpec.model_validate({"name": "a", "services": {"engine": ENGINE}})
 
     assert spec_hash(spec) == spec_hash(spec.model_copy(update={"name": "b", "note": "other words", "warm_up": 3}))
