@@ -137,7 +137,7 @@ def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
 
 
 def listed_context(endpoint: Endpoint) -> int | None:
-    """Returns the context length of a model according to `/models`, or None if the server does not tell it or does not answer.
+    """Returns the context length of a model according to `/models`, or None if the server does not report it or does not answer.
 
     vLLM and SGLang call it `max_model_len`, other servers `context_length`.
     """
@@ -167,12 +167,14 @@ class ReadinessChecks:
         *,
         boots: bool = False,
     ) -> None:
-        """Args:
-        endpoint: Its model may be empty; then the first listed model is used.
-        deadline: Latest time for all checks, as time.monotonic().
-        alive: Raises an error if the server has died.
-        on_wait: Called with the name of each check before it runs.
-        boots: Whether the server is still starting, so that a missing path or model may yet appear.
+        """Creates the checks. Nothing is requested yet.
+
+        Args:
+            endpoint: Its model may be empty; then the first listed model is used.
+            deadline: Latest time for all checks, as time.monotonic().
+            alive: Raises an error if the server has died.
+            on_wait: Called with the name of each check before it runs.
+            boots: Whether the server is still starting, so that a missing path or model may yet appear.
         """
         self.boots = boots
         self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait

@@ -21,7 +21,7 @@ from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.lib.process import end_group, foreign_environment
 from pytest_agentbench.lib.redact import indented, tail
 
-FOLDER = "environments"  # beside the backends' YAMLs; contains one file for each environment
+FOLDER = "environments"  # folder beside the backends' YAMLs with a file for each environment
 DRIVER, PYTHON = "driver: ", "python: "
 
 STEP_TIMEOUT = 3600  # seconds for one step of the installation

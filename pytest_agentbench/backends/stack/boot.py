@@ -98,11 +98,13 @@ class Stack:
     def __init__(
         self, spec: StackSpec, home: Path, logs: Path, *, gpu_wait: float, warm_up: int, log: WriteLog, on_restart: Callable[[], None]
     ) -> None:
-        """Args:
-        home: The folder of this stack.
-        gpu_wait: Seconds to wait for GPUs.
-        warm_up: Number of requests at the end of the boot, unless the YAML has a number.
-        on_restart: Called whenever `restarting` has changed.
+        """Creates the stack. Nothing is started yet.
+
+        Args:
+            home: The folder of this stack.
+            gpu_wait: Seconds to wait for GPUs.
+            warm_up: Number of requests at the end of the boot, unless the YAML has a number.
+            on_restart: Called whenever `restarting` has changed.
         """
         self.spec, self.home, self.logs, self.gpu_wait, self.log = spec, home, logs, gpu_wait, log
         self._on_restart = on_restart

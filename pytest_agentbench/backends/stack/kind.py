@@ -69,7 +69,7 @@ class Stacked(Backend):
         self._stopped = threading.Event()
         self._is_unavailable = False  # whether the session knows that a part is unavailable
         self._url = ""  # base URL of the endpoint
-        self._directory = Path()  # of logs
+        self._directory = Path()  # folder of logs
 
     @property
     def identity(self) -> Json:
