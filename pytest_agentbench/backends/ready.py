@@ -171,6 +171,7 @@ class ReadinessChecks:
 
         Args:
             endpoint: Its model may be empty; then the first listed model is used.
+            spec: Which checks are made, and how.
             deadline: Latest time for all checks, as time.monotonic().
             alive: Raises an error if the server has died.
             on_wait: Called with the name of each check before it runs.

@@ -101,9 +101,12 @@ class Stack:
         """Creates the stack. Nothing is started yet.
 
         Args:
+            spec: The keys of the YAML.
             home: The folder of this stack.
+            logs: The folder of the logs of services.
             gpu_wait: Seconds to wait for GPUs.
             warm_up: Number of requests at the end of the boot, unless the YAML has a number.
+            log: Writes a line to the log of the daemon.
             on_restart: Called whenever `restarting` has changed.
         """
         self.spec, self.home, self.logs, self.gpu_wait, self.log = spec, home, logs, gpu_wait, log
