@@ -1,1 +1,1 @@
-"""The serving stack under test: read from a backend YAML, started, proven ready, stopped."""
+"""Backends: the servers and stacks under test. They are read from a YAML, started, checked and stopped."""

@@ -1,4 +1,7 @@
-"""Several backends under one roof: all are up, or one after the other where the machine has not enough GPUs for all of them."""
+"""The backend of an A/B session, made of one backend for each arm.
+
+All arms are up at once, or one after the other if the machine has too few GPUs for all of them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ Make = Callable[[], Backend]
 
 
 class Arms(Backend):
-    """The backends of an A/B session. One that does not start, or dies, is out of it; the others go on."""
+    """The backends of the arms of an A/B session.
+
+    An arm whose backend does not start, or dies, is excluded from the session with a reason in `failures`. The other arms continue.
+    """
 
     def __init__(self, makers: Mapping[str, Make]) -> None:
         self._makers = makers
@@ -31,16 +37,16 @@ class Arms(Backend):
         self.in_sequence = not fit_together([*self.backends.values()])
         self.name = " vs ".join(self.backends)
         self.note = "; ".join(dict.fromkeys(each.note for each in self.backends.values() if each.note))
-        self.thresholds = first.thresholds  # one test asks all arms, so there is one set of them
+        self.thresholds = first.thresholds  # One test judges all arms, so the session has one set of thresholds.
         self.waits = any(each.waits for each in self.backends.values())
-        self.load_s: dict[str, float] = {}  # arm -> seconds that its last start took
-        self.failures: dict[str, str] = {}  # arm -> why it is not there
-        self._gone: Callable[[str, str], None] = lambda _arm, _why: None
-        self._endpoints: dict[str, Endpoint] = {}  # of arms that are up
+        self.load_s: dict[str, float] = {}  # arm -> duration of its last start in seconds
+        self.failures: dict[str, str] = {}  # arm -> why it is excluded
+        self._on_lost: Callable[[str, str], None] = lambda _arm, _why: None
+        self._endpoints: dict[str, Endpoint] = {}  # arm that is up -> its endpoint
         self._started: set[str] = set()
-        self._tell: Tell | None = None  # known when the session watches
-        self._away: dict[str, Collection[str]] = {}  # arm -> its parts that are away
-        self._over = threading.Event()  # no arm is left, or the session ends
+        self._tell: Tell | None = None  # Set by `watch`
+        self._unavailable: dict[str, Collection[str]] = {}  # arm -> its parts that are being restarted
+        self._finished = threading.Event()  # Set when no arm is left, or when the session ends
         self._stopped = False
         self._folder = Path()
 
@@ -62,7 +68,7 @@ class Arms(Backend):
 
     @property
     def facts(self) -> Json:
-        """The hardware, where all arms that were up had the same; all else is of single arms."""
+        """Returns the hardware if it was the same for all arms that started. All other facts can differ between arms."""
         hardware = [self.backends[name].facts.get("hardware") for name in self.load_s]
         return {"hardware": hardware[0]} if hardware and hardware[0] and all(each == hardware[0] for each in hardware) else {}
 
@@ -70,24 +76,24 @@ class Arms(Backend):
         for name, backend in self.backends.items():
             if isinstance(spec := getattr(backend, "spec", None), StackSpec) and (checks := lacking(spec)):
                 sentences = (f"{check.detail} ({check.fix})" if check.fix else check.detail for check in checks)
-                self._failed(name, f"cannot run on this machine: {'; '.join(sentences)}")
+                self._exclude(name, f"cannot run on this machine: {'; '.join(sentences)}")
         first, left = next(iter(self.backends)), len(self.backends) - len(self.failures)
         if first in self.failures or left < 2:
             why = f"the arms are compared with {first}" if first in self.failures else f"nothing is left to compare {first} with"
             raise MissingError(f"{'; '.join(self.failures.values())}; {why}, so nothing was started")
-        self.in_sequence = not fit_together([self.backends[name] for name in self._there])
+        self.in_sequence = not fit_together([self.backends[name] for name in self._remaining])
         return [f"{why}; the other arms run without it" for why in self.failures.values()]
 
     def start(self, directory: Path) -> Endpoint:
-        """Raises BackendError when no arm starts."""
+        """Starts all arms, or the first one that starts if they run in sequence. Raises BackendError if no arm starts."""
         self._folder = directory
         if self.in_sequence:
-            for name in self._there:
+            for name in self._remaining:
                 self._boot(name)
                 if name in self._endpoints:
                     break
         else:
-            booting = [threading.Thread(target=self._boot, args=(name,), name=f"agentbench-arm-{name}") for name in self._there]
+            booting = [threading.Thread(target=self._boot, args=(name,), name=f"agentbench-arm-{name}") for name in self._remaining]
             for thread in booting:
                 thread.start()
             for thread in booting:
@@ -96,11 +102,11 @@ class Arms(Backend):
             raise BackendError("; ".join(self.failures.values()))
         return next(self._endpoints[name] for name in self.backends if name in self._endpoints)
 
-    def follow(self, gone: Callable[[str, str], None]) -> None:
-        self._gone = gone
+    def follow(self, on_lost: Callable[[str, str], None]) -> None:
+        self._on_lost = on_lost
 
     def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
-        del endpoint  # of the first arm
+        del endpoint  # It belongs to the first arm.
         if arm in self.failures:
             raise BackendError(self.failures[arm])
         if arm in self._endpoints:
@@ -117,7 +123,7 @@ class Arms(Backend):
         return self.backends[arm].metrics() if arm in self._endpoints else Sources()
 
     def metrics(self) -> Sources:
-        """Of all arms that are up; a service is called ARM.SERVICE."""
+        """Returns the sources of all arms that are up, with services named ARM.SERVICE."""
         sources_by_arm = {name: self.sources(name) for name in self._endpoints}
         targets = tuple(
             Target(f"{name}.{target.service}", target.replica, target.url, target.ca_file)
@@ -129,25 +135,25 @@ class Arms(Backend):
 
     @property
     def processes(self) -> Mapping[str, Child]:
-        """Of arms that are up."""
+        """Returns the processes of the arms that are up, named ARM.PROCESS."""
         return {f"{arm}.{name}": child for arm in [*self._endpoints] for name, child in self.backends[arm].processes.items()}
 
     def unused(self, arm: str) -> Collection[str]:
-        """Processes of the other arms, up or not."""
+        """Returns the processes of all other arms, whether they are up or not."""
         return [f"{other}.{name}" for other, backend in self.backends.items() if other != arm for name in backend.processes]
 
     def watch(self, tell: Tell) -> str | None:
         self._tell = tell
-        self._over.wait()
+        self._finished.wait()
         return None if self._stopped else "; ".join(self.failures.values())
 
     def look(self) -> str:
-        found = ((name, self.backends[name].look()) for name in [*self._endpoints])
-        return "; ".join(f"arm {name}: {said}" for name, said in found if said)
+        notes = ((name, self.backends[name].look()) for name in [*self._endpoints])
+        return "; ".join(f"arm {name}: {note}" for name, note in notes if note)
 
     def stop(self) -> None:
         self._stopped = True
-        self._over.set()
+        self._finished.set()
         stopping = [threading.Thread(target=each.stop, name="agentbench-stop-arm") for each in self.backends.values()]
         for thread in stopping:
             thread.start()
@@ -155,47 +161,47 @@ class Arms(Backend):
             thread.join()
 
     @property
-    def _there(self) -> list[str]:
-        """Arms that nothing speaks against yet."""
+    def _remaining(self) -> list[str]:
+        """The arms that are not excluded."""
         return [name for name in self.backends if name not in self.failures]
 
     def _boot(self, name: str) -> None:
-        """What goes wrong is the arm's failure."""
+        """Starts the backend of an arm. Excludes the arm if that fails."""
         if name in self._started:
-            self.backends[name] = self._makers[name]()  # a backend is started once
+            self.backends[name] = self._makers[name]()  # A backend object can be started only once.
         self._started.add(name)
         backend, began = self.backends[name], time.monotonic()
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         try:
             endpoint = backend.start(folder)
-        except Exception as error:  # a backend may come from a hook
-            self._failed(name, f"is not there: {error if isinstance(error, AgentbenchError) else repr(error)}")
+        except Exception as error:  # The backend may come from a hook and raise anything.
+            self._exclude(name, f"is not there: {error if isinstance(error, AgentbenchError) else repr(error)}")
             return
         self.load_s[name] = time.monotonic() - began
         self._endpoints[name] = endpoint
         daemon(self._watch, name, backend, name=f"watch-{name}")
 
     def _watch(self, name: str, backend: Backend) -> None:
-        died = backend.watch(functools.partial(self._tells, name))
+        died = backend.watch(functools.partial(self._tell_session, name))
         if died and not self._stopped and self.backends[name] is backend and self._endpoints.pop(name, None):
-            self._failed(name, f"is gone: {died}")
-            self._gone(name, self.failures[name])  # first, so that none of its rollouts begins when the others go on
-            self._tells(name, ())
+            self._exclude(name, f"is gone: {died}")
+            self._on_lost(name, self.failures[name])  # First: no rollout of this arm may start when the others continue.
+            self._tell_session(name, ())
 
-    def _tells(self, arm: str, names: Collection[str]) -> bool:
-        """Of all arms together."""
-        self._away[arm] = [*names]
-        return self._tell is None or self._tell([f"{each}.{name}" for each, away in self._away.items() for name in away])
+    def _tell_session(self, arm: str, names: Collection[str]) -> bool:
+        """Reports the parts of all arms that are being restarted to the session. Returns whether it allows another restart."""
+        self._unavailable[arm] = [*names]
+        return self._tell is None or self._tell([f"{each}.{name}" for each, names in self._unavailable.items() for name in names])
 
-    def _failed(self, name: str, why: str) -> None:
+    def _exclude(self, name: str, why: str) -> None:
         self.failures[name] = f"arm {name}: the backend {self.backends[name].name!r} {why}"
         if self.failures.keys() == self.backends.keys():
-            self._over.set()
+            self._finished.set()
 
 
 def fit_together(backends: list[Backend]) -> bool:
-    """Whether stacks can be up at once: their GPUs are there for all of them, none is named twice, and no port is fixed twice."""
+    """Returns whether all stacks can be up at once: there are enough GPUs, and no two stacks name the same GPU or fixed port."""
     specs = [spec for each in backends if isinstance(spec := getattr(each, "spec", None), StackSpec)]
     requests = [spec.gpus for spec in specs]
     count = sum(any_kind + len(named) for any_kind, named in requests)

@@ -1,4 +1,4 @@
-"""An endpoint that is asked by hand, a request at a time: which failures are final, and how fast it is. Agents never go this way."""
+"""A small HTTP client for the requests of the session itself, such as readiness checks. Agents never use it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from pytest_agentbench.metrics.blame import PASSING
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.dialects.reader import error_message, is_error
 
-#: Statuses below 500 that another try may change.
+#: Statuses below 500 that may change if the request is repeated.
 _LATER = PASSING | {429}
 
-#: A server that boots may not have its model, or a path, yet.
+#: A server that is booting may not have its model, or a path, yet.
 _UNFINISHED = frozenset({404})
 
 
 class NeverReady(BackendError):
-    """Waiting does not help: the endpoint says no and will go on to."""
+    """Raised if the endpoint refuses a request in a way that waiting does not change."""
 
 
 def is_final(status: int, *, boots: bool) -> bool:
-    """Whether a server would answer the same request so again. `boots`: it is being started, and may not be all there."""
+    """Returns whether the same request would get the same status again. `boots`: the server is still starting, so a 404 may change."""
     return 300 <= status < 500 and status not in _LATER and not (boots and status in _UNFINISHED)
 
 
 def denied(sentence: str, status: int, endpoint: Endpoint, *, boots: bool = False, hint: str = "") -> BackendError:
-    """The error for an answer of another status than 200, with what to do about a key; for other statuses that is the `hint`."""
+    """Returns the error for an answer that is not 200. It gives advice about the key for 401 and 403, and `hint` for other statuses."""
     kind = NeverReady if is_final(status, boots=boots) else BackendError
     advice = key_advice(endpoint) if status in (401, 403) else hint
     return kind(f"{sentence}; {advice}" if advice else sentence)
@@ -49,21 +49,21 @@ def key_advice(endpoint: Endpoint) -> str:
 
 
 def unanswered(what: str, error: BaseException, endpoint: Endpoint, host: str) -> BackendError:
-    """The error for a request that was not answered at all."""
+    """Returns the error for a request that got no answer."""
     if isinstance(error, ssl.SSLError):
         return (NeverReady if lasts(error) else BackendError)(f"{what}: {of_tls(error, host, endpoint.ca_file)}")
     if isinstance(error, UnicodeError) or (isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME):
-        return NeverReady(f"{what}: there is no host {host!r}; is the URL right?")
+        return NeverReady(f"{what}: the host {host!r} does not exist; check the URL")
     return BackendError(f"{what}: {error or repr(error)}")
 
 
-TIMEOUT = 30.0  # seconds for an answer, unless the caller says otherwise
-LONGEST = 300  # letters of an answer in a sentence
-SHORTEST = 4  # letters of a key that is looked for in it: a shorter one would blank out words
+TIMEOUT = 30.0  # seconds for an answer by default
+LONGEST = 300  # characters of an answer that are quoted in a message
+SHORTEST = 4  # characters of the shortest key that is redacted: a shorter one could match words
 
 
 class ApiAnswer(NamedTuple):
-    """An answer of any status."""
+    """An HTTP answer with any status."""
 
     status: int
     reason: str
@@ -72,7 +72,7 @@ class ApiAnswer(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What the server said, in one line: the sentence of an error, or how the answer begins. Without the key, should it be in it."""
+        """The error message of the answer, or the beginning of its text, in one line. API keys in it are redacted."""
         answer = self.json()
         text = " ".join((error_message(answer) if is_error(answer) else self.text).split())
         for secret in (self.endpoint.api_key or "", *self.endpoint.headers.values()):
@@ -80,7 +80,7 @@ class ApiAnswer(NamedTuple):
         return Redactor().plain(text)[:LONGEST]
 
     def json(self) -> Any:
-        """The answer as JSON; None when it is none."""
+        """Returns the parsed JSON of the answer, or None if it is not JSON."""
         try:
             return json.loads(self.text)
         except ValueError:
@@ -92,10 +92,10 @@ class ApiAnswer(NamedTuple):
 
 
 class Api:
-    """GET and POST below the root of a server, without a proxy."""
+    """Sends GET and POST requests to paths below the URL of an endpoint. Proxy settings of the environment are ignored."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Raises BackendError when the endpoint's certificate authority cannot be read."""
+        """Raises BackendError if the file of the endpoint's certificate authority cannot be read."""
         self.endpoint = endpoint
         self._opener = _opener(endpoint)
 
@@ -106,7 +106,7 @@ class Api:
         return self._ask(path, json.dumps(body).encode(), timeout)
 
     def open(self, path: str, body: Json, timeout: float) -> Any:
-        """An answer to be read line by line; raises OSError (HTTPError for one that is not 2xx) or HTTPException."""
+        """Returns a response to be read line by line. Raises OSError (HTTPError if the status is not 2xx) or HTTPException."""
         return self._open(path, json.dumps(body).encode(), timeout)
 
     def _open(self, path: str, body: bytes | None, timeout: float) -> Any:
@@ -116,12 +116,12 @@ class Api:
         return self._opener.open(Request(f"{self.endpoint.url}{path}", body, headers), timeout=timeout)
 
     def _ask(self, path: str, body: bytes | None, timeout: float) -> ApiAnswer:
-        """Raises BackendError when there is no answer at all, NeverReady when there will be none."""
+        """Raises BackendError if there is no answer, and NeverReady if waiting cannot change that."""
         try:
             with self._open(path, body, timeout) as answer:
                 return ApiAnswer(answer.status, answer.reason, answer.read().decode(errors="replace"), self.endpoint)
         except HTTPError as error:
-            with error:  # it holds the connection
+            with error:  # The error owns the connection.
                 return ApiAnswer(error.code, str(error.reason), error.read().decode(errors="replace"), self.endpoint)
         except (OSError, HTTPException, UnicodeError) as error:
             what = f"{'GET' if body is None else 'POST'} {self.endpoint.url}{path} got no answer"
@@ -130,7 +130,8 @@ class Api:
 
 
 def _opener(endpoint: Endpoint) -> OpenerDirector:
-    if not endpoint.url.startswith("https") and endpoint.ca_file is None:  # certificates take milliseconds to load, and boots ask often
+    if not endpoint.url.startswith("https") and endpoint.ca_file is None:
+        # Without certificates: loading them takes milliseconds, and a boot makes many requests.
         return build_opener(ProxyHandler({}))
     try:
         return build_opener(ProxyHandler({}), HTTPSHandler(context=ssl.create_default_context(cafile=endpoint.ca_file)))
@@ -138,27 +139,27 @@ def _opener(endpoint: Endpoint) -> OpenerDirector:
         raise BackendError(f"ca_file {endpoint.ca_file} cannot be used: {error.strerror or error}") from error
 
 
-CHATS, TOKENS = 3, 64
+CHATS, TOKENS = 3, 64  # number of chats, and output tokens of each at most
 PROBE_TIMEOUT = 120.0  # seconds for a chat
 
 
 class Speed(NamedTuple):
-    """Medians over the chats."""
+    """The speed of an endpoint: medians of several chats."""
 
     ttft_ms: float
     e2e_ms: float
-    tokens_per_s: float | None  # after the first one; None where there was only one
+    tokens_per_s: float | None  # after the first token; None if there was only one
 
 
 def probe(endpoint: Endpoint) -> Speed:
-    """Raises BackendError when a chat brings no token."""
+    """Measures the speed of an endpoint with a few chats, one at a time. Raises BackendError if a chat returns no token."""
     firsts, wholes, rates = zip(*(_chat(endpoint, number) for number in range(CHATS)), strict=True)
     known = [rate for rate in rates if rate is not None]
     return Speed(statistics.median(firsts) * 1e3, statistics.median(wholes) * 1e3, statistics.median(known) if known else None)
 
 
 def _chat(endpoint: Endpoint, number: int) -> tuple[float, float, float | None]:
-    """(seconds to the first token, to the end, tokens a second in between)."""
+    """Streams one chat. Returns the seconds to the first token and to the end, and the tokens per second after the first."""
     body = {
         "model": endpoint.model,
         "messages": [{"role": "user", "content": f"Count from {number} to one hundred, in words."}],
@@ -175,10 +176,10 @@ def _chat(endpoint: Endpoint, number: int) -> tuple[float, float, float | None]:
                 tokens = (event.get("usage") or {}).get("completion_tokens") or tokens
                 events += [time.monotonic()] * _has_text(event)
     except (OSError, HTTPException) as error:
-        raise BackendError(f"a chat that streams failed: {error}") from error
+        raise BackendError(f"a streaming chat failed: {error}") from error
     ended = time.monotonic()
     if not events:
-        raise BackendError("a chat that streams brought no token")
+        raise BackendError("a streaming chat returned no token")
     spent, count = events[-1] - events[0], (tokens or len(events)) - 1
     return events[0] - started, ended - started, count / spent if count and spent else None
 

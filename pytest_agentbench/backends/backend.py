@@ -1,4 +1,4 @@
-"""A backend as the controller holds it: `start` gives an Endpoint that answered, `watch` ends when it dies, `stop` tears it down."""
+"""The interface between a session and the server or stack under test."""
 
 from __future__ import annotations
 
@@ -14,84 +14,96 @@ Tell = Callable[[Collection[str]], bool]
 
 
 class Backend(Protocol):
-    """The seam between a session and the stack under test. All methods may be called from a thread.
+    """The server or stack that a session tests. All methods may be called from any thread.
 
-    A backend that has no arms, the sides of a comparison, keeps what this class answers about them.
+    `start` boots it and returns its endpoint. `watch` then blocks in a thread of its own until the backend dies or is stopped. `stop` ends
+    it, at any time. Attributes and properties without a default must be set by each backend.
+
+    Only A/B sessions have arms. A backend without arms inherits the methods about them: `leave_out`, `turn`, `sources`, `unused` and
+    `follow`.
     """
 
     name: str
-    note: str  # a sentence for every report
+    note: str  # sentence that is printed in every report
     thresholds: Mapping[str, Mapping[str, float]]  # suite -> thresholds that replace the suite's own
-    description: Json  # what run.json says about the stack; no secrets
-    waits: bool = False  # whether it is booted only when tests that need it are known: it takes GPUs or minutes
-    status: str = ""  # what its boot waits for, for whoever looks on
-    stop_note: str = ""  # a sentence for the user about a stop that was not in order
-    models: Sequence[str] = ()  # that it lists, once it has started; none where nobody has asked it
-    in_sequence: bool = False  # one arm runs before the other
-    failures: Mapping[str, str] = {}  # arm that is not there, or is gone -> why
-    load_s: Mapping[str, float] = {}  # arm -> seconds that its last start took
+    description: Json  # its description in run.json, without secrets
+    waits: bool = False  # whether to boot it only if a selected test needs it, because it takes GPUs or minutes
+    status: str = ""  # what its boot is waiting for, shown to the user
+    stop_note: str = ""  # sentence for the user about problems during `stop`
+    models: Sequence[str] = ()  # models that the server lists; empty before the start or if the list was not requested
+    in_sequence: bool = False  # whether only one arm is up at a time
+    failures: Mapping[str, str] = {}  # arm that did not start or has died -> reason
+    load_s: Mapping[str, float] = {}  # arm -> duration of its last start in seconds
 
     @property
     def identity(self) -> Json:
-        """What decides how it answers, and how fast: a run has rollouts of one identity only. Asked before the start."""
+        """The settings that decide how it answers and how fast. A run is only resumed on a backend with the same identity.
+
+        It is read before the start.
+        """
         return {name: value for name, value in self.description.items() if name not in ("name", "note", "prices")}
 
     @property
     def facts(self) -> Json:
-        """What else of it can change from run to run, asked when the session ends; what is not known is not there, or null.
+        """Other facts that can differ between runs, read when the session ends. Unknown facts are missing or null.
 
-        `services` (service -> packages, image), `environment` (variables of engines that they inherit), `files` (hashes of what the
-        YAML names), `server` (what it tells of itself), `model` (which weights), `hardware` (`gpus`, their names, and `driver`).
+        `services` (service -> packages, image), `environment` (inherited variables that configure engines), `files` (hashes of the files
+        that the YAML names), `server` (version and owner that the server reports), `model` (revision or hash of the weights), `hardware`
+        (`gpus`, their names, and `driver`).
         """
         return {}
 
     def start(self, directory: Path) -> Endpoint:
-        """Boots the stack, logs into `directory`, and returns where it answers; raises BackendError when it does not."""
+        """Boots the backend, with logs in `directory`, and returns its endpoint. Raises BackendError if it does not answer."""
 
     @property
     def processes(self) -> Mapping[str, Child]:
-        """Those that `watch` starts again when they die, by the names under which it tells of them."""
+        """Returns the child processes that `watch` restarts if they die, by the names that it gives to `tell`."""
         return {}
 
     def watch(self, tell: Tell) -> str | None:
-        """Blocks while the stack lives; returns what died, with its log's tail, or None where nothing can be watched.
+        """Blocks until the backend dies or is stopped.
 
-        `tell` is called with the names of the parts that are away for a while, so that no rollout begins, and with none when all are
-        there again. It returns whether a part may be started again, as far as the session is concerned.
+        Args:
+            tell: Called with the names of all parts that are being restarted, and with no names when all of them serve again. No rollout
+                starts in between. Its return value says whether the session allows another restart.
+
+        Returns:
+            What died, with the end of its log, or None if the backend was stopped or cannot be watched.
         """
 
     def look(self) -> str:
-        """Finds out whether the stack still answers, when calls have failed as those to a dead one do; `watch` tells what is away.
+        """Checks whether the backend still answers. It is called after calls failed as if the backend were dead.
 
-        Returns a sentence for the user if something of it is away that was not before. Backends that list all that can die among their
-        `processes` need no look.
+        If it does not answer, `watch` reports the missing parts to the session. Returns a sentence for the user if a part has become
+        unavailable. Backends whose `processes` are all that can die need no such check.
         """
         return ""
 
     def boot_again(self, tell: Tell) -> Endpoint | None:
-        """Boots once more what `watch` has returned as dead; returns where it answers, or None if that cannot help.
+        """Boots the backend again after `watch` has returned. Returns the new endpoint, or None if another boot cannot help.
 
-        Raises BackendError if the boot fails. `tell` is the one of `watch`; the caller tells that nothing is away any more.
+        Raises BackendError if the boot fails. `tell` is the argument of `watch`. After a boot, the caller calls it with no names.
         """
         del tell
         return None
 
     def stop(self) -> None:
-        """Tears the stack down; may be called at any moment, also twice."""
+        """Stops the backend. May be called at any time, and more than once."""
 
     def metrics(self) -> Sources:
-        """Where the stack, once it has started, tells its metrics, and which GPUs it has; what is there is sampled."""
+        """Returns the metrics URLs and GPUs of the started backend; the session samples them."""
         return Sources()
 
     def leave_out(self) -> Sequence[str]:
-        """Before anything boots: a sentence for each arm that cannot run on this machine, and is out of the session.
+        """Excludes the arms that cannot run on this machine, before anything boots. Returns a sentence for each.
 
-        Raises MissingError where no comparison is left.
+        Raises MissingError if nothing is left to compare.
         """
         return ()
 
     def turn(self, arm: str, endpoint: Endpoint) -> tuple[Endpoint, bool]:
-        """Where an arm answers, and whether it was started for this; raises BackendError with why it is not there.
+        """Starts an arm if it is not up. Returns its endpoint and whether it was started; raises BackendError if it does not start.
 
         `endpoint` is what `start` returned.
         """
@@ -99,15 +111,15 @@ class Backend(Protocol):
         return endpoint, False
 
     def sources(self, arm: str) -> Sources:
-        """What can be sampled of one arm."""
+        """Returns the metrics URLs and GPUs of one arm."""
         del arm
         return self.metrics()
 
     def unused(self, arm: str) -> Collection[str]:
-        """Processes that no rollout of an arm needs."""
+        """Returns the names of the processes that no rollout of an arm needs."""
         del arm
         return ()
 
-    def follow(self, gone: Callable[[str, str], None]) -> None:
-        """From now on `gone` is called with an arm that was lost, and why."""
-        del gone
+    def follow(self, on_lost: Callable[[str, str], None]) -> None:
+        """Sets the function that is called with an arm that has died, and the reason."""
+        del on_lost

@@ -1,4 +1,4 @@
-"""The prefix cache of a stack: emptied where its servers offer that, and its hit counters, read at a moment."""
+"""The prefix cache of a stack: requests that empty it, and readings of its hit counters."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from pytest_agentbench.errors import BackendError
 from pytest_agentbench.records import Endpoint
 from pytest_agentbench.tap.routing_hints import root
 
-#: POSTs that empty the cache of one engine: vLLM (in its development mode, VLLM_SERVER_DEV_MODE=1), SGLang.
+#: Paths of the POST requests that empty the cache of one engine: vLLM (only with VLLM_SERVER_DEV_MODE=1), SGLang.
 OF_ENGINES = ("/reset_prefix_cache", "/flush_cache")
-#: Dynamo's frontend passes it on to all workers, and says which of them did it.
+#: Path at Dynamo's frontend. It forwards the request to all workers and returns which of them emptied their cache.
 OF_FRONTENDS = "/clear_kv_blocks"
 
 TIMEOUT = 10.0  # seconds for a reset
 
-Counters = dict[tuple[str, int, str], float]  # (service, replica, counter) -> all its series together
+Counters = dict[tuple[str, int, str], float]  # (service, replica, counter) -> sum of its series
 
 
 @dataclass(frozen=True)
 class CacheBlock:
-    """Rollouts of one arm that ran without another arm's between them, and the state of the prefix cache."""
+    """A block, which is rollouts of one arm without rollouts of others in between, and its use of the prefix cache."""
 
     arm: str  # empty without arms
     rollouts: int
-    primed: int | None = None  # first calls that were made before; null where none was to be
+    primed: int | None = None  # first calls that were sent before the block; null if none were planned
     reset: tuple[str, ...] = ()  # URLs that emptied the cache
-    salt: str = ""  # before the system prompts; empty: none
+    salt: str = ""  # text before the system prompts; empty: none
     seconds: float | None = None  # from the first rollout to the last; null for a block that did not begin
     prefix_cache: CacheHits | None = None  # from before to after; null for a block that did not begin
 
 
 @dataclass(frozen=True)
 class Reset:
-    """What came of the wish to empty a cache."""
+    """The result of emptying a cache."""
 
-    done: tuple[str, ...] = ()  # URLs that did it
-    why_not: str = ""  # empty: all of it is empty
+    done: tuple[str, ...] = ()  # URLs that emptied a cache
+    why_not: str = ""  # why a part of the cache was not emptied; empty: all of it was
 
 
 def reset(endpoint: Endpoint, sources: Sources) -> Reset:
-    """Empties the cache of all engines behind an endpoint; a part of them is not enough."""
+    """Empties the cache of all engines behind an endpoint. Stops at the first engine that cannot do it, with the reason in `why_not`."""
     if url := _cleared(Api(Endpoint(root(endpoint.url), "", api_key=endpoint.api_key, ca_file=endpoint.ca_file, headers=endpoint.headers))):
         return Reset((url,))
     engines = [_origin(target.url) for target in sources.targets if has_cache(target)] or [root(endpoint.url)]
@@ -55,13 +55,13 @@ def reset(endpoint: Endpoint, sources: Sources) -> Reset:
     for url in dict.fromkeys(engines):
         done_by = next((f"{url}{path}" for path in OF_ENGINES if _did(Api(Endpoint(url, "", ca_file=endpoint.ca_file)), path)), "")
         if not done_by:
-            return Reset(tuple(done), f"{url} answers neither {' nor '.join(OF_ENGINES)}, and its endpoint no {OF_FRONTENDS}")
+            return Reset(tuple(done), f"{url} answers neither {' nor '.join(OF_ENGINES)}, and its endpoint does not answer {OF_FRONTENDS}")
         done.append(done_by)
     return Reset(tuple(done))
 
 
 def _cleared(frontend: Api) -> str:
-    """The URL of a Dynamo frontend whose workers all did it."""
+    """Returns the URL of a Dynamo frontend if all its workers emptied their cache, else an empty string."""
     answer = _posted(frontend, OF_FRONTENDS)
     content = answer.json() if answer and answer.status == 200 else None
     all_did = isinstance(content, dict) and content.get("cleared_workers") and not content.get("failed_workers")
@@ -86,13 +86,13 @@ def _origin(url: str) -> str:
 
 
 def has_cache(target: Target) -> bool:
-    """Whether an engine tells its hits here."""
+    """Returns whether the metrics of a target contain the cache lookups of an engine."""
     names = {names.queries for kind, names in SERVERS.items() if kind != "dynamo"}
     return any(name in names for _, _, name in counters([target]))
 
 
 def counters(targets: Sequence[Target]) -> Counters:
-    """What the servers have counted until now; nothing of one that does not tell."""
+    """Returns the current counters of the servers. A server that does not answer has none."""
     counts: defaultdict[tuple[str, int, str], float] = defaultdict(float)
     for watched in map(SampledTarget, targets):
         try:
@@ -110,7 +110,7 @@ def counters(targets: Sequence[Target]) -> Counters:
 
 
 def moved(before: Mapping[tuple[str, int, str], float], after: Mapping[tuple[str, int, str], float]) -> dict[str, float]:
-    """Counter -> by how much, all servers together; one that fell began again at 0."""
+    """Returns counter -> increase, summed over all servers. A counter that fell was reset to 0 in between."""
     by: defaultdict[str, float] = defaultdict(float)
     for series, value in after.items():
         start = before.get(series, 0.0)
@@ -119,7 +119,7 @@ def moved(before: Mapping[tuple[str, int, str], float], after: Mapping[tuple[str
 
 
 def together(parts: Iterable[CacheHits]) -> CacheHits:
-    """Hit ratio of several blocks, by the counters of the server; None where they do not tell."""
+    """Returns the hits of several blocks together. The ratio is None if no block has lookups."""
     known = [part for part in parts if part.queried_tokens]
     hits, queries = sum(part.hit_tokens or 0 for part in known), sum(part.queried_tokens or 0 for part in known)
     return CacheHits(hits / queries if queries else None, hits, queries)

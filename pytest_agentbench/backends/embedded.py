@@ -1,4 +1,4 @@
-"""The built-in engine as a backend: a process on loopback."""
+"""The built-in engine as a backend: a process that listens on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from pytest_agentbench.lib.process import Child, start_again
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import file_digest
 
-ENGINE = "engine"  # what a session calls the built-in one
+ENGINE = "engine"  # name of the process in a session
 
-#: aiohttp reads the certificates of this machine twice when it is imported: an eighth of a second of CPU for an engine that calls nobody.
+#: Importing aiohttp reads the certificates of this machine twice, which takes 0.125 s of CPU. The engine makes no requests.
 NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
 
 
 class EmbeddedSpec(EngineSettings, BackendSpec):
-    """The built-in engine, a process on loopback."""
+    """Keys of the built-in engine, which is a process that listens on 127.0.0.1."""
 
     kind: Literal["embedded"] = Field(description="`embedded`: the built-in engine.")
     model: str | None = Field(default=None, description="The name of the model that the engine serves. The default is `embedded-<policy>`.")
 
     def make(self, terms: SessionTerms) -> Embedded:
-        del terms  # it takes no GPUs, and ends with the session
+        del terms  # It needs no GPUs, and always ends with the session.
         return Embedded(self)
 
     @classmethod
@@ -56,7 +56,7 @@ class EmbeddedSpec(EngineSettings, BackendSpec):
 
 
 class Embedded(Backend):
-    """The built-in engine in a process of its own."""
+    """The built-in engine in a process of its own, which is restarted on the same port if it dies."""
 
     def __init__(self, spec: EmbeddedSpec) -> None:
         self.spec = spec
@@ -65,7 +65,7 @@ class Embedded(Backend):
         self.description = spec.model_dump(exclude={"thresholds"} if spec.roles else {"thresholds", "roles"}, exclude_none=True)
         self.child: Child | None = None
         self.port = 0
-        self._held: socket.socket | None = None  # keeps a port that nobody asked for from others, also while no engine is there
+        self._reserved: socket.socket | None = None  # Reserves a port that the YAML does not fix, also while the engine restarts
         self._log = Path()
         self._starting = threading.Lock()
         self._stopped = False
@@ -73,8 +73,8 @@ class Embedded(Backend):
     @property
     def identity(self) -> Json:
         without = {"name", "note", "thresholds", "prices", "roles", "port", "request_log", "script"}
-        said = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.who_plays
-        return {**said, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
+        settings = self.spec.model_dump(exclude=without, exclude_none=True) | self.spec.who_plays
+        return {**settings, **({"script": file_digest(Path(self.spec.script))} if self.spec.script else {})}
 
     @property
     def facts(self) -> Json:
@@ -83,9 +83,9 @@ class Embedded(Backend):
     def start(self, directory: Path) -> Endpoint:
         self._log = directory / "engine.log"
         if not self.spec.port:
-            self._held = shared_port()
-        self.port = self._held.getsockname()[1] if self._held else self.spec.port
-        child = self._started()
+            self._reserved = shared_port()
+        self.port = self._reserved.getsockname()[1] if self._reserved else self.spec.port
+        child = self._start_engine()
         if child is None:
             raise BackendError("it was stopped before it started")
         child.ready(Listening)
@@ -97,10 +97,10 @@ class Embedded(Backend):
     def _model(self) -> str:
         return self.spec.model or f"embedded-{self.spec.policy}"
 
-    def _started(self) -> Child | None:
-        """A new engine on its port; None when it is to be stopped."""
+    def _start_engine(self) -> Child | None:
+        """Starts an engine on the port of this backend. Returns None if the backend was stopped."""
         options = self.spec.model_dump(exclude={"kind", "model", *BackendSpec.model_fields})
-        where = {"host": "127.0.0.1", "port": self.port, "held": self._held is not None}
+        where = {"host": "127.0.0.1", "port": self.port, "held": self._reserved is not None}
         with self._starting:
             if self._stopped:
                 return None
@@ -116,7 +116,7 @@ class Embedded(Backend):
         return Sources((Target(ENGINE, 0, f"http://127.0.0.1:{self.port}/metrics"),))
 
     def watch(self, tell: Tell) -> str | None:
-        """Starts it again on the same port."""
+        """Restarts the engine on the same port whenever it dies."""
         assert self.child is not None
         while True:
             child = self.child
@@ -128,7 +128,7 @@ class Embedded(Backend):
             if not tell([ENGINE]):
                 return died
             try:
-                if start_again(self._started, Listening) is None:
+                if start_again(self._start_engine, Listening) is None:
                     break
             except BackendError as error:
                 return None if self._stopped else f"{died}\nand was not started again: {error}"
@@ -140,5 +140,5 @@ class Embedded(Backend):
             self._stopped = True
         if self.child is not None:
             self.child.stop()
-        if self._held is not None:
-            self._held.close()
+        if self._reserved is not None:
+            self._reserved.close()

@@ -1,4 +1,4 @@
-"""Stacks whose session and stack daemon were both killed, which the next session ends."""
+"""Cleanup of stacks whose session and stack daemon were both killed. The next session does it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pytest_agentbench.errors import AgentbenchError
 
 
 def end_orphans(say: Callable[[str], None]) -> None:
-    """Ends the stacks of this user that have no stack daemon, and says what was ended in one sentence.
+    """Cleans up the stacks of this user that have no stack daemon, and passes a sentence about them to `say`.
 
-    Ignores a folder of stacks that cannot be used, because this session may need no stack.
+    Errors of the folder of stacks are ignored, because this session may not need a stack.
     """
     try:
         ended = clean_up_orphans()

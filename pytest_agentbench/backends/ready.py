@@ -1,4 +1,4 @@
-"""Proof that an endpoint answers, before any rollout is spent on it: a ladder from an open port to calls with a rollout's labels."""
+"""Readiness checks of an endpoint, made before the first rollout: from an open port to calls with the labels of a rollout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_agentbench.tap.routing_hints import make_labels, merged
 
 
 class ProbeRollout:
-    """A rollout that is none: announced like one with every call, and released."""
+    """A test rollout. It is announced to the stack with every call and released at its end, like a real rollout."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.labels = make_labels(endpoint.labels)
@@ -36,12 +36,12 @@ class ProbeRollout:
         return self._api.post("/chat/completions", merged(body, self._fields), timeout)
 
     def is_listed(self) -> bool | None:
-        """Whether the stack knows it; None where it does not tell whom it knows. Raises BackendError when it should and does not."""
+        """Returns whether the stack lists this rollout, or None if stacks of this kind have no list. Raises BackendError on failure."""
         listing = self.labels.listing(self._endpoint.url)
         return None if listing is None else self.id in _object(Api(replace(self._endpoint, url=listing)).get(""), f"GET {listing}")
 
     def release(self, model: str) -> Json | None:
-        """What the stack says to its end; None where it is not told of it. Raises BackendError when it refuses."""
+        """Releases the rollout. Returns the answer of the stack, or None if none is needed. Raises BackendError if it refuses."""
         release = self.labels.release(self._endpoint.url, model, self.id)
         if release is None:
             return None
@@ -50,23 +50,24 @@ class ProbeRollout:
 
 
 @contextmanager
-def program(endpoint: Endpoint) -> Iterator[ProbeRollout]:
-    """One that is released when the block is over."""
-    made = ProbeRollout(endpoint)
-    yield made
-    made.release(endpoint.model)
+def probe_rollout(endpoint: Endpoint) -> Iterator[ProbeRollout]:
+    """Opens a test rollout, and releases it at the end of the block."""
+    probe = ProbeRollout(endpoint)
+    yield probe
+    probe.release(endpoint.model)
 
 
 def prove(endpoint: Endpoint, body: Json) -> str:
-    """Announces a chat and releases it; raises BackendError with what shows that nobody read its label."""
+    """Sends a labelled chat and releases it. Raises BackendError if the stack has ignored the label."""
     probe = ProbeRollout(endpoint)
     answer = _object(probe.chat(body), "a call with a label")
     if not probe.labels.shows_label_read(answer):
         raise BackendError(
-            f"a call with a label was answered without what the label asks for: {beginning(str(answer), 300)}; is the router there?"
+            f"a call with a label was answered without what the label asks for: {beginning(str(answer), 300)}; "
+            "check that calls go through the router"
         )
     if probe.is_listed() is False:
-        raise BackendError("a call with a label is in no list of the stack: it did not pass the router")
+        raise BackendError("the stack does not list a call with a label: it did not pass the router")
     released = probe.release(endpoint.model)
     if released is None:
         return "announced"
@@ -82,11 +83,11 @@ def _object(answer: ApiAnswer, what: str) -> Json:
     return content
 
 
-PAUSE = 0.2  # seconds between two tries of a rung
+PAUSE = 0.2  # seconds before a readiness check is repeated
 LABEL_TRIES = 10
-TOOL_TRIES = 3  # a model may answer in words once
-CONTEXT_TIMEOUT = 5.0  # seconds for a list of models that a rollout waits for
-ANSWER = 120.0  # seconds that a chat may take: the first one may compile kernels
+TOOL_TRIES = 3  # A model may answer with text instead of a tool call.
+CONTEXT_TIMEOUT = 5.0  # seconds for the list of models while a rollout waits
+ANSWER = 120.0  # seconds for a chat: the first one may compile kernels
 
 CHAT: Json = {"max_tokens": 1, "messages": [{"role": "user", "content": "Say hello."}]}
 
@@ -102,17 +103,18 @@ TOOL = {
 
 @dataclass(frozen=True)
 class PassedCheck:
-    """One thing that is proven."""
+    """A readiness check that has passed."""
 
     name: str
     detail: str
-    seconds: float  # that it took, waiting included
+    seconds: float  # duration of the check, including waiting
 
 
 def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
-    """Names of the models an endpoint lists; raises BackendError with what was asked and what came back.
+    """Returns the names of the models that an endpoint lists.
 
-    That is NeverReady where the same would come again; a server that `boots` may still change its mind about what it has.
+    Raises BackendError with the request and the answer if there is no list. It is a NeverReady if waiting cannot change the answer; with
+    `boots` the server is still starting, so it may yet list models.
     """
     url = f"{endpoint.url}/models"
     api = Api(endpoint)
@@ -135,7 +137,7 @@ def listed_models(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
 
 
 def listed_context(endpoint: Endpoint) -> int | None:
-    """Returns the context length of a model according to `/models`, or None if the server does not tell it or does not answer.
+    """Returns the context length of a model according to `/models`, or None if the server does not report it or does not answer.
 
     vLLM and SGLang call it `max_model_len`, other servers `context_length`.
     """
@@ -150,7 +152,10 @@ def listed_context(endpoint: Endpoint) -> int | None:
 
 
 class ReadinessChecks:
-    """Every rung is tried again and again until it holds, until `deadline` (time.monotonic()), or until `alive` raises."""
+    """The readiness checks of one endpoint. Each is repeated until it passes, until `deadline`, or until `alive` raises.
+
+    `run_checks` runs all of them. `run_silent_checks` runs those that send no chat.
+    """
 
     def __init__(
         self,
@@ -162,52 +167,59 @@ class ReadinessChecks:
         *,
         boots: bool = False,
     ) -> None:
-        """`on_wait` is told which rung is waited for; `endpoint.model` may be empty: then it is the first one listed.
+        """Creates the checks. Nothing is requested yet.
 
-        `boots`: the server is being started, so that a path or a model that it does not have may come yet.
+        Args:
+            endpoint: Its model may be empty; then the first listed model is used.
+            spec: Which checks are made, and how.
+            deadline: Latest time for all checks, as time.monotonic().
+            alive: Raises an error if the server has died.
+            on_wait: Called with the name of each check before it runs.
+            boots: Whether the server is still starting, so that a missing path or model may yet appear.
         """
         self.boots = boots
         self.endpoint, self.spec, self.deadline, self.alive, self.on_wait = endpoint, spec, deadline, alive, on_wait
         self.model = endpoint.model
-        self.workers: dict[str, int] = {}  # Dynamo: worker type -> how many it knows, as soon as that has been asked
-        self._most: Mapping[str, int] = {}  # and how many it may know
-        self._program = ProbeRollout(endpoint)
+        self.workers: dict[str, int] = {}  # Dynamo: worker type -> number of workers, after the check `workers`
+        self._max_workers: Mapping[str, int] = {}  # Worker type -> most workers that Dynamo may list
+        self._probe = ProbeRollout(endpoint)
 
     @property
     def answering(self) -> Endpoint:
-        """The endpoint with the model that it serves, once that is known."""
+        """The endpoint with its model, which is known after the check `models`."""
         return replace(self.endpoint, model=self.model)
 
     def run_checks(self) -> Iterator[PassedCheck]:
-        """The rungs one by one as they hold; raises BackendError with the one that does not."""
+        """Runs all checks and yields each one that passes. Raises BackendError for one that fails."""
         checks = {**self._silent(), "chat": self._chat}
         if self.spec.tools != "none":
             checks["tools"] = self._tools
         if self.endpoint.labels.get("kind", "none") != "none":
             checks["labels"] = self._labels
-        yield from self._hold(checks)
-        self._program.release(self.model)
+        yield from self._run(checks)
+        self._probe.release(self.model)
 
-    def look(self, workers: Mapping[str, int]) -> None:
-        """Climbs as far as one comes without a chat, which somebody would find in the counts; raises BackendError as `run_checks` does.
+    def run_silent_checks(self, workers: Mapping[str, int]) -> None:
+        """Runs only the checks that send no chat request, because the server would count it. Raises BackendError like `run_checks`.
 
-        `workers` are those that Dynamo knew before one of them died. As long as it knows more, it sends calls to the dead one as well.
+        `workers` are the numbers of workers that Dynamo knew when the stack was ready. While it lists more, it still sends calls to the
+        worker that died.
         """
-        self._most = workers
-        for _ in self._hold(self._silent()):
+        self._max_workers = workers
+        for _ in self._run(self._silent()):
             pass
 
     def _silent(self) -> dict[str, Callable[[], str]]:
         return {"port": self._port, "models": self._models, **({"workers": self._workers} if self.spec.workers else {})}
 
-    def _hold(self, checks: Mapping[str, Callable[[], str]]) -> Iterator[PassedCheck]:
+    def _run(self, checks: Mapping[str, Callable[[], str]]) -> Iterator[PassedCheck]:
         for name, check in checks.items():
             started = time.monotonic()
             self.on_wait(name)
-            detail = self._until_it_holds(name, check)
+            detail = self._retry(name, check)
             yield PassedCheck(name, detail, time.monotonic() - started)
 
-    def _until_it_holds(self, name: str, check: Callable[[], str]) -> str:
+    def _retry(self, name: str, check: Callable[[], str]) -> str:
         while True:
             self.alive()
             try:
@@ -217,7 +229,7 @@ class ReadinessChecks:
             except BackendError as error:
                 self.alive()
                 if time.monotonic() + PAUSE > self.deadline:
-                    raise BackendError(f"not ready in time, `{name}` does not hold: {error}") from error
+                    raise BackendError(f"not ready in time, check `{name}` failed: {error}") from error
             time.sleep(PAUSE)
 
     def _port(self) -> str:
@@ -240,18 +252,18 @@ class ReadinessChecks:
         return ", ".join(models)
 
     def _workers(self) -> str:
-        """Dynamo lists a model before its workers are all there, and a worker for seconds after its death."""
+        """Checks the numbers of workers. Dynamo lists a model before all its workers are up, and a worker for seconds after its death."""
         answer = Api(self.endpoint).get(f"/models/{self.model}/ready")
-        self.workers = there = _workers(answer.json())
-        missing = [f"{there.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if there.get(kind, 0) < least]
+        self.workers = counts = _workers(answer.json())
+        missing = [f"{counts.get(kind, 0)} of {least} {kind}" for kind, least in self.spec.workers.items() if counts.get(kind, 0) < least]
         if answer.status != 200 or missing:
             raise BackendError(f"/models/{self.model}/ready answered {answer}; workers: {', '.join(missing)}")
-        if dead := [f"{there.get(kind, 0)} {kind}, not {most}" for kind, most in self._most.items() if there.get(kind, 0) > most]:
+        if dead := [f"{counts.get(kind, 0)} {kind}, not {most}" for kind, most in self._max_workers.items() if counts.get(kind, 0) > most]:
             raise BackendError(f"/models/{self.model}/ready still counts one that has died: {', '.join(dead)}")
-        return ", ".join(f"{count} {kind}" for kind, count in there.items())
+        return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
     def _chat(self) -> str:
-        """As many one-token chats as have to go well in a row."""
+        """Sends as many one-token chats as have to succeed in a row."""
         for _ in range(self.spec.in_a_row):
             answer = self._post(CHAT)
             if answer.status != 200:
@@ -269,10 +281,10 @@ class ReadinessChecks:
             calls = _choice(answer)["message"].get("tool_calls") or []
             if calls:
                 return str(calls[0].get("function", {}).get("name"))
-        raise NeverReady(f"asked {TOOL_TRIES} times to call a tool, the model answered in words; {HINT_TOOLS}")
+        raise NeverReady(f"asked {TOOL_TRIES} times to call a tool, the model answered with text; {HINT_TOOLS}")
 
     def _labels(self) -> str:
-        """A router may learn of its workers a moment after they answer, so it gets some tries."""
+        """Checks that the router reads labels. It may learn of its workers shortly after they answer, so this is repeated."""
         for _ in range(LABEL_TRIES):
             try:
                 return prove(self.answering, self._body(CHAT))
@@ -285,29 +297,29 @@ class ReadinessChecks:
         return {"model": self.model, "temperature": 0, **fields, **self.spec.chat}
 
     def _post(self, fields: Json) -> ApiAnswer:
-        answer = self._program.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
+        answer = self._probe.chat(self._body(fields), min(ANSWER, max(1.0, self.deadline - time.monotonic())))
         if answer.status in (401, 403):
             raise denied(f"a chat was answered {answer}", answer.status, self.endpoint)
         return answer
 
 
 def warm_up(endpoint: Endpoint, requests: int, spec: ReadySpec) -> None:
-    """Makes requests at once, which nobody counts; raises BackendError when one of them fails."""
+    """Sends this many requests at once, before anything is measured. Raises BackendError if one of them fails."""
     if not requests:
         return
     body = {"model": endpoint.model, "messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 16, **spec.chat}
-    with program(endpoint) as ours, ThreadPoolExecutor(requests, "agentbench-warm-up") as threads:
-        answers = list(threads.map(lambda _: ours.chat(body, ANSWER), range(requests)))
+    with probe_rollout(endpoint) as probe, ThreadPoolExecutor(requests, "agentbench-warm-up") as threads:
+        answers = list(threads.map(lambda _: probe.chat(body, ANSWER), range(requests)))
     if failed := [answer for answer in answers if answer.status != 200]:
         raise BackendError(f"{len(failed)} of {requests} requests of the warm-up failed; the first was answered {failed[0]}")
 
 
 HINT_BASE = "is it the base URL of an OpenAI-compatible server? It usually ends in /v1"
-HINT_TOOLS = "does the engine have its tool parser? `ready: {tools: none}` is for a stack that calls none"
+HINT_TOOLS = "check that the engine has a tool parser; for a stack that calls no tools set `ready: {tools: none}`"
 
 
 def _choice(answer: ApiAnswer) -> Any:
-    """The first choice of a chat; raises BackendError with what came instead."""
+    """Returns the first choice of a chat answer. Raises BackendError if it has none."""
     content = answer.json()
     try:
         if answer.status == 200:
@@ -319,11 +331,11 @@ def _choice(answer: ApiAnswer) -> Any:
     raise BackendError(f"a chat was answered {answer.status} {answer.reason}: {answer.words}")
 
 
-def _workers(said: Any) -> dict[str, int]:
-    """Worker type -> how many, over all namespaces of Dynamo's answer."""
+def _workers(answer: Any) -> dict[str, int]:
+    """Returns worker type -> number of workers in all namespaces of Dynamo's answer; empty if it cannot be read."""
     counts: dict[str, int] = {}
     try:
-        for namespace in said["namespaces"].values():
+        for namespace in answer["namespaces"].values():
             for kind, facts in namespace["worker_types"].items():
                 counts[kind] = counts.get(kind, 0) + int(facts["workers"])
     except (LookupError, TypeError, AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a backend YAML may say, whatever its kind, and where backends are found by name."""
+"""The keys that backend YAMLs of all kinds have, and the search for backends by name."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SessionTerms:
-    """What a session asks of its backend besides what the YAML says."""
+    """Options of the session that affect its backend, in addition to the YAML."""
 
-    keep: float | None = None  # seconds that it is left running after the session; None: it ends with it
-    gpu_wait: float = 0.0  # seconds to wait for GPUs that others have
-    warm_up: int = 0  # requests before anything is measured, where the YAML does not say how many
-    patience: float | None = None  # seconds that a server which nobody watches may be away; None: the usual ones
+    keep: float | None = None  # seconds that it stays up after the session; None: it ends with the session
+    gpu_wait: float = 0.0  # seconds to wait for GPUs that are in use
+    warm_up: int = 0  # requests before anything is measured, unless the YAML has a number
+    patience: float | None = None  # seconds to wait for a server that stopped answering; None: the default
 
 
 class BackendKeys(ModelSpec):
-    """Keys that every kind of backend has."""
+    """Keys of all kinds of backends."""
 
     name: str = Field(description="Reports call the backend by this name. The default is the name of the file without `.yaml`.")
     model: str | None = Field(
@@ -45,7 +45,7 @@ class BackendKeys(ModelSpec):
     thresholds: dict[str, dict[str, FiniteFloat]] = Field(
         default={}, description="Suite -> [thresholds](backends.md#thresholds-per-backend) that replace those of the suite on this backend."
     )
-    note: str = Field(default="", description="A sentence that stands in every report of a run on this backend.")
+    note: str = Field(default="", description="A sentence for every report of a run on this backend.")
     prices: Prices | None = Field(default=None, description="[What tokens cost](backends.md#prices). Without it, no costs are reported.")
     roles: RoleSpecs = Field(
         default={}, description="Name -> [role](roles.md#roles-of-a-backend). These go before the roles that suites name."
@@ -54,7 +54,7 @@ class BackendKeys(ModelSpec):
 
     @property
     def beside(self) -> Json:
-        """The fields of an Endpoint about roles, prices and the model."""
+        """The fields of an Endpoint that come from these keys: roles, prices, request fields and context length."""
         return {
             "roles": written(self.roles),
             "prices": self.prices.model_dump(exclude_none=True) if self.prices else None,
@@ -64,44 +64,44 @@ class BackendKeys(ModelSpec):
 
     @property
     def who_plays(self) -> Json:
-        """What of the roles decides how rollouts go: where they are, and which models."""
+        """The part of the roles that belongs to the identity of the backend: URLs and models, without prices and limits."""
         kept = {name: role.model_dump(exclude={"prices", "limits"}, exclude_none=True) for name, role in self.roles.items()}
         return {"roles": kept} if kept else {}
 
 
 def context_length_of(keys: Json) -> int | None:
-    """Returns the context length that a backend's YAML declares, as a key of its own or as a setting of its engine."""
+    """Returns the context length in a backend's YAML, from a key or a setting of the engine; None if there is none."""
     declared = (place.get(name) for place in (keys, keys.get("settings", {})) for name in ("context_length", "max_model_len"))
     return next((int(each) for each in declared if each is not None), None)
 
 
 class BackendSpec(BackendKeys):
-    """A backend's YAML, and what its kind says of itself: how it is made, and what it needs."""
+    """A validated backend YAML. Each kind has a subclass, which creates the backend and checks what it needs."""
 
     @abstractmethod
     def make(self, terms: SessionTerms) -> Backend:
-        """The backend, which nobody has started."""
+        """Returns a new backend, not yet started."""
 
     @classmethod
     def completed(cls, data: Json, file: Path) -> Json:
-        """The keys of a YAML, with what it only names: files beside it, for example."""
+        """Returns the keys of a YAML, completed from other files, for example included ones."""
         del file
         return data
 
     def refuse_mistakes(self) -> None:
-        """Raises ConfigError for what is wrong with all keys together, whatever the machine."""
+        """Raises ConfigError for mistakes that concern several keys and do not depend on the machine."""
 
     def checks(self, *, reach: bool) -> Iterable[Check]:
-        """What it needs of this machine, in the order in which a boot would find out. Without `reach` no other machine is asked."""
+        """Checks what the backend needs, in the order in which a boot would need it. Without `reach`, no other machine is contacted."""
         del reach
         return ()
 
     def standing(self) -> Endpoint | None:
-        """Where it answers without being booted; None where it has to be. Raises ConfigError when its key is not there."""
+        """Returns the endpoint of a backend that needs no boot, else None. Raises ConfigError if its API key is not set."""
         return None
 
 
-#: What a YAML may say is its `kind`: keys and all else that a kind says of itself.
+#: Value of `kind` in a YAML -> class with the keys of that kind
 KINDS: Mapping[str, str] = {
     "embedded": "pytest_agentbench.backends.embedded:EmbeddedSpec",
     "url": "pytest_agentbench.backends.url:UrlSpec",
@@ -110,7 +110,7 @@ KINDS: Mapping[str, str] = {
 
 
 def load_backend(name: str, root: Path, changes: Sequence[tuple[str, Any]] = ()) -> BackendSpec:
-    """The backend that a name, a YAML file or a URL stands for; raises ConfigError with what is known."""
+    """Loads a backend by its name, YAML file or URL. Raises ConfigError if it does not exist or is not valid."""
     data: dict[str, Any]
     if name.startswith(("http://", "https://")):
         url, file = LoginUrl(name), root
@@ -140,7 +140,7 @@ def _kind(data: dict[str, Any], where: str) -> str:
 
 
 def find_backend(name: str, root: Path) -> Path:
-    """The YAML of a backend: a path, backends/NAME.yaml of the project, or a shipped one."""
+    """Returns the YAML of a backend: the given path, backends/NAME.yaml of the project, or a shipped file."""
     if name.endswith((".yaml", ".yml")):
         file = root / name if not Path(name).is_absolute() else Path(name)
         if not file.is_file():
@@ -153,12 +153,12 @@ def find_backend(name: str, root: Path) -> Path:
 
 
 def known_backends(root: Path) -> list[str]:
-    """All that can be chosen by name; NAME.script.yaml is what a backend says, and none itself."""
+    """Returns the names of all backends. A NAME.script.yaml is not a backend, but the script of one."""
     return sorted({name for folder in _folders(root) for name in _names(folder)})
 
 
 def own_backends(root: Path) -> list[str]:
-    """Those of them that are the project's own."""
+    """Returns the names of the backends in the project's own folder."""
     return sorted(_names(_folders(root)[0]))
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from pytest_agentbench.backends.stack.docker_engine import connect, speaking
+from pytest_agentbench.backends.stack.docker_engine import as_backend_error, connect
 from pytest_agentbench.errors import BackendError, InfraError
 from pytest_agentbench.lib import file_system
 from pytest_agentbench.lib.process import PROC, lives
@@ -122,7 +122,7 @@ def client() -> Any:
 def infra(what: str = "") -> Iterator[None]:
     """Turns what goes wrong between us and an engine into an InfraError that starts with `what`."""
     try:
-        with speaking(what):
+        with as_backend_error(what):
             yield
     except BackendError as error:
         raise InfraError(str(error)) from error

@@ -101,10 +101,10 @@ def test_tools(rollout):
     project.run("scenarios/shop", "--agentbench-backend=mine").assert_outcomes(passed=3)
 
     report, serving = report_of(project.directory, Level.FULL), project.run_json["serving"]
-    assert any("prompt tokens" in each and each.endswith(": somebody else used the server, too") for each in serving["disagreements"])
+    assert any("prompt tokens" in each and each.endswith(": another client used the server, too") for each in serving["disagreements"])
     assert list(serving["disagreements"]) == [fact.content for fact in facts(report, "differs")]
     [note] = serving["notes"]
-    assert note.startswith("server[1]: ") and note.endswith(" failed, the last one too: [Errno 111] Connection refused")
+    assert note.startswith("server[1]: ") and note.endswith(" failed, including the last: [Errno 111] Connection refused")
     assert [note] == [fact.content for fact in facts(report, "sampling")]
 
 

@@ -184,8 +184,8 @@ def test_a_restart_in_the_middle(small: Project) -> None:
 LACKS = pytest.mark.parametrize(
     ("service", "missing"),
     [
-        ({"gpus": 1}, "1 GPU wanted; visible here: none, for AGENTBENCH_GPUS is ''"),
-        ({"secrets": ["SHOP_KEY"]}, "services.engine wants the environment variable SHOP_KEY, which is not set"),
+        ({"gpus": 1}, "1 GPU wanted; visible here: none, because AGENTBENCH_GPUS is ''"),
+        ({"secrets": ["SHOP_KEY"]}, "services.engine needs the environment variable SHOP_KEY, which is not set"),
         ({"python": "no-such-thing"}, "no-such-thing"),
     ],
     ids=["gpu", "secret", "interpreter"],
@@ -300,7 +300,7 @@ def test_a_kept_stack_that_inherited_something_else(small: Project, stacks: Path
     agentbench(small, "backend", "down", "small")
 
     changed = 'environment.NCCL_DEBUG "INFO" is now "WARN"; `agentbench backend down small` ends it'
-    passed_over = f"a kept small is not used, since it was started with something else: {changed}"
+    passed_over = f"a kept small is not used, because it was started with something else: {changed}"
     assert (False, "") == (first["backend"]["reused"], first["backend"]["passed_over"])
     assert (False, passed_over) == (second["backend"]["reused"], second["backend"]["passed_over"])
     assert passed_over in result.stdout.str()

@@ -122,7 +122,7 @@ async def test_an_interpreter(tmp_path: Path) -> None:
         ({"program": ["sh", 5]}, "program must be a list of texts"),
         ({"program": ["sh"], "cwd": "lost"}, "cwd: there is no folder "),
         ({"program": ["sh"], "env": {"A": 5}}, "env must be names and texts"),
-        ({"program": ["sh"], "python": "lost"}, "python: lost is no interpreter and no virtual environment"),
+        ({"program": ["sh"], "python": "lost"}, "python: lost is neither an interpreter nor a virtual environment"),
         ({"program": ["sh"], "own_tools": "final_answer"}, "own_tools must be a list of texts"),
         ({}, "missing 1 required positional argument: 'program'"),
     ],

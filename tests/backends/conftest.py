@@ -1,4 +1,4 @@
-"""Stacks of small real services, started and ended by each test; nothing of them is left."""
+"""Fixtures that start and stop stacks of small real services."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SERVICE = Path(__file__).with_name("service.py")
 
 
 def service(*options: str, **keys: Any) -> dict[str, Any]:
-    """A service of a stack: the small server, ready when its /health says so."""
+    """Returns the keys of a service: the small server, which is ready when /health answers 200."""
     return {"run": [sys.executable, str(SERVICE), "--port", "{port}", *options], "ready": {"http": "/health"}, **keys}
 
 
 def spec(**keys: Any) -> StackSpec:
-    """A stack named `small`; one `engine` unless the keys say something else."""
+    """Returns a stack named `small` with one service `engine`, changed by the given keys."""
     return StackSpec(**{"name": "small", "model": "tiny", "here": str(SERVICE.parent), "services": {"engine": service()}, **keys})
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The stacks' folder of the test. Afterwards no process, no lock and no folder of a stack is left."""
+    """The folder of stacks for one test. Afterwards no process, lock or folder of a stack is left."""
     here = tmp_path / "s"
     monkeypatch.setenv("AGENTBENCH_STACKS", str(here))
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
@@ -46,7 +46,7 @@ Boot = Callable[..., registry.HeldStack]
 
 @pytest.fixture
 def boot(tmp_path: Path) -> Iterator[Boot]:
-    """Starts a stack daemon with a stack; what is still held when the test ends is stopped."""
+    """Returns a function that starts a stack. Stacks that are still held at the end of the test are stopped."""
     started: list[registry.HeldStack] = []
 
     def start(wanted: StackSpec | None = None, *, warm_up: int = 0, gpu_wait: float = 0) -> registry.HeldStack:
@@ -61,5 +61,5 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
 
 @pytest.fixture
 def daemon_log(tmp_path: Path) -> Callable[[], str]:
-    """What the stack daemon wrote down so far."""
+    """Returns a function that reads the stack daemon's log."""
     return (tmp_path / "logs" / "stack_daemon.log").read_text

@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         return bool(time.monotonic() - self.started < self.options.slow)
 
     def haunted(self) -> bool:
-        """For the first second of its second life, as a frontend that counts the dead worker as well."""
+        """Returns whether this is the first second after a restart, in which Dynamo still counts the dead worker."""
         return bool(self.options.ghost) and time.monotonic() - self.started < 1 and len(Path(self.options.ghost).read_text()) > 1
 
     def whole(self, message: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """Nothing is logged."""
+        """Logs nothing."""
 
 
 def die(once: str = "") -> None:

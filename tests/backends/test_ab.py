@@ -1,4 +1,4 @@
-"""Several backends under one roof."""
+"""The backend of A/B sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_agentbench.records import Endpoint, Json
 
 
 def test_a_note_of_all_arms() -> None:
-    """Arms that have one and the same note print it once; each other note stands beside it."""
+    """A note that all arms share is printed once; other notes are joined."""
     notes = ["warm", "warm", "", "cold"]
     specs = [EmbeddedSpec(name=f"b{number}", kind="embedded", note=note) for number, note in enumerate(notes)]
 
@@ -26,7 +26,7 @@ def test_a_note_of_all_arms() -> None:
 
 
 class Server(Backend):
-    """A backend that is up at once, on GPUs of these names; without any it does not start."""
+    """A backend that starts at once, with GPUs of these names. Without any (None) it does not start."""
 
     name, note, thresholds, description = "server", "", {}, {}
 
@@ -48,7 +48,7 @@ class Server(Backend):
         return None
 
     def stop(self) -> None:
-        """Nothing of it is left behind."""
+        """Does nothing."""
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ class Server(Backend):
     ],
 )
 def test_the_hardware_of_all_arms(gpus: list[list[str] | None], known: Any, tmp_path: Path) -> None:
-    """It is known where all arms that were up had the same."""
+    """The hardware is known if it was the same for all arms that started."""
     arms = Arms({str(number): partial(Server, each) for number, each in enumerate(gpus)})
     if any(each is not None for each in gpus):
         arms.start(tmp_path)

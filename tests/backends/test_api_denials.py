@@ -1,4 +1,4 @@
-"""What ends a wait at once and what is waited for, with the words of real servers and with what would help."""
+"""Answers that end the readiness checks at once, and answers that are retried; with texts of real servers and advice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Answers = Sequence[tuple[int, Any]]
 
 
 class Server(ThreadingHTTPServer):
-    """Gives the answers of a path in turn, the last one for ever, and counts what it was asked."""
+    """Serves the answers of a path in turn, repeats the last one, and counts requests."""
 
     def __init__(self, answers: Mapping[str, Answers]) -> None:
         self.answers: dict[str, Answers] = {"/v1/models": [MODELS], "/v1/chat/completions": [CHAT], **answers}
@@ -41,7 +41,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever does not trust its certificate leaves; nobody wants to read about that."""
+        """Ignores errors, because clients that do not trust the certificate disconnect."""
 
 
 class Handler(QuietHandler):
@@ -63,7 +63,7 @@ class Handler(QuietHandler):
 
 @contextmanager
 def answering(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[Server, str]]:
-    """A server and its base URL."""
+    """Runs a server; yields it and its base URL."""
     server = Server(answers or {})
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -72,7 +72,7 @@ def answering(answers: Mapping[str, Answers] | None = None, tls: ssl.SSLContext 
 
 
 def run_checks(endpoint: Endpoint, *, boots: bool = False) -> list[str]:
-    """The names of the rungs that held; the time is longer than any test may take."""
+    """Returns the names of the checks that passed. The time limit is longer than any test."""
     ladder = ReadinessChecks(endpoint, ReadySpec(in_a_row=1), time.monotonic() + 600, boots=boots)
     return [rung.name for rung in ladder.run_checks()]
 
@@ -90,7 +90,7 @@ def error(message: str) -> dict[str, Any]:
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 422])
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
 def test_a_no_that_stays(path: str, status: int) -> None:
-    """It is asked once, and quoted in the server's words."""
+    """A final refusal is requested once and quoted."""
     with answering({path: [(status, error("not for you"))]}) as (server, url):
         sentence = refusal(Endpoint(url, "m"))
 
@@ -103,7 +103,7 @@ def test_a_no_that_stays(path: str, status: int) -> None:
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
 @pytest.mark.parametrize("boots", [False, True])
 def test_a_no_that_passes(path: str, status: int, boots: bool) -> None:
-    """Statuses of a server that is not ready yet, or busy, are waited for."""
+    """Statuses of a server that is not ready yet, or busy, are retried."""
     well = MODELS if path.endswith("models") else CHAT
     with answering({path: [(status, "loading"), (status, "loading"), well]}) as (_, url):
         assert ["port", "models", "chat", "tools"] == run_checks(Endpoint(url, "m"), boots=boots)
@@ -119,7 +119,7 @@ def test_a_no_that_passes(path: str, status: int, boots: bool) -> None:
     ],
 )
 def test_what_a_booting_server_lacks(path: str, unfinished: tuple[int, Any]) -> None:
-    """A path or a model may come yet while a stack boots; of a server that runs it never will."""
+    """A missing path or model is retried while a stack boots, but not for a running server."""
     well = MODELS if path.endswith("models") else CHAT
     with answering({path: [unfinished, unfinished, well]}) as (_, url):
         assert ["port", "models", "chat", "tools"] == run_checks(Endpoint(url, "m"), boots=True)
@@ -130,7 +130,7 @@ def test_what_a_booting_server_lacks(path: str, unfinished: tuple[int, Any]) -> 
 
 
 def test_no_model_yet() -> None:
-    """A frontend whose workers come later lists none at first, whoever started it."""
+    """An empty list of models is always retried, because a frontend lists none before its workers are up."""
     with answering({"/v1/models": [(200, {"data": []}), MODELS]}) as (_, url):
         assert ["port", "models", "chat", "tools"] == run_checks(Endpoint(url, "m"))
 
@@ -138,7 +138,7 @@ def test_no_model_yet() -> None:
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions"])
 def test_a_key_that_is_turned_down(path: str, status: int) -> None:
-    """The variable and `api_key_env` are named, the server is quoted, and the key, which it repeats, is not shown; nor is a long text."""
+    """The message names the variable or `api_key_env` and quotes the server, shortened and without the key that it repeats."""
     key = "zebra-crossing-17"
     with answering({path: [(status, error(f"Incorrect API key provided: {key}.\n{'x' * 999}"))]}) as (_, url):
         keyed = refusal(Endpoint(url, "m", api_key=key, api_key_env="SHOP_KEY"), boots=True)
@@ -155,7 +155,7 @@ def test_a_key_that_is_turned_down(path: str, status: int) -> None:
 
 @needs_openssl
 def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLContext, tmp_path: Path) -> None:
-    """`ca_file` is named: as what is lacking, or as what is of another authority; with the right one the server is ready."""
+    """The message says that `ca_file` is missing or is of another authority. With the right one the server is ready."""
     with answering(tls=tls) as (_, url):
         assert ["port", "models", "chat", "tools"] == run_checks(Endpoint(url, "m", ca_file=str(certificates / "ca.pem")))
         without = refusal(Endpoint(url, "m"), boots=True)
@@ -168,7 +168,7 @@ def test_a_certificate_that_nobody_vouches_for(certificates: Path, tls: ssl.SSLC
 
 @needs_openssl
 def test_a_certificate_of_another_host(certificates: Path, tls: ssl.SSLContext) -> None:
-    """It is said to be of another name, which no `ca_file` mends."""
+    """The message says that the certificate is for another name, which no `ca_file` can fix."""
     with answering(tls=tls) as (_, url):
         sentence = refusal(Endpoint(url.replace("127.0.0.1", "localhost"), "m", ca_file=str(certificates / "ca.pem")))
 
@@ -177,7 +177,7 @@ def test_a_certificate_of_another_host(certificates: Path, tls: ssl.SSLContext) 
 
 
 def test_https_where_http_is_spoken() -> None:
-    """A server without TLS will not learn it."""
+    """A server without TLS ends the checks at once."""
     with answering() as (_, url):
         sentence = refusal(Endpoint(url.replace("http:", "https:"), "m"))
 
@@ -187,7 +187,7 @@ def test_https_where_http_is_spoken() -> None:
 
 @pytest.mark.parametrize("host", ["a..b", "nowhere.invalid"])
 def test_a_host_that_is_none(host: str) -> None:
-    """A name that cannot be one, or that nobody has, ends the wait."""
+    """An invalid or unknown host name ends the checks at once."""
     try:
         socket.getaddrinfo("nowhere.invalid", 80)
     except socket.gaierror as unknown:
@@ -195,11 +195,11 @@ def test_a_host_that_is_none(host: str) -> None:
             pytest.skip("nobody here says which names there are")
     sentence = refusal(Endpoint(f"http://{host}:80/v1", "m"))
 
-    assert f"no connection to {host}:80: there is no host '{host}'; is the URL right?" == sentence
+    assert f"no connection to {host}:80: the host '{host}' does not exist; check the URL" == sentence
 
 
 def test_the_check_asks_once(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`agentbench backend check` of a server that wants a key ends with one request, and escapes what the server says."""
+    """`agentbench backend check` sends one request to a server that needs a key, and escapes its answer."""
     monkeypatch.chdir(tmp_path)
     with answering({"/v1/models": [(401, error("no \x1b[31mkey"))]}) as (server, url):
         status = main(["backend", "check", url])
@@ -211,6 +211,6 @@ def test_the_check_asks_once(capsys: pytest.CaptureFixture[str], tmp_path: Path,
 
 
 def test_time_is_up() -> None:
-    """What is waited for in vain is said with the server's words."""
+    """The message after a timeout quotes the server."""
     with answering({"/v1/models": [(503, "loading")]}) as (_, url), pytest.raises(BackendError, match=r"answered 503 .*: loading"):
         list(ReadinessChecks(Endpoint(url, "m"), ReadySpec(), time.monotonic()).run_checks())

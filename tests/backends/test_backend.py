@@ -1,4 +1,4 @@
-"""The shipped backends: each can be loaded and started as far as this machine goes, and says what it needs."""
+"""The shipped backends: each can be loaded, and created as far as this machine allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each_stack = pytest.mark.parametrize("name", STACKS)
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_says_what_it_needs(file: Path) -> None:
-    """A file begins with what it is, and, unless it needs nothing, with what it needs."""
+    """A file begins with a comment that describes it, and then its requirements if it has any."""
     header = [line for line in file.read_text().split("\n\n")[0].splitlines() if line.startswith("#")]
 
     assert header[0].startswith("# ")
@@ -33,7 +33,7 @@ def test_says_what_it_needs(file: Path) -> None:
 
 @each_stack
 def test_everything_in_it_is_known(name: str) -> None:
-    """Templates lead somewhere, no services wait for each other, and environments are those that `agentbench env` makes."""
+    """Templates are known, no services wait for each other, and environments are known to `agentbench env`."""
     spec = STACKS[name]
     of_services = {f"{other}.{key}" for other in spec.services for key in ("port", "url", "urls")}
     of_services |= {f"{other}.port.{port}" for other, service in spec.services.items() for port in service.ports}
@@ -48,7 +48,7 @@ def test_everything_in_it_is_known(name: str) -> None:
 
 @each_stack
 def test_gpus_are_all_used(name: str) -> None:
-    """An engine that gets GPUs is told how many, so that one setting changes both."""
+    """The command of an engine with GPUs contains their number, so that one setting changes both."""
     for service in STACKS[name].services.values():
         if service.gpus:
             assert any(re.search(r"--(tensor-parallel-size|tp)=\{gpus\}", word) for word in service.run)
@@ -56,7 +56,7 @@ def test_gpus_are_all_used(name: str) -> None:
 
 @each_stack
 def test_settings_are_all_used(name: str) -> None:
-    """A setting that nothing reads would be changed in vain."""
+    """Every setting is used by a template."""
     spec = STACKS[name]
     used = {found for service in spec.services.values() for text in texts(service) for found in TEMPLATE.findall(text)}
 
@@ -65,7 +65,7 @@ def test_settings_are_all_used(name: str) -> None:
 
 @pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "dynamo.frontend" in file.read_text()])
 def test_stacks_of_dynamo(name: str) -> None:
-    """Sessions decide where a call goes, unless another router does; what answers lack is traced; servers are on loopback."""
+    """Calls carry the session as a routing label unless another router decides; missing server data are traced; servers are local."""
     spec = STACKS[name]
     frontend = spec.services["frontend"]
     environments = [{**spec.env, **service.env} for service in spec.services.values()]
@@ -82,7 +82,7 @@ def test_stacks_of_dynamo(name: str) -> None:
 
 @pytest.mark.parametrize("name", [file.stem for file in SHIPPED if "- ThunderAgent\n" in file.read_text()])
 def test_stacks_with_thunderagents_router(name: str) -> None:
-    """The router starts after its engine, whose capacity it reads once, and is ready when it knows it; a boot has its own file of steps."""
+    """The router starts after its engine, whose capacity it reads once, and is ready when it knows it. Each boot has its own trace."""
     spec = STACKS[name]
     router = spec.services["router"]
     assert router.ready is not None
@@ -105,7 +105,7 @@ METHODS = {
 
 
 def test_methods_differ_in_nothing_else() -> None:
-    """Model, engine and the way of a call are the same for every method of the paper, so that what differs is the method."""
+    """Model, engine and the path of a call are the same for all methods of the paper, so only the method differs."""
     words = {name: {word for service in STACKS[name].services.values() for word in service.run} for name in METHODS}
     common = set.intersection(*words.values())
 
@@ -118,7 +118,7 @@ def test_methods_differ_in_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", [*METHODS, "dynamo-thunderagent"])
 def test_commands_of_a_method(name: str) -> None:
-    """What is started is whole: no template is left in it."""
+    """No template is left in a command after expansion."""
     spec = STACKS[name]
     values = {**{key: str(value) for key, value in spec.settings.items()}, "model": spec.model or "", **dict.fromkeys(ALWAYS, "1")}
     values |= {f"{service}.{key}": "http://127.0.0.1:1" for service in spec.services for key in ("url", "urls", "port")}
@@ -130,7 +130,7 @@ def test_commands_of_a_method(name: str) -> None:
 
 
 def test_files_that_stacks_name_exist() -> None:
-    """Workers and templates beside the YAMLs."""
+    """Files beside the YAMLs (workers and chat templates) exist."""
     named = {
         (spec.here, found)
         for spec in STACKS.values()
@@ -144,7 +144,7 @@ def test_files_that_stacks_name_exist() -> None:
 
 
 def test_all_are_on_the_page() -> None:
-    """docs/stacks.md lists every shipped backend, in its table."""
+    """docs/stacks.md lists every shipped backend in its table."""
     table = (ROOT / "docs" / "stacks.md").read_text().partition("| backend |")[2].partition("\n\n")[0]
     listed = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
 
@@ -152,7 +152,7 @@ def test_all_are_on_the_page() -> None:
 
 
 def test_environments_are_on_the_page() -> None:
-    """And every environment."""
+    """docs/stacks.md lists every environment."""
     text = (ROOT / "docs" / "stacks.md").read_text()
 
     assert [] == [name for name in environments() if f"`{name}`" not in text]

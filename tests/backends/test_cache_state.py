@@ -1,4 +1,4 @@
-"""Resets of prefix caches, and counters read at a moment: on the embedded engine, and on servers that answer as others do."""
+"""Resets of prefix caches and readings of counters, on the embedded engine and on servers that imitate others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHAT: Json = {"messages": [{"role": "user", "content": "Is there a lamp in the s
 
 @contextmanager
 def answering(posts: Mapping[str, tuple[int, Any]], metrics: str = "") -> Iterator[tuple[str, list[str]]]:
-    """(root URL, what was posted) of a server that answers these paths, and 404 to others."""
+    """Runs a server that answers these paths, and 404 to others. Yields its root URL and the posted paths."""
     asked: list[str] = []
 
     class Handler(QuietHandler):
@@ -56,7 +56,7 @@ def engine(tmp_path: Path) -> Iterator[tuple[Endpoint, Sources]]:
 
 
 def test_an_engine_is_emptied(engine: tuple[Endpoint, Sources]) -> None:
-    """The second call of the same prompt finds it in the cache; after a reset the next one finds nothing."""
+    """The second call with the same prompt hits the cache; after a reset, the next one does not."""
     where, sources = engine
     api = Api(where)
 
@@ -73,7 +73,7 @@ def test_an_engine_is_emptied(engine: tuple[Endpoint, Sources]) -> None:
 
 
 def test_sglang_is_flushed() -> None:
-    """SGLang's own path is tried when vLLM's is not there."""
+    """SGLang's path is tried if vLLM's does not exist."""
     with answering({"/flush_cache": (200, "Cache flushed.")}) as (root, _):
         assert Reset((f"{root}/flush_cache",)) == reset(endpoint(root), Sources())
 
@@ -88,13 +88,13 @@ def test_sglang_is_flushed() -> None:
     ],
 )
 def test_dynamo_says_which_workers_did_it(answer: Any, is_done: bool) -> None:
-    """A 200 of Dynamo's frontend is no reset unless all workers cleared their blocks."""
+    """A 200 of Dynamo's frontend counts as a reset only if all workers cleared their blocks."""
     with answering({"/clear_kv_blocks": (200, answer)}) as (root, _):
         assert is_done == (not reset(endpoint(root), Sources()).why_not)
 
 
 def test_engines_behind_a_router_are_all_reset() -> None:
-    """Each server that tells cache hits is reset, the router is not; one that cannot be means that the stack is not empty."""
+    """Each server that reports cache hits is reset; the router is not. One failure means that the cache is not empty."""
     page = f"{QUERIES} 5\n{HITS} 1\n"
     able = {"/reset_prefix_cache": (200, "")}
     with answering({}) as (router, _), answering(able, page) as (one, first), answering(able, page) as (two, second):
@@ -110,7 +110,7 @@ def test_engines_behind_a_router_are_all_reset() -> None:
 
 
 def test_what_moved() -> None:
-    """Counters are subtracted server by server; one that fell began again at 0, one that is gone moved by nothing."""
+    """Counters are subtracted for each server. One that fell started again at 0, and one that disappeared did not increase."""
     before = {("e", 0, HITS): 5.0, ("e", 1, HITS): 7.0, ("e", 0, QUERIES): 10.0}
     after = {("e", 0, HITS): 9.0, ("e", 1, HITS): 3.0, ("e", 2, HITS): 1.0}
 
@@ -119,7 +119,7 @@ def test_what_moved() -> None:
 
 
 def test_ratios_of_blocks_are_of_tokens() -> None:
-    """The ratio of several blocks is hits by queries of all of them, no mean of ratios."""
+    """The ratio of several blocks is the sum of hits divided by the sum of lookups, not a mean of ratios."""
     parts = [CacheHits(1.0, 1.0, 1.0), CacheHits(0.0, 0.0, 9.0), CacheHits(None, None, None)]
 
     assert CacheHits(0.1, 1.0, 10.0) == together(parts)

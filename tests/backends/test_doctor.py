@@ -1,4 +1,4 @@
-"""What backends need of this machine, and what of it is missing."""
+"""Checks of what backends need on this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two GPUs, no Docker, and an empty cache of the hub."""
+    """A machine with two GPUs, no Docker, and an empty cache of the hub."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "0,1")
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
@@ -55,27 +55,27 @@ def only(spec: StackKind | UrlSpec | EmbeddedSpec, name: str) -> Check:
 
 
 def test_what_needs_nothing() -> None:
-    """The embedded engine needs nothing, and a small stack no more than its command."""
+    """The embedded engine needs nothing, and a small stack only its command."""
     assert ["engine", "disk"] == [check.name for check in checks(EmbeddedSpec(kind="embedded", name="e"))]
     assert [("command", "ok"), ("disk", "ok")] == [(check.name, check.state) for check in checks(stack({}))]
 
 
 def test_gpus() -> None:
-    """GPUs are free, leased by somebody who is named, or too few; nothing stays leased."""
+    """GPUs are free, leased by a named process, or too few. Nothing stays leased."""
     two, three = stack({"gpus": 1}, {"gpus": [1]}), stack({"gpus": 1, "replicas": 3})
 
-    assert Check("GPUs", "ok", "2 wanted and free: 1, 0") == only(two, "GPUs")
+    assert Check("GPUs", "ok", "2 needed and free: 1, 0") == only(two, "GPUs")
     with lease(1, stack="stack 'theirs'"):
         taken = only(two, "GPUs")
     assert "missing" == taken.state
     assert "GPU 0 is held by process" in taken.detail
     assert ("missing", "3 GPUs wanted; visible here: 0, 1") == only(three, "GPUs")[1:3]
-    assert Check("GPUs", "ok", "2 wanted and free: 1, 0") == only(two, "GPUs")
+    assert Check("GPUs", "ok", "2 needed and free: 1, 0") == only(two, "GPUs")
     assert "unknown" == only(two, "driver").state
 
 
 def test_the_fabric_manager(tmp_path: Path) -> None:
-    """It is asked for where there is an NVSwitch."""
+    """The fabric manager is only needed on machines with an NVSwitch."""
     devices, processes = tmp_path / "dev", tmp_path / "proc"
     (processes / "42").mkdir(parents=True)
     (processes / "42" / "comm").write_text("python\n")
@@ -89,7 +89,7 @@ def test_the_fabric_manager(tmp_path: Path) -> None:
 
 
 def test_ports() -> None:
-    """Of ports that the YAML names those that are taken have a holder."""
+    """A port in the YAML that is in use is reported with its process."""
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port, free = taken.getsockname()[1], reserved.getsockname()[1]
@@ -102,7 +102,7 @@ def test_ports() -> None:
 
 
 def test_programs(tmp_path: Path) -> None:
-    """Interpreters and commands are looked for as a boot does; what is in a container, or comes from a template, is not."""
+    """Interpreters and commands are searched as in a boot. Those of containers and those from templates are not checked."""
     spec = stack(
         {"run": ["no-such-command", "--port"]},
         {"run": ["python"], "python": str(Path(sys.executable).parents[1])},
@@ -120,7 +120,7 @@ def test_programs(tmp_path: Path) -> None:
 
 
 def test_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables that services or a server's key want are set, or missing; their values are not shown."""
+    """Variables with secrets and keys are reported as set or missing, without their values."""
     monkeypatch.setenv("SHOP_KEY", "s3cret")
     monkeypatch.delenv("OTHER_KEY", raising=False)
     spec = stack({"secrets": ["SHOP_KEY", "OTHER_KEY"]}, {"secrets": ["SHOP_KEY"]})
@@ -133,17 +133,17 @@ def test_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_elsewhere() -> None:
-    """Something listens at its address, or nobody does."""
+    """The address of a server is reported as reachable or not."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert "ok" == only(UrlSpec(kind="url", name="u", url=f"http://127.0.0.1:{port}/v1"), "server").state
     gone = only(UrlSpec(kind="url", name="u", url="http://127.0.0.1:9/v1"), "server")
 
-    assert ("missing", "nobody answers at 127.0.0.1:9: Connection refused") == gone[1:3]
+    assert ("missing", "no server answers at 127.0.0.1:9: Connection refused") == gone[1:3]
 
 
 def test_weights(tmp_path: Path) -> None:
-    """A model is in the hub's cache, there in part, or not there; a folder holds one or does not. A name alone says nothing."""
+    """A model is complete, incomplete or missing in the hub's cache; a folder contains one or not. A bare name is not checked."""
     big = stack({}, model="org/big")
     snapshot = tmp_path / "hf/hub/models--org--big/snapshots/abc"
 
@@ -166,12 +166,12 @@ def test_weights(tmp_path: Path) -> None:
 
 
 def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is still to be fetched is compared with the room: by the model's name, or by its index where a part is there."""
+    """Free disk space is compared with the size of the download, which comes from the name or the index of a model."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=67.7e9))  # of any folder
 
     large, small = stack({}, model="meta-llama/Llama-3.3-70B-Instruct"), stack({}, model="Qwen/Qwen3-8B")
-    assert ("missing", f"67.7 GB free in {tmp_path}, and about 140 GB are to come") == only(large, "room")[1:3]
-    assert ("ok", f"67.7 GB free in {tmp_path}, and about 16 GB are to come") == only(small, "room")[1:3]
+    assert ("missing", f"67.7 GB free in {tmp_path}, and about 140 GB to download") == only(large, "room")[1:3]
+    assert ("ok", f"67.7 GB free in {tmp_path}, and about 16 GB to download") == only(small, "room")[1:3]
 
     snapshot = tmp_path / "hf/hub/models--org--sharded/snapshots/abc"
     snapshot.mkdir(parents=True)
@@ -182,7 +182,7 @@ def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "missing" == only(in_part, "room").state
     with (snapshot / "1.safetensors").open("wb") as sparse:
         sparse.truncate(40_000_000_000)
-    assert ("ok", "and about 30 GB are to come") == (only(in_part, "room").state, only(in_part, "room").detail.partition(", ")[2])
+    assert ("ok", "and about 30 GB to download") == (only(in_part, "room").state, only(in_part, "room").detail.partition(", ")[2])
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_room_for_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_sizes_by_name(model: str, gb: float | None) -> None:
-    """Billions of parameters in two bytes each, or in fewer where the name says so; otherwise nobody guesses."""
+    """The size is estimated as two bytes for each parameter, or fewer if the name says so. Without a number there is no estimate."""
     assert gb == data_files.named_gb(model)
 
 
 @pytest.mark.parametrize(("version", "state"), [("570.86.15", "missing"), ("580.65.06", "unknown"), ("610.1", "unknown")])
 def test_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, state: str) -> None:
-    """A driver that is too old for the CUDA of an environment's packages is missing, with what they need; an interpreter says nothing."""
+    """A driver too old for the CUDA of an environment is reported with the needed version. Paths of interpreters imply no version."""
     if gpus.library()[0] is not None:
         pytest.skip("there is a driver here, and what is tested is another one")
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho {version}\n")
@@ -215,7 +215,7 @@ def test_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, 
 
 
 def test_environments_with_cuda_name_their_driver() -> None:
-    """Every environment that says CUDA says the oldest driver for it, on the page as well."""
+    """Every environment with CUDA states the oldest driver, and so does the page."""
     page = (Path(__file__).parents[2] / "docs" / "stacks.md").read_text()
 
     built = {name for name, spec in environments().items() if "CUDA" in spec.about}
@@ -225,7 +225,7 @@ def test_environments_with_cuda_name_their_driver() -> None:
 
 
 def test_the_container_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Containers get GPUs where the engine has a runtime for that, or where its programs are."""
+    """The container toolkit is found by its runtime in the engine or by its programs."""
     monkeypatch.setenv("PATH", "/nowhere")
 
     assert "ok" == toolkit_check({"nvidia": {}, "runc": {}}).state
@@ -233,7 +233,7 @@ def test_the_container_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A daemon that does not answer is named with its socket; one on another machine is not asked."""
+    """A Docker daemon that does not answer is named with its socket. A remote one is refused."""
     contained = stack({"image": "x"})
 
     gone, elsewhere = f"no Docker Engine answers at unix://{tmp_path}/docker.sock: [Errno 2]", "DOCKER_HOST is tcp://10.0.0.1:2375: "
@@ -244,7 +244,7 @@ def test_no_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`agentbench doctor` prints a line for each check with its fix; a backend that was named and lacks something is an error."""
+    """`agentbench doctor` prints one line for each check, with advice. A named backend that lacks something is an error."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "backends").mkdir()
     (tmp_path / "backends/big.yaml").write_text(json.dumps({"services": {"engine": {"run": ["no-such-command"], "gpus": 8}}}))
@@ -257,7 +257,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         "  ✗ command           no-such-command is not on the PATH",
         "  ✓ engine            comes with agentbench",
     } <= set(lines)
-    assert "                      -> install it, or say `python:` for the environment that has it" in lines
+    assert "                      -> install it, or set `python:` to the environment that has it" in lines
     assert "agentbench: this machine lacks something that big needs\n" == printed.err
 
     assert 4 == main(["doctor", "embedded", "nope"])
@@ -267,7 +267,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It examines this machine and the project's own backends, a wrong one included; those that came with agentbench it only names."""
+    """Without arguments, this machine and the project's own backends are checked, including invalid ones; shipped ones are only listed."""
     monkeypatch.chdir(tmp_path)
 
     assert 0 == main(["doctor"])
@@ -286,7 +286,7 @@ def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lines = capsys.readouterr().out.splitlines()
     assert ["this machine", "bad", "big (stack)", "far (url)"] == [line for line in lines if line[0] != " " and ": " not in line]
     assert "nothing is missing for: far" in lines
-    assert any("is not asked unless it is named" in line for line in lines)
+    assert any("is only checked if the backend is named" in line for line in lines)
     assert "far" not in next(line for line in lines if line.startswith("not examined, "))
 
 
@@ -301,7 +301,7 @@ def test_the_command_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_methods_of_the_paper(name: str, environments: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a bare machine each says which environments, GPUs and weights it lacks, and how to get them."""
+    """On a machine without GPUs, each shipped backend says which environments, GPUs and weights are missing, and how to get them."""
     monkeypatch.setenv("AGENTBENCH_ENVS", str(tmp_path))
     lacking = [check for check in checks(load_backend(name, tmp_path)) if check.state == "missing"]
 

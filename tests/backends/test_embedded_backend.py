@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """A script that always says the same."""
+    """A script with one constant answer."""
     file = tmp_path / "script.yaml"
     file.write_text(json.dumps([{"text": "Hello."}]))
     return file
@@ -28,7 +28,7 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def backends() -> Iterator[list[Embedded]]:
-    """Backends that are stopped in the end."""
+    """Backends that are stopped after the test."""
     started: list[Embedded] = []
     yield started
     for backend in started:
@@ -41,7 +41,7 @@ def make(backends: list[Embedded], script: Path, **keys: Any) -> Embedded:
 
 
 def watching(backend: Embedded) -> tuple[threading.Thread, list[str | None]]:
-    """A thread that waits for the backend's death, and what it learned."""
+    """Starts a thread that watches a backend; returns it and the reason of the death."""
     told: list[str | None] = []
     thread = threading.Thread(target=lambda: told.append(backend.watch(lambda _: False)))
     thread.start()
@@ -49,7 +49,7 @@ def watching(backend: Embedded) -> tuple[threading.Thread, list[str | None]]:
 
 
 def test_it_serves(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
-    """It answers on loopback, under the name that was asked for or else the policy's, and logs into the run's directory."""
+    """The engine listens on 127.0.0.1, uses the given model name or the policy's, and logs into the run's directory."""
     plain, named = (make(backends, script, **keys).start(tmp_path / "logs") for keys in ({}, {"model": "small"}))
 
     assert ("mine", "embedded-script", ["embedded-script"]) == (plain.backend, plain.model, listed_models(plain))
@@ -59,7 +59,7 @@ def test_it_serves(backends: list[Embedded], script: Path, tmp_path: Path) -> No
 
 
 def test_what_a_run_says_of_it(backends: list[Embedded], script: Path) -> None:
-    """Its settings are in every run, without those that are not set."""
+    """The description in run.json has the settings that are set."""
     described = make(backends, script, ttft_ms=40, note="a baseline", thresholds={"shop": {"tsq": 0.5}}).description
 
     assert {"kind": "embedded", "policy": "script", "ttft_ms": 40.0, "note": "a baseline"}.items() <= described.items()
@@ -67,7 +67,7 @@ def test_what_a_run_says_of_it(backends: list[Embedded], script: Path) -> None:
 
 
 def test_a_death_is_noticed(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
-    """Who watches is told that it died, with its exit code and its log."""
+    """The death of the engine is reported with its exit code and log."""
     backend = make(backends, script)
     backend.start(tmp_path)
     thread, told = watching(backend)
@@ -82,7 +82,7 @@ def test_a_death_is_noticed(backends: list[Embedded], script: Path, tmp_path: Pa
 
 
 def test_an_end_is_no_death(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
-    """A backend that is stopped did not die; stopping it again, or one that never started, is fine."""
+    """A stopped backend does not count as dead. It can be stopped twice, and without a start."""
     backend = make(backends, script)
     backend.start(tmp_path)
     thread, told = watching(backend)
@@ -95,13 +95,13 @@ def test_an_end_is_no_death(backends: list[Embedded], script: Path, tmp_path: Pa
 
 
 def test_what_keeps_it_from_starting(backends: list[Embedded], tmp_path: Path) -> None:
-    """An engine that refuses its settings is a BackendError with its own words."""
+    """An engine that refuses its settings raises BackendError with the engine's message."""
     with pytest.raises(BackendError, match=r"died before it was ready \(exit code 2\); the end of engine.log:\n.*no\.yaml"):
         make(backends, tmp_path / "no.yaml").start(tmp_path)
 
 
 def test_its_port_stays_its_own(backends: list[Embedded], script: Path, tmp_path: Path) -> None:
-    """Between two engines nobody can take the port, not even one that would reuse it; a port that was asked for is never shared."""
+    """No other process can take a free port between two engines, even with SO_REUSEPORT. A fixed port is not shared."""
     backend = make(backends, script)
     backend.start(tmp_path)
     assert backend.child is not None

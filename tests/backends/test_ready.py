@@ -1,4 +1,4 @@
-"""Proof that an endpoint answers, against a small HTTP server on loopback."""
+"""Readiness of an endpoint, against a small HTTP server on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TWO_MODELS = json.dumps({"object": "list", "data": [{"id": "small"}, {"id": "big
 
 
 class Server(ThreadingHTTPServer):
-    """Answers /v1/models with what a test wants, and remembers who asked."""
+    """Answers /v1/models with a given body, and records the keys of requests."""
 
     def __init__(self, status: int, body: str) -> None:
         self.status, self.body = status, body.encode()
@@ -54,14 +54,14 @@ class Handler(QuietHandler):
 
 @contextmanager
 def listing(body: str = TWO_MODELS, status: int = 200) -> Iterator[Server]:
-    """A server for the time of a test."""
+    """Runs a server during a test."""
     with serving(Server(status, body)) as server:
         yield server
 
 
 @contextmanager
 def saying(answer: bytes) -> Iterator[str]:
-    """The URL of something that answers every connection with the same bytes, HTTP or not."""
+    """Yields the URL of a server that answers every connection with the same bytes, HTTP or not."""
 
     def answer_all() -> None:
         try:
@@ -89,14 +89,14 @@ def backend(url: str, **keys: Any) -> Url:
 
 
 def refusal(url: str, **keys: Any) -> str:
-    """Why a backend is not there."""
+    """Returns the error of a backend that does not start."""
     with pytest.raises(BackendError) as caught:
         backend(url, **keys).start(Path())
     return str(caught.value)
 
 
 def test_models_are_listed() -> None:
-    """The names of the models come in the server's order; without a key none is sent."""
+    """The models are in the server's order. Without a key, none is sent."""
     with listing() as server:
         assert ["small", "big"] == listed_models(Endpoint(server.url, ""))
         assert [None] == server.authorizations
@@ -114,20 +114,20 @@ def test_models_are_listed() -> None:
     ],
 )
 def test_answers_that_are_no_list_of_models(status: int, body: str, sentence: str) -> None:
-    """What came back is said, with the address that was asked."""
+    """The message has the address and the answer."""
     with listing(body, status) as server:
         assert f"GET {server.url}/models {sentence}" == refusal(server.url)
 
 
 @pytest.mark.parametrize("answer", [b"", b"220 mail.example.org ESMTP\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"])
 def test_what_does_not_speak_http(answer: bytes) -> None:
-    """A server that closes, speaks another protocol or stops in the middle is no endpoint."""
+    """A server that closes the connection, uses another protocol or stops in the middle is not an endpoint."""
     with saying(answer) as url:
         assert refusal(url).startswith(f"GET {url}/models got no answer: ")
 
 
 def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stack under test is asked itself, whatever proxy the environment names: the tap speaks to it directly too."""
+    """The proxy of the environment is ignored, because the tap connects directly, too."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with listing() as server:
@@ -135,7 +135,7 @@ def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_listens() -> None:
-    """A port that nobody listens on is said to be refused."""
+    """The message for a port without a server says that the connection was refused."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
 
@@ -146,7 +146,7 @@ def test_nobody_listens() -> None:
 
 
 def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
-    """A certificate authority that is missing, or no certificate, is named."""
+    """A certificate authority that is missing or invalid is named."""
     broken = tmp_path / "broken.pem"
     broken.write_text("no certificate")
 
@@ -157,7 +157,7 @@ def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_url_backend_starts() -> None:
-    """The endpoint has the model that was asked for, or else the first that is listed. The watch ends with the session."""
+    """The endpoint has the given model, or else the first listed one. The watch ends with the session."""
     with listing() as server:
         mine = backend(server.url)
 
@@ -168,13 +168,13 @@ def test_a_url_backend_starts() -> None:
 
 
 def test_a_model_that_is_not_served() -> None:
-    """A model that the server does not list is refused with those it lists."""
+    """A model that the server does not list is refused with the listed ones."""
     with listing() as server:
         assert f"{server.url} does not serve 'huge'; it lists: small, big" == refusal(server.url, model="huge")
 
 
 def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key is read from the variable that the YAML names, without the line break of a file, and is sent."""
+    """The key is read from the variable in the YAML, without a trailing line break, and sent."""
     monkeypatch.setenv("SHOP_KEY", "hush\n")
     with listing() as server:
         endpoint = backend(server.url, api_key_env="SHOP_KEY").start(Path())
@@ -185,12 +185,12 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("value", [None, "", " \n"])
 def test_a_missing_key(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
-    """A key that is not there, or empty, is missed before anything is asked."""
+    """A missing or empty key is an error before any request."""
     monkeypatch.delenv("SHOP_KEY", raising=False)
     if value is not None:
         monkeypatch.setenv("SHOP_KEY", value)
     with listing() as server:
-        with pytest.raises(ConfigError, match=r"^backend 'mine' wants its key in the environment variable SHOP_KEY, which is not set$"):
+        with pytest.raises(ConfigError, match=r"^backend 'mine' needs its key in the environment variable SHOP_KEY, which is not set$"):
             backend(server.url, api_key_env="SHOP_KEY").start(Path())
 
         assert [] == server.authorizations

@@ -1,4 +1,4 @@
-"""The ladder of readiness and the proof of labels, against real servers on loopback."""
+"""The readiness checks, with labels, against real servers on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "Say hello."}], "
 
 @contextmanager
 def small(*options: str, key: str | None = None) -> Iterator[Endpoint]:
-    """The small server of these tests, in a process of its own."""
+    """Runs the small server in a process of its own."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = subprocess.Popen([sys.executable, str(SERVICE), "--port", str(port), *options])
@@ -44,7 +44,7 @@ def climbed(endpoint: Endpoint, *, seconds: float = 20, **keys: Any) -> list[tup
 
 
 def test_every_rung() -> None:
-    """The rungs hold one after the other; where no model is named it is the first one listed."""
+    """The checks pass in order. Without a model name, the first listed model is used."""
     with small() as endpoint:
         checks = climbed(endpoint, in_a_row=3, workers={"decode": 1})
 
@@ -54,23 +54,23 @@ def test_every_rung() -> None:
 
 
 def test_a_dead_worker_is_counted() -> None:
-    """After a death the endpoint is looked at until it knows as many workers as before it: calls would go to the dead one as well."""
+    """After a death, the checks wait until Dynamo lists no more workers than before, because it would send calls to the dead one."""
     with small() as endpoint:
         climbed(endpoint)
-        look = ReadinessChecks(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).look
-        look({"decode": 2})
+        check = ReadinessChecks(endpoint, ReadySpec(workers={"decode": 1}), time.monotonic() + 0.5).run_silent_checks
+        check({"decode": 2})
         with pytest.raises(BackendError, match=r"/models/tiny/ready still counts one that has died: 2 decode, not 1$"):
-            look({"decode": 1})
+            check({"decode": 1})
 
 
 def test_nobody_listens() -> None:
-    """Waiting ends with the time, and says which rung did not hold and why."""
-    with pytest.raises(BackendError, match=r"^not ready in time, `port` does not hold: nothing listens on 127.0.0.1:9 \("):
+    """The checks end at the deadline, with the failed check and its reason."""
+    with pytest.raises(BackendError, match=r"^not ready in time, check `port` failed: nothing listens on 127.0.0.1:9 \("):
         climbed(Endpoint("http://127.0.0.1:9/v1", "tiny"), seconds=0.3)
 
 
 def test_a_death_ends_the_climb() -> None:
-    """What says that a service died is asked before every try."""
+    """The callback that reports dead services is called before every attempt."""
 
     def dead() -> None:
         raise BackendError("the engine is dead")
@@ -80,7 +80,7 @@ def test_a_death_ends_the_climb() -> None:
 
 
 def test_speed() -> None:
-    """A short look says how long the first token took; one token has no rate."""
+    """The probe measures the time to the first token; one token has no rate."""
     with small("--think", "0.05") as endpoint:
         climbed(endpoint)
         speed = probe(endpoint)
@@ -99,7 +99,7 @@ def test_speed() -> None:
     ids=["thunderagent", "dynamo", "dynamo with a router for programs"],
 )
 def test_labels_pass_the_router(labels: dict[str, Any], proven: str) -> None:
-    """A call is announced, and released where the stack wants that; nothing of the probe is left."""
+    """A call is announced, and released if the stack needs it. The router forgets the probe."""
     with routing() as router:
         assert proven == prove(Endpoint(router.url, "m", labels=labels), BODY)
         assert 1 == len(router.chats)
@@ -107,7 +107,7 @@ def test_labels_pass_the_router(labels: dict[str, Any], proven: str) -> None:
 
 
 def test_nothing_is_sent_without_a_label() -> None:
-    """Every chat of the ladder is a program's, which is released; ThunderAgent would take the others for one that never ends."""
+    """Every chat of the checks belongs to a program that is released; otherwise ThunderAgent would wait for it forever."""
     with routing() as router:
         climbed(Endpoint(router.url, "m", labels={"kind": "thunderagent"}), tools="none")
 
@@ -116,7 +116,7 @@ def test_nothing_is_sent_without_a_label() -> None:
 
 
 def test_a_router_that_is_bypassed() -> None:
-    """A call that nobody lists, an answer without what was asked for and a release that is answered like a chat are found out."""
+    """Detects calls that are not listed, answers without the requested data, and releases that are answered like chats."""
     with routing() as router:
         router.knows_sessions = False
         with pytest.raises(BackendError, match=r"^a release was answered .*: it did not pass the router$"):
@@ -128,5 +128,5 @@ def test_a_router_that_is_bypassed() -> None:
         climbed(endpoint)
         with pytest.raises(BackendError, match="answered without what the label asks for"):
             prove(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}), BODY)
-        with pytest.raises(NeverReady, match="is the router there"):
+        with pytest.raises(NeverReady, match="check that calls go through the router"):
             climbed(Endpoint(endpoint.url, "tiny", labels={"kind": "dynamo"}))

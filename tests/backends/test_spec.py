@@ -1,4 +1,4 @@
-"""What a backend YAML may say, and where backends are found."""
+"""Backend YAMLs: keys, and the search by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FREE = {"currency": "USD", "input": 0, "output": 0}
 
 
 def write(root: Path, file_name: str, **keys: Any) -> Path:
-    """backends/FILE_NAME of a project."""
+    """Writes backends/FILE_NAME of a project."""
     file = root / "backends" / file_name
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(keys))
@@ -31,7 +31,7 @@ def write(root: Path, file_name: str, **keys: Any) -> Path:
 
 
 def test_a_name_is_a_file_of_the_project(tmp_path: Path) -> None:
-    """A name leads to backends/NAME.yaml, and is the backend's name unless the file has another."""
+    """A name stands for backends/NAME.yaml. It is also the name of the backend unless the file has another one."""
     write(tmp_path, "vllm.yaml", kind="url", url="http://127.0.0.1:8000/v1/", model="m")
     write(tmp_path, "other.yaml", kind="embedded", name="baseline", ttft_ms=5)
 
@@ -50,7 +50,7 @@ def test_a_file_may_lie_anywhere(tmp_path: Path) -> None:
 
 
 def test_a_shipped_backend(tmp_path: Path) -> None:
-    """The embedded backend is there without a file of one's own; a file of one's own replaces it."""
+    """The embedded backend needs no file in the project; a file in the project replaces it."""
     assert shipped("backends") / "embedded.yaml" == find_backend("embedded", tmp_path)
     assert "lexical" == getattr(load_backend("embedded", tmp_path), "policy", None)
 
@@ -60,7 +60,7 @@ def test_a_shipped_backend(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    """A name that leads nowhere is answered with the project's and the shipped backends."""
+    """The message for an unknown name lists the backends of the project and the shipped ones."""
     write(tmp_path, "mine.yaml", kind="url", url="http://x")
     write(tmp_path, "mine.script.yaml")
 
@@ -78,7 +78,7 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "https://example.org/v1/"])
 def test_a_url_needs_no_file(tmp_path: Path, url: str) -> None:
-    """A URL is a backend; what else it needs may be set for this run."""
+    """A URL is a backend; its other keys can be set for a run."""
     spec = load_backend(url, tmp_path, [("model", "m"), ("api_key_env", "SHOP_KEY")])
 
     assert UrlSpec(kind="url", name="url", url=url.rstrip("/"), model="m", api_key_env="SHOP_KEY") == spec
@@ -132,7 +132,7 @@ def test_a_script_lies_beside_its_backend(tmp_path: Path) -> None:
     ],
 )
 def test_faulty_backends(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
-    """A fault names the file, the key and what is known."""
+    """The message for a fault has the file, the key and the known values."""
     file = write(tmp_path, "mine.yaml", **keys)
 
     with pytest.raises(ConfigError, match=f"^{re.escape(f'{file}: {sentence}')}"):
@@ -140,7 +140,7 @@ def test_faulty_backends(tmp_path: Path, keys: dict[str, Any], sentence: str) ->
 
 
 def test_a_threshold_that_no_mean_can_miss(tmp_path: Path) -> None:
-    """A threshold is a finite number: nothing is ever below `nan`."""
+    """A threshold must be finite, because no score is below `nan`."""
     file = tmp_path / "mine.yaml"
     file.write_text("{kind: embedded, thresholds: {shop: {tsq.mean: .nan}}}")
 
@@ -149,7 +149,7 @@ def test_a_threshold_that_no_mean_can_miss(tmp_path: Path) -> None:
 
 
 def test_each_kind_has_its_backend() -> None:
-    """A spec becomes the backend of its kind, with the name, the note and the thresholds that the session asks for."""
+    """A spec creates the backend of its kind, with name, note and thresholds."""
     embedded = EmbeddedSpec(kind="embedded", name="e", note="a baseline", thresholds={"shop": {"tsq": 0.1}}).make(SessionTerms())
     url = UrlSpec(kind="url", name="u", url="http://x", api_key_env="SHOP_KEY").make(SessionTerms())
 
@@ -163,10 +163,10 @@ def test_each_kind_has_its_backend() -> None:
     [
         ({"headers": {"a b": "c"}}, "headers: 'a b' is not a valid header"),
         ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' is not a valid header"),
-        ({"headers": {"Host": "other"}}, "headers: 'host' cannot be set: the tap writes what belongs to a connection or a single request"),
-        ({"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "api_key_env and a header `authorization` are two keys; leave one out"),
+        ({"headers": {"Host": "other"}}, "headers: 'host' cannot be set; the tap sets headers that belong to a connection"),
+        ({"headers": {"Authorization": "x"}, "api_key_env": "KEY"}, "api_key_env and a header `authorization` are both set; remove one"),
         ({"url": "http://u:password-0815@x", "api_key_env": "KEY"}, "`url` contains a user or password, and api_key_env or a header"),
-        ({"url": "http://u:password-0815@x", "headers": {"Authorization": "x"}}, "is set as well; leave one out"),
+        ({"url": "http://u:password-0815@x", "headers": {"Authorization": "x"}}, "is set, too; remove one"),
         ({"url": "ftp://u:password-0815@x"}, "url: must start with http:// or https://, not 'ftp://x'"),
         ({"metrics": "http://u:password-0815@x"}, "metrics: must not contain a user or password"),
         ({"rate_limit": {"requests_per_minute": 0}}, "rate_limit.requests_per_minute: must be greater than 0, not 0"),
@@ -174,7 +174,7 @@ def test_each_kind_has_its_backend() -> None:
     ],
 )
 def test_faulty_urls(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
-    """Headers that cannot be sent, rates that are none and labels that nobody knows are found before anything boots."""
+    """Invalid headers, rates and labels are refused before anything boots."""
     file = write(tmp_path, "mine.yaml", kind="url", **{"url": "http://x", **keys})
 
     with pytest.raises(ConfigError, match=re.escape(sentence)) as raised:
@@ -185,7 +185,7 @@ def test_faulty_urls(tmp_path: Path, keys: dict[str, Any], sentence: str) -> Non
 
 @pytest.mark.parametrize("in_yaml", [False, True], ids=["name", "yaml"])
 def test_user_and_password_of_a_url(tmp_path: Path, in_yaml: bool) -> None:
-    """User and password of a URL become a header, as with curl. They are in no description, and in no error."""
+    """User and password of a URL become a header, as with curl. They appear in no description and no error."""
     given = "http://bob:pass%40word-0815@127.0.0.1:8000/v1"
     name = str(write(tmp_path, "mine.yaml", kind="url", url=given)) if in_yaml else given
 
@@ -203,7 +203,7 @@ def test_user_and_password_of_a_url(tmp_path: Path, in_yaml: bool) -> None:
 
 
 def test_labels_may_be_a_word(tmp_path: Path) -> None:
-    """`labels: dynamo` stands for `labels: {kind: dynamo}`."""
+    """`labels: dynamo` means `labels: {kind: dynamo}`."""
     file = write(tmp_path, "mine.yaml", kind="url", url="http://x", labels="dynamo")
     spec = load_backend(str(file), tmp_path)
 

@@ -1,4 +1,4 @@
-"""A stack's life, with real processes: order, readiness, deaths, and an end that leaves nothing."""
+"""Stacks with real processes: start order, readiness, deaths, and a complete stop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def failure(held: registry.HeldStack, kind: type[BackendError] = BackendError) -
 
 
 def test_services_start_in_the_order_of_their_needs(boot: Boot, daemon_log: Log) -> None:
-    """A service that names others starts when they are ready, with their addresses filled in; the front ends first."""
+    """A service starts after those that it names, with their addresses filled in. The endpoint stops first."""
     engines, router = service("--slow", "0.4", replicas=2), service("--say", "engines {engine.urls} first {engine.url} of {model}")
     held = boot(spec(services={"router": router, "engine": engines}, endpoint="router"))
     endpoint = held.ready()
@@ -69,10 +69,10 @@ def test_a_cycle() -> None:
 
 
 def test_an_unknown_template(boot: Boot) -> None:
-    """A template that leads nowhere is answered with those that are known."""
+    """The message for an unknown template lists the known ones."""
     wrong = failure(boot(spec(services={"engine": service("{prot}")}, settings={"depth": 3})))
 
-    assert wrong.startswith("services.engine: {prot} is not known; known: {depth}, {engine.port}, {engine.url}")
+    assert wrong.startswith("services.engine: {prot} is unknown; known: {depth}, {engine.port}, {engine.url}")
 
 
 def test_json_in_a_command_stays(boot: Boot) -> None:
@@ -84,7 +84,7 @@ def test_json_in_a_command_stays(boot: Boot) -> None:
 
 
 def test_templates_beyond_commands(boot: Boot, tmp_path: Path) -> None:
-    """Interpreters and regular expressions may hold templates; a value means itself in the latter. A command may lie in `cwd`."""
+    """Interpreters and regular expressions may contain templates; values are escaped in the latter. A command may be in `cwd`."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     (tmp_path / "serve").write_text(f'#!/bin/sh\nexec python {service()["run"][1]} "$@"\n')
@@ -99,11 +99,11 @@ def test_templates_beyond_commands(boot: Boot, tmp_path: Path) -> None:
     held = boot(spec(here=str(tmp_path), model="tiny+", services={"engine": fine}))
 
     assert "tiny+" == held.ready().model
-    assert "there is no command './serve'" in failure(boot(spec(here=str(tmp_path), services={"engine": own})))
+    assert "the command './serve' (of " in failure(boot(spec(here=str(tmp_path), services={"engine": own})))
 
 
 def test_a_death_at_boot(boot: Boot) -> None:
-    """A service that dies before it is ready fails the boot at once, with its command, its exit code and the end of its log."""
+    """A service that dies before it is ready fails the boot at once, with command, exit code and the end of its log."""
     dies = service("--slow", "60", "--die-after", "0.3", "--say", "Traceback: out of luck")
     reason = failure(boot(spec(services={"engine": dies})))
 
@@ -112,14 +112,14 @@ def test_a_death_at_boot(boot: Boot) -> None:
 
 
 def test_a_command_that_is_not_there(boot: Boot) -> None:
-    """A command that does not exist is named, with what is probably wrong."""
+    """A command that does not exist is named, with advice."""
     reason = failure(boot(spec(services={"engine": {"run": ["no-such-engine", "--port", "{port}"]}})))
 
-    assert re.match(r"there is no command 'no-such-engine' \(of `no-such-engine --port \d+`\)", reason)
+    assert re.match(r"the command 'no-such-engine' \(of `no-such-engine --port \d+`\) does not exist", reason)
 
 
 def test_never_ready(boot: Boot) -> None:
-    """When the time is over, what was asked and what came back is said, with the end of the log."""
+    """After the timeout, the message has the request, the answer and the end of the log."""
     reason = failure(boot(spec(services={"engine": service("--slow", "600", "--say", "loading")}, ready={"timeout": 3})))
 
     assert re.match(r"engine is not ready in time: GET http://127.0.0.1:\d+/health answered 503 Service Unavailable", reason)
@@ -127,24 +127,24 @@ def test_never_ready(boot: Boot) -> None:
 
 
 def test_a_model_that_is_not_served(boot: Boot) -> None:
-    """The ladder ends at the rung that does not hold."""
+    """The boot fails at the readiness check that fails."""
     reason = failure(boot(spec(services={"engine": service("--model", "other")}, ready={"timeout": 3})))
 
-    assert re.match(r"not ready in time, `models` does not hold: .* does not serve 'tiny'; it lists: other\n", reason)
+    assert re.match(r"not ready in time, check `models` failed: .* does not serve 'tiny'; it lists: other\n", reason)
 
 
 def test_tools_are_proven(boot: Boot) -> None:
-    """An engine without its tool parser is found before any rollout is spent on it; a stack may say that it has no tools."""
+    """An engine without a tool parser is found by the checks; a stack can declare that it has no tools."""
     without = {"engine": service("--no-tools")}
     refused = failure(boot(spec(services=without)))
     fine = boot(spec(services=without, ready={"tools": "none"}))
 
-    assert "requires --enable-auto-tool-choice" in refused and "does the engine have its tool parser?" in refused
+    assert "requires --enable-auto-tool-choice" in refused and "check that the engine has a tool parser" in refused
     assert "tiny" == fine.ready().model
 
 
 def test_workers_are_counted(boot: Boot) -> None:
-    """Dynamo's own word on its workers is asked for where the YAML says how many there are."""
+    """Dynamo's own list of workers is checked if the YAML has their numbers."""
     enough = boot(spec(ready={"workers": {"decode": 2}}))
     enough.ready()
     too_few = failure(boot(spec(ready={"workers": {"decode": 3}, "timeout": 3})))
@@ -154,7 +154,7 @@ def test_workers_are_counted(boot: Boot) -> None:
 
 
 def test_warm_up(boot: Boot) -> None:
-    """Requests are made before the stack counts as ready: as many as the YAML says, else as many as will be in flight."""
+    """Warm-up requests are sent before the stack is ready: the number in the YAML, or else the concurrency."""
     for wanted, keys in ((3, {}), (1, {"warm_up": 1}), (0, {"warm_up": 0})):
         held = boot(spec(**keys), warm_up=3)
         asked = get(f"{root(held.ready().url)}/seen")
@@ -164,14 +164,14 @@ def test_warm_up(boot: Boot) -> None:
 
 
 def test_a_death_in_the_warm_up(boot: Boot) -> None:
-    """What died is told, not that requests failed."""
+    """The message names the service that died, not the failed requests."""
     reason = failure(boot(spec(services={"engine": service("--die-at", "Count to ten.")}), warm_up=3))
 
     assert reason.startswith("engine ended with exit code 7: ")
 
 
 def test_a_death_in_the_middle(boot: Boot) -> None:
-    """A service that dies later is told at once, with its exit code and the end of its log."""
+    """The death of a service in a running stack is reported at once, with exit code and the end of its log."""
     held = boot()
     url = root(held.ready().url)
     with pytest.raises(OSError):  # noqa: PT011 - it depends on how far the answer came
@@ -182,7 +182,7 @@ def test_a_death_in_the_middle(boot: Boot) -> None:
 
 
 def test_a_restart(boot: Boot, daemon_log: Log) -> None:
-    """With `restart: 1` a service that dies is started again on its port, once."""
+    """With `restart: 1`, a service that dies is restarted once, on the same port."""
     held = boot(spec(services={"engine": service(restart=1)}))
     url = root(held.ready().url)
     for _ in range(2):
@@ -196,7 +196,7 @@ def test_a_restart(boot: Boot, daemon_log: Log) -> None:
 
 @contextmanager
 def restarted(held: registry.HeldStack) -> Iterator[tuple[str, list[ServicesRestarting]]]:
-    """The URL of a stack whose engine has died and serves again, and what was told of that."""
+    """Returns the URL of a stack whose engine has died and serves again, and the messages about it."""
     url = root(held.ready().url)
     told: list[ServicesRestarting] = []
     watching = threading.Thread(target=lambda: held.death(told.append))
@@ -210,7 +210,7 @@ def restarted(held: registry.HeldStack) -> Iterator[tuple[str, list[ServicesRest
 
 
 def test_a_restart_is_told(boot: Boot) -> None:
-    """Whoever holds the stack hears which service is away, and that it is there again once it is ready."""
+    """Holders learn which service is restarting, and that it serves again after it is ready."""
     held = boot(spec(services={"engine": service("--slow", "0.5", restart=1)}))
     with restarted(held) as (url, told):
         assert [ServicesRestarting(("engine",), {"engine": 1}), ServicesRestarting((), {"engine": 1})] == told
@@ -218,7 +218,7 @@ def test_a_restart_is_told(boot: Boot) -> None:
 
 
 def test_a_restart_waits_for_the_dead(boot: Boot, tmp_path: Path) -> None:
-    """Dynamo counts a dead worker for some ten seconds, and sends it calls; until it does not, the stack is not back."""
+    """Dynamo lists a dead worker for about ten seconds and sends it calls. Until then, the stack is not ready."""
     ghost = tmp_path / "lives"
     held = boot(spec(services={"engine": service("--ghost", str(ghost), restart=1)}, ready={"workers": {"decode": 2}}))
     with restarted(held) as (url, _):
@@ -227,7 +227,7 @@ def test_a_restart_waits_for_the_dead(boot: Boot, tmp_path: Path) -> None:
 
 
 def test_a_restart_that_is_never_ready(boot: Boot, tmp_path: Path) -> None:
-    """A service that does not come back in time is dead."""
+    """A service that is not ready in time after a restart counts as dead."""
     once = f"test -e {tmp_path}/again && exec sleep 60; touch {tmp_path}/again; exec {shlex.join(service()['run'])}"
     held = boot(spec(services={"engine": service(run=["sh", "-c", once], restart=1)}, ready={"timeout": 4}))
     url = root(held.ready().url)
@@ -246,7 +246,7 @@ def answers(url: str) -> bool:
 
 
 def test_one_that_does_not_want_to_end(boot: Boot, daemon_log: Log) -> None:
-    """SIGTERM, the grace period, SIGKILL; and what a service left in a session of its own is killed as well."""
+    """SIGTERM, then SIGKILL after the grace period. Processes in other sessions are killed, too."""
     held = boot(spec(services={"engine": service("--stubborn", "--leave-behind", grace=0.3)}))
     held.ready()
     held.stop()
@@ -256,7 +256,7 @@ def test_one_that_does_not_want_to_end(boot: Boot, daemon_log: Log) -> None:
 
 
 def test_stopped_while_it_boots(boot: Boot) -> None:
-    """A boot that nobody wants any more is given up."""
+    """A boot ends if the stack is no longer needed."""
     held = boot(spec(services={"engine": service("--slow", "600")}))
     threading.Timer(0.5, held.stop).start()
 
@@ -264,16 +264,16 @@ def test_stopped_while_it_boots(boot: Boot) -> None:
 
 
 def test_a_port_that_others_have(boot: Boot) -> None:
-    """A fixed port that is taken is an error that names who has it; nobody is killed for it."""
+    """A fixed port that is in use is an error with the name of the process, which is not killed."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         reason = failure(boot(spec(services={"engine": service(port=port)})))
 
-    assert f"engine wants port {port}, which pid {os.getpid()} (" in reason
+    assert f"engine needs port {port}, which is used by pid {os.getpid()} (" in reason
 
 
 def test_a_port_that_is_stolen(boot: Boot, daemon_log: Log) -> None:
-    """A port that somebody takes between its choice and the service's start is named with who has it; the end does not wait for it."""
+    """A port that another program takes before the service starts is reported with its process. The stop does not wait for it."""
     steal = "import socket,sys,time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
     thief = f"env -u {ownership.VARIABLE} setsid {sys.executable} -c {shlex.quote(steal)} {{port}} & echo $! > {{run_dir}}/thief; sleep 1; "
     held = boot(spec(services={"engine": service(run=["sh", "-c", f"{thief} exec {shlex.join(service()['run'])}"])}))
@@ -283,18 +283,18 @@ def test_a_port_that_is_stolen(boot: Boot, daemon_log: Log) -> None:
     os.kill(pid, signal.SIGKILL)
 
     assert re.search(rf"^its port \d+ is taken by pid {pid} \(python", reason, re.MULTILINE)
-    assert re.search(rf"port \d+ is still taken, by pid {pid} ", daemon_log())
+    assert re.search(rf"port \d+ is still in use by pid {pid} ", daemon_log())
 
 
 def test_secrets_come_by_name(boot: Boot, monkeypatch: pytest.MonkeyPatch, daemon_log: Log) -> None:
-    """A secret has to be set; its value reaches the service and no file."""
+    """A secret has to be set. Its value reaches the service, but no file."""
     wanted = spec(services={"engine": service(secrets=["SHOP_KEY"], env={"PLAIN": "{model}"})})
     missing = failure(boot(wanted), MissingError)
     monkeypatch.setenv("SHOP_KEY", "open sesame")
     held = boot(wanted)
     seen = get(f"{root(held.ready().url)}/environ")
 
-    assert "services.engine wants the environment variable SHOP_KEY, which is not set" == missing
+    assert "services.engine needs the environment variable SHOP_KEY, which is not set" == missing
     assert isinstance(seen, dict)
     assert ("open sesame", "tiny", "") == (seen["SHOP_KEY"], seen["PLAIN"], seen["CUDA_VISIBLE_DEVICES"])
     files = [file for file in held.home.parent.parent.rglob("*") if file.is_file()]
@@ -302,7 +302,7 @@ def test_secrets_come_by_name(boot: Boot, monkeypatch: pytest.MonkeyPatch, daemo
 
 
 def test_gpus(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each replica sees the GPUs that were leased for it and no others; they are free again when the stack is gone."""
+    """Each replica sees only the GPUs that were leased for it. They are free when the stack has stopped."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "2,5,7")
     held = boot(spec(services={"engine": service("--say", "{gpus}: {gpu_list}", gpus=1, replicas=2)}))
     held.ready()
@@ -321,14 +321,14 @@ def test_gpus(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_stack_daemon_is_killed(boot: Boot) -> None:
-    """Whoever holds the stack is told, and cleans up."""
+    """The holder of a stack whose daemon dies learns that, and cleans up."""
     held = boot()
     held.ready()
     pid = next(facts.pid for home, facts in registry.running() if home == held.home)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
-    assert held.death().startswith("its daemon is gone")
+    assert held.death().startswith("its daemon has died")
     assert 1 == len(list(ownership.processes(str(held.home))))
     held.stop()
     assert [] == list(ownership.processes(str(held.home)))

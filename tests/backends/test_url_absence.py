@@ -1,4 +1,4 @@
-"""A server that nobody watches: it is asked when calls fail, waited for while it is away, and given up with a reason."""
+"""Servers that agentbench did not start: checked when calls fail, waited for, and given up with a reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waits import wait_for
 
 
 def free_port() -> int:
-    """A port on which nothing listens, and which the kernel gives to no connection."""
+    """Returns a port without a listener that the kernel does not use for outgoing connections."""
     reserved = Reserved()
     port = reserved.take()
     reserved.close()
@@ -24,7 +24,7 @@ def free_port() -> int:
 
 
 class Session:
-    """The session's side: what it is told, and how the backend's watch ends."""
+    """The session's part: the parts that it was told, and how the watch ended."""
 
     def __init__(self, absence: Absence, endpoint: Endpoint, *, again: bool = True) -> None:
         self.told: list[list[str]] = []
@@ -40,7 +40,7 @@ class Session:
 
 
 def test_it_comes_back(tmp_path: Path) -> None:
-    """One that answers is not away. One that does not is told at once and once, and told again when it answers."""
+    """A server that answers is available. One that does not is reported once, and again when it answers."""
     port = free_port()
     endpoint, absence = Endpoint(f"http://127.0.0.1:{port}/v1", "m"), Absence(60.0)
     session = Session(absence, endpoint)
@@ -61,9 +61,9 @@ def test_it_comes_back(tmp_path: Path) -> None:
     wait_for(lambda: session.ended == [None], "the end of the watch")
 
 
-@pytest.mark.parametrize(("again", "why"), [(True, "for 0.5 s GET URL/models got no answer"), (False, "again and again, with no rollout ")])
+@pytest.mark.parametrize(("again", "why"), [(True, "for 0.5 s GET URL/models got no answer"), (False, "repeatedly, with no rollout ")])
 def test_it_stays_away(again: bool, why: str) -> None:
-    """It is given up with the seconds that it was waited for; at once where the session lets it be away no more."""
+    """The server is given up after `patience` seconds, or at once if the session allows no further wait."""
     endpoint, absence = Endpoint(f"http://127.0.0.1:{free_port()}/v1", "m"), Absence(0.5)
     session = Session(absence, endpoint, again=again)
 
@@ -75,5 +75,5 @@ def test_it_stays_away(again: bool, why: str) -> None:
 
 
 def test_before_the_session_watches() -> None:
-    """Nothing can be told yet, and nobody is asked."""
+    """Before the session watches, nothing is reported and no request is sent."""
     assert "" == Absence(None).look(Endpoint(f"http://127.0.0.1:{free_port()}/v1", "m"))

@@ -108,7 +108,7 @@ def test_a_service_that_dies(engine: str, tmp_path: Path, capfd: pytest.CaptureF
             "mine.yaml: unknown key 'pyhton' (did you mean 'python'?); known keys: index_dir, embeddings, gpu, ",
         ),
         ({"embeddings": {"model": "m"}, "gpu": True, "candidates": 3000}, "candidates should be at most 2048 with `gpu`, not 3000"),
-        ({"embeddings": {"model": "m"}, "python": "/nowhere"}, "python: /nowhere is no interpreter and no virtual environment"),
+        ({"embeddings": {"model": "m"}, "python": "/nowhere"}, "python: /nowhere is neither an interpreter nor a virtual environment"),
     ],
 )
 def test_settings_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], message: str) -> None:

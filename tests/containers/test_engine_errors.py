@@ -78,15 +78,15 @@ def test_an_image_that_is_nowhere(engine: Any, run: Run) -> None:
     assert wrong.startswith(f"image {host}/tools/busybox:2: ")
     assert wrong.endswith("(check the name and the tag under `image:`)")
     assert "`docker login`" in private
-    assert gone.endswith("(its registry cannot be reached from here; `docker load` brings an image from a file)")
-    assert "image tools/none:1 is not here and `pull: never` keeps it so; `docker pull` or `docker load` brings it" == never
+    assert gone.endswith("(its registry cannot be reached from here; `docker load` imports an image from a file)")
+    assert "image tools/none:1 is not here and `pull: never` forbids pulling it; get it with `docker pull` or `docker load`" == never
 
 
 def test_a_mount_of_nothing(engine: Any, run: Run, tmp_path: Path) -> None:
     """A folder that is to be mounted has to be there: Docker would make an empty one."""
     said = refusal(run, "true", spec=ContainerSpec(mounts={f"{tmp_path}/none": "/data"}))
 
-    assert f"service: {tmp_path}/none is mounted into the container and does not exist; make it, or change `container.mounts`" == said
+    assert f"service: {tmp_path}/none is mounted into the container and does not exist; create it, or change `container.mounts`" == said
     assert not (tmp_path / "none").exists()
 
 

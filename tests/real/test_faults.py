@@ -140,7 +140,7 @@ def test_an_engine_that_never_gets_ready(session: Session, stacks: Path) -> None
 
     assert 6 == background.ended(120)
     assert [] == left(stacks)
-    assert "not ready in time, `workers` does not hold: " in background.output
+    assert "not ready in time, check `workers` failed: " in background.output
     assert "workers: 2 of 3 aggregated" in background.output
 
 

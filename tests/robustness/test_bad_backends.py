@@ -208,6 +208,6 @@ def test_a_key_or_certificate_that_is_not_there(project: Project, monkeypatch: p
         signed = project.run("--agentbench-backend=signed", "scenarios/shop")
 
     keyed.assert_outcomes(errors=1)
-    keyed.stdout.fnmatch_lines(["*backend 'keyed' wants its key in the environment variable SHOP_KEY, which is not set"])
+    keyed.stdout.fnmatch_lines(["*backend 'keyed' needs its key in the environment variable SHOP_KEY, which is not set"])
     signed.assert_outcomes(errors=1)
     signed.stdout.fnmatch_lines(["*the backend 'signed' is not there: *missing.pem*"])

@@ -193,7 +193,7 @@ def test_a_second_boot_fails(project: Project, start: Start, stacks: Path, way: 
     failure = json.loads((background.directory / "run.json").read_text())["backend"]["failure"]
     assert re.search(r"booted once more, and did not serve after \d+ s \(ready\.timeout: 15 s\): ", failure)
     assert reason in failure
-    assert "its daemon is gone" in failure
+    assert "its daemon has died" in failure
 
 
 @WAYS
@@ -249,7 +249,7 @@ def test_another_session_ends_what_is_left(project: Project, running: Start, sta
     result = project.run("--agentbench-backend=embedded", "scenarios/shop", "-k", "shop-1]")
 
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"agentbench: ended what a stack daemon that was killed had left of small (process {orphan})"])
+    result.stdout.fnmatch_lines([f"agentbench: cleaned up after a killed stack daemon: small (process {orphan})"])
     assert [] == left(stacks)
 
 
@@ -265,7 +265,7 @@ def test_the_stack_daemon_of_a_kept_stack_is_killed(project: Project, stacks: Pa
     result = project.run("-v", *session)
 
     result.assert_outcomes(passed=1)
-    what = f"ended what a stack daemon that was killed had left of small (process {orphan})"
+    what = f"cleaned up after a killed stack daemon: small (process {orphan})"
     assert what in result.stdout.str()
     assert [what] == [backend.reaped for (backend,) in said(report_of(project.directory, Level.FULL), phrases.boot)]
     assert (False, what) == (project.run_json["backend"]["reused"], project.run_json["backend"]["reaped"])

@@ -1,4 +1,4 @@
-"""What a backend needs of this machine, and what of it is missing. Nothing is started, and nothing is fetched."""
+"""Checks whether this machine has what a backend needs. Nothing is started or downloaded."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pytest_agentbench.backends.spec import BackendSpec
 
 
 def checks(spec: BackendSpec, *, reach: bool = True) -> list[Check]:
-    """Everything that a backend needs, in the order in which a boot would find out. Without `reach` no other machine is asked."""
+    """Checks all that a backend needs, in the order in which a boot would need it. Without `reach`, no other machine is contacted."""
     return [*spec.checks(reach=reach), disk_check()]

@@ -1,4 +1,4 @@
-"""One thing that a backend needs, and whether it is here; the checks of ports, disk, keys and servers that all kinds share."""
+"""The result of a check, and the checks of ports, disk, keys and servers that all kinds of backends share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from pytest_agentbench.backends.machine.ports import holder, is_free
 
 
 class Check(NamedTuple):
+    """The result of a check of one thing that a backend may need."""
+
     name: str
     state: Literal["ok", "missing", "unknown", "absent"]
     detail: str
-    fix: str = ""  # what to do where it is not ok, or who needs it
+    fix: str = ""  # what to do if it is not ok; for `absent`, who needs it
 
 
 def ok(name: str, detail: str) -> Check:
@@ -33,21 +35,21 @@ def unknown(name: str, detail: str, fix: str = "") -> Check:
 
 
 def absent(name: str, detail: str, need: str) -> Check:
-    """Not here, and nothing that was examined needs it."""
+    """Returns the result for something that this machine lacks, but no examined backend needs."""
     return Check(name, "absent", detail, need)
 
 
-PATIENCE = 3.0  # seconds that a server gets to take a connection
-SPACE_GB = 1.0  # that logs and reports should have
+PATIENCE = 3.0  # seconds for a connection to a server
+SPACE_GB = 1.0  # free GB of the disk that logs and reports should have
 
 
-def port_checks(wanted: Sequence[int]) -> Iterator[Check]:
-    """Those that the YAML names; 0 is any free one."""
-    for port in sorted({*wanted} - {0}):
+def port_checks(ports: Sequence[int]) -> Iterator[Check]:
+    """Checks that the ports of a YAML are free. 0 stands for any free port and needs no check."""
+    for port in sorted({*ports} - {0}):
         if is_free(port):
             yield ok(f"port {port}", "free")
         else:
-            yield missing(f"port {port}", f"{holder(port)} has it", "end that, or leave the port out of the YAML to get a free one")
+            yield missing(f"port {port}", f"used by {holder(port)}", "end it, or remove the port from the YAML to get a free one")
 
 
 def disk_check() -> Check:
@@ -58,7 +60,7 @@ def disk_check() -> Check:
 
 
 def key_checks(variable: str | None) -> Iterator[Check]:
-    """Whether the environment variable with a server's key is set, if there is one."""
+    """Checks that the environment variable with a server's key is set, if the server needs a key."""
     if variable is None:
         return
     if os.environ.get(variable, "").strip():
@@ -68,12 +70,12 @@ def key_checks(variable: str | None) -> Iterator[Check]:
 
 
 def reach_check(url: str) -> Check:
-    """Whether something listens there; `agentbench backend check` asks it for more."""
+    """Checks that a server listens at a URL. `agentbench backend check` makes further checks."""
     parts = urlsplit(url)
     address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     place = f"{address[0]}:{address[1]}"
     try:
         socket.create_connection(address, timeout=PATIENCE).close()
     except OSError as error:
-        return missing("server", f"nobody answers at {place}: {error.strerror or error}", "start it, or correct `url`")
-    return ok("server", f"something listens at {place}")
+        return missing("server", f"no server answers at {place}: {error.strerror or error}", "start it, or correct `url`")
+    return ok("server", f"a server listens at {place}")

@@ -1,7 +1,7 @@
-"""Checks of data that must be on this machine before a service starts.
+"""Checks of the data that services need on this machine.
 
-Of a stack: the weights of its model, in a folder or in the cache of the Hugging Face hub. Of a retriever: packages, GPUs, its index, the
-lists of questions, the embedding model, keys and the port.
+- For a stack: the weights of its model, in a folder or in the cache of the Hugging Face hub.
+- For a retriever: packages, GPUs, the index, the lists of questions, the embedding model, keys and the port.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pytest_agentbench.records import Json
 from pytest_agentbench.retriever.config import EmbeddingsSpec, RetrieverConfig, filled_in, parse_config, read_settings
 from pytest_agentbench.retriever.index import DOCUMENTS, INDEX
 
-SPARE_GB = 1.0  # that stay free beside the weights
+SPARE_GB = 1.0  # GB of the disk that have to stay free
 
-#: What a model's name says of its size: billions of parameters, and that each of them takes less than two bytes.
+#: Parts of a model's name that show its size: billions of parameters, and formats with less than two bytes for each.
 BILLIONS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)B(?![A-Za-z0-9])")
 SMALLER = {"fp8": 1.0, "int8": 1.0, "w8a8": 1.0, "fp4": 0.5, "int4": 0.5, "awq": 0.5, "gptq": 0.5, "4bit": 0.5}
 
 
 def weight_checks(spec: StackSpec) -> Iterator[Check]:
-    """A model without a slash is a name that something else gave to its weights."""
+    """Checks the weights of a stack's model. A name without a slash is neither a folder nor on the hub, so it is not checked."""
     model = spec.model or ""
     if "/" not in model or TEMPLATE.search(model):
         return
@@ -46,7 +46,7 @@ def weight_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def is_path(model: str) -> bool:
-    """Whether a model's name is that of a folder, and none on the hub."""
+    """Returns whether a model's name is a folder, not a name on the hub."""
     return model.startswith(("/", "./", "../", "~"))
 
 
@@ -56,11 +56,11 @@ def hub_checks(model: str, cache: Path) -> Iterator[Check]:
     yield check
     if check.state != "ok":
         yield _token()
-        yield _room(cache, missing_gb(model, cache))
+        yield _disk_space(cache, missing_gb(model, cache))
 
 
 def hub_cache(environment: Mapping[str, str]) -> Path:
-    """Where the hub's own library keeps what it fetched."""
+    """Returns the cache folder of the hub's library."""
     if own := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(own).expanduser()
     above = environment.get("XDG_CACHE_HOME") or "~/.cache"
@@ -68,7 +68,7 @@ def hub_cache(environment: Mapping[str, str]) -> Path:
 
 
 def cached(model: str, cache: Path) -> Check:
-    """Whether all files of a model are there, as far as its own index tells."""
+    """Checks that all files of a model are in the cache, as far as its own index lists them."""
     fetch = f"agentbench weights get {model}"
     snapshot = _snapshot(model, cache)
     if snapshot is None:
@@ -79,17 +79,17 @@ def cached(model: str, cache: Path) -> Check:
 
 
 def missing_gb(model: str, cache: Path) -> float | None:
-    """What is still to be fetched: of a model that is there in part as its index says, of any other as its name does; None: no idea."""
+    """Returns the GB to download: from the index of a partly downloaded model, else from the model's name. None: unknown."""
     snapshot = _snapshot(model, cache)
     total = _shard_index(snapshot).get("metadata", {}).get("total_size") if snapshot else None
     if snapshot is None or not total:
         return named_gb(model)
-    there = sum((snapshot / name).stat().st_size for name in _files(snapshot) if (snapshot / name).exists())
-    return max(0.0, float(total - there) / 1e9)
+    cached_bytes = sum((snapshot / name).stat().st_size for name in _files(snapshot) if (snapshot / name).exists())
+    return max(0.0, float(total - cached_bytes) / 1e9)
 
 
 def named_gb(model: str) -> float | None:
-    """The size of weights by the model's name; None where that does not say. Parts like the A3B of 30B-A3B are in the whole."""
+    """Estimates the GB of weights from the model's name; None if it has no size. 30B-A3B counts as 30B."""
     name = model.rpartition("/")[2]
     billions = [float(number) for number in BILLIONS.findall(name)]
     each = min((size for word, size in SMALLER.items() if word in name.lower()), default=2.0)  # bytes
@@ -97,20 +97,20 @@ def named_gb(model: str) -> float | None:
 
 
 def _snapshot(model: str, cache: Path) -> Path | None:
-    """The newest of a model that is in the cache."""
-    found = (cache / f"models--{model.replace('/', '--')}").glob("snapshots/*/config.json")
-    return max((config.parent for config in found), key=lambda folder: (folder / "config.json").lstat().st_mtime, default=None)
+    """Returns the newest snapshot of a model in the cache."""
+    configs = (cache / f"models--{model.replace('/', '--')}").glob("snapshots/*/config.json")
+    return max((config.parent for config in configs), key=lambda folder: (folder / "config.json").lstat().st_mtime, default=None)
 
 
 def _shard_index(snapshot: Path) -> Json:
-    """Of sharded weights: which file has what, and how large they are together; empty where there is none."""
+    """Returns the index of sharded weights, with their files and total size, or an empty object if there is none."""
     file = snapshot / "model.safetensors.index.json"
     index: Json = read_json_file(file) if file.is_file() else {}
     return index
 
 
 def _files(snapshot: Path) -> list[str]:
-    """The files that the index of sharded weights names."""
+    """Returns the files in the index of sharded weights."""
     return sorted(set(_shard_index(snapshot).get("weight_map", {}).values()))
 
 
@@ -121,7 +121,7 @@ def _weights_folder(folder: Path) -> Check:
 
 
 def _environment(spec: StackSpec) -> dict[str, str]:
-    """That of the processes that read weights; those of containers are mounted from the same place."""
+    """Returns the environment of the services that read weights. Containers mount the same cache, so processes decide."""
     own = {
         name: value for service in spec.services.values() if service.image is None for name, value in {**spec.env, **service.env}.items()
     }
@@ -132,27 +132,26 @@ def _token() -> Check:
     file = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser() / "token"
     if os.environ.get("HF_TOKEN") or file.is_file():
         return ok("token", "HF_TOKEN is set" if os.environ.get("HF_TOKEN") else f"{file}")
-    return unknown("token", "HF_TOKEN is not set; a gated model cannot be fetched without it", "export HF_TOKEN=...")
+    return unknown("token", "HF_TOKEN is not set; a gated model cannot be downloaded without it", "export HF_TOKEN=...")
 
 
-def _room(cache: Path, needed: float | None) -> Check:
-    there = next(folder for folder in (cache.absolute(), *cache.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(there).free / 1e9
-    room, more = f"{free:.1f} GB free in {there}", "free some, or name another disk in HF_HOME"
+def _disk_space(cache: Path, needed: float | None) -> Check:
+    existing = next(folder for folder in (cache.absolute(), *cache.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free / 1e9
+    room, more = f"{free:.1f} GB free in {existing}", "free some, or choose another disk with HF_HOME"
     if needed is None:
-        return unknown(
-            "room", f"{room}; how much the weights need is not known here", "`agentbench weights get` finds out before it fetches"
-        )
+        return unknown("room", f"{room}; the size of the weights is unknown", "`agentbench weights get` checks it before the download")
     if free < needed + SPARE_GB:
-        return missing("room", f"{room}, and about {needed:.0f} GB are to come", more)
-    return ok("room", f"{room}, and about {needed:.0f} GB are to come")
+        return missing("room", f"{room}, and about {needed:.0f} GB to download", more)
+    return ok("room", f"{room}, and about {needed:.0f} GB to download")
 
 
 MODULE = "pytest_agentbench.retriever"
-NO_GPUS = "`python: retriever` has FAISS for GPUs; CUDA_VISIBLE_DEVICES says which it may see; without them leave out `gpu`"
-PATIENCE = 60.0  # seconds for an interpreter to say what it has
+NO_GPUS = "use FAISS for GPUs (`python: retriever`), check CUDA_VISIBLE_DEVICES, or remove `gpu`"
+PATIENCE = 60.0  # seconds for an interpreter to list its packages
 
-#: Prints which of the packages in the arguments an interpreter does not have, and with a first argument how many GPUs FAISS sees.
+#: Prints the packages in the arguments that the interpreter does not have, and if the first argument is not empty, the number of GPUs
+#: that FAISS sees.
 ASK = """
 import importlib.util, json, sys
 absent = [name for name in sys.argv[2:] if importlib.util.find_spec(name) is None]
@@ -166,13 +165,13 @@ print(json.dumps([absent, gpus]))
 
 @dataclass(frozen=True)
 class Examined:
-    """A retriever that is examined."""
+    """A retriever to be checked."""
 
     config: RetrieverConfig
-    python: str  # its interpreter, by the name in the YAML
-    folder: Path  # the YAML's
-    here: Path  # the folder of relative paths
-    booted: tuple[str, ...] = ()  # addresses that are there only when the stack is
+    python: str  # its interpreter, as in the YAML
+    folder: Path  # folder of the YAML
+    here: Path  # folder that relative paths start from
+    booted: tuple[str, ...] = ()  # URLs of services that exist only while the stack runs
 
 
 def file_checks(file: Path) -> Iterator[Check]:
@@ -196,10 +195,10 @@ def _service(spec: StackSpec, factory: Factory, instance: Instance, urls: tuple[
     try:
         config = parse_config(json.loads(command[command.index(MODULE) + 1]))
     except (ConfigError, IndexError, json.JSONDecodeError) as error:
-        yield missing("retriever", f"services.{instance.service}: {error}", "correct the line of JSON behind the name of the module")
+        yield missing("retriever", f"services.{instance.service}: {error}", "correct the JSON after the name of the module")
         return
     if config.port == instance.ports["port"]:
-        config = config.model_copy(update={"port": 0})  # a port of the stack, which is examined with all of them
+        config = config.model_copy(update={"port": 0})  # It is a port of the stack, and checked with the others.
     here = Path(spec.here, instance.spec.cwd or "(a folder of the boot)")
     yield from retriever_checks(Examined(config, instance.spec.python or spec.python or OWN, Path(spec.here), here, urls))
 
@@ -222,7 +221,7 @@ def _packages(examined: Examined) -> Iterator[Check]:
     own = "pip install 'pytest-agentbench[retriever{}]'".format("" if config.embeddings.url else ",sentence-transformers")
     environment = "retriever" if config.gpu else "retriever-cpu"
     try:
-        absent, gpus = _has(resolve_python(name, examined.folder), needed, gpu=config.gpu)
+        absent, gpus = _missing_packages(resolve_python(name, examined.folder), needed, gpu=config.gpu)
     except (AgentbenchError, OSError, ValueError, subprocess.TimeoutExpired) as error:
         yield missing("retriever", f"python: {name}: {error}", f"agentbench env create {environment}, and `python: {environment}`")
         return
@@ -234,8 +233,8 @@ def _packages(examined: Examined) -> Iterator[Check]:
         yield ok("GPUs", f"FAISS sees {gpus}") if gpus else missing("GPUs", f"FAISS of {name} sees none", NO_GPUS)
 
 
-def _has(python: Path, packages: list[str], *, gpu: bool) -> tuple[list[str], int]:
-    """Returns the packages that an interpreter does not have, and with `gpu` the number of GPUs that its FAISS sees."""
+def _missing_packages(python: Path, packages: list[str], *, gpu: bool) -> tuple[list[str], int]:
+    """Returns the missing packages of an interpreter, and with `gpu` the number of GPUs that its FAISS sees."""
     command = [python, "-c", ASK, "gpu" if gpu else "", *packages]
     done = subprocess.run(command, capture_output=True, text=True, env=foreign_environment(), timeout=PATIENCE, check=False)
     if done.returncode:
@@ -289,7 +288,7 @@ def _embeddings(spec: EmbeddingsSpec, examined: Examined) -> Iterator[Check]:
 
 
 def _embeddings_folder(folder: Path) -> Check:
-    """Checks the folder of a model, which sentence-transformers or transformers has saved."""
+    """Checks the folder of a model that was saved by sentence-transformers or transformers."""
     names = ("modules.json", "config.json")
     if any((folder / name).is_file() for name in names):
         return ok("weights", str(folder))
@@ -297,7 +296,7 @@ def _embeddings_folder(folder: Path) -> Check:
 
 
 def _web(config: RetrieverConfig) -> Iterator[Check]:
-    """Checks the key of the web search. Without the key the retriever works, so that the state is `unknown` and not `missing`."""
+    """Checks the key of the web search. The retriever works without it, so the state is `unknown` and not `missing`."""
     if config.tavily is None:
         return
     if os.environ.get(name := config.tavily.api_key):
@@ -307,13 +306,13 @@ def _web(config: RetrieverConfig) -> Iterator[Check]:
 
 
 def suite_checks(agents: dict[str, dict[str, Any]]) -> Iterator[Check]:
-    """Checks the retrievers that the agents of a suite ask; `agents` maps variants to settings of agents."""
+    """Checks the retrievers that the agents of a suite use. `agents` maps variants to settings of agents."""
     addresses: dict[str, list[str]] = {}
     for variant, agent in agents.items():
         if url := agent.get("retriever"):
             addresses.setdefault(str(url), []).append(variant)
     if not addresses:
-        yield ok("retriever", "no agent of this suite asks one")
+        yield ok("retriever", "no agent of this suite uses one")
     for url, variants in addresses.items():
         check = reach_check(url)
         detail = f"of {', '.join(variants)}: {check.detail}"

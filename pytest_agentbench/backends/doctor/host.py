@@ -1,4 +1,4 @@
-"""What this machine has, and what a stack needs of it: the Docker Engine, GPUs, programs and secrets."""
+"""Checks of this machine for stacks: the Docker Engine, GPUs, programs and secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_agentbench.backends.doctor.data_files import service_checks, weight_
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.environments import environments, resolve_python
 from pytest_agentbench.backends.machine.gpus import lease, visible
-from pytest_agentbench.backends.stack.docker_engine import TOOLKIT, connect, size_of, speaking
+from pytest_agentbench.backends.stack.docker_engine import TOOLKIT, as_backend_error, connect, size_of
 from pytest_agentbench.backends.stack.spec import TEMPLATE, StackSpec, expand
 from pytest_agentbench.errors import AgentbenchError, BackendError
 
@@ -27,7 +27,7 @@ def docker_checks(spec: StackSpec) -> Iterator[Check]:
     if not contained:
         return
     try:
-        with closing(connect()) as engine, speaking("Docker does not say what it can do"):
+        with closing(connect()) as engine, as_backend_error("Docker does not report its configuration"):
             info = engine.info()
             yield ok("docker", f"Engine {info['ServerVersion']}")
             if any(service.gpus for service in contained):
@@ -39,11 +39,11 @@ def docker_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def toolkit_check(runtimes: Container[str]) -> Check:
-    """It shows as a runtime of the engine, or by its programs."""
+    """Checks for the NVIDIA Container Toolkit: a runtime of the engine, or its programs on PATH."""
     if "nvidia" in runtimes:
         return ok("container toolkit", "the engine has the runtime nvidia")
-    if found := shutil.which("nvidia-ctk") or shutil.which("nvidia-container-cli"):
-        return ok("container toolkit", found)
+    if program := shutil.which("nvidia-ctk") or shutil.which("nvidia-container-cli"):
+        return ok("container toolkit", program)
     return missing("container toolkit", "the engine has no runtime nvidia", TOOLKIT)
 
 
@@ -51,18 +51,18 @@ def _image(engine: Any, spec: StackSpec, image: str) -> Check:
     values = {**{name: str(value) for name, value in spec.settings.items()}, "model": spec.model or "", "here": spec.here}
     try:
         name = expand(image, values, "image")
-        with speaking(f"image {name}"):
+        with as_backend_error(f"image {name}"):
             size = size_of(engine, name)
     except AgentbenchError as error:
         return unknown("image", f"{image}: {error}")
     if size is not None:
         return ok("image", f"{name}, {size / 1e9:.1f} GB")
     if any(service.image == image and service.container.pull == "never" for service in spec.services.values()):
-        return missing("image", f"{name} is not here, and `pull: never` forbids to fetch it", f"docker pull {name}")
-    return unknown("image", f"{name} is not here yet; the first boot fetches it", f"docker pull {name}")
+        return missing("image", f"{name} is not here, and `pull: never` forbids pulling it", f"docker pull {name}")
+    return unknown("image", f"{name} is not here yet; the first boot pulls it", f"docker pull {name}")
 
 
-FABRIC = "nv-fabricmanager"[:15]  # as the kernel shortens its name
+FABRIC = "nv-fabricmanager"[:15]  # The kernel truncates names of processes.
 
 
 def gpu_checks(spec: StackSpec) -> Iterator[Check]:
@@ -71,39 +71,39 @@ def gpu_checks(spec: StackSpec) -> Iterator[Check]:
         return
     yield driver_check(oldest_driver(spec))
     yield from fabric_check(Path("/dev"), Path("/proc"))
-    yield _free(spec.name, count, named)
+    yield _free_gpus(spec.name, count, named)
 
 
 def oldest_driver(spec: StackSpec) -> int:
-    """Of the environments that its GPU services run in, the branch that all of them run on; 0 where none says. Images say it to Docker."""
-    wanted = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
-    return max((environments()[name].driver for name in wanted if name is not None and name in environments()), default=0)
+    """Returns the oldest driver branch that suits all environments of GPU services, or 0. Docker checks the driver for images."""
+    names = {service.python or spec.python for service in spec.services.values() if service.gpus and service.image is None}
+    return max((environments()[name].driver for name in names if name is not None and name in environments()), default=0)
 
 
 def driver_check(oldest: int = 0) -> Check:
-    """Whether there is a driver, and one of branch `oldest` or a newer one."""
+    """Checks that the NVIDIA driver is installed and of branch `oldest` or newer."""
     if "AGENTBENCH_GPUS" in os.environ:
-        return unknown("driver", "not asked, for AGENTBENCH_GPUS says which GPUs there are")
+        return unknown("driver", "not checked, because AGENTBENCH_GPUS lists the GPUs")
     library, why = gpus.library()
-    version, cuda = gpus.driver() if library is not None else (_version(), "")
+    version, cuda = gpus.driver() if library is not None else (_nvidia_smi_version(), "")
     if not version:
         return missing("driver", f"no nvidia-smi on the PATH; {why}", "install the NVIDIA driver; in a container: docker run --gpus all")
     if _branch(version) < oldest:
         need = f"its packages are built for CUDA 13, which needs {oldest} or newer"
         return missing("driver", f"{version}; {need}", f"install driver {oldest} or newer, or an environment with packages for your CUDA")
     if library is None:
-        return unknown("driver", f"{version}; without NVML nobody looks whether GPUs are free", why)
+        return unknown("driver", f"{version}; without NVML it is not checked whether GPUs are free", why)
     return ok("driver", f"{version}, up to CUDA {cuda}; {', '.join(f'{device.number}: {device.name}' for device in gpus.devices())}")
 
 
 def _branch(version: str) -> int:
-    """580 of 580.65.06."""
+    """Returns the branch of a driver version, for example 580 for 580.65.06, or 0 if it has none."""
     number = version.partition(".")[0]
     return int(number) if number.isdecimal() else 0
 
 
-def _version() -> str:
-    """What nvidia-smi says; empty where it says nothing."""
+def _nvidia_smi_version() -> str:
+    """Returns the driver version from nvidia-smi, or an empty string."""
     if shutil.which("nvidia-smi") is None:
         return ""
     ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -115,32 +115,32 @@ def _version() -> str:
 
 
 def fabric_check(devices: Path, processes: Path) -> Iterator[Check]:
-    """GPUs behind an NVSwitch compute nothing without the fabric manager."""
+    """Checks for the fabric manager, without which GPUs behind an NVSwitch cannot compute."""
     if not any(devices.glob("nvidia-nvswitch[0-9]*")):
         return
     for name in processes.glob("[0-9]*/comm"):
         try:
             runs = name.read_text(encoding="utf-8", errors="replace").startswith(FABRIC)
         except OSError:
-            continue  # it has just ended
+            continue  # The process has just ended.
         if runs:
             yield ok("fabric manager", "runs")
             return
     yield unknown(
         "fabric manager",
-        "there is an NVSwitch, and no fabric manager that can be seen from here",
+        "this machine has an NVSwitch, but no visible fabric manager",
         "sudo systemctl start nvidia-fabricmanager",
     )
 
 
-def _free(stack: str, count: int, named: list[str]) -> Check:
-    """Leases what a boot would, and gives it back."""
+def _free_gpus(stack: str, count: int, named: list[str]) -> Check:
+    """Leases the GPUs that a boot would lease, and releases them."""
     try:
         with lease(count, named=named, stack=stack) as taken:
-            return ok("GPUs", f"{count + len(named)} wanted and free: {', '.join(taken.ids)}")
+            return ok("GPUs", f"{count + len(named)} needed and free: {', '.join(taken.ids)}")
     except AgentbenchError as error:
-        few = "take a machine with more, give `gpus:` and `replicas:` smaller numbers, or look at CUDA_VISIBLE_DEVICES"
-        busy = "wait for them (--agentbench-gpu-wait=30m), or end what has them"
+        few = "use a machine with more, lower `gpus:` and `replicas:`, or check CUDA_VISIBLE_DEVICES"
+        busy = "wait for them (--agentbench-gpu-wait=30m), or end the processes that use them"
         return missing("GPUs", str(error), few if count + len(named) > len(visible()) else busy)
 
 
@@ -153,7 +153,7 @@ def secret_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def program_checks(spec: StackSpec) -> Iterator[Check]:
-    """Of services that are processes, each interpreter and each command once."""
+    """Checks each interpreter and each command of the services that are processes, once."""
     programs = dict.fromkeys((service.python or spec.python, service.run[0]) for service in spec.services.values() if service.image is None)
     pythons: dict[str | None, Path | None] = {None: None}
     for name in dict.fromkeys(python for python, _ in programs if python is not None):
@@ -170,16 +170,16 @@ def program_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def _command(command: str, python: Path | None) -> Check:
-    """Looked for where the service will: beside its interpreter, then on the PATH."""
+    """Checks that a command is where the service will find it: beside its interpreter, or on the PATH."""
     path = os.pathsep.join([*([str(python.parent)] if python else []), os.environ.get("PATH", os.defpath)])
-    if found := shutil.which(command, path=path):
-        return ok("command", f"{command}: {found}")
+    if program := shutil.which(command, path=path):
+        return ok("command", f"{command}: {program}")
     where = f"in {python.parent} or on the PATH" if python else "on the PATH"
-    return missing("command", f"{command} is not {where}", "install it, or say `python:` for the environment that has it")
+    return missing("command", f"{command} is not {where}", "install it, or set `python:` to the environment that has it")
 
 
 def lacking(spec: StackSpec) -> list[Check]:
-    """What of it is missing that neither waiting nor the boot itself brings: secrets, programs, the driver of its GPUs."""
+    """Returns missing things that neither waiting nor the boot itself can provide: secrets, programs, the driver of GPUs."""
     checks = [*secret_checks(spec), *program_checks(spec)]
     if any(spec.gpus):
         checks.append(driver_check(oldest_driver(spec)))
@@ -187,7 +187,7 @@ def lacking(spec: StackSpec) -> list[Check]:
 
 
 def stack_checks(spec: StackSpec) -> Iterator[Check]:
-    """Secrets, programs, ports, GPUs, images, weights and retrievers."""
+    """Checks the secrets, programs, ports, GPUs, images, weights and retrievers of a stack."""
     yield from secret_checks(spec)
     yield from program_checks(spec)
     yield from port_checks([port for service in spec.services.values() for port in (service.port, *service.ports.values())])
@@ -198,7 +198,7 @@ def stack_checks(spec: StackSpec) -> Iterator[Check]:
 
 
 def host_checks() -> Iterator[Check]:
-    """What is `absent` here is no fault: a backend that needs it says so."""
+    """Checks this machine without a backend. GPUs or Docker may be `absent`, because not every backend needs them."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
     yield ok("cores", f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}")
     yield disk_check()
@@ -210,12 +210,12 @@ def _gpus() -> Check:
     library, why = gpus.library()
     if devices := gpus.devices():
         return ok("GPUs", ", ".join(f"{device.number}: {device.name}" for device in devices))
-    return absent("GPUs", why if library is None else "the driver has none", "only backends that run a model here need them")
+    return absent("GPUs", why if library is None else "the driver lists none", "only backends that run a model here need them")
 
 
 def _docker() -> Check:
     try:
-        with closing(connect()) as engine, speaking("Docker does not say what it can do"):
+        with closing(connect()) as engine, as_backend_error("Docker does not report its configuration"):
             return ok("docker", f"Engine {engine.info()['ServerVersion']}")
     except BackendError as error:
         return absent("docker", str(error), "only services in containers need it")

@@ -1,1 +1,1 @@
-"""What this machine has: GPUs, ports, environments, weights."""
+"""The resources of this machine: GPUs, ports, environments, weights."""

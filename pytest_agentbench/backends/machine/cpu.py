@@ -1,4 +1,4 @@
-"""What share of a core the processes of a session take, second by second."""
+"""The CPU use of the processes of a session, sampled once a second."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from pytest_agentbench.metrics.stopwatch import SAMPLE_NS
 
 
 class CostSource(Protocol):
-    """A process that says what it cost so far, a `Child`."""
+    """A process that reports its CPU time, for example a `Child`."""
 
     def cost(self) -> Mapping[str, float] | None:
-        """CPU seconds as `cpu_s`; None where that cannot be told."""
+        """Returns its CPU time so far in seconds, as `cpu_s`, or None if it is unknown."""
 
 
 class CpuWatch:
-    """Samples CPU times in a thread, once a second. That takes some 0.2 ms a process."""
+    """Samples the CPU time of processes in a thread, once a second. A sample takes about 0.2 ms for each process."""
 
     def __init__(self, every_ns: int = SAMPLE_NS) -> None:
         #: process -> (start and end in monotonic nanoseconds, share of one core)
         self.samples: defaultdict[str, list[tuple[int, int, float]]] = defaultdict(list)
         self._every_s = every_ns / 1e9
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._last: dict[str, tuple[int, float]] = {}  # process -> when it was looked at, CPU seconds up to then
+        self._last: dict[str, tuple[int, float]] = {}  # process -> (time of its last sample in ns, CPU seconds until then)
 
     def start(self, processes: Mapping[str, CostSource]) -> None:
         self._thread = daemon(self._watch, processes, name="cpu")
 
     def stop(self) -> None:
         """Takes a last sample."""
-        self._over.set()
+        self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
     def _watch(self, processes: Mapping[str, CostSource]) -> None:
-        self._look(processes)
-        while not self._over.wait(self._every_s):
-            self._look(processes)
-        self._look(processes)
+        self._sample(processes)
+        while not self._stopping.wait(self._every_s):
+            self._sample(processes)
+        self._sample(processes)
 
-    def _look(self, processes: Mapping[str, CostSource]) -> None:
+    def _sample(self, processes: Mapping[str, CostSource]) -> None:
         for name, process in processes.items():
             if (cost := process.cost()) is None:
                 continue
             now, cpu_s = time.monotonic_ns(), cost["cpu_s"]
-            if name in self._last and now > self._last[name][0] and cpu_s >= self._last[name][1]:  # else it was started again
+            if name in self._last and now > self._last[name][0] and cpu_s >= self._last[name][1]:  # Otherwise the process was restarted.
                 before, cpu_before = self._last[name]
                 self.samples[name].append((before, now, (cpu_s - cpu_before) * 1e9 / (now - before)))
             self._last[name] = now, cpu_s

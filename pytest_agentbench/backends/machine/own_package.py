@@ -1,4 +1,4 @@
-"""This package in other environments: its dependencies, and a link to it in place of a copy."""
+"""The installation of this package in other environments: its dependencies, and a link instead of a copy."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ NAME = "pytest-agentbench"
 
 
 def requirements() -> list[str]:
-    """The dependencies of the package, as pip takes them, without those of extras."""
+    """Returns the dependencies of the package in pip's syntax, without those of extras."""
     return [each for each in distribution(NAME).requires or () if "extra ==" not in each]
 
 
 def package_folder() -> Path:
-    """The folder of its modules: a checkout's own, or the one that was installed."""
+    """Returns the folder of the package, which is in a checkout or in site-packages."""
     return Path(str(files("pytest_agentbench"))).resolve()
 
 
 def link_into(site: Path) -> None:
-    """Makes the package importable from `site`, with its version and entry points. A link follows every change of the package."""
+    """Makes the package importable from `site`, with its version and entry points. A link needs no update when the package changes."""
     for folder in (package_folder(), _metadata_folder(distribution(NAME))):
         (site / folder.name).symlink_to(folder, target_is_directory=True)
 

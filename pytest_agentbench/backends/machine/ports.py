@@ -1,4 +1,4 @@
-"""Ports of this machine: free ones to take, and who has those that are not free."""
+"""Ports of this machine: reserving free ones, and finding the processes that use the others."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import socket
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import process
 
-#: Where free ports are looked for: below those that the kernel gives to outgoing connections, which could take one just before its service
-#: starts, and within 15 bits, which is all that Dynamo's DYN_SYSTEM_PORT can hold.
+#: Range of the reserved ports. It is below the ports of outgoing connections, one of which could take a port just before its service
+#: starts, and below 2**15, because Dynamo's DYN_SYSTEM_PORT has 15 bits.
 FIRST, LAST = 10_000, 32_767
 
 
 class Reserved:
-    """Free ports of loopback, kept from others until they are let go, just before whoever is meant to have them starts."""
+    """Reserved free ports of 127.0.0.1. A port stays bound until `let_go`, which is called just before its service starts."""
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
@@ -24,7 +24,7 @@ class Reserved:
             held = socket.socket()
             try:
                 held.bind(("127.0.0.1", port))
-            except OSError:  # somebody has it
+            except OSError:  # The port is in use.
                 held.close()
                 continue
             self._held[port] = held
@@ -41,7 +41,7 @@ class Reserved:
 
 
 def shared_port() -> socket.socket:
-    """A free port of loopback, ours until the socket is closed, on which processes of this user with SO_REUSEPORT can listen meanwhile."""
+    """Binds a free port of 127.0.0.1. Until the socket is closed, only this user's processes with SO_REUSEPORT can listen on it."""
     sock = socket.socket()
     if hasattr(socket, "SO_REUSEPORT"):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -50,9 +50,9 @@ def shared_port() -> socket.socket:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on a port of this machine, whatever the address."""
+    """Returns whether no process listens on a port of this machine, on any address."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what only waits for its last packets is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # A port with connections in TIME_WAIT counts as free.
         try:
             probe.bind(("", port))
         except OSError:
@@ -61,6 +61,6 @@ def is_free(port: int) -> bool:
 
 
 def holder(port: int) -> str:
-    """Who listens on a port: `pid 123 (python)`; a guess where the system does not tell."""
+    """Describes the process that listens on a port, for example `pid 123 (python)`, also if it is unknown."""
     pid = process.listener(port)
     return f"pid {pid} ({process.name(pid)})" if pid else "a process that cannot be seen from here"

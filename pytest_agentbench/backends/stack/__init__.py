@@ -1,1 +1,1 @@
-"""A stack of services on this machine: planned, started, watched, ended."""
+"""Stacks of services on this machine: their YAML, and the daemon that starts, watches and stops them."""

@@ -1,6 +1,6 @@
-"""A stack of services: started in the order of their dependencies, proven ready, watched, and stopped in reverse.
+"""The boot of a stack. Services start in the order of their dependencies, are checked and watched, and stop in reverse order.
 
-A boot records the versions, images, weights and GPUs of what it starts.
+A boot records the versions, images, weights and GPUs of its services.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_agentbench.backends.machine import gpus
 from pytest_agentbench.backends.machine.gpus import refuse_too_few
 from pytest_agentbench.backends.machine.model_files import model_identity
-from pytest_agentbench.backends.machine.versions import packages_of, told
+from pytest_agentbench.backends.machine.versions import packages_of, server_facts
 from pytest_agentbench.backends.ready import PAUSE, ReadinessChecks, warm_up
 from pytest_agentbench.backends.stack.docker_engine import digest_of
 from pytest_agentbench.backends.stack.failure_details import log_of, port_conflict, readiness_problem
@@ -41,7 +41,7 @@ from pytest_agentbench.records import Endpoint, Json
 
 
 def boot_facts(spec: StackSpec, factory: Factory, instances: Sequence[Instance]) -> Json:
-    """`services`, `environment`, `model` and `hardware`, once images are here and GPUs are leased."""
+    """Returns the facts `services`, `environment`, `model` and `hardware`. Images must be present and GPUs leased."""
     first = [each for each in instances if each.replica == 0]
     return {
         "services": {each.service: _service(factory, each) for each in first},
@@ -52,7 +52,7 @@ def boot_facts(spec: StackSpec, factory: Factory, instances: Sequence[Instance])
 
 
 def _service(factory: Factory, instance: Instance) -> Json:
-    """Versions of the engines in its environment, or the digest of its image; null where nobody knows."""
+    """Returns the packages of a service's environment, or the digest of its image. Unknown values are null."""
     if instance.spec.image is not None:
         image = factory.image(instance)
         return {"packages": None, "image": image, "digest": digest_of(image)}
@@ -61,7 +61,7 @@ def _service(factory: Factory, instance: Instance) -> Json:
 
 
 def _model(spec: StackSpec, instances: Sequence[Instance]) -> Json | None:
-    """Of the model that agents ask for. What a container sees of the disk is not looked into."""
+    """Returns the identity of the served model, or None without one. It is unknown, too, if a service is a container."""
     if not spec.model or any(each.spec.image for each in instances):
         return None
     env, words = dict(spec.env), []
@@ -73,7 +73,7 @@ def _model(spec: StackSpec, instances: Sequence[Instance]) -> Json | None:
 
 
 def _hardware(ids: Sequence[str]) -> Json:
-    """Names of the leased GPUs, sorted, and the driver; a name that NVML does not tell is null."""
+    """Returns the sorted names of the leased GPUs, and the driver version. Without NVML they are null."""
     if not ids:
         return {"gpus": [], "driver": None}
     if gpus.library()[0] is None:
@@ -82,46 +82,60 @@ def _hardware(ids: Sequence[str]) -> Json:
     return {"gpus": sorted((known.get(each) for each in ids), key=str), "driver": gpus.driver()[0]}
 
 
-NOTICED = 0.5  # seconds after which a death that is the cause of something else is known
+DEATH_NOTICE = 0.5  # seconds until the death of a service, which may have caused another failure, is noticed
 
 
 class Stack:
-    """One boot of a stack. `boot` and `stop` are called once each, the latter from any thread and at any moment."""
+    """One boot of a stack, in its daemon.
+
+    `boot` prepares the stack (ports, images, GPUs), starts its services, and returns the endpoint when all readiness checks have passed. A
+    thread for each running instance waits for its end. It restarts the instance as often as the YAML allows; after that, and for any
+    failure of the boot, `failed` is set and `failure` has the reason. The first failure counts.
+
+    `boot` and `stop` are called once each. `stop` may be called from any thread at any time, also during the boot.
+    """
 
     def __init__(
         self, spec: StackSpec, home: Path, logs: Path, *, gpu_wait: float, warm_up: int, log: WriteLog, on_restart: Callable[[], None]
     ) -> None:
-        """`home` is a folder of the stack's own; `gpu_wait` in seconds; `warm_up` requests are made before it counts as booted.
+        """Creates the stack. Nothing is started yet.
 
-        `on_restart` is called whenever `away` has changed.
+        Args:
+            spec: The keys of the YAML.
+            home: The folder of this stack.
+            logs: The folder of the logs of services.
+            gpu_wait: Seconds to wait for GPUs.
+            warm_up: Number of requests at the end of the boot, unless the YAML has a number.
+            log: Writes a line to the log of the daemon.
+            on_restart: Called whenever `restarting` has changed.
         """
         self.spec, self.home, self.logs, self.gpu_wait, self.log = spec, home, logs, gpu_wait, log
         self._on_restart = on_restart
         self.warm_up = warm_up if spec.warm_up is None else spec.warm_up
         self.needs = dependencies(spec)
         self.instances: list[Instance] = []
-        self.facts: Json = {}  # what is worth knowing of the boot
-        self.away: frozenset[str] = frozenset()  # instances that are started again, once the stack was ready
+        self.facts: Json = {}  # facts of the boot
+        self.restarting: frozenset[str] = frozenset()  # instances that are being restarted; empty during the boot
         self.failed = threading.Event()
         self.stopping = threading.Event()
-        self._fault: AgentbenchError | None = None  # why it is of no use any more; the first one counts
-        self._doing: dict[str, str] = {}  # instance, `gpus` or `images` -> what is waited for
-        self._up = {name: threading.Event() for name in spec.services}
+        self._fault: AgentbenchError | None = None  # the first failure
+        self._waits: dict[str, str] = {}  # instance, `gpus` or `images` -> what the boot is waiting for
+        self._ready = {name: threading.Event() for name in spec.services}
         self._booted = False
-        self._workers: dict[str, int] = {}  # Dynamo: worker type -> how many it knew when the stack was proven ready
+        self._workers: dict[str, int] = {}  # Dynamo: worker type -> number of workers when the stack was ready
         self._claims = Claims(log)
-        self._changing = threading.Lock()  # of what runs, while a service is restarted or all are stopped
-        self._telling = threading.Lock()  # of what is away
+        self._changing = threading.Lock()  # held while an instance is started or all are stopped
+        self._notifying = threading.Lock()  # held while `restarting` changes
         self._watchers: list[threading.Thread] = []
 
     @property
     def failure(self) -> str:
-        """Why it is of no use any more."""
+        """The reason why the stack is unusable, or an empty string."""
         return str(self._fault or "")
 
     def status(self) -> str:
-        """What the boot waits for, with the last line of that service's log."""
-        doing = dict(self._doing)
+        """Returns what the boot is waiting for, with the last line of that service's log."""
+        doing = dict(self._waits)
         if not doing:
             return ""
         name, what = next(reversed(doing.items()))
@@ -129,7 +143,7 @@ class Stack:
         return f"{name}: {what}{f' · {last[0].strip()}' if last else ''}"
 
     def boot(self) -> Endpoint:
-        """Raises BackendError with why it does not serve, MissingError for what this machine lacks."""
+        """Boots the stack. Raises BackendError if it does not serve, and MissingError if this machine lacks something."""
         started = time.monotonic()
         try:
             self._prepare()
@@ -143,7 +157,7 @@ class Stack:
             self._fail(error)
             raise
         finally:
-            self._doing.clear()
+            self._waits.clear()
         self.facts |= {
             "services_s": round(services - booting, 3),
             "proof_s": round(proven - services, 3),
@@ -155,7 +169,7 @@ class Stack:
         return endpoint
 
     def _prepare(self) -> None:
-        """GPUs, ports, and everything that can be wrong before something is started."""
+        """Reserves ports, fetches images, leases GPUs, and makes all checks that are possible before a service starts."""
         (self.home / "run" / TMP).mkdir(parents=True, exist_ok=True)
         self.instances = instances_of(self.spec, self.logs, self._claims.port)
         factory = Factory(self.spec, self.home, self.instances)
@@ -164,26 +178,26 @@ class Stack:
         refuse_taken(self.instances)
         refuse_too_few(*self.spec.gpus)
         fetch_images(factory, self.instances, self._noting("images"))
-        self._doing.clear()
-        asked = time.monotonic()
+        self._waits.clear()
+        requested = time.monotonic()
         self._claims.lease_gpus(self.spec, self.instances, self.gpu_wait, self._noting("gpus"))
-        self.facts["waited_for_gpus_s"] = round(time.monotonic() - asked, 3)
-        self._doing.clear()
+        self.facts["waited_for_gpus_s"] = round(time.monotonic() - requested, 3)
+        self._waits.clear()
         self._factory = factory
         self.facts |= boot_facts(self.spec, factory, self.instances)
         self.facts["gpus"] = {each.name: each.gpus for each in self.instances if each.gpus}
 
     def _noting(self, name: str) -> WriteLog:
-        """For those who wait and say for what; they hear of it when nobody wants the stack any more."""
+        """Returns a function that notes what the boot is waiting for. It raises an error if the boot has to end."""
 
         def note(what: str) -> None:
             self._alive()
-            self._doing[name] = what
+            self._waits[name] = what
 
         return note
 
     def _bring_up(self) -> None:
-        """All services, each as soon as those that it needs are ready."""
+        """Starts all services, each as soon as the services that it needs are ready."""
         with ThreadPoolExecutor(len(self.spec.services), "agentbench-bring-up") as threads:
             done = [threads.submit(self._bring_up_one, name) for name in self.spec.services]
         for each in done:
@@ -194,14 +208,14 @@ class Stack:
         mine = [each for each in self.instances if each.service == service]
         try:
             for other in self.needs[service]:
-                while not self._up[other].wait(PAUSE):
+                while not self._ready[other].wait(PAUSE):
                     self._alive()
             for each in mine:
                 self._start(each)
             for each in mine:
                 self._until_ready(each, self.deadline)
-            self._up[service].set()
-        except Exception as error:  # those that wait for this service shall not wait for ever
+            self._ready[service].set()
+        except Exception as error:  # Services that wait for this one must not wait forever.
             self._fail(error if isinstance(error, AgentbenchError) else BackendError(f"{service}: {error!r}"))
 
     def _start(self, instance: Instance) -> None:
@@ -215,34 +229,35 @@ class Stack:
         self._watchers.append(daemon(self._watch, instance, running, name="watch"))
 
     def _until_ready(self, instance: Instance, latest: float) -> None:
-        """Raises BackendError when it is not ready by then (seconds, time.monotonic()), or in the time of its own."""
+        """Waits for an instance. Raises BackendError after `latest` (time.monotonic()) or the timeout of its own check."""
         check = self._factory.ready_check(instance)
-        self._doing[instance.name] = f"waiting for {check.http if check else 'its health'}"
+        self._waits[instance.name] = f"waiting for {check.http if check else 'its health'}"
         if check is not None and check.timeout is not None:
             latest = min(latest, time.monotonic() + check.timeout)
-        while said := readiness_problem(instance, check):
+        while problem := readiness_problem(instance, check):
             self._alive()
             if time.monotonic() > latest:
-                raise BackendError(f"{instance.name} is not ready in time: {said}{port_conflict(instance, self.home)}{log_of(instance)}")
+                raise BackendError(f"{instance.name} is not ready in time: {problem}{port_conflict(instance, self.home)}{log_of(instance)}")
             self.stopping.wait(PAUSE)
         self.log(f"{instance.name} is ready: {instance.url_of(check.port, check.http) if check else 'it runs'}")
-        self._doing.pop(instance.name, None)
+        self._waits.pop(instance.name, None)
 
     def _prove_and_warm(self) -> tuple[Endpoint, float]:
-        """The endpoint that answers, and when that was proven."""
+        """Runs the readiness checks and the warm-up. Returns the endpoint, and the time (time.monotonic()) between the two."""
         front, does = self._front, self._noting(self._front.name)
         checks = self._readiness_checks(self.deadline, lambda check: does(f"proving {check}"))
         try:
-            self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}  # of several replicas the first one's
+            # Reversed, so that the URL of the first replica of a service counts
+            self.facts["urls"] = {each.service: each.url for each in reversed(self.instances)}
             self.facts["proof"] = codec.plain([*checks.run_checks()])
-            self.facts["server"] = told(checks.answering)
+            self.facts["server"] = server_facts(checks.answering)
             proven = time.monotonic()
             self._workers = checks.workers
             does(f"warming up with {self.warm_up} requests")
             warm_up(checks.answering, self.warm_up, self.spec.ready)
         except BackendError as error:
-            self.failed.wait(NOTICED)
-            self._alive()  # a death says more
+            self.failed.wait(DEATH_NOTICE)
+            self._alive()  # The death of a service is the better reason.
             raise BackendError(f"{error}{log_of(front)}") from error
         return checks.answering, proven
 
@@ -265,37 +280,37 @@ class Stack:
             self._fail(BackendError(reason))
             return
         instance.restarts += 1
-        self.log(f"{reason}\nstarting it again, for the {instance.restarts}. time of {instance.spec.restart}")
+        self.log(f"{reason}\nstarting it again (restart {instance.restarts} of {instance.spec.restart})")
         try:
             self._start_again(instance, running)
-        except Exception as error:  # nobody else would hear of it
+        except Exception as error:  # It would be lost in this thread.
             self._fail(BackendError(f"{reason}\nand could not be started again: {error}"))
 
     def _start_again(self, instance: Instance, dead: ServiceUnit) -> None:
-        """While the stack boots, the boot sees when it is ready; later it is away until its own check and the endpoint say so."""
+        """Restarts an instance. During the boot, the boot waits for it. Later, this waits for its own check and those of the endpoint."""
         dead.stop(0)
         if not self._booted:
             self._start(instance)
             return
-        self._set_away(instance, True)
+        self._set_restarting(instance, True)
         self._start(instance)
         deadline = time.monotonic() + self.spec.ready.timeout
         self._until_ready(instance, deadline)
-        self._readiness_checks(deadline, lambda _: None).look(self._workers)
+        self._readiness_checks(deadline, lambda _: None).run_silent_checks(self._workers)
         self.log(f"{instance.name} serves again")
-        self._set_away(instance, False)
+        self._set_restarting(instance, False)
 
-    def _set_away(self, instance: Instance, away: bool) -> None:
-        with self._telling:
-            self.away = self.away | {instance.name} if away else self.away - {instance.name}
+    def _set_restarting(self, instance: Instance, restarting: bool) -> None:
+        with self._notifying:
+            self.restarting = self.restarting | {instance.name} if restarting else self.restarting - {instance.name}
             self._on_restart()
 
     def restarts(self) -> dict[str, int]:
-        """How often each instance was started again."""
+        """Returns instance -> number of restarts, without instances that were not restarted."""
         return {each.name: each.restarts for each in self.instances if each.restarts}
 
     def metrics(self) -> tuple[Target, ...]:
-        """Where every instance that has metrics tells them."""
+        """Returns the metrics URLs of all instances that have metrics."""
         return tuple(
             Target(each.service, each.replica, each.url_of(spec.port, spec.path))
             for each in self.instances
@@ -315,7 +330,7 @@ class Stack:
             self.failed.set()
 
     def stop(self) -> None:
-        """Front first; returns when processes, containers, ports and GPU memory are gone, and says in the log what was done."""
+        """Stops all services, the endpoint first. Returns when their processes, containers, ports and GPU memory are released."""
         started = time.monotonic()
         self.stopping.set()
         with self._changing:
@@ -330,7 +345,7 @@ class Stack:
         self.log(f"stopped in {time.monotonic() - started:.1f} s")
 
     def _front_first(self) -> Iterable[list[Instance]]:
-        """Those that nobody needs any more, until none is left."""
+        """Yields the instances in the order of their stop, in groups: a service comes after all services that need it."""
         left = {each.service for each in self.instances}
         while left:
             free = {name for name in left if not any(name in self.needs[other] for other in left - {name})}
@@ -344,9 +359,9 @@ class Stack:
         ended_before = running.exit_code()
         try:
             running.stop(instance.spec.grace)
-        except Exception as error:  # an engine that is gone, say; the others are stopped all the same
+        except Exception as error:  # For example a dead Docker Engine. The other services must still be stopped.
             self.log(str(error) if isinstance(error, AgentbenchError) else f"{instance.name} cannot be stopped: {error!r}")
-            instance.running = None  # nobody waits for its ports
+            instance.running = None  # Do not wait for its ports.
             return
         if ended_before is None:
             self.log(f"{instance.name} ended with {running.exit_code()} after {time.monotonic() - started:.1f} s")

@@ -1,4 +1,4 @@
-"""A service in a container: started, watched and stopped through the Docker Engine of this machine."""
+"""Services that are containers of the Docker Engine on this machine."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_agentbench.backends.stack.docker_engine import connect, faults, fetch, speaking
+from pytest_agentbench.backends.stack.docker_engine import as_backend_error, client_errors, connect, fetch
 from pytest_agentbench.backends.stack.spec import ContainerSpec
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.process import lives
 from pytest_agentbench.lib.threads import daemon
 
-#: Exit code of a container of which no more can be known: somebody removed it, or it went with its engine.
+#: Exit code of a container whose real one is unknown: it was removed by another program, or died with the engine.
 LOST = -1
 
-_AGAIN = 0.5  # seconds between two attempts to reach an engine that is being started again
-_LAST_LINES = 10.0  # seconds that the log may take to end after its container
+_RECONNECT_PAUSE = 0.5  # seconds between two attempts to reach an engine that is restarting
+_LOG_TIMEOUT = 10.0  # seconds to wait for the end of the log after the container has ended
 
 
-def _silent(line: str) -> None:
-    """For those who do not show progress."""
+def _ignore_progress(line: str) -> None:
+    """Ignores the progress of a pull."""
 
 
 class Container:
-    """One container on the host's network. All values are final: nothing is expanded here."""
+    """One container on the host's network. Templates in all values are already expanded."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Container:
         gpu_ids: Sequence[str],
         log: Path,
         cwd: str | None = None,
-        on_progress: Callable[[str], None] = _silent,
+        on_progress: Callable[[str], None] = _ignore_progress,
     ) -> None:
-        """`name` is the container's own; `gpu_ids` are indexes or UUIDs as the driver counts them; `cwd` is a folder in the container."""
+        """`name` is the name of the container, `gpu_ids` are indexes or UUIDs of the driver, and `cwd` is a folder in the container."""
         self.name, self.image, self.log = name, image, log
         self.command = f"{image}: {shlex.join([*(spec.entrypoint or []), *command])}".rstrip(": ")
-        self.pid: int | None = None  # of its first process on the host, docker-init
+        self.pid: int | None = None  # process id on the host of its first process, docker-init
         self._arguments, self._spec, self._env, self._labels = list(command), spec, dict(env), dict(labels)
         self._gpu_ids, self._cwd, self._on_progress = list(gpu_ids), cwd, on_progress
         self._engine: Any = None
@@ -57,14 +57,14 @@ class Container:
         self._code: int | None = None
 
     def start(self) -> None:
-        """Returns when its first process runs; raises BackendError with what to do about it."""
+        """Returns when the first process of the container runs. Raises BackendError with advice if it cannot be started."""
         self.stop(0)
         self._container, self._code = None, None
         mounts = [_mount(self.name, host, inside) for host, inside in self._spec.mounts.items()]
         fetch(self.image, self._spec.pull, self._on_progress)
         self._engine = connect()
         try:
-            with speaking(f"{self.name}: {self.image} cannot be started"):
+            with as_backend_error(f"{self.name}: {self.image} cannot be started"):
                 self._warn_if_rootless()
                 self._container = self._engine.containers.create(self.image, self._arguments or None, **self._options(mounts))
                 self._container.start()
@@ -76,48 +76,48 @@ class Container:
         self._reader = daemon(self._read_log, name=f"log-{self.name}")
 
     def exit_code(self) -> int | None:
-        """None while it runs, and LOST where nobody knows any more."""
+        """Returns None while the container runs, and LOST if its exit code is unknown."""
         if self._code is None and self._container is not None:
-            self._code = self._look()
+            self._code = self._read_exit_code()
         return self._code
 
     def wait(self) -> int:
-        """Blocks until it has ended."""
+        """Blocks until the container has ended, and returns its exit code."""
         while (code := self.exit_code()) is None:
             try:
                 self._code = int(self._engine.api.wait(self._container.id, timeout=None)["StatusCode"])
-            except faults():
-                time.sleep(_AGAIN)  # the engine is gone; the next look says whether the container is as well
+            except client_errors():
+                time.sleep(_RECONNECT_PAUSE)  # The engine is down. `exit_code` finds out whether the container is, too.
         return code
 
     def health(self) -> str | None:
-        """`starting`, `healthy` or `unhealthy` by the image's own HEALTHCHECK; None where there is none, or no container."""
-        with suppress(*faults()):
+        """Returns `starting`, `healthy` or `unhealthy` from the HEALTHCHECK of the image, or None if it has none or does not run."""
+        with suppress(*client_errors()):
             self._container.reload()
             return (self._container.attrs["State"].get("Health") or {}).get("Status")
         return None
 
     def stop(self, grace: float) -> None:
-        """SIGTERM (or the image's STOPSIGNAL), `grace` seconds, SIGKILL; returns when the container is removed. May be called again."""
+        """Sends SIGTERM (or the image's STOPSIGNAL), and SIGKILL after `grace` seconds. Removes the container. May be called again."""
         if self._engine is None:
             return
         from docker.errors import NotFound
 
-        with speaking(f"{self.name}: container {self._container.short_id} cannot be stopped"), suppress(NotFound):
+        with as_backend_error(f"{self.name}: container {self._container.short_id} cannot be stopped"), suppress(NotFound):
             self._container.stop(timeout=math.ceil(grace))
-            self.exit_code()  # the last chance to ask for it,
-            self._end_of_log()  # and to read what it said
+            self.exit_code()  # Exit code and log are lost when the container is removed.
+            self._end_of_log()
             self._container.remove(force=True, v=True)
         self._close()
 
-    def _look(self) -> int | None:
+    def _read_exit_code(self) -> int | None:
         from docker.errors import NotFound
 
         try:
             self._container.reload()
         except NotFound:
             return LOST
-        except faults():  # containers outlive an engine that was killed
+        except client_errors():  # Containers can outlive an engine that was killed.
             return None if self.pid and lives(self.pid) else LOST
         state = self._container.attrs["State"]
         return int(state["ExitCode"]) if state["Status"] in ("exited", "dead", "removing") else None
@@ -131,8 +131,8 @@ class Container:
             "labels": self._labels,
             "environment": self._env,
             "network_mode": "host",
-            "init": True,  # passes signals on and reaps, whatever the image runs first
-            "log_config": LogConfig(type="json-file"),  # the one that every engine can be asked for
+            "init": True,  # docker-init forwards signals and reaps zombies, whatever the image runs first.
+            "log_config": LogConfig(type="json-file"),  # This driver is always available and supports reading.
             "device_requests": gpus,
             "mounts": mounts,
             "ulimits": [Ulimit(name=name, soft=limit, hard=limit) for name, limit in self._spec.ulimits.items()],
@@ -150,28 +150,28 @@ class Container:
             )
 
     def _read_log(self) -> None:
-        """Copies what the container says until it ends."""
+        """Copies the output of the container to the log until it ends."""
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab", buffering=0) as log:
-                for said in self._container.logs(stream=True, follow=True):
-                    log.write(said)
-        except faults() as error:  # the engine is gone, or the disk is full; the service itself goes on
-            self._on_progress(f"{self.name}: {self.log} goes no further: {error}")
+                for chunk in self._container.logs(stream=True, follow=True):
+                    log.write(chunk)
+        except client_errors() as error:  # The engine is down or the disk is full. The service may still run.
+            self._on_progress(f"{self.name}: the log {self.log} is incomplete from here on: {error}")
 
     def _discard(self) -> None:
-        """Removes what a failed start has left."""
-        with suppress(*faults()):
+        """Removes the leftovers of a failed start."""
+        with suppress(*client_errors()):
             if self._container is not None:
                 self._container.remove(force=True, v=True)
         self._close()
 
     def _end_of_log(self) -> None:
         if self._reader is not None:
-            self._reader.join(_LAST_LINES)
+            self._reader.join(_LOG_TIMEOUT)
 
     def _close(self) -> None:
-        self._end_of_log()  # of a container that somebody else removed
+        self._end_of_log()  # Needed if another program removed the container.
         self._engine.close()
         self._engine, self._reader = None, None
 
@@ -180,6 +180,6 @@ def _mount(name: str, host: str, inside: str) -> Any:
     from docker.types import Mount
 
     if not Path(host).exists():
-        raise BackendError(f"{name}: {host} is mounted into the container and does not exist; make it, or change `container.mounts`")
+        raise BackendError(f"{name}: {host} is mounted into the container and does not exist; create it, or change `container.mounts`")
     read_only = inside.endswith(":ro")
     return Mount(target=inside.removesuffix(":ro"), source=str(Path(host).resolve()), type="bind", read_only=read_only)

@@ -1,4 +1,4 @@
-"""The Docker Engine of this machine: how it is reached, how images get there, and what its errors mean."""
+"""The Docker Engine of this machine: connections, images, and advice for its errors."""
 
 from __future__ import annotations
 
@@ -20,67 +20,68 @@ TOOLKIT = (
     "then `sudo nvidia-ctk runtime configure --runtime=docker` and restart Docker"
 )
 
-#: What an engine says -> what helps. The first one that is found counts.
+#: Pattern of an engine's error -> advice. The first match counts.
 HINTS = {
     r"\[Errno \d+\] (No such file or directory|Connection refused)|ConnectionRefusedError": START,
     r"\[Errno \d+\] Permission denied": ALLOW,
     r"select device driver|invalid runtime name|nvidia-container-cli: initialization": TOOLKIT,
-    r"unknown device|device error": "`nvidia-smi -L` lists the GPUs that there are",
-    r"docker-init": "every service runs under docker-init: install the package that has it (tini on Debian), and restart Docker",
-    r"setting rlimit": "Docker itself has less than `container.ulimits` asks for: raise it in its service (LimitMEMLOCK=infinity, ...)",
-    r"no space left": "`docker system df` tells what fills its disk",
-    r"denied|unauthorized|authentication|no basic auth": "check the name under `image:`; a private one needs `docker login` "
+    r"unknown device|device error": "`nvidia-smi -L` lists the GPUs of this machine",
+    r"docker-init": "every service runs under docker-init: install its package (tini on Debian), and restart Docker",
+    r"setting rlimit": "the limits of Docker itself are below `container.ulimits`: raise them in its service (LimitMEMLOCK=infinity, ...)",
+    r"no space left": "`docker system df` shows what fills its disk",
+    r"denied|unauthorized|authentication|no basic auth": "check the name under `image:`; a private image needs `docker login` "
     "(for nvcr.io as user $oauthtoken, with an NGC API key)",
     r"manifest|not found": "check the name and the tag under `image:`",
     r"no such host|connection refused|timeout|deadline|tls": "its registry cannot be reached from here; "
-    "`docker load` brings an image from a file",
+    "`docker load` imports an image from a file",
 }
 
-#: What of it the machine lacks.
+#: Errors that mean that this machine lacks something.
 _LACKING = re.compile("select device driver|invalid runtime name|docker-init", re.IGNORECASE)
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_ANSWER = 10.0  # seconds
-_PROGRESS_EVERY = 1.0  # seconds
+_TIMEOUT = 10.0  # seconds for the connection to the socket
+_PROGRESS_EVERY = 1.0  # seconds between two progress messages
 
 
 def connect() -> Any:
-    """A client of the engine that DOCKER_HOST names, or the default one; raises MissingError where none answers. To be closed."""
+    """Returns a client of the engine in DOCKER_HOST, or of the default one. The caller closes it. Raises MissingError if none answers."""
     where = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     address = urlsplit(where)
     if address.scheme in ("tcp", "http", "https", "ssh") and address.hostname not in _LOCAL:
         raise MissingError(f"DOCKER_HOST is {where}: containers use the network of their host, so Docker has to run on this machine")
-    with speaking(f"no Docker Engine answers at {where}", MissingError):
+    with as_backend_error(f"no Docker Engine answers at {where}", MissingError):
         if address.scheme == "unix":
-            _knock(address.path)
+            _check_socket(address.path)
         import docker
 
         return docker.from_env()
 
 
-def _knock(path: str) -> None:
-    """The client says it less clearly, and leaves its socket open."""
-    with socket.socket(socket.AF_UNIX) as door:
-        door.settimeout(_ANSWER)
-        door.connect(path)
+def _check_socket(path: str) -> None:
+    """Raises OSError if nothing listens at the socket. The client's own error is less clear and leaves a socket open."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_TIMEOUT)
+        connection.connect(path)
 
 
 def fetch(image: str, pull: str, on_progress: Callable[[str], None]) -> None:
-    """Sees to it that the engine has the image: `pull` is `missing` or `never`."""
+    """Pulls an image if the engine does not have it. Raises MissingError instead if `pull` is `never` (else `missing`)."""
     engine = connect()
     try:
-        with speaking(f"image {image}"):
+        with as_backend_error(f"image {image}"):
             if size_of(engine, image) is not None:
                 return
             if pull == "never":
-                raise MissingError(f"image {image} is not here and `pull: never` keeps it so; `docker pull` or `docker load` brings it")
+                advice = "get it with `docker pull` or `docker load`"
+                raise MissingError(f"image {image} is not here and `pull: never` forbids pulling it; {advice}")
             _pull(engine, image, on_progress)
     finally:
         engine.close()
 
 
 def size_of(engine: Any, image: str) -> int | None:
-    """Bytes of an image; None when the engine does not have it."""
+    """Returns the size of an image in bytes, or None if the engine does not have it."""
     from docker.errors import ImageNotFound
 
     try:
@@ -90,7 +91,7 @@ def size_of(engine: Any, image: str) -> int | None:
 
 
 def digest_of(image: str) -> str | None:
-    """The digest of an image in its registry, or of one that comes from none its own id; None where that cannot be found out."""
+    """Returns the registry digest of an image, or its id if it is not from a registry. Returns None if neither is known."""
     try:
         engine = connect()
     except BackendError:
@@ -98,20 +99,20 @@ def digest_of(image: str) -> str | None:
     try:
         here = engine.images.get(image)
         return str(next(iter(here.attrs.get("RepoDigests") or ()), here.id)).rpartition("@")[2]
-    except faults():
+    except client_errors():
         return None
     finally:
         engine.close()
 
 
 def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:
-    layers: dict[str, tuple[int, int]] = {}  # bytes here, bytes in all
+    layers: dict[str, tuple[int, int]] = {}  # layer -> (downloaded bytes, total bytes)
     started = last = time.monotonic()
     on_progress(f"pulling {image}")
     for event in engine.api.pull(image, stream=True, decode=True):
         if "error" in event:
             raise BackendError(sentence(f"image {image} cannot be pulled", event["error"]))
-        _note(layers, event)
+        _add_progress(layers, event)
         if layers and time.monotonic() - last > _PROGRESS_EVERY:
             last = time.monotonic()
             here, total = (sum(sizes) / 1e6 for sizes in zip(*layers.values(), strict=True))
@@ -119,8 +120,8 @@ def _pull(engine: Any, image: str, on_progress: Callable[[str], None]) -> None:
     on_progress(f"pulled {image} in {time.monotonic() - started:.0f} s")
 
 
-def _note(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
-    """What an event of a pull says of one layer; they are downloaded, and then unpacked, which says the same numbers again."""
+def _add_progress(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
+    """Updates the size of one layer from a pull event. Unpacking has events with the same numbers, which are ignored."""
     detail, layer = event.get("progressDetail") or {}, event.get("id", "")
     if event.get("status") == "Downloading" and "total" in detail:
         layers[layer] = (detail["current"], detail["total"])
@@ -129,17 +130,17 @@ def _note(layers: dict[str, tuple[int, int]], event: dict[str, Any]) -> None:
 
 
 @contextmanager
-def speaking(what: str, kind: type[BackendError] = BackendError) -> Iterator[None]:
-    """Turns what goes wrong between us and an engine into an error that starts with `what`."""
+def as_backend_error(what: str, kind: type[BackendError] = BackendError) -> Iterator[None]:
+    """Turns errors of the engine, or of the connection to it, into a BackendError that starts with `what`."""
     try:
         yield
-    except faults() as error:
+    except client_errors() as error:
         explanation = getattr(error, "explanation", None) or str(error)
         raise (MissingError if _LACKING.search(explanation) else kind)(sentence(what, explanation)) from error
 
 
-def faults() -> tuple[type[Exception], ...]:
-    """What the client of an engine raises."""
+def client_errors() -> tuple[type[Exception], ...]:
+    """Returns the exceptions that the Docker client raises."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
     from urllib3.exceptions import HTTPError

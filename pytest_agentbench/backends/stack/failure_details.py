@@ -1,4 +1,4 @@
-"""What is wrong with a service that died or is not ready, in sentences, and what is known of the ends of engines' logs."""
+"""Diagnosis of a service that died or is not ready: its state, and advice for known error messages in its log."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pytest_agentbench.lib.process import killed, listener
 from pytest_agentbench.lib.redact import indented, tail
 from pytest_agentbench.records import Endpoint
 
-#: Pattern -> a sentence with the fix, in which {1} is what the pattern's first group found. The first one that is found anywhere counts,
-#: so that what is special stands before what is general.
+#: (pattern, advice). {1} in the advice is the first group of the match. The first pattern that matches anywhere in the log counts, so
+#: special patterns come before general ones.
 HINTS: Sequence[tuple[str, str]] = (
     (
         r"larger than the (?:available KV cache memory|maximum number of tokens that can be stored in KV cache)",
@@ -32,13 +32,13 @@ HINTS: Sequence[tuple[str, str]] = (
     (
         r"No available memory for the cache blocks|Not enough memory\. Please try to increase --mem-fraction-static",
         (
-            "the weights leave no room for a KV cache: raise --gpu-memory-utilization (SGLang: --mem-fraction-static), "
+            "the weights leave no memory for a KV cache: raise --gpu-memory-utilization (SGLang: --mem-fraction-static), "
             "or give the service more GPUs and a higher --tensor-parallel-size"
         ),
     ),
     (
         r"Free memory on device.*less than desired GPU memory utilization",
-        "something else has memory of this GPU: `nvidia-smi` names it; end it, lease another GPU, or lower --gpu-memory-utilization",
+        "another process uses memory of this GPU: `nvidia-smi` shows it; end it, lease another GPU, or lower --gpu-memory-utilization",
     ),
     (
         r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|cudaErrorMemoryAllocation",
@@ -51,16 +51,16 @@ HINTS: Sequence[tuple[str, str]] = (
         r"requires --enable-auto-tool-choice|--enable-auto-tool-choice requires --tool-call-parser",
         (
             "the server does not parse tool calls: add --enable-auto-tool-choice and the model's --tool-call-parser (such as hermes) "
-            "to the command, or say `ready: {tools: none}` for a stack without tools"
+            "to the command, or set `ready: {tools: none}` for a stack without tools"
         ),
     ),
     (
         r"invalid tool call parser|[Tt]ool parser '?[\w-]+'? (?:not found|is not)|[Rr]easoning parser '[\w-]+' not found",
-        "this engine does not know the parser by that name: take one that the log lists; vLLM, SGLang and Dynamo name them differently",
+        "this engine does not know the parser by that name: use one that the log lists; vLLM, SGLang and Dynamo name them differently",
     ),
     (
         r"[Aa]ddress already in use|EADDRINUSE|Errno 98",
-        "its port is taken: `ss -ltnp` says by whom; end that, or leave `port` out of the YAML to get a free one",
+        "its port is taken: `ss -ltnp` shows the process; end it, or remove `port` from the YAML to get a free one",
     ),
     (
         r"gated repo|GatedRepoError|Access to model \S+ is restricted",
@@ -83,8 +83,8 @@ HINTS: Sequence[tuple[str, str]] = (
     (
         r"Failed to connect to etcd|dynamo_runtime::transports::etcd|[Uu]nable to connect to etcd",
         (
-            "Dynamo cannot reach etcd: start it as a service before (`after: [etcd]`) and give ETCD_ENDPOINTS, "
-            "or do without it: DYN_DISCOVERY_BACKEND=file"
+            "Dynamo cannot reach etcd: start it as a service before this one (`after: [etcd]`) and set ETCD_ENDPOINTS, "
+            "or run without it: DYN_DISCOVERY_BACKEND=file"
         ),
     ),
     (
@@ -94,8 +94,8 @@ HINTS: Sequence[tuple[str, str]] = (
             r"|LocalEntryNotFoundError|outgoing traffic has been disabled"
         ),
         (
-            "the weights are not where the engine looks: give the folder's absolute path, or fetch them first with "
-            "`agentbench weights get MODEL` (HF_HUB_OFFLINE=1 forbids it to the engine; a container needs the cache mounted)"
+            "the engine does not find the weights: use the folder's absolute path, or download them first with "
+            "`agentbench weights get MODEL` (with HF_HUB_OFFLINE=1 the engine cannot download; a container needs the cache mounted)"
         ),
     ),
     (
@@ -119,7 +119,7 @@ HINTS: Sequence[tuple[str, str]] = (
     (
         r"NCCL error|DistBackendError|ncclSystemError|ncclUnhandledCudaError",
         (
-            "the GPUs cannot talk to each other: NCCL_DEBUG=INFO in `env` says why; containers mostly lack `shm_size: 16g`, "
+            "the GPUs cannot talk to each other: NCCL_DEBUG=INFO in `env` logs the reason; containers often need `shm_size: 16g`, "
             "some machines need NCCL_P2P_DISABLE=1"
         ),
     ),
@@ -129,7 +129,7 @@ HINTS: Sequence[tuple[str, str]] = (
     ),
     (
         r"No CUDA GPUs are available|Found no NVIDIA driver|Failed to infer device type|no CUDA-capable device|CUDA_ERROR_NO_DEVICE",
-        "the engine sees no GPU: say `gpus: 1` for the service, and look whether `nvidia-smi` shows one here",
+        "the engine sees no GPU: set `gpus: 1` for the service, and check that `nvidia-smi` shows one on this machine",
     ),
     (
         (
@@ -148,40 +148,40 @@ HINTS: Sequence[tuple[str, str]] = (
     ),
     (
         r"No space left on device|Errno 28|[Dd]isk quota exceeded",
-        "the disk is full: `df -h` says which one; weights and caches can move with HF_HOME, VLLM_CACHE_ROOT and TMPDIR",
+        "the disk is full: `df -h` shows which one; weights and caches can move with HF_HOME, VLLM_CACHE_ROOT and TMPDIR",
     ),
     (
         r"No module named '?([\w.]+)'?",
-        "the interpreter has no module {1}: point `python` of the service to an environment where it is installed",
+        "the interpreter has no module {1}: set `python` of the service to an environment that has it",
     ),
     (
         r"(?<!\S)(\S+): command not found|exec: \"?([^\s\":]+)\"?: executable file not found|No such file or directory: '([^'/]+)'",
-        "the command {1} is not on the PATH: install it, or point `python` of the service to the environment that has it",
+        "the command {1} is not on the PATH: install it, or set `python` of the service to the environment that has it",
     ),
 )
 
 
 def hint(lines: Sequence[str]) -> str | None:
-    """A sentence with the fix for a failure whose cause is known."""
+    """Returns advice for the first known error in the lines of a log, or None."""
     text = "\n".join(lines)
     for pattern, sentence in HINTS:
-        if found := re.search(pattern, text):
-            return sentence.replace("{1}", next(filter(None, found.groups()), ""))
+        if match := re.search(pattern, text):
+            return sentence.replace("{1}", next(filter(None, match.groups()), ""))
     return None
 
 
-FULL = 1 << 20  # a disk with fewer bytes free than this is full
+FULL = 1 << 20  # bytes; a disk with less free space counts as full
 
 
 def log_of(instance: Instance, code: int | None = None) -> str:
-    """The end of its log, what that and its exit code hint at, and whether the log is whole."""
+    """Returns the end of an instance's log, with advice for known errors and the exit code. Says if the disk of the log is full."""
     lines = tail(instance.log)
     known = "".join(f"\nhint: {each}" for each in (hint(lines), killed(code)) if each)
-    return f"{known}{_full(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
+    return f"{known}{_full_disk(instance.log.parent)}\nthe end of {instance.log}:\n{indented(lines)}"
 
 
 def port_conflict(instance: Instance, home: Path) -> str:
-    """Who else has one of its ports; the processes of the stack itself are marked with `home`."""
+    """Returns a line about another program on one of the instance's ports, or an empty string. Processes of the stack do not count."""
     for port in instance.ports.values() if instance.spec.image is None else ():
         if (pid := listener(port)) and not is_marked(pid, str(home)):
             return f"\nits port {port} is taken by {holder(port)}"
@@ -189,9 +189,9 @@ def port_conflict(instance: Instance, home: Path) -> str:
 
 
 def readiness_problem(instance: Instance, check: HttpCheck | None) -> str:
-    """Why it is not ready yet; nothing when it is. Without a check its image's HEALTHCHECK counts, if there is one."""
+    """Returns why an instance is not ready yet, or an empty string. Without a check, the HEALTHCHECK of its image decides, if any."""
     if check is None:
-        return _ails(instance.running)
+        return _health_problem(instance.running)
     url = instance.url_of(check.port, check.http)
     try:
         answer = Api(Endpoint(url, "")).get("", timeout=5)
@@ -199,15 +199,17 @@ def readiness_problem(instance: Instance, check: HttpCheck | None) -> str:
         return str(error)
     if answer.status != 200:
         return f"GET {url} answered {answer}"
-    return "" if re.search(check.says, answer.text) else f"GET {url} does not say {check.says!r}, but {beginning(answer.text, 200)!r}"
+    if re.search(check.says, answer.text):
+        return ""
+    return f"the answer to GET {url} does not match {check.says!r}: {beginning(answer.text, 200)!r}"
 
 
-def _ails(running: ServiceUnit | None) -> str:
-    """What a container's own HEALTHCHECK says against it; nothing of one without, and of a process."""
+def _health_problem(running: ServiceUnit | None) -> str:
+    """Returns a sentence if a container's HEALTHCHECK has not passed. Processes, and containers without one, have no problem."""
     health = running.health() if running else None
     return "" if health in (None, "healthy") else f"its HEALTHCHECK says that it is {health}"
 
 
-def _full(folder: Path) -> str:
+def _full_disk(folder: Path) -> str:
     free = shutil.disk_usage(folder).free
     return f"\nthe disk of {folder} is full: {free} bytes are free" if free < FULL else ""

@@ -1,5 +1,6 @@
-"""The processes and containers that a stack's services are made of: ports, GPUs and texts filled in; and what they take of the
-machine, which are images, ports and GPUs, the latter two until they are given back.
+"""The instances of a stack's services (processes and containers), and the ports, GPUs and images that they need.
+
+`Claims` reserves ports and GPUs until they are returned. `Factory` expands the templates of the YAML for each instance.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from pytest_agentbench.errors import BackendError, ConfigError, MissingError
 from pytest_agentbench.lib.messages import LOG
 from pytest_agentbench.lib.process import end_group, foreign_environment
 
-RELEASED = 120.0  # seconds that GPU memory gets to be free after the last service ended
-PORTS_FREE = 5.0  # seconds that all ports get; whoever has one then is somebody else
+RELEASE_TIMEOUT = 120.0  # seconds to wait for free GPU memory after the last service has ended
+PORTS_TIMEOUT = 5.0  # seconds to wait until all ports are free; a port that is not is used by another program
 
 WriteLog = Callable[[str], None]
 
 
 class Claims:
-    """Of one boot."""
+    """The ports and GPUs that one boot has reserved."""
 
     def __init__(self, log: WriteLog) -> None:
         self._log = log
@@ -41,16 +42,16 @@ class Claims:
         self._lease = Lease()
 
     def port(self) -> int:
-        """A free one, kept from others until its service starts."""
+        """Reserves a free port until its service starts, and returns it."""
         return self._reserved.take()
 
     def let_go(self, ports: Iterable[int]) -> None:
-        """Their service starts now."""
+        """Releases reserved ports, because their service starts now."""
         for port in ports:
             self._reserved.let_go(port)
 
     def lease_gpus(self, spec: StackSpec, instances: Sequence[Instance], wait_s: float, on_wait: WriteLog) -> None:
-        """All that the services want, in one go; raises MissingError where they are not to be had in time."""
+        """Leases the GPUs of all services together. Raises MissingError if they do not become free in time."""
         count, named = spec.gpus
         if not count and not named:
             return
@@ -59,67 +60,67 @@ class Claims:
         self._log(f"leased GPUs: {', '.join(self._lease.ids)}")
 
     def give_back(self, started: Iterable[Instance]) -> None:
-        """Waits until the ports of those that were started, and the memory of the GPUs, are free; says in the log what is not."""
+        """Waits until the ports of the started instances and the memory of the GPUs are free. Logs those that are not."""
         self._reserved.close()
-        end = time.monotonic() + PORTS_FREE
+        end = time.monotonic() + PORTS_TIMEOUT
         for port in sorted({port for each in started for port in each.ports.values()}):
             self._wait_for(port, end)
         if gpus := self._lease.gpus:
-            left = wait_released(gpus, [], RELEASED)
-            self._log(f"GPUs {', '.join(self._lease.ids)}: {f'after {RELEASED:g} s: {left}' if left else 'memory is free'}")
+            left = wait_released(gpus, [], RELEASE_TIMEOUT)
+            self._log(f"GPUs {', '.join(self._lease.ids)}: {f'after {RELEASE_TIMEOUT:g} s: {left}' if left else 'memory is free'}")
         self._lease.release()
 
     def _wait_for(self, port: int, end: float) -> None:
-        """Nobody of ours lives any more: what is not free soon has found another owner."""
+        """Waits until a port is free. All services have ended, so a port that stays in use belongs to another program."""
         while not is_free(port):
             if time.monotonic() > end:
-                self._log(f"port {port} is still taken, by {holder(port)}")
+                self._log(f"port {port} is still in use by {holder(port)}")
                 return
             time.sleep(0.05)
 
 
 def refuse_taken(instances: Iterable[Instance]) -> None:
-    """Raises BackendError for a port of the YAML's that somebody has."""
+    """Raises BackendError if a port in the YAML is in use."""
     for each in instances:
         for port in {each.spec.port, *each.spec.ports.values()} - {0}:
             if not is_free(port):
-                raise BackendError(f"{each.name} wants port {port}, which {holder(port)} has; end it, or give another port")
+                raise BackendError(f"{each.name} needs port {port}, which is used by {holder(port)}; end it, or set another port")
 
 
 def fetch_images(factory: Factory, instances: Iterable[Instance], on_wait: WriteLog) -> None:
-    """Before the clock of `ready` runs and GPUs are held: an image may take half an hour."""
-    wanted = {factory.image(each): each.spec.container.pull for each in instances if each.spec.image is not None}
-    for image, pull in wanted.items():
+    """Pulls missing images. This is done before GPUs are leased and `ready.timeout` begins, because it may take half an hour."""
+    pulls = {factory.image(each): each.spec.container.pull for each in instances if each.spec.image is not None}
+    for image, pull in pulls.items():
         fetch(image, pull, on_wait)
 
 
 class ServiceUnit(Protocol):
-    """A process or a container; a `ServiceProcess`, a `Container`."""
+    """A running service: a `ServiceProcess` or a `Container`."""
 
     log: Path
-    command: str  # as a shell would have it; no secrets
+    command: str  # quoted as for a shell, without secrets
 
     def start(self) -> None:
-        """Raises BackendError when it cannot be started at all."""
+        """Raises BackendError if it cannot be started."""
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Returns None while it runs."""
 
     def wait(self) -> int:
-        """Blocks until it ends."""
+        """Blocks until it ends, and returns its exit code."""
 
     def health(self) -> str | None:
-        """What it says of itself: `starting`, `healthy` or `unhealthy`; None where it does not."""
+        """Returns the result of its own health check (`starting`, `healthy` or `unhealthy`), or None if it has none."""
 
     def stop(self, grace: float) -> None:
-        """SIGTERM, `grace` seconds, SIGKILL; returns when it is gone. May be called twice, and for one that never started."""
+        """Sends SIGTERM, and SIGKILL after `grace` seconds. Returns when it has ended. May be called twice, or without a start."""
 
 
 class ServiceProcess:
-    """A command in a session of its own."""
+    """A service that is a process, in a session (process group) of its own."""
 
     def __init__(self, run: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
-        """`env` is the whole environment."""
+        """`env` is the complete environment; nothing is inherited."""
         self.run, self.env, self.cwd, self.log = list(run), dict(env), cwd, log
         self.command = shlex.join(run)
         self._process: subprocess.Popen[bytes] | None = None
@@ -130,12 +131,10 @@ class ServiceProcess:
 
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        wanted = str(self.cwd / self.run[0]) if "/" in self.run[0] else self.run[0]
-        program = shutil.which(wanted, path=self.env.get("PATH"))
+        command = str(self.cwd / self.run[0]) if "/" in self.run[0] else self.run[0]
+        program = shutil.which(command, path=self.env.get("PATH"))
         if program is None:
-            raise BackendError(
-                f"there is no command {self.run[0]!r} (of `{self.command}`); is its environment the right one? See `python:`"
-            )
+            raise BackendError(f"the command {self.run[0]!r} (of `{self.command}`) does not exist; check its environment, the key `python`")
         try:
             with self.log.open("ab") as output:
                 self._process = subprocess.Popen(
@@ -161,16 +160,16 @@ class ServiceProcess:
         return self._process.wait()
 
     def stop(self, grace: float) -> None:
-        """The whole process group; what the leader leaves behind is killed at once."""
+        """Ends the whole process group. Processes that outlive its leader are killed at once."""
         if self._process is not None:
             end_group(self._process, grace)
 
 
 def environment(own: Mapping[str, str], run_dir: Path, bin_folder: Path | None) -> dict[str, str]:
-    """The user's environment for a service: without what belongs to the test run, with the interpreter's commands first.
+    """Returns the environment of a service: the user's, without variables of the test run, and with the interpreter's folder first on PATH.
 
-    What the YAML says (`own`) counts more than what the user has set, and that more than our surroundings; temporary files are ours
-    to place. A mark says which stack it is of.
+    Variables of the YAML (`own`) replace those of the user, which replace our defaults. TMPDIR of the user is ignored. The mark of the
+    stack is added.
     """
     inherited = foreign_environment()
     if bin_folder is not None:
@@ -180,7 +179,7 @@ def environment(own: Mapping[str, str], run_dir: Path, bin_folder: Path | None) 
 
 
 HOST = "127.0.0.1"
-PACKAGE = "pytest_agentbench."  # how the word of a command begins that names a module of ours
+PACKAGE = "pytest_agentbench."  # prefix of the modules of this package in a command
 
 
 @dataclass
@@ -190,15 +189,15 @@ class Instance:
     service: str
     replica: int
     spec: ServiceSpec
-    ports: dict[str, int]  # by name; the main one is `port`
+    ports: dict[str, int]  # name -> number; the main port is called `port`
     log: Path
     gpus: list[str] = field(default_factory=list)
     running: ServiceUnit | None = None
-    restarts: int = 0  # so far
+    restarts: int = 0  # number of restarts so far
 
     @property
     def name(self) -> str:
-        """`engine`, or `engine-2` for the third of several."""
+        """The name of the service, with several replicas also the number: `engine-2` is the third."""
         return self.service if self.spec.replicas == 1 else f"{self.service}-{self.replica}"
 
     @property
@@ -210,7 +209,7 @@ class Instance:
 
 
 class Factory:
-    """Makes what an instance runs, from the YAML and from what all instances got."""
+    """Creates the process or container of each instance. Templates may refer to ports and URLs of all instances."""
 
     def __init__(self, spec: StackSpec, home: Path, instances: Sequence[Instance]) -> None:
         self.spec, self.home, self.run_dir = spec, home, home / "run"
@@ -222,13 +221,13 @@ class Factory:
             "run_dir": str(self.run_dir),
             "logs": str(instances[0].log.parent),
         }
-        for each in reversed(instances):  # the first replica's are written last
+        for each in reversed(instances):  # The first replica is last, so that its port and URL count.
             self._shared |= _ports(f"{each.service}.", each.ports) | {f"{each.service}.url": each.url}
         for name in spec.services:
             self._shared[f"{name}.urls"] = ",".join(each.url for each in instances if each.service == name)
 
     def make(self, instance: Instance) -> ServiceUnit:
-        """Raises ConfigError for a template that is not known, MissingError for an interpreter or a secret that is not there."""
+        """Raises ConfigError for an unknown template, and MissingError for a missing interpreter or secret."""
         python = self._python(instance)
         values, where = self._values(instance, python), _where(instance)
         command = self.command(instance, python)
@@ -241,32 +240,32 @@ class Factory:
         return ServiceProcess(command, environment(own, self.run_dir, python.parent if python else None), cwd, instance.log)
 
     def command(self, instance: Instance, python: Path | None = None) -> list[str]:
-        """The words of its command; raises ConfigError for a template that is not known."""
+        """Returns the words of its command. Raises ConfigError for an unknown template."""
         return [expand(word, self._values(instance, python), _where(instance)) for word in instance.spec.run]
 
     def check_texts(self, instance: Instance) -> None:
-        """Raises ConfigError for a template that is not known."""
+        """Raises ConfigError for an unknown template."""
         known = self._values(instance, None).keys() | {"python"}
         for text in (*texts(instance.spec), *self.spec.env.values(), *filter(None, [self.spec.python])):
             expand(text, dict.fromkeys(known, ""), _where(instance))
 
     def check(self, instance: Instance) -> None:
-        """Everything that can be wrong with an instance before anything is started."""
+        """Makes all checks of an instance that are possible before anything is started. Raises like `make`."""
         self.check_texts(instance)
         self._python(instance)
         self._secrets(instance)
 
     def program(self, instance: Instance) -> Path | None:
-        """What a process of it starts, where that is known; None of a container."""
+        """Returns the program that its process starts, or None if that is unknown or it is a container."""
         return None if instance.spec.image is not None else program_of(instance.spec.run, self._python(instance))
 
     def image(self, instance: Instance) -> str:
-        """The image of a container."""
+        """Returns the image of a container."""
         assert instance.spec.image is not None
         return expand(instance.spec.image, self._values(instance, None), _where(instance))
 
     def ready_check(self, instance: Instance) -> HttpCheck | None:
-        """When an instance is ready; a value means itself in a regular expression."""
+        """Returns the check that decides when an instance is ready. Values are escaped in its regular expression."""
         if (check := instance.spec.ready) is None:
             return None
         values, where = self._values(instance, None), _where(instance)
@@ -296,7 +295,7 @@ class Factory:
     def _secrets(self, instance: Instance) -> dict[str, str]:
         for name in instance.spec.secrets:
             if not os.environ.get(name):
-                raise MissingError(f"services.{instance.service} wants the environment variable {name}, which is not set")
+                raise MissingError(f"services.{instance.service} needs the environment variable {name}, which is not set")
         return {name: os.environ[name] for name in instance.spec.secrets}
 
     def _container(
@@ -320,18 +319,18 @@ class Factory:
 
 
 def instances_of(spec: StackSpec, logs: Path, take: Callable[[], int]) -> list[Instance]:
-    """All replicas of all services; `take` gives a free port."""
+    """Returns all replicas of all services. `take` returns a free port."""
     made = []
     for name, service in spec.services.items():
         for replica in range(service.replicas):
-            ports = {port: wanted or take() for port, wanted in {"port": service.port, **service.ports}.items()}
+            ports = {port: number or take() for port, number in {"port": service.port, **service.ports}.items()}
             instance = Instance(name, replica, service, ports, Path())
             made.append(replace(instance, log=logs / f"{instance.name}.log"))
     return made
 
 
 def refuse_mistakes(spec: StackSpec) -> None:
-    """Raises ConfigError for what no machine can mend: unknown templates, and services that wait for each other."""
+    """Raises ConfigError for unknown templates, and for services that depend on each other in a circle."""
     dependencies(spec)
     instances = instances_of(spec, Path(), lambda: 0)
     factory = Factory(spec, Path(), instances)
@@ -341,7 +340,7 @@ def refuse_mistakes(spec: StackSpec) -> None:
 
 
 def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:
-    """Gives leased GPUs to the instances that want a number of them; those that pinned theirs have them."""
+    """Distributes the leased GPUs among the instances that need a number of them. The others get the GPUs that they name."""
     left = list(gpus)
     for each in instances:
         if isinstance(each.spec.gpus, list):
@@ -349,7 +348,7 @@ def share_out(instances: Sequence[Instance], gpus: Sequence[str]) -> None:
         else:
             each.gpus, left = left[: each.spec.gpus], left[each.spec.gpus :]
     if left:
-        raise ConfigError(f"{len(left)} GPUs were leased that no service wants")
+        raise ConfigError(f"{len(left)} GPUs were leased that no service needs")
 
 
 def _where(instance: Instance) -> str:
@@ -357,5 +356,5 @@ def _where(instance: Instance) -> str:
 
 
 def _ports(prefix: str, ports: Mapping[str, int]) -> dict[str, str]:
-    """{port} and {port.NAME}, or {engine.port} and {engine.port.NAME}."""
+    """Returns the values of {port} and {port.NAME}, or with a prefix of {engine.port} and {engine.port.NAME}."""
     return {f"{prefix}port" if name == "port" else f"{prefix}port.{name}": str(port) for name, port in ports.items()}

@@ -1,4 +1,4 @@
-"""Backends of kind `stack`: their YAML with the services that it includes, and how the controller holds one."""
+"""Backends of kind `stack`: their YAML with included services, and the backend that the controller holds."""
 
 from __future__ import annotations
 
@@ -28,29 +28,32 @@ if TYPE_CHECKING:
 
 
 def with_included(data: dict[str, Any], file: Path) -> dict[str, Any]:
-    """A stack with the services of the YAMLs that it includes before its own; raises ConfigError for a service that is there twice."""
+    """Returns the keys of a stack with the services of included YAMLs before its own. Raises ConfigError if two have the same name."""
     services: dict[str, Any] = {}
     names = data.pop("include", [])
     for name in [names] if isinstance(names, str) else names:
         other = load_yaml(file.parent / str(name))
         if unknown := [key for key in other if key not in ("services", "include", "note")]:
             raise ConfigError(f"{file.parent / str(name)}: {unknown[0]!r} cannot be in a file that others include; only services can")
-        services = _joined(services, with_included(other, file.parent / str(name))["services"], file)
-    return {**data, "services": _joined(services, data.get("services") or {}, file)}
+        services = _merged(services, with_included(other, file.parent / str(name))["services"], file)
+    return {**data, "services": _merged(services, data.get("services") or {}, file)}
 
 
-def _joined(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
+def _merged(services: dict[str, Any], more: dict[str, Any], file: Path) -> dict[str, Any]:
     if twice := sorted(services.keys() & more.keys()):
-        raise ConfigError(f"{file}: the service {twice[0]!r} is there twice, here or in what is included")
+        raise ConfigError(f"{file}: the service {twice[0]!r} is defined twice, here or in an included file")
     return {**services, **more}
 
 
-STACK_DAEMON = "stack daemon"  # what a session calls the process that keeps a stack
-NOTICE = 5.0  # seconds that the death of a stack daemon or a service may take to be noticed
+STACK_DAEMON = "stack daemon"  # name of the process in a session
+NOTICE_TIMEOUT = 5.0  # seconds until the death of a stack daemon or a service is noticed at the latest
 
 
 class Stacked(Backend):
-    """Services of this machine; a stack daemon process starts, watches and stops them."""
+    """The backend for a stack. A stack daemon, which is another process, starts, watches and restarts its services.
+
+    If the daemon dies, `watch` returns and `boot_again` boots the stack with a new daemon.
+    """
 
     waits = True
 
@@ -58,15 +61,15 @@ class Stacked(Backend):
         self.spec, self.terms = spec, terms
         self.name, self.note = spec.name, spec.note
         self.thresholds: Mapping[str, Mapping[str, float]] = spec.thresholds
-        said = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
-        self.description: Json = {"kind": spec.kind, **said}
-        self.status = ""  # what the boot waits for
+        settings = spec.model_dump(exclude={"thresholds", "here"}, exclude_none=True, exclude_defaults=True)
+        self.description: Json = {"kind": spec.kind, **settings}
+        self.status = ""  # what the boot is waiting for
         self._held: registry.HeldStack | None = None
-        self._stays = False  # when this session lets it go
+        self._is_kept = False  # whether the stack stays up when the session ends
         self._stopped = threading.Event()
-        self._is_away = False  # whether the session has been told of a part that is away
-        self._url = ""  # where it answers
-        self._directory = Path()  # of logs
+        self._is_unavailable = False  # whether the session knows that a part is unavailable
+        self._url = ""  # base URL of the endpoint
+        self._directory = Path()  # folder of logs
 
     @property
     def identity(self) -> Json:
@@ -82,39 +85,39 @@ class Stacked(Backend):
         }
 
     def start(self, directory: Path) -> Endpoint:
-        """One that is kept and idle is used again; its prefix cache is warm. What has not served yet is not kept.
+        """Uses a kept stack without holders, whose prefix cache is warm, or boots a new one. A new stack is kept only after it has served.
 
-        What dead stack daemons have left is ended first: it may have the GPUs and ports that this one needs.
+        Leftovers of dead stack daemons are cleaned up first, because they may use GPUs and ports that this stack needs.
         """
         self._directory = directory
         self.description["reaped"] = registry.clean_up_orphans()
         kept = registry.find_kept(self.spec)
         self.description["passed_over"] = kept if isinstance(kept, str) else ""
-        # set before `stop`, which another thread may call, has something to stop
-        self._stays = self.description["reused"] = not isinstance(kept, str)
+        # Set before `_held`: another thread may call `stop`, which needs it as soon as there is a held stack.
+        self._is_kept = self.description["reused"] = not isinstance(kept, str)
         if isinstance(kept, str):
             kept = registry.start(self.spec, directory, gpu_wait=self.terms.gpu_wait, warm_up=self.terms.warm_up)
         self._held = kept
-        if self._stopped.is_set():  # while the stack daemon was starting
+        if self._stopped.is_set():  # It was stopped while the stack daemon was starting.
             self.stop()
         answering = self._held.ready(self._progress)
-        self._url, self._is_away = answering.url, False
+        self._url, self._is_unavailable = answering.url, False
         labels, beside = self._labels(self._held.home / "run"), self.spec.beside
         beside["roles"] = {name: self._role(role, self._held.boot["urls"]) for name, role in beside["roles"].items()}
         endpoint = replace(answering, backend=self.name, labels=labels, **beside)
         self.description |= {"boot": self._held.boot, "restarts": {}}
         if self.terms.keep is not None:
             self._held.keep(self.terms.keep)
-            self._stays = True
+            self._is_kept = True
         return endpoint
 
     def _labels(self, run_dir: Path) -> Json:
-        """Those of the YAML, with the folder of the boot in the place of a trace."""
+        """Returns the labels of the YAML, with the folder of the boot filled in for `trace`."""
         labels: Json = self.spec.labels.model_dump(exclude_defaults=True)
         return {**labels, "trace": expand(labels["trace"], {"run_dir": str(run_dir)}, "labels.trace")} if "trace" in labels else labels
 
     def _role(self, role: Json, urls: Json) -> Json:
-        """A role with the URL of the service that plays it, where one does."""
+        """Returns a role, with the URL of the service that plays it if it names one."""
         service = role.pop("service", None)
         return role if service is None else {**role, "url": f"{urls[service]}{self.spec.path}"}
 
@@ -124,47 +127,47 @@ class Stacked(Backend):
         return Sources(self._held.metrics, tuple(gpus.find(leased)), self.spec.sample_every)
 
     def watch(self, tell: Tell) -> str | None:
-        """The stack daemon starts services again, as often as the YAML says."""
+        """Reports restarts of services to the session. The stack daemon restarts them as often as the YAML allows."""
         assert self._held is not None
 
         def on_restart(message: ServicesRestarting) -> None:
             self.description["restarts"] = message.restarts
             tell(message.services)
-            self._is_away = bool(message.services)
+            self._is_unavailable = bool(message.services)
 
         return self._held.death(on_restart) or None
 
     def look(self) -> str:
-        """Waits until `watch` or `boot_again` has told what is away, for NOTICE seconds at most, if nothing listens at the stack's URL.
+        """Waits up to NOTICE_TIMEOUT seconds until the session knows what is unavailable, if nothing listens at the stack's URL.
 
-        A service may be dead before its daemon has noticed it, and a stack daemon before this process has. Without the wait an attempt
-        that began in between would not count as interrupted.
+        The daemon notices the death of a service with a delay, and this process that of the daemon. Without the wait, an attempt that began
+        in between would not count as interrupted.
         """
-        end = time.monotonic() + NOTICE
-        while not (self._is_away or self._stopped.is_set() or time.monotonic() > end or _listens(self._url)):
+        end = time.monotonic() + NOTICE_TIMEOUT
+        while not (self._is_unavailable or self._stopped.is_set() or time.monotonic() > end or _listens(self._url)):
             time.sleep(0.02)
         return ""
 
     def boot_again(self, tell: Tell) -> Endpoint | None:
-        """Boots the stack once more if its daemon has died. The ports may be others."""
+        """Boots the stack again if its daemon has died. Its ports may change."""
         assert self._held is not None
         if not self._held.is_orphaned or self._stopped.is_set() or not tell([STACK_DAEMON]):
             return None
-        self._is_away = True
-        self._held.stop()  # ends the services that the stack daemon has left
+        self._is_unavailable = True
+        self._held.stop()  # Ends the services that the dead stack daemon has left.
         began = time.monotonic()
         try:
             return self.start(self._directory)
         except BackendError as error:
             seconds = f"{time.monotonic() - began:.0f} s (ready.timeout: {self.spec.ready.timeout:g} s)"
-            raise BackendError(f"the stack was booted once more, and did not serve after {seconds}: {error}") from error
+            raise BackendError(f"the stack was booted again, and did not serve after {seconds}: {error}") from error
 
     def stop(self) -> None:
-        """A kept one is let go and stays."""
+        """Stops the stack, or releases it if it is kept."""
         self._stopped.set()
         if self._held is None:
             return
-        if self._stays:
+        if self._is_kept:
             self._held.let_go()
         else:
             self.stop_note = self._held.stop() or self.stop_note
@@ -184,14 +187,14 @@ def _listens(url: str) -> bool:
 
 
 class StackKind(StackSpec, BackendSpec):
-    """Services on this machine, booted for a session."""
+    """The kind `stack`: services on this machine that are started for a session."""
 
     def make(self, terms: SessionTerms) -> Stacked:
         return Stacked(self, terms)
 
     @classmethod
     def completed(cls, data: Json, file: Path) -> Json:
-        """With the services that it includes, and the folder of its YAML."""
+        """Adds the services of included files, and the folder of the YAML."""
         return {**with_included(data, file), "here": str(file.parent.absolute())}
 
     def refuse_mistakes(self) -> None:

@@ -1,4 +1,4 @@
-"""The mark that every process and container of a stack carries. Leftovers of dead stacks are found by it, and nothing else is touched."""
+"""The mark on every process and container of a stack. Cleaning up after dead stacks touches only what has a mark."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_agentbench.backends.stack.docker_engine import connect, speaking
+from pytest_agentbench.backends.stack.docker_engine import as_backend_error, connect
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib import file_system, process
 
-#: Environment variable of every process of a stack: the stack's folder.
+#: Environment variable of every process of a stack. Its value is the stack's folder.
 VARIABLE = "AGENTBENCH_STACK"
 
-#: Label of every container, network and volume of a stack: the same folder.
+#: Label of every container, network and volume of a stack. Its value is the stack's folder.
 LABEL = "pytest-agentbench.stack"
 
-LOCK = "lock"  # in a stack's folder; its daemon holds it as long as it lives
+LOCK = "lock"  # file in a stack's folder; the stack daemon holds its lock as long as it lives
 
-GONE = 10.0  # seconds that killed processes get to be gone
+KILL_TIMEOUT = 10.0  # seconds to wait for the end of killed processes
 
 
 def marked(home: str) -> dict[str, str]:
@@ -32,43 +32,43 @@ def marked(home: str) -> dict[str, str]:
 
 
 def lock(home: Path) -> int:
-    """Takes the lock of a new stack; its descriptor, which the stack daemon inherits, so that the stack is never without an owner."""
+    """Takes the lock of a new stack. Returns its descriptor, which the stack daemon inherits, so that the lock is always held."""
     file = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     file_system.lock(file, wait=True)
     return file
 
 
 def is_alive(home: str) -> bool:
-    """Whether a stack has a stack daemon; the one who asks must not be it."""
+    """Returns whether a stack has a living daemon. The daemon itself must not call this."""
     try:
         with Path(home, LOCK).open("rb") as file:
             return not file_system.lock(file, shared=True)
     except OSError:
-        return False  # its folder is gone
+        return False  # The folder has been removed.
 
 
 def processes(home: str | None = None) -> Iterator[tuple[int, str]]:
-    """(pid, stack's folder) of every living process of this user with a mark; only those of `home` when it is given.
+    """Yields (pid, stack's folder) of every living process of this user with a mark, or only of those with the folder `home`.
 
-    None where there is no /proc, as on macOS: there the end of a process group is all that is known of it.
+    Without /proc, as on macOS, there are none; services are then ended only by their process group.
     """
-    return ((pid, of) for pid, of in process.with_variable(VARIABLE) if of == (home or of))
+    return ((pid, folder) for pid, folder in process.with_variable(VARIABLE) if folder == (home or folder))
 
 
 def is_marked(pid: int, home: str) -> bool:
-    """Whether a process belongs to a stack."""
+    """Returns whether a process belongs to a stack."""
     return process.variable_of(pid, VARIABLE) == home
 
 
 def kill_marked(home: str) -> list[int]:
-    """SIGKILL to every process of a stack; returns their pids, once they are gone. What they start meanwhile is killed as well."""
+    """Kills all processes of a stack, and those that they start meanwhile. Returns their pids after they have ended."""
     killed: list[int] = []
     while pids := [pid for pid, _ in processes(home) if pid not in killed]:
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         killed += pids
-    end = time.monotonic() + GONE
+    end = time.monotonic() + KILL_TIMEOUT
     while any(processes(home)) and time.monotonic() < end:
         time.sleep(0.01)
     return killed
@@ -79,7 +79,7 @@ LeftoverKind = Literal["container", "network", "volume"]
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something in the engine that belongs to a stack."""
+    """A container, network or volume of a dead stack."""
 
     kind: LeftoverKind
     id: str
@@ -88,13 +88,13 @@ class Leftover:
 
 
 def leftovers(stack_alive: Callable[[str], bool]) -> list[Leftover]:
-    """What dead stacks have left, in the order in which it can be removed; nothing where there is no engine."""
+    """Returns the leftovers of dead stacks in the order in which they can be removed; none if no Docker Engine answers."""
     try:
         engine = connect()
     except (BackendError, ImportError):
         return []
     try:
-        with speaking("Docker does not tell what stacks have left"):
+        with as_backend_error("Docker cannot list the leftovers of stacks"):
             every = list(_labelled(engine.api))
     finally:
         engine.close()
@@ -103,7 +103,7 @@ def leftovers(stack_alive: Callable[[str], bool]) -> list[Leftover]:
 
 
 def remove(leftovers: Sequence[Leftover], grace: float = 15) -> None:
-    """Stops and removes them; what is gone already is no error. `grace` is the time between SIGTERM and SIGKILL in seconds."""
+    """Stops and removes leftovers. Those that no longer exist are skipped. `grace` is the time between SIGTERM and SIGKILL in seconds."""
     if not leftovers:
         return
     from docker.errors import NotFound
@@ -111,7 +111,7 @@ def remove(leftovers: Sequence[Leftover], grace: float = 15) -> None:
     engine = connect()
     try:
         for each in leftovers:
-            with speaking(f"{each.kind} {each.name} of stack {each.stack} cannot be removed"), suppress(NotFound):
+            with as_backend_error(f"{each.kind} {each.name} of stack {each.stack} cannot be removed"), suppress(NotFound):
                 _remove(engine.api, each, grace)
     finally:
         engine.close()

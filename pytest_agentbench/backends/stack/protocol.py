@@ -2,10 +2,10 @@
 
 A process that needs a stack starts a stack daemon with `StackDaemonConfig`, or finds one by its `StackFacts`. It connects to the
 daemon's socket and sends `HoldStack`. The answer is `HoldAccepted` or `HoldDeclined`, or `Refused` if the daemon is of another version.
-From then on the daemon tells each holder how the stack is: `BootProgress` until the boot ends with `StackReady` or `BootFailed`, then
-`ServicesRestarting` whenever a service dies or serves again, and `StackEnded` as the last one. A holder that comes later gets the last
-of these outcomes at once. Messages to all holders may arrive before `HoldAccepted`, and twice. Closing the connection
-lets the stack go.
+From then on the daemon sends each holder the state of the stack: `BootProgress` until the boot ends with `StackReady` or `BootFailed`,
+then `ServicesRestarting` whenever a service dies or serves again, and `StackEnded` at the end. A holder that connects later gets the
+latest of these outcomes at once. Messages to all holders may arrive before `HoldAccepted`, and twice. Closing the connection releases
+the stack.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pytest_agentbench.records import OPEN, Endpoint, Json
 
 @dataclass(frozen=True)
 class StackDaemonConfig:
-    """The line that a stack daemon reads from stdin: the stack that it boots, and where."""
+    """The line that a stack daemon reads from stdin: the stack to boot, its folders and options."""
 
     spec: Json  # a StackSpec
     spec_hash: str
-    inherited: Json  # environment that the stack inherits, as `inherited` returns it
+    inherited: Json  # surroundings that the stack inherits, as `inherited` returns them
     home: Path  # the stack's folder
     logs: Path
     gpu_wait: float  # seconds
     warm_up: int  # requests
-    lock: int  # file descriptor of the stack's lock, which the stack daemon holds until it ends
+    lock: int  # file descriptor of the stack's lock; the stack daemon holds the lock until it ends
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class Serving:
 class StackFacts:
     """Public facts about a stack, in `stack.json` in its folder. Its daemon rewrites the file after each change.
 
-    Another version of this package may have written it. So that its stack can be listed and ended all the same, a field that is missing
-    has a default, and one that is unknown is in `more`.
+    Another version of this package may have written it. Its stack can still be listed and ended, because missing fields have defaults and
+    unknown fields are in `more`.
     """
 
     backend: str  # name
     spec_hash: str = ""
-    inherited: Json = field(default_factory=dict)  # environment that the stack has inherited
+    inherited: Json = field(default_factory=dict)  # surroundings that the stack has inherited
     pid: int | None = None  # process id of the stack daemon
     logs: Path | None = None
     ready: Json = field(default_factory=dict)  # a ReadySpec
     started_at: str = ""  # ISO 8601
     state: str = "unknown"  # `booting`, `ready`, `restarting` or `stopping`
-    keep_s: float | None = None  # seconds that it stays without a holder; None: it is not kept
-    until: float | None = None  # seconds since 1970: when it ends if it gets no holder; None: it has one
+    keep_s: float | None = None  # seconds that it stays up without a holder; None: it is not kept
+    until: float | None = None  # seconds since 1970 at which it ends unless it gets a holder; None: it has one
     url: str | None = None  # OpenAI base URL; None until it is ready
     model: str | None = None
     boot: Json = field(default_factory=dict)  # facts of the boot
@@ -65,10 +65,10 @@ class StackFacts:
 
 @dataclass(frozen=True)
 class HoldStack:
-    """A holder's first message: the stack is to stay as long as the holder is connected.
+    """A holder's first message. It asks the daemon to keep the stack up as long as the holder is connected.
 
-    The daemon answers `HoldAccepted` or `HoldDeclined`. If the protocol is another one it answers `Refused` and closes the connection.
-    In every version it is called `HoldStack` and has the field `protocol`.
+    The daemon answers `HoldAccepted` or `HoldDeclined`. If its protocol differs, it answers `Refused` and closes the connection. In all
+    versions this message is called `HoldStack` and has the field `protocol`.
     """
 
     alone: bool  # whether the holder wants the stack only if it has no other holder
@@ -77,29 +77,29 @@ class HoldStack:
 
 @dataclass(frozen=True)
 class KeepStack:
-    """A holder says how long the stack stays without holders. The stack daemon does not answer."""
+    """Sets how long the stack stays up without holders. The stack daemon does not answer."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class StopStack:
-    """A holder, or a command of the user, wants the stack to end. The daemon sends `StackEnded` to all holders and stops the stack."""
+    """Ends the stack, whoever holds it. The daemon sends `StackEnded` to all holders and stops the stack."""
 
 
 @dataclass(frozen=True)
 class HoldAccepted:
-    """Answer to `HoldStack`: the stack stays."""
+    """Answer to `HoldStack`: the sender is a holder now."""
 
 
 @dataclass(frozen=True)
 class HoldDeclined:
-    """Answer to `HoldStack`: the stack has another holder although the sender wanted it alone, or it is about to end."""
+    """Answer to `HoldStack`: the stack is about to end, or has another holder and the sender wants it alone."""
 
 
 @dataclass(frozen=True)
 class BootProgress:
-    """Progress of the boot. It is sent to all holders a few times a second, and they show it."""
+    """Progress of the boot, for the user. It is sent to all holders twice a second."""
 
     text: str
 
@@ -130,10 +130,10 @@ class StackEnded:
 
 @dataclass(frozen=True)
 class ServicesRestarting:
-    """A service of the running stack has died and is started again, or serves again. Holders wait until `services` is empty."""
+    """A service of the running stack has died and is being restarted, or serves again. Holders wait until `services` is empty."""
 
-    services: tuple[str, ...]  # instances that are being started
-    restarts: Mapping[str, int]  # instance -> how often it was started again
+    services: tuple[str, ...]  # instances that are being restarted
+    restarts: Mapping[str, int]  # instance -> number of restarts
 
 
 StackOutcome = StackReady | BootFailed | StackEnded
@@ -144,7 +144,7 @@ FROM_DAEMON: Messages[FromDaemon] = Messages(FromDaemon)
 
 
 def read_request(header: Any) -> ToDaemon:
-    """Returns a holder's message; raises ValueError for one that cannot be read, and for a `HoldStack` of another version."""
+    """Returns a holder's message. Raises ValueError if it cannot be read, or if it is a `HoldStack` of another version."""
     match header:
         case ["HoldStack", {"protocol": protocol}] if reason := refusal(protocol):
             raise ValueError(reason)

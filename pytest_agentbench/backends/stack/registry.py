@@ -1,4 +1,4 @@
-"""Stacks that run on this machine: started, found again, held and let go. The other side of `stack_daemon.py`."""
+"""Stacks on this machine, as sessions and commands use them: start, find, hold, release, end. The client of `stack_daemon.py`."""
 
 from __future__ import annotations
 
@@ -49,39 +49,43 @@ from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.suites.hashes import differences
 from pytest_agentbench.suites.roles import ModelSpec
 
-STOPPED = 180.0  # seconds that a stack gets to stop, before its daemon and all that is left are killed
-SUSPENDED = 5.0  # seconds that a stack daemon may be suspended by SIGSTOP while a session waits for it
-LOOK = 0.5  # seconds between two looks at whether a stack daemon is suspended
-LONGEST = 107 if sys.platform == "linux" else 103  # bytes of a socket's path
-ANSWER = 20.0  # seconds that a stack daemon gets to say whether it can be held
+STOP_TIMEOUT = 180.0  # seconds for the stop of a stack, before its daemon and all leftovers are killed
+SUSPENDED_LIMIT = 5.0  # seconds that a stack daemon may be suspended by SIGSTOP while a session waits for it
+POLL = 0.5  # seconds between two checks whether a stack daemon is suspended
+MAX_PATH = 107 if sys.platform == "linux" else 103  # bytes of the longest possible path of a socket
+ANSWER = 20.0  # seconds for a stack daemon's answer to HoldStack
 
-#: Why a stack cannot be used.
+#: Reasons why a stack cannot be used
 STOPPED_EARLY = "it was stopped while it started"
-GONE = f"its daemon is gone; see {DAEMON_LOG}"
+DAEMON_DIED = f"its daemon has died; see {DAEMON_LOG}"
 
 
 def stacks_folder() -> Path:
-    """Where stacks of this user have their folders; short, for a socket's path may have some 100 characters."""
+    """Returns the folder with the stacks of this user. Its path is short, because a socket's path has at most about 100 characters."""
     own = os.environ.get("AGENTBENCH_STACKS")
     folder = Path(own).absolute() if own else Path(tempfile.gettempdir(), f"agentbench-{os.getuid()}")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise BackendError(f"the folder of stacks, {folder}, cannot be made: {error.strerror}; AGENTBENCH_STACKS names another") from error
-    if folder.stat().st_uid != os.getuid():  # whoever owns it could answer for our stacks
-        raise BackendError(f"the folder of stacks, {folder}, belongs to another user; AGENTBENCH_STACKS names another")
+        raise BackendError(f"the folder of stacks, {folder}, cannot be created: {error.strerror}; set AGENTBENCH_STACKS") from error
+    if folder.stat().st_uid != os.getuid():  # Its owner could impersonate our stacks.
+        raise BackendError(f"the folder of stacks, {folder}, belongs to another user; set AGENTBENCH_STACKS to another")
     return folder
 
 
 def spec_hash(spec: StackSpec) -> str:
-    """Of everything that decides what is started; a name and a note do not."""
+    """Returns a hash of all keys that decide what is started. A name and a note, for example, do not."""
     of_clients = {"name", "note", "thresholds", "prices", "roles", "labels", "warm_up", "sample_every", *ModelSpec.model_fields}
-    said = spec.model_dump_json(exclude=of_clients)
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    content = spec.model_dump_json(exclude=of_clients)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 class HeldStack:
-    """A stack with a connection to its daemon: as long as it is open the stack stays."""
+    """A stack that this process holds: it stays up as long as the connection to its daemon is open.
+
+    `ready` waits for the end of the boot. `death` then blocks until the stack ends. Another thread may call `stop` or `let_go` at any time,
+    which ends both. `stop` ends the stack; `let_go` only closes the connection, so a kept stack stays up.
+    """
 
     def __init__(self, home: Path, connection: socket.socket, child: Child | None) -> None:
         self.home, self._connection, self._child = home, connection, child
@@ -93,7 +97,7 @@ class HeldStack:
         self.metrics: tuple[Target, ...] = ()
 
     def ready(self, on_progress: Callable[[str], None] = lambda _: None) -> Endpoint:
-        """Waits until it serves; raises BackendError with why it does not, MissingError for what this machine lacks."""
+        """Waits until the stack serves. Raises BackendError if it does not, and MissingError if this machine lacks something."""
         while True:
             match message := self._next_of_boot():
                 case BootProgress(text):
@@ -114,17 +118,17 @@ class HeldStack:
 
     def _next_of_boot(self) -> FromDaemon:
         try:
-            while not select.select([self._connection], [], [], LOOK)[0]:
+            while not select.select([self._connection], [], [], POLL)[0]:
                 if self._is_suspended():
                     raise BackendError(f"its daemon, {self._suspended}, and the stack did not start; see {DAEMON_LOG}")
             return self._next()
         except (OSError, ValueError) as error:  # ValueError: another thread has closed the connection
-            raise BackendError(STOPPED_EARLY if self._leaving else GONE) from error
+            raise BackendError(STOPPED_EARLY if self._leaving else DAEMON_DIED) from error
 
     def death(self, on_restart: Callable[[ServicesRestarting], None] = lambda _: None) -> str:
-        """Blocks until it dies; returns what died. Empty when it was stopped or let go by whoever holds this.
+        """Blocks until the stack dies, and returns the reason. Returns an empty string after `stop` or `let_go`.
 
-        `on_restart` gets each message about services that are started again, or that serve again.
+        `on_restart` is called with each message about services that are being restarted or serve again.
         """
         try:
             while not isinstance(message := self._next(), StackEnded):
@@ -135,22 +139,22 @@ class HeldStack:
             why = str(error)
         except (OSError, ValueError):
             self.is_orphaned = not self._leaving
-            why = GONE
+            why = DAEMON_DIED
         return "" if self._leaving else why
 
     def stop(self) -> str:
-        """Tears the stack down. Ends a stack daemon that is suspended, and kills what it, or a stack daemon that died, has left.
+        """Stops the stack. Kills a stack daemon that is suspended, and the leftovers of one that was killed or died.
 
-        Returns a sentence about a stack daemon that was suspended, or about a stack that is still there, and otherwise an empty text.
+        Returns a sentence if the stack daemon was suspended or the stack has not stopped, else an empty string.
         """
-        said = ""
+        note = ""
         self._leaving = True
         with suppress(OSError):
             wire.send(self._connection, StopStack())
-        end = time.monotonic() + STOPPED
+        end = time.monotonic() + STOP_TIMEOUT
         while is_alive(str(self.home)) and time.monotonic() < end:
-            if not said and self._is_suspended():
-                said = f"the daemon of the stack in {self.home}, {self._suspended}, so it was ended by SIGKILL, and its services with it"
+            if not note and self._is_suspended():
+                note = f"the daemon of the stack in {self.home}, {self._suspended}, so it was ended by SIGKILL, and its services with it"
                 with suppress(ProcessLookupError):
                     os.kill(self._daemon, signal.SIGKILL)
             time.sleep(0.02)
@@ -158,41 +162,42 @@ class HeldStack:
         if self._child is not None:
             self._child.stop()
         if is_alive(str(self.home)):
-            return f"the stack in {self.home} has not stopped within {STOPPED:g} s; {DAEMON_LOG} says what it waits for"
+            return f"the stack in {self.home} has not stopped within {STOP_TIMEOUT:g} s; {DAEMON_LOG} shows what it waits for"
         clean_up_one(self.home)
-        return said
+        return note
 
     def _is_suspended(self) -> bool:
-        """Returns whether the stack daemon has been suspended for SUSPENDED seconds, as far as the calls of this method show."""
+        """Returns whether the stack daemon was suspended in all calls of this method during the last SUSPENDED_LIMIT seconds."""
         if not self._daemon or not is_suspended(self._daemon):
             self._suspended_since = None
             return False
         now = time.monotonic()
         self._suspended_since = self._suspended_since or now
-        return now - self._suspended_since >= SUSPENDED
+        return now - self._suspended_since >= SUSPENDED_LIMIT
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the stack daemon, which then stops the stack; raises BackendError if the system does not tell its process."""
+        """Sends SIGTERM to the stack daemon, which then stops the stack. Raises BackendError if its process id is unknown."""
         if not self._daemon:
-            raise BackendError(f"another version of pytest-agentbench keeps the stack in {self.home}; use that version to end it")
+            raise BackendError(f"the stack in {self.home} belongs to another version of pytest-agentbench; use that version to end it")
         with suppress(ProcessLookupError):
             os.kill(self._daemon, signal.SIGTERM)
 
     @property
     def _suspended(self) -> str:
-        return f"process {self._daemon}, was suspended by SIGSTOP for {SUSPENDED:g} s"
+        return f"process {self._daemon}, was suspended by SIGSTOP for {SUSPENDED_LIMIT:g} s"
 
     def keep(self, seconds: float) -> None:
-        """It stays when it is let go, for so long."""
+        """Makes the stack stay up for this time after `let_go`."""
         with suppress(OSError):
             wire.send(self._connection, KeepStack(seconds))
         if self._child is not None:
             self._child.leave_alone()
 
     def let_go(self) -> None:
+        """Closes the connection, so that the stack ends unless it is kept."""
         self._leaving = True
         with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)  # a thread that waits in `death` wakes up
+            self._connection.shutdown(socket.SHUT_RDWR)  # This wakes a thread that waits in `death`.
         self._connection.close()
 
     def _next(self) -> FromDaemon:
@@ -204,7 +209,7 @@ class HeldStack:
 
 
 def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> HeldStack:
-    """Starts a stack daemon, which boots the stack; raises BackendError when not even that goes well."""
+    """Starts a stack daemon, which boots the stack. Raises BackendError if the daemon cannot be started or held."""
     home = _new_home(spec.name)
     owned = lock(home)
     config = StackDaemonConfig(
@@ -231,24 +236,24 @@ def start(spec: StackSpec, logs: Path, *, gpu_wait: float, warm_up: int) -> Held
 
 
 def _new_home(name: str) -> Path:
-    """A folder for a stack; raises BackendError when there cannot be one."""
+    """Creates the folder of a new stack. Raises BackendError if that is impossible."""
     home = stacks_folder() / f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:20]}-{secrets.token_hex(4)}"
-    if len(os.fsencode(home / SOCKET)) > LONGEST:
+    if len(os.fsencode(home / SOCKET)) > MAX_PATH:
         raise BackendError(
-            f"{home / SOCKET} is longer than the {LONGEST} bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s"
+            f"{home / SOCKET} is longer than the {MAX_PATH} bytes that a socket's path may have; set AGENTBENCH_STACKS=/tmp/s"
         )
     home.mkdir(mode=0o700)
     return home
 
 
 def find_kept(spec: StackSpec) -> HeldStack | str:
-    """Returns a stack of the same spec that inherited the same and is ready, kept, and held by nobody else.
+    """Finds a ready, kept stack with the same spec and the same surroundings that has no holder, and holds it.
 
-    Where there is none, returns why a kept stack of the same spec is not used, in a sentence, or an empty text if there is no such stack.
+    If there is none, returns a sentence that says why a kept stack with this spec is not used, or an empty string if no such stack exists.
     """
-    now, wanted, why = inherited(spec), spec_hash(spec), ""
+    now, wanted_hash, why = inherited(spec), spec_hash(spec), ""
     for home, facts in running():
-        if facts.spec_hash != wanted or facts.state != "ready" or facts.keep_s is None:
+        if facts.spec_hash != wanted_hash or facts.state != "ready" or facts.keep_s is None:
             continue
         if changed := differences(facts.inherited, now):
             why = why or f"with something else: {'; '.join(changed)}"
@@ -259,14 +264,14 @@ def find_kept(spec: StackSpec) -> HeldStack | str:
             why = why or "by another version of pytest-agentbench"
         except BackendError:
             pass
-    return why and f"a kept {spec.name} is not used, since it was started {why}; `agentbench backend down {spec.name}` ends it"
+    return why and f"a kept {spec.name} is not used, because it was started {why}; `agentbench backend down {spec.name}` ends it"
 
 
 def running() -> Iterator[tuple[Path, StackFacts]]:
-    """Folder and facts of every stack of this user that has a stack daemon."""
+    """Yields folder and facts of every stack of this user that has a living daemon."""
     for file in _facts_files():
         if is_alive(str(file.parent)):
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # The stack may have just ended.
                 yield file.parent, _read_facts(file)
 
 
@@ -275,7 +280,7 @@ def _facts_files() -> list[Path]:
 
 
 def _read_facts(file: Path) -> StackFacts:
-    """Returns the facts of a stack. If this version cannot read them, the stack has the name of its folder, and nothing else is known."""
+    """Returns the facts of a stack. If they cannot be read, only its name is set, to the name of its folder."""
     try:
         return codec.read(StackFacts, json.loads(file.read_text()))
     except ValueError:
@@ -283,9 +288,9 @@ def _read_facts(file: Path) -> StackFacts:
 
 
 def end(home: Path) -> str:
-    """Tears a stack down, whoever holds it. A stack daemon of another version, which takes no messages from this one, gets SIGTERM.
+    """Ends a stack, even if others hold it. A stack daemon of another version gets SIGTERM, because it accepts no messages of this version.
 
-    Returns what `HeldStack.stop` does. Raises BackendError if the stack daemon does not answer, or if the stack is still there.
+    Returns the result of `HeldStack.stop`. Raises BackendError if the stack daemon does not answer or the stack does not end.
     """
     try:
         held = _hold(home)
@@ -296,14 +301,14 @@ def end(home: Path) -> str:
         except BackendError:
             held.let_go()
             raise
-    said = held.stop()
+    note = held.stop()
     if is_alive(str(home)):
-        raise BackendError(said)
-    return said
+        raise BackendError(note)
+    return note
 
 
 def _connect(home: Path) -> socket.socket:
-    """Returns a connection to the daemon of a stack, on which nothing takes longer than ANSWER; raises BackendError if there is none."""
+    """Connects to the daemon of a stack, with a timeout of ANSWER seconds. Raises BackendError if it does not answer."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ANSWER)
@@ -315,7 +320,7 @@ def _connect(home: Path) -> socket.socket:
 
 
 def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> HeldStack:
-    """Raises BackendError if the stack cannot be held, OtherVersion if that is so because its daemon is of another version."""
+    """Holds a stack. Raises BackendError if that is impossible, and OtherVersion if the reason is another version of its daemon."""
     connection = _connect(home)
     try:
         wire.send(connection, HoldStack(alone))
@@ -333,9 +338,9 @@ def _hold(home: Path, child: Child | None = None, *, alone: bool = False) -> Hel
 
 
 def clean_up() -> list[tuple[str, list[str]]]:
-    """Ends what dead stack daemons left behind; touches nothing without a mark. Returns (stack's folder, what was ended).
+    """Cleans up after all dead stack daemons. Touches nothing without a mark. Returns (stack's folder, what was ended) for each.
 
-    Marks of stacks in other folders are those of other users, whom root and the Docker Engine see as well.
+    Marks with other folders are ignored: root and the Docker Engine also see the stacks of other users.
     """
     marked = {of for _, of in processes()} | {left.stack for left in leftovers(is_alive)}
     homes = {str(home) for home in stacks_folder().iterdir() if home.is_dir()}
@@ -344,21 +349,21 @@ def clean_up() -> list[tuple[str, list[str]]]:
 
 
 def clean_up_orphans() -> str:
-    """Ends the stacks whose stack daemon was killed; what was ended, in one sentence, empty where nothing was.
+    """Cleans up after killed stack daemons. Returns one sentence about what was ended, or an empty string.
 
-    A folder without facts is left alone, unlike by `cleanup`: another session may be about to start a stack daemon in it.
+    Unlike `clean_up`, it skips folders without facts, because another session may be about to start a stack daemon there.
     """
     ended = []
     for file in _facts_files():
         if not is_alive(str(file.parent)):
-            with suppress(OSError):  # its session has just cleaned up itself
+            with suppress(OSError):  # Its session may have just cleaned up.
                 name = _read_facts(file).backend
                 ended.append(f"{name} ({', '.join(clean_up_one(file.parent)) or 'only its folder'})")
-    return f"ended what a stack daemon that was killed had left of {' and '.join(ended)}" if ended else ""
+    return f"cleaned up after a killed stack daemon: {' and '.join(ended)}" if ended else ""
 
 
 def clean_up_one(home: Path) -> list[str]:
-    """The same for one stack without a stack daemon."""
+    """Ends the processes and removes the containers of one stack whose daemon is dead. Returns a description of each."""
     killed = [f"process {pid}" for pid in kill_marked(str(home))]
     left = leftovers(lambda stack: stack != str(home))
     remove(left)

@@ -1,4 +1,4 @@
-"""What a backend YAML of kind `stack` may say: services, how they are proven ready, and templates such as {port} in their texts."""
+"""The keys of a backend YAML of kind `stack`: services, readiness checks, and templates such as {port} in their texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.config import PositiveSeconds, Spec
 from pytest_agentbench.suites.roles import RoleName, RoleSpec, own_names
 
-#: A template in a command, an environment value or a mount: {port}, {engine.url}, {max_model_len}. JSON's braces are none.
+#: A template in a command, an environment value or a mount: {port}, {engine.url}, {max_model_len}. Braces of JSON do not match.
 TEMPLATE = re.compile(r"\{([a-z_][\w-]*(?:\.[\w-]+)*)\}", re.IGNORECASE)
 
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
@@ -26,7 +26,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]  # 0: any free one
 
 
 def _texts(command: Any) -> Any:
-    """YAML reads --port 8000 as a number."""
+    """Turns numbers into texts, because YAML reads the 8000 of `--port 8000` as a number."""
     return (
         [str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word for word in command]
         if isinstance(command, list)
@@ -47,11 +47,11 @@ EnvironmentVariables = Annotated[dict[str, str], BeforeValidator(_values, json_s
 
 
 class HttpCheck(Spec):
-    """A service is ready when this path answers 200, with a text in the answer if `says` asks for one."""
+    """A service is ready when this path answers 200 and the answer matches `says`."""
 
     http: str = Field(description="The path that has to answer 200, for example `/health`.")
     port: str = Field(default="port", description="The name of the service's port. The default is its main port.")
-    says: str = Field(default="", description="A regular expression that has to match in the answer. Without it, any answer will do.")
+    says: str = Field(default="", description="A regular expression that must match a part of the answer. Without it, any answer passes.")
     timeout: PositiveSeconds | None = Field(
         default=None,
         description="The time limit of this check, such as `90s`; a number is in seconds. The stack's `ready.timeout` limits it, too.",
@@ -63,19 +63,19 @@ class HttpCheck(Spec):
         try:
             re.compile(says)
         except re.error as error:
-            raise ValueError(f"is no regular expression: {error}") from None
+            raise ValueError(f"is not a regular expression: {error}") from None
         return says
 
 
 class MetricsSpec(Spec):
-    """Where a service has its metrics in Prometheus text."""
+    """The URL of a service's metrics in Prometheus text."""
 
     path: str = Field(default="/metrics", description="The path of the metrics.")
     port: str = Field(default="port", description="The name of the service's port. The default is its main port.")
 
 
 class ContainerSpec(Spec):
-    """What a container gets beyond its image and command. It always has the host's network."""
+    """Options of a container, in addition to image and command. It always uses the host's network."""
 
     shm_size: str | None = Field(
         default=None,
@@ -83,21 +83,21 @@ class ContainerSpec(Spec):
     )
     ulimits: dict[str, int] = Field(
         default={},
-        description="Name -> soft and hard limit, `-1` for none; Docker itself has to have as much. The default is Docker's.",
+        description="Name -> soft and hard limit, `-1` for none. They cannot exceed the limits of Docker itself. The default is Docker's.",
     )
     mounts: dict[str, str] = Field(
         default={},
-        description="Path on the host -> path in the container, with `:ro` behind it to protect it. "
+        description="Path on the host -> path in the container, with the suffix `:ro` to make it read-only. "
         "A path that does not exist on the host is an error.",
     )
     entrypoint: CommandLine | None = Field(
-        default=None, description="The entrypoint as a list of words; those of `run` go behind it. The default is the image's."
+        default=None, description="The entrypoint as a list of words; the words of `run` follow it. The default is the image's."
     )
     user: str | None = Field(default=None, description="A name, a number, or `user:group`. The default is the image's.")
-    memory: str | None = Field(default=None, description="The memory limit, for example `64g`. Without it there is no limit.")
+    memory: str | None = Field(default=None, description="The memory limit, for example `64g`. Without it, there is no limit.")
     pull: Literal["missing", "never"] = Field(
         default="missing",
-        description="With `missing`, an image that is not on this machine is pulled. With `never`, it has to be there already.",
+        description="With `missing`, an image that is not on this machine is pulled. With `never`, it must already be on this machine.",
     )
 
 
@@ -105,7 +105,7 @@ class ServiceSpec(Spec):
     """One process or, with `image`, one container."""
 
     run: CommandLine = Field(
-        default=[], description="The command, word by word. Only a container whose image has a command of its own may be without one."
+        default=[], description="The command, word by word. It may be left out only for a container whose image has a command."
     )
     image: str | None = Field(default=None, description="The image of [a container](containers.md). Without it, the service is a process.")
     container: ContainerSpec = Field(
@@ -113,41 +113,39 @@ class ServiceSpec(Spec):
     )
     python: str | None = Field(
         default=None,
-        description="What its commands run in: [an environment by name](stacks.md#environments), the folder of a virtual environment, "
+        description="The Python of its command: [an environment by name](stacks.md#environments), the folder of a virtual environment, "
         "or an interpreter. The default is the stack's `python`.",
     )
-    env: EnvironmentVariables = Field(default={}, description="Environment variables beside those of the session.")
+    env: EnvironmentVariables = Field(default={}, description="Environment variables in addition to those of the session.")
     secrets: list[str] = Field(
         default=[],
-        description="Names of environment variables that have to be set, for example `[HF_TOKEN]`; their values are in no file.",
+        description="Names of environment variables that have to be set, for example `[HF_TOKEN]`. Their values are in no file.",
     )
     cwd: str | None = Field(
-        default=None, description="The working directory, relative to the YAML. The default is a folder of the stack's own."
+        default=None, description="The working directory, relative to the YAML. The default is a folder that the stack creates."
     )
     gpus: int | list[str | int] = Field(
         default=0,
-        description="How many GPUs each replica gets, or a list of the visible ones that it gets; they are [leased](stacks.md#gpus). "
-        "A process sees these and no others.",
+        description="The number of GPUs of each replica, or a list of visible GPUs. They are [leased](stacks.md#gpus). "
+        "A process sees only these.",
     )
     replicas: PositiveInt = Field(default=1, description="The number of instances that are started.")
-    port: Port = Field(default=0, description="The main port. The default 0 takes a free one.")
-    ports: dict[str, Port] = Field(
-        default={}, description="Further ports: a list of names, each of which gets a free one, or name -> number."
-    )
+    port: Port = Field(default=0, description="The main port. The default 0 means any free port.")
+    ports: dict[str, Port] = Field(default={}, description="Further ports: a list of names, which get free ports, or name -> number.")
     after: list[str] = Field(
         default=[],
-        description="Services that have to be ready before this one starts. Services that its templates name are added.",
+        description="Services that have to be ready before this one starts, in addition to those that its templates name.",
     )
     ready: HttpCheck | None = Field(
         default=None,
-        description="`{http: PATH}` is ready when that path answers 200. Further keys are `port` (a name), `says` (a regular expression) "
-        "and `timeout` (seconds). Without it, the service is ready when it runs, or when the HEALTHCHECK of its image says so.",
+        description="`{http: PATH}`: the service is ready when that path answers 200. Further keys are `port` (a name), `says` (a regular "
+        "expression) and `timeout` (seconds). Without it, the service is ready when it runs, or when its image's HEALTHCHECK passes.",
     )
     metrics: MetricsSpec | None = Field(
         default=None,
         description="The path of its metrics in Prometheus text, or `{path: PATH, port: NAME}`. Without it, they are not read.",
     )
-    restart: int = Field(default=0, ge=0, description="It is started again this many times if it dies; each time is in the report.")
+    restart: int = Field(default=0, ge=0, description="How often an instance is restarted if it dies. The report lists restarts.")
     grace: PositiveSeconds = Field(default=15, description="The time between SIGTERM and SIGKILL, such as `15s`; a number is in seconds.")
 
     @field_validator("metrics", mode="before", json_schema_input_type=str | MetricsSpec | None)
@@ -165,59 +163,59 @@ class ServiceSpec(Spec):
         if not self.run and self.image is None:
             raise ValueError("should have `run` (a command) or `image` (a container)")
         if isinstance(self.gpus, list) and self.replicas > 1:
-            raise ValueError("GPUs can be pinned for one replica only; make a service for each")
+            raise ValueError("only a single replica can have a list of GPUs; define a service for each replica")
         if self.replicas > 1 and (self.port or any(self.ports.values())):
-            raise ValueError("a port can be fixed for one replica only; without a number each gets a free one")
+            raise ValueError("only a single replica can have a fixed port; remove the number, and each gets a free one")
         if isinstance(self.gpus, int) and self.gpus < 0:
-            raise ValueError("gpus should be a count from 0 up, or a list of GPUs")
+            raise ValueError("gpus should be a count (0 or more), or a list of GPUs")
         for check in (self.ready, self.metrics):
             if check is not None and check.port != "port" and check.port not in self.ports:
-                raise ValueError(f"port {check.port!r} is none of this service; it has: {', '.join(['port', *self.ports])}")
+                raise ValueError(f"port {check.port!r} is not a port of this service; it has: {', '.join(['port', *self.ports])}")
         return self
 
 
 class ReadySpec(Spec):
-    """How the whole stack is proven ready, at its endpoint."""
+    """The readiness checks of the whole stack, made at its endpoint."""
 
     timeout: PositiveSeconds = Field(
         default=600,
         description="The time limit of the whole boot, from the start of the first service on, such as `30m`; a number is in seconds. "
         "`--agentbench-set backend.ready.timeout=30m` changes it.",
     )
-    in_a_row: PositiveInt = Field(default=2, description="The number of chats that have to succeed one after the other.")
+    in_a_row: PositiveInt = Field(default=2, description="The number of consecutive chats that have to succeed.")
     workers: dict[str, PositiveInt] = Field(
-        default={}, description="Dynamo's worker type -> how many have to be there, for example `{prefill: 1, decode: 2}`."
+        default={}, description="Dynamo's worker type -> least number of workers, for example `{prefill: 1, decode: 2}`."
     )
     tools: Literal["auto", "required", "none"] = Field(
-        default="auto", description="The `tool_choice` of the probe: `auto`, `required`, or `none` for a stack that cannot call tools."
+        default="auto", description="The `tool_choice` of the tool check: `auto`, `required`, or `none` for a stack that cannot call tools."
     )
     chat: dict[str, Any] = Field(
-        default={}, description="Request fields of all probes, for example `{chat_template_kwargs: {enable_thinking: false}}`."
+        default={}, description="Request fields of all check requests, for example `{chat_template_kwargs: {enable_thinking: false}}`."
     )
 
 
 class LabelsSpec(Spec):
-    """How a rollout is announced to the stack and released, and what is asked of it with every call."""
+    """Options for announcing rollouts to the stack, and for hints in their calls."""
 
     kind: Literal["none", "thunderagent", "dynamo"] = Field(
-        default="none", description="The router that is told of rollouts: `thunderagent`, `dynamo`, or `none`."
+        default="none", description="The router that gets the labels of rollouts: `thunderagent`, `dynamo`, or `none`."
     )
-    priority: int | None = Field(default=None, description="For Dynamo: the priority of every call, one of its `agent_hints`.")
+    priority: int | None = Field(default=None, description="For Dynamo: the priority of every call, sent in `agent_hints`.")
     osl: PositiveInt | None = Field(
-        default=None, description="For Dynamo: the output tokens to be expected of every call, one of its `agent_hints`."
+        default=None, description="For Dynamo: the expected number of output tokens of every call, sent in `agent_hints`."
     )
     trace: str | None = Field(
         default=None,
         description="The file that Dynamo's frontend writes request traces to (`DYN_REQUEST_TRACE_FILE_PATH`), or ThunderAgent's "
-        "`step_profiles.csv`. Without it, only what answers contain is known of the server.",
+        "`step_profiles.csv`. Without it, server-side data come only from the answers.",
     )
     job: bool = Field(
         default=False,
-        description="For ThunderAgent: with `true`, calls also name their rollout as a job, for an engine with Continuum's scheduler.",
+        description="For ThunderAgent: with `true`, calls also have the rollout as a job, for an engine with Continuum's scheduler.",
     )
     release: bool = Field(
         default=False,
-        description="For Dynamo: with `true`, its ThunderAgent router is told when a rollout ends. ThunderAgent itself always is.",
+        description="For Dynamo: with `true`, its ThunderAgent router is notified when a rollout ends. ThunderAgent itself always is.",
     )
 
 
@@ -225,26 +223,26 @@ def _kind_alone(labels: Any) -> Any:
     return {"kind": labels} if isinstance(labels, str) else labels
 
 
-#: `labels: dynamo` says its kind and nothing else.
+#: `labels: dynamo` is short for `labels: {kind: dynamo}`.
 LabelsField = Annotated[
     LabelsSpec, BeforeValidator(_kind_alone, json_schema_input_type=Literal["none", "thunderagent", "dynamo"] | LabelsSpec)
 ]
 
 LABELS = (
-    "How the stack is [told of rollouts](backends.md#labels-a-stack-that-knows-rollouts): `none`, `thunderagent`, `dynamo`, or a mapping "
-    "with further keys. The default is `none`."
+    "How [rollouts are announced to the stack](backends.md#labels-a-stack-that-knows-rollouts): `none`, `thunderagent`, `dynamo`, or a "
+    "mapping with further keys. The default is `none`."
 )
 
 
 class StackRole(RoleSpec):
-    """A role that a service of the stack may play."""
+    """A role, which a service of the stack may play."""
 
-    service: str | None = Field(default=None, description="The service of the stack that plays the role. It cannot go with `url`.")
+    service: str | None = Field(default=None, description="The service of the stack that plays the role, instead of `url`.")
 
     @model_validator(mode="after")
-    def _is_in_one_place(self) -> Self:
+    def _has_one_place(self) -> Self:
         if self.url is not None and self.service is not None:
-            raise ValueError("'url' and 'service' are two places; leave one out")
+            raise ValueError("'url' and 'service' are both set; remove one")
         return self
 
     @property
@@ -253,26 +251,26 @@ class StackRole(RoleSpec):
 
 
 class StackSpec(BackendKeys):
-    """Services on this machine, booted for a session."""
+    """Keys of a stack: services on this machine that are started for a session."""
 
     kind: Literal["stack"] = Field(
-        default="stack", description="`stack`: services that the session starts. It can be left out beside `services` or `include`."
+        default="stack", description="`stack`: services that the session starts. It can be left out if `services` or `include` is set."
     )
-    here: SkipJsonSchema[str] = Field(default="", description="The folder of the YAML, which is filled in when it is read.")
+    here: SkipJsonSchema[str] = Field(default="", description="The folder of the YAML. It is set automatically.")
     settings: dict[str, str | int | float] = Field(
         default={},
-        description="Name -> value for templates; `--agentbench-set backend.settings.NAME=VALUE` changes one for a run.",
+        description="Name -> value for templates. `--agentbench-set backend.settings.NAME=VALUE` changes one for a run.",
     )
     python: str | None = Field(
         default=None,
-        description="What commands of services run in, unless a service has its own `python`. The default is the `PATH`.",
+        description="The Python of all services, unless a service has its own `python`. Without it, commands are searched on the `PATH`.",
     )
     env: EnvironmentVariables = Field(default={}, description="Environment variables of every service.")
     services: dict[str, ServiceSpec] = Field(min_length=1, description="Name -> [service](own-stack.md#a-service).")
-    endpoint: str = Field(default="", description="The service that agents talk to. The default is the last one.")
+    endpoint: str = Field(default="", description="The service that agents call. The default is the last one.")
     path: str = Field(default="/v1", description="The path of the endpoint's OpenAI API.")
     ready: ReadySpec = Field(
-        default=ReadySpec(), description="How the whole stack is [proven ready](own-stack.md#when-it-counts-as-ready)."
+        default=ReadySpec(), description="The [readiness checks](own-stack.md#when-it-counts-as-ready) of the whole stack."
     )
     labels: LabelsField = Field(default=LabelsSpec(), description=LABELS)
     roles: Annotated[dict[RoleName, StackRole], AfterValidator(own_names)] = Field(  # type: ignore[assignment]  # services may play them, too
@@ -282,8 +280,8 @@ class StackSpec(BackendKeys):
     warm_up: int | None = Field(
         default=None,
         ge=0,
-        description="Requests before anything is measured; they are in no number, and the report says how many there were. "
-        "The default is as many as rollouts in flight.",
+        description="The number of requests before anything is measured. They are not in the results, but the report has their number. "
+        "The default is the concurrency of the session.",
     )
     sample_every: PositiveSeconds = Field(
         default=1.0,
@@ -292,61 +290,61 @@ class StackSpec(BackendKeys):
     )
 
     @model_validator(mode="after")
-    def _names_lead_somewhere(self) -> Self:
+    def _references_exist(self) -> Self:
         for name in (*self.services, *self.settings):
             if not NAME.fullmatch(name) or name in RESERVED:
                 raise ValueError(
-                    f"{name!r} cannot be a name here: small letters, digits, - and _, and none of {', '.join(sorted(RESERVED))}"
+                    f"{name!r} cannot be a name here: small letters, digits, - and _, but none of {', '.join(sorted(RESERVED))}"
                 )
         if self.endpoint and self.endpoint not in self.services:
-            raise ValueError(f"endpoint {self.endpoint!r} is no service; there are: {', '.join(self.services)}")
+            raise ValueError(f"endpoint {self.endpoint!r} is not a service; services: {', '.join(self.services)}")
         for name, role in self.roles.items():
             if role.service is not None and role.service not in self.services:
-                raise ValueError(f"roles.{name}: {role.service!r} is no service; there are: {', '.join(self.services)}")
+                raise ValueError(f"roles.{name}: {role.service!r} is not a service; services: {', '.join(self.services)}")
         for name, service in self.services.items():
             for other in service.after:
                 if other not in self.services:
-                    raise ValueError(f"services.{name}.after: {other!r} is no service; there are: {', '.join(self.services)}")
+                    raise ValueError(f"services.{name}.after: {other!r} is not a service; services: {', '.join(self.services)}")
         return self
 
     @model_validator(mode="after")
-    def _ports_are_of_one_service(self) -> Self:
+    def _ports_are_unique(self) -> Self:
         owners: dict[int, str] = {}
         for name, service in self.services.items():
             for port in filter(None, (service.port, *service.ports.values())):
                 if port in owners:
                     raise ValueError(
-                        f"services.{name}: port {port} is taken by services.{owners[port]}; without a number each gets a free one"
+                        f"services.{name}: services.{owners[port]} has port {port}, too; remove the numbers, and each gets a free one"
                     )
                 owners[port] = name
         return self
 
     @property
     def gpus(self) -> tuple[int, list[str]]:
-        """(how many of any kind, those that are named) of all replicas."""
+        """The GPUs of all replicas together: (number without a name, names)."""
         count = sum(service.gpus * service.replicas for service in self.services.values() if isinstance(service.gpus, int))
         return count, [str(gpu) for service in self.services.values() if isinstance(service.gpus, list) for gpu in service.gpus]
 
     @property
     def front(self) -> str:
-        """The service that agents talk to."""
+        """The service that agents call."""
         return self.endpoint or list(self.services)[-1]
 
 
 def expand(text: str, values: Mapping[str, str], where: str) -> str:
-    """Raises ConfigError that names the template and what is known."""
+    """Fills in the templates of a text. Raises ConfigError for an unknown one, with `where` and the known names."""
 
-    def value(found: object) -> str:
-        name = found[1]  # type: ignore[index]
+    def value(match: object) -> str:
+        name = match[1]  # type: ignore[index]
         if name not in values:
-            raise ConfigError(f"{where}: {{{name}}} is not known; known: {', '.join(f'{{{known}}}' for known in sorted(values))}")
+            raise ConfigError(f"{where}: {{{name}}} is unknown; known: {', '.join(f'{{{known}}}' for known in sorted(values))}")
         return values[name]
 
     return TEMPLATE.sub(value, text)
 
 
 def texts(service: ServiceSpec) -> Iterator[str]:
-    """Everything in a service that may hold templates."""
+    """Yields all texts of a service that may contain templates."""
     yield from service.run
     yield from service.env.values()
     yield from service.container.mounts
@@ -358,7 +356,7 @@ def texts(service: ServiceSpec) -> Iterator[str]:
 
 
 def dependencies(spec: StackSpec) -> dict[str, set[str]]:
-    """Service -> services that have to be ready before it; raises ConfigError when they wait for each other."""
+    """Returns service -> services that must be ready before it. Raises ConfigError if services wait for each other."""
     needed = {}
     for name, service in spec.services.items():
         named = {reference.partition(".")[0] for text in texts(service) for reference in TEMPLATE.findall(text) if "." in reference}

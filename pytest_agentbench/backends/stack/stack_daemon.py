@@ -1,8 +1,8 @@
-"""`python -m pytest_agentbench.backends.stack.stack_daemon`: starts a stack, keeps it while it is held, and ends it, whatever happens.
+"""`python -m pytest_agentbench.backends.stack.stack_daemon`: the process that owns a stack. It starts the services, and always stops them.
 
-Whoever wants the stack holds a connection to the stack daemon's socket. When the last one is gone (closed, or its process died,
-SIGKILL included) everything is stopped; a stack that is kept waits for the next holder until its time is over.
-The services are the stack daemon's children, and their GPUs are locked by it: no other process has to remember anything.
+A session or command that uses the stack (a holder) has a connection to the daemon's socket. The stack is stopped when the last connection
+is closed, or its process has died, even by SIGKILL. A kept stack first waits for another holder until its time is over. The services are
+children of the daemon, and it holds the locks of their GPUs, so no other process has to keep track of them.
 """
 
 from __future__ import annotations
@@ -53,22 +53,27 @@ from pytest_agentbench.lib.messages import Refused, read_config, serving
 from pytest_agentbench.lib.redact import Redactor
 from pytest_agentbench.lib.threads import daemon
 
-FIRST_HOLDER = 20.0  # seconds that whoever started the stack daemon gets to connect
-TOLD_EVERY = 0.5  # seconds between two words about a boot
+FIRST_HOLDER = 20.0  # seconds that the starter of the stack daemon has to connect
+PROGRESS_EVERY = 0.5  # seconds between two BootProgress messages
 
-FACTS = "stack.json"  # in the stack's folder: what others may know of it
+FACTS = "stack.json"  # in the stack's folder; contains StackFacts
 SOCKET = "control"
 DAEMON_LOG = "stack_daemon.log"
 
 
 class StackDaemon:
-    """One stack's life."""
+    """Boots one stack, serves its holders, and stops it when it is no longer needed.
+
+    `outcome` is None during the boot, then StackReady or BootFailed, and StackEnded if the stack dies or is stopped. Each new outcome is
+    sent to all holders, and a new holder gets the current one. `ending` is set when the stack has to stop; from then on no new holder is
+    accepted. A stack without holders ends at once if it has failed after it was held, and otherwise at `_until`.
+    """
 
     def __init__(self, config: StackDaemonConfig) -> None:
         self.home, self.logs = config.home, config.logs
         self._redactor = Redactor()
-        self._lock = config.lock  # as long as this process has it others see that the stack has an owner
-        os.set_inheritable(self._lock, False)  # services shall not keep it
+        self._lock = config.lock  # Other processes see from this lock that the stack has a daemon.
+        os.set_inheritable(self._lock, False)  # Services must not inherit the lock.
         self.spec = StackSpec(**config.spec)
         self.facts = StackFacts(
             backend=self.spec.name,
@@ -87,29 +92,29 @@ class StackDaemon:
             gpu_wait=config.gpu_wait,
             warm_up=config.warm_up,
             log=self.log,
-            on_restart=self._tell_restart,
+            on_restart=self._send_restarts,
         )
-        self.outcome: StackOutcome | None = None  # as holders are told
-        self.over = threading.Event()
+        self.outcome: StackOutcome | None = None  # the latest one
+        self.ending = threading.Event()
         self._changed = threading.Condition()
         self._holders: dict[socket.socket, str] = {}
         self._was_held = False
         self._sending, self._writing = threading.Lock(), threading.Lock()
-        self._until = time.monotonic() + FIRST_HOLDER  # without a holder it ends then
+        self._until = time.monotonic() + FIRST_HOLDER  # when it ends without a holder; time.monotonic()
 
     def live(self) -> None:
-        """From the first process to the last port."""
+        """Runs the daemon until the stack is no longer needed, then stops all services and removes the stack's folder."""
         self.logs.mkdir(parents=True, exist_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.home / SOCKET))
         listener.listen(16)
         self._write_facts(lambda facts: facts)
         serving(Serving())
-        daemon(self._accept_connection, listener, name="welcome")
+        daemon(self._accept_connection, listener, name="accept")
         daemon(self._boot, name="boot")
-        daemon(self._tell_progress, name="tell-progress")
-        daemon(self._watch_starter, name="mind-starter")
-        self._wait_while_wanted()
+        daemon(self._send_progress, name="send-progress")
+        daemon(self._watch_starter, name="watch-starter")
+        self._wait_until_unused()
         self._write_facts(lambda facts: replace(facts, state="stopping"))
         self.stack.stop()
         listener.close()
@@ -120,37 +125,37 @@ class StackDaemon:
         try:
             endpoint = self.stack.boot()
         except AgentbenchError as error:
-            self._decide(BootFailed(str(error), missing=isinstance(error, MissingError)))
+            self._set_outcome(BootFailed(str(error), missing=isinstance(error, MissingError)))
             return
-        except Exception as error:  # a fault of ours: the holders shall not wait for ever
-            self._decide(BootFailed(f"the stack daemon failed: {error!r}; see {DAEMON_LOG}", missing=False))
+        except Exception as error:  # A bug of the daemon: the holders must not wait forever.
+            self._set_outcome(BootFailed(f"the stack daemon failed: {error!r}; see {DAEMON_LOG}", missing=False))
             raise
         boot = self.stack.facts
         self._write_facts(lambda facts: replace(facts, state="ready", url=endpoint.url, model=endpoint.model, boot=boot))
-        self._decide(StackReady(endpoint, boot, self.stack.metrics()))
+        self._set_outcome(StackReady(endpoint, boot, self.stack.metrics()))
         self.stack.failed.wait()
         if not self.stack.stopping.is_set():
-            self._decide(StackEnded(self.stack.failure))
+            self._set_outcome(StackEnded(self.stack.failure))
 
-    def _decide(self, outcome: StackOutcome) -> None:
-        """Those who hold it learn it now, those who come later when they come."""
+    def _set_outcome(self, outcome: StackOutcome) -> None:
+        """Sets the outcome and sends it to all holders."""
         self.outcome = outcome
-        self._tell(outcome)
+        self._send_all(outcome)
         with self._changed:
             self._changed.notify_all()
 
-    def _wait_while_wanted(self) -> None:
-        """Until it is told to stop, or has nobody and no time left. One that failed and has nobody goes at once."""
+    def _wait_until_unused(self) -> None:
+        """Blocks until the stack has to stop, or has no holder and has failed or used up its time."""
         with self._changed:
-            while not self.over.is_set():
+            while not self.ending.is_set():
                 failed = self._was_held and isinstance(self.outcome, BootFailed | StackEnded)
                 if not self._holders and (failed or time.monotonic() >= self._until):
-                    self.over.set()  # whoever comes now comes too late
+                    self.ending.set()  # No new holder is accepted from now on.
                     return
                 self._changed.wait(None if self._holders else max(0.0, self._until - time.monotonic()))
 
     def _watch_starter(self) -> None:
-        """Whoever started it and is gone before it held it wants it no more."""
+        """Ends the stack if its starter dies before it has become a holder. The end of stdin shows that."""
         while os.read(sys.stdin.fileno(), 4096):
             pass
         with self._changed:
@@ -160,19 +165,19 @@ class StackDaemon:
 
     def end(self, why: str) -> None:
         self.log(f"stopping: {why}")
-        self.over.set()
-        self.stack.stopping.set()  # a boot under way gives up
+        self.ending.set()
+        self.stack.stopping.set()  # A boot in progress gives up.
         self.stack.failed.set()
-        self._decide(StackEnded(f"it was stopped: {why}"))
+        self._set_outcome(StackEnded(f"it was stopped: {why}"))
 
     def _accept_connection(self, listener: socket.socket) -> None:
-        with suppress(OSError):  # closed at the end
+        with suppress(OSError):  # The listener is closed at the end.
             while True:
                 connection, _ = listener.accept()
                 daemon(self._serve, connection, name="serve")
 
     def _serve(self, connection: socket.socket) -> None:
-        """Obeys one holder until it is gone."""
+        """Handles the messages of one holder until its connection is closed or its process has ended."""
         who = peer(connection)
         try:
             with connection, suppress(OSError, ValueError):
@@ -181,39 +186,39 @@ class StackDaemon:
                         message = read_request(wire.receive(connection)[0])
                     except ValueError as error:
                         self.log(f"refused pid {who}: {error}")
-                        self._say(connection, Refused(str(error)))
+                        self._send(connection, Refused(str(error)))
                         return
-                    self._obey(connection, message, who)
-        finally:  # nothing that goes wrong here may keep a stack that nobody wants
-            self._leave(connection)
+                    self._handle(connection, message, who)
+        finally:  # No error here may keep an unused stack up.
+            self._remove_holder(connection)
 
-    def _obey(self, connection: socket.socket, message: ToDaemon, who: int) -> None:
+    def _handle(self, connection: socket.socket, message: ToDaemon, who: int) -> None:
         match message:
             case HoldStack(alone):
-                refused = self._refuses(connection, who, alone=alone)
-                self.log(f"{'refused' if refused else 'held by'} pid {who}")
-                if not refused:
+                accepted = self._add_holder(connection, who, alone=alone)
+                self.log(f"{'held by' if accepted else 'refused'} pid {who}")
+                if accepted:
                     self._write_facts(lambda facts: replace(facts, until=None))
-                self._say(connection, HoldDeclined() if refused else HoldAccepted())
+                self._send(connection, HoldAccepted() if accepted else HoldDeclined())
                 if self.outcome is not None:
-                    self._say(connection, self.outcome)
+                    self._send(connection, self.outcome)
             case KeepStack(seconds):
                 self._write_facts(lambda facts: replace(facts, keep_s=seconds))
             case StopStack():
-                self.end(f"pid {who} said so")
+                self.end(f"requested by pid {who}")
             case _:
                 assert_never(message)
 
-    def _refuses(self, connection: socket.socket, who: int, *, alone: bool) -> bool:
-        """Whether it is too late, or whoever wants to be alone is not; else there is one holder more."""
+    def _add_holder(self, connection: socket.socket, who: int, *, alone: bool) -> bool:
+        """Registers a connection as a holder. Returns False if the daemon is stopping, or if `alone` is set and the stack is in use."""
         with self._changed:
-            if self.over.is_set() or (alone and self._holders):
-                return True
+            if self.ending.is_set() or (alone and self._holders):
+                return False
             self._holders[connection] = f"pid {who}"
             self._was_held = True
-            return False
+            return True
 
-    def _leave(self, connection: socket.socket) -> None:
+    def _remove_holder(self, connection: socket.socket) -> None:
         with self._changed:
             who = self._holders.pop(connection, None)
             if who is None:
@@ -222,53 +227,53 @@ class StackDaemon:
             if alone:
                 self._until = time.monotonic() + keep
             self._changed.notify_all()
-        self.log(f"{who} is gone{f'; kept for {keep:g} s' if keep and alone else ''}")
+        self.log(f"{who} has disconnected{f'; kept for {keep:g} s' if keep and alone else ''}")
         if alone:
             self._write_facts(lambda facts: replace(facts, until=time.time() + keep))
 
-    def _tell_progress(self) -> None:
-        while self.outcome is None and not self.over.wait(TOLD_EVERY):
+    def _send_progress(self) -> None:
+        while self.outcome is None and not self.ending.wait(PROGRESS_EVERY):
             if text := self.stack.status():
                 for connection in self._readers():
-                    self._say(connection, BootProgress(text))
+                    self._send(connection, BootProgress(text))
 
     def _readers(self) -> list[socket.socket]:
-        """Holders that read what they are told: one that Ctrl-Z has stopped must not fill its buffer and hold up the others."""
-        with suppress(OSError, ValueError):  # one of them has just closed
+        """Returns the holders that can be written to without blocking. One that is suspended by Ctrl-Z must not delay the others."""
+        with suppress(OSError, ValueError):  # One of them has just disconnected.
             return select.select([], list(self._holders), [], 0)[1]
         return []
 
-    def _tell_restart(self) -> None:
-        """Nobody new gets a stack of which a part is away."""
-        self._write_facts(lambda facts: replace(facts, state="restarting" if self.stack.away else "ready"))
-        self._tell(ServicesRestarting(tuple(sorted(self.stack.away)), self.stack.restarts()))
+    def _send_restarts(self) -> None:
+        """Updates the facts, so that a stack with a restarting part is not reused, and informs all holders."""
+        self._write_facts(lambda facts: replace(facts, state="restarting" if self.stack.restarting else "ready"))
+        self._send_all(ServicesRestarting(tuple(sorted(self.stack.restarting)), self.stack.restarts()))
 
-    def _tell(self, message: StackOutcome | ServicesRestarting) -> None:
+    def _send_all(self, message: StackOutcome | ServicesRestarting) -> None:
         for connection in list(self._holders):
-            self._say(connection, message)
+            self._send(connection, message)
 
-    def _say(self, connection: socket.socket, message: FromDaemon | Refused) -> None:
-        with self._sending, suppress(OSError):  # it is gone, and `_serve` sees it
+    def _send(self, connection: socket.socket, message: FromDaemon | Refused) -> None:
+        with self._sending, suppress(OSError):  # The holder has disconnected; `_serve` removes it.
             wire.send(connection, message)
 
     def log(self, text: str) -> None:
-        with suppress(OSError), (self.logs / DAEMON_LOG).open("a") as file:  # a full disk must not keep it from stopping
+        with suppress(OSError), (self.logs / DAEMON_LOG).open("a") as file:  # A full disk must not prevent the stop.
             now = datetime.now().astimezone().isoformat(timespec="milliseconds")
             file.write(f"{now} {block(self._redactor.plain(text))}\n")
 
     def _write_facts(self, change: Callable[[StackFacts], StackFacts]) -> None:
-        with self._writing, suppress(OSError):  # on a full disk others do not see it, and it is torn down all the same
+        with self._writing, suppress(OSError):  # On a full disk the facts become outdated, but the stack can still be stopped.
             self.facts = change(self.facts)
             write_whole(self.home / FACTS, json.dumps(codec.plain(self.facts)))
 
 
 def _wait_for_message(connection: socket.socket, pid: int) -> bool:
-    """Waits for the next word of a holder; False when its process is gone, even if a fork of it still has the connection."""
+    """Waits for the next message of a holder. Returns False if its process has ended, even if a fork of it has the connection."""
     try:
         process = os.pidfd_open(pid) if pid else -1
     except ProcessLookupError:
         return False
-    except OSError:  # a kernel or a sandbox without it: the end of the connection has to do
+    except OSError:  # Kernels or sandboxes without pidfd: only the end of the connection is noticed.
         process = -1
     try:
         waited = [connection.fileno(), *([process] if process >= 0 else [])]
@@ -280,7 +285,7 @@ def _wait_for_message(connection: socket.socket, pid: int) -> bool:
 
 
 def peer(connection: socket.socket) -> int:
-    """Returns the process id of the other side of a connection, or 0 if the system does not tell it."""
+    """Returns the process id of the peer of a connection, or 0 if the system does not support that."""
     if not hasattr(socket, "SO_PEERCRED") or not hasattr(os, "pidfd_open"):
         return 0
     pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
@@ -288,9 +293,9 @@ def peer(connection: socket.socket) -> int:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the holder's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The holder handles Ctrl-C.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    gc.freeze()  # what is imported stays: no collection looks at it again, nor those at the interpreter's end
+    gc.freeze()  # Imported objects stay alive, so garbage collections need not visit them.
     daemon = StackDaemon(read_config(StackDaemonConfig))
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=daemon.end, args=("SIGTERM",)).start())
     daemon.live()

@@ -1,4 +1,4 @@
-"""What a stack has from where it is started: variables, versions of packages, and files that its YAML names."""
+"""The surroundings that a stack inherits: environment variables, package versions, and files that its YAML names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_agentbench.lib.process import foreign_environment
 from pytest_agentbench.lib.redact import MARK, Redactor
 from pytest_agentbench.records import Json
 
-#: Engines, the hub's library and Ray report how they are used unless they are told not to.
+#: Variables that disable the usage reports of engines, the hub's library and Ray.
 NO_REPORTS: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -24,19 +24,19 @@ NO_REPORTS: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
-TMP = "tmp"  # in a stack's {run_dir}
+TMP = "tmp"  # folder in a stack's {run_dir}
 
 
 def surroundings(run_dir: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Temporary files in the folder of the boot; caches that make the next boot fast where they always are.
+    """Returns the default variables of a service. Temporary files are in the folder of the boot; caches keep their usual folders.
 
-    `inherited` is the environment that a process would have without this.
+    `inherited` is the environment that the service would have without these defaults.
     """
     return {"TMPDIR": str(run_dir / TMP), **_shared_caches(inherited), **NO_REPORTS}
 
 
 def _shared_caches(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Those whose place would follow TMPDIR, or a HOME that a YAML gives."""
+    """Returns variables for the caches that would otherwise move with TMPDIR, or with a HOME in the YAML."""
     cache = Path(inherited.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
     return {
@@ -45,15 +45,15 @@ def _shared_caches(inherited: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-#: How the names of variables begin that engines, and the libraries below them, are set up by.
+#: Prefixes of the variables that configure engines and their libraries.
 ENGINES = ("VLLM_", "SGLANG_", "SGL_", "DYN_", "NCCL_", "CUDA_", "HF_", "TORCH", "PYTORCH_", "TRANSFORMERS_", "FLASHINFER_")
 
-#: Every service gets its own of these, from the GPUs that it leases.
+#: Variables that are set for each service from its leased GPUs.
 GIVEN = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"})
 
 
 def inherited(spec: StackSpec) -> Json:
-    """`environment`, `packages` (by service) and `files`, as they are now: a stack that is kept has those of its start."""
+    """Returns the current `environment`, `packages` (by service) and `files`. A kept stack still has those of its start."""
     processes = {name: service for name, service in spec.services.items() if service.image is None}
     return {
         "environment": variables(foreign_environment()) if processes else {},
@@ -63,17 +63,17 @@ def inherited(spec: StackSpec) -> Json:
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those of engines, by name. Of one whose name says that it is a secret nothing is kept but that it is set."""
+    """Returns the variables that configure engines, sorted by name. Values of variables with secret-looking names are masked."""
     redact = Redactor().plain
     chosen = sorted(name for name in environment if name.startswith(ENGINES) and name not in GIVEN)
     return {name: MARK if SECRET_NAME.search(name) else redact(environment[name]) for name in chosen}
 
 
 def _packages(spec: StackSpec, service: ServiceSpec) -> dict[str, str] | None:
-    """Engine -> version of a service's environment; None where nobody knows it, or it is not there."""
+    """Returns package -> version in a service's environment, or None if that is unknown or does not exist."""
     try:
         program = program_of(service.run, _python(spec, service))
-    except AgentbenchError:  # the start says so
+    except AgentbenchError:  # The boot reports this error.
         return None
     return packages_of(program) if program else None
 

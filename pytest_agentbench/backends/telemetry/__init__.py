@@ -1,1 +1,1 @@
-"""What servers and GPUs tell while a session runs."""
+"""Metrics of servers and GPUs during a session: sampling, statistics, and a comparison with the tap."""

@@ -1,4 +1,4 @@
-"""Whether a server's own counts agree with what the tap saw; where they do not, neither should be believed unseen."""
+"""Comparison of a server's own counts with those of the tap. If they differ, neither should be trusted without a check."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pytest_agentbench.backends.telemetry.engine_stats import ServerCounts
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.records import LLMCall, Rollout
 
-TOKENS = 0.01  # share by which token counts may differ; in any case by one a call
-TTFT = 0.2  # share by which mean TTFTs may differ
-TTFT_MS = 5.0  # by which they may differ in any case: the way between server and tap
+TOKENS = 0.01  # accepted difference of token counts, as a share; one token per call is always accepted
+TTFT = 0.2  # accepted difference of mean TTFTs, as a share
+TTFT_MS = 5.0  # difference of mean TTFTs in ms that is always accepted, for the network between server and tap
 
 
 @dataclass
 class Client:
-    """What the tap saw of all rollouts, those that tests made by hand included."""
+    """Counts of the tap over all rollouts, including those that tests made themselves."""
 
-    calls: int = 0  # that went well
-    hidden: int = 0  # calls that failed, or have no record, and attempts without any: nobody but the server knows their tokens
-    uncounted: int = 0  # calls that went well, and of which the server did not say how many tokens they had
+    calls: int = 0  # successful calls
+    hidden: int = 0  # failed or unrecorded calls, and failed attempts without calls; only the server knows their tokens
+    uncounted: int = 0  # successful calls whose answer has no token counts
     prompt_tokens: int = 0
     output_tokens: int = 0
-    first_tokens: int = 0
-    ttft_ns: int = 0  # all together
+    first_tokens: int = 0  # calls with a first token
+    ttft_ns: int = 0  # sum of their TTFTs in ns
 
     def add(self, rollout: Rollout) -> None:
-        """Takes a rollout of this session; attempts of earlier ones had another backend's counters."""
+        """Adds a rollout. Only attempts of its latest session count, because the counters of earlier sessions are not compared."""
         attempts = [attempt for attempt in rollout.attempts if attempt.session == rollout.session]
         self.hidden += sum(attempt.status == "infra_error" and not attempt.calls for attempt in attempts)
         for call in (call for each in attempts for call in (*each.calls, *each.other_calls) if not call.endpoint):
@@ -37,7 +37,7 @@ class Client:
                 self._add_call(call)
 
     def add_unrecorded(self, calls: int | None) -> None:
-        """Takes the calls of what was broken off, by an interruption say, and has no record; None: nobody knows how many they are."""
+        """Adds calls without a record, for example of interrupted rollouts. None: their number is unknown."""
         self.hidden += 1 if calls is None else calls
 
     def _add_call(self, call: LLMCall) -> None:
@@ -51,14 +51,14 @@ class Client:
 
 
 def disagreements(server: ServerCounts, client: Client) -> list[str]:
-    """A sentence for each count that differs by more than can be explained."""
+    """Returns a sentence for each count that differs by more than is accepted."""
     if server.kind is None or not client.calls:
         return []
     return [*_tokens(server, client), *_ttft(server, client)]
 
 
 def _tokens(server: ServerCounts, client: Client) -> Iterator[str]:
-    """Tokens that only the server counted may be those of calls that failed; tokens that only the tap counted have no excuse."""
+    """Compares token counts. The server may count more if calls failed; the tap must not count more."""
     if client.uncounted:
         return
     for name, what in (("prompt_tokens", "prompt tokens"), ("output_tokens", "output tokens")):
@@ -66,17 +66,17 @@ def _tokens(server: ServerCounts, client: Client) -> Iterator[str]:
         if theirs is None or abs(theirs - ours) <= max(client.calls, TOKENS * ours):
             continue
         if theirs < ours:
-            yield f"{server.kind} counts {theirs:,.0f} {what}, usage {ours:,}: not all calls reached what is sampled"
+            yield f"{server.kind} counts {theirs:,.0f} {what}, usage {ours:,}: not all calls reached the sampled servers"
         elif not client.hidden:
-            yield f"{server.kind} counts {theirs:,.0f} {what}, usage {ours:,}: somebody else used the server, too"
+            yield f"{server.kind} counts {theirs:,.0f} {what}, usage {ours:,}: another client used the server, too"
 
 
 def _ttft(server: ServerCounts, client: Client) -> Iterator[str]:
-    """Compared only when both speak of the same calls."""
+    """Compares the mean TTFTs, if both sides counted the same calls."""
     theirs = server.ttft_ms
     if theirs is None or abs(server.first_tokens - client.first_tokens) > TOKENS * client.first_tokens:
         return
     ours = client.ttft_ns / client.first_tokens / 1e6
     if abs(ours - theirs) > max(TTFT_MS, TTFT * max(ours, theirs)):
-        why = "the difference was spent on the way" if theirs < ours else "it speaks of other calls, or one of the clocks is wrong"
-        yield f"{server.kind} says a mean TTFT of {theirs:.1f} ms, the tap {ours:.1f} ms: {why}"
+        why = "the difference was spent between server and tap" if theirs < ours else "it measured other calls, or a clock is wrong"
+        yield f"{server.kind} reports a mean TTFT of {theirs:.1f} ms, the tap {ours:.1f} ms: {why}"

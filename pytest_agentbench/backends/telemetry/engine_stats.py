@@ -1,4 +1,4 @@
-"""What samples say about a serving stack: cache hits, load, preemptions, and what it counted itself. Pure functions."""
+"""Statistics of a serving stack, computed from samples: cache hits, load, preemptions and token counts. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from pytest_agentbench.metrics.timeline import Span
 
 
 class Names(NamedTuple):
-    """What a kind of server calls its metrics. Where several names are given, a server has one of them."""
+    """The names of the metrics of one kind of server. If several names are given, a server has one of them."""
 
     hits: str = ""  # prompt tokens found in the prefix cache
-    told: str = ""  # moves when hits are told at all; empty: they always are
-    queries: str = ""  # prompt tokens looked up there
+    hit_reports: str = ""  # counter that increases only if hits are reported; empty: they always are
+    queries: str = ""  # prompt tokens looked up in the prefix cache
     kv_usage: tuple[str, ...] = ()  # share of the KV cache in use, 0 to 1
-    running: str = ""  # requests
-    waiting: str = ""
+    running: str = ""  # requests that run
+    waiting: str = ""  # requests that wait
     preemptions: str = ""
     prompt_tokens: str = ""
     output_tokens: str = ""
     ttft: str = ""  # histogram, seconds
 
 
-#: Nearest to the client first: the first one that counted tokens is compared with the tap.
+#: Kind -> names of its metrics, nearest to the client first. The first kind that counted tokens is compared with the tap.
 SERVERS: Mapping[str, Names] = {
     "dynamo": Names(
         hits="dynamo_frontend_cached_tokens_sum",
-        told="dynamo_frontend_cached_tokens_count",
+        hit_reports="dynamo_frontend_cached_tokens_count",
         queries="dynamo_frontend_input_sequence_tokens_sum",
         prompt_tokens="dynamo_frontend_input_sequence_tokens_sum",
-        output_tokens="dynamo_frontend_output_sequence_tokens_sum",  # ..._output_tokens_total lacks tokens of streamed tool calls
+        output_tokens="dynamo_frontend_output_sequence_tokens_sum",  # ..._output_tokens_total misses tokens of streamed tool calls
         ttft="dynamo_frontend_time_to_first_token_seconds",
     ),
     "vllm": Names(
@@ -60,16 +60,16 @@ SERVERS: Mapping[str, Names] = {
     ),
 }
 
-#: Engines know how many tokens they found; a frontend only of requests whose usage says it; a router guesses before it sends.
+#: Sources of cache hits, best first. Engines count them; a frontend knows them only from answers with usage.
 HIT_SOURCES = ("vllm", "sglang", "dynamo")
-GUESS = "dynamo_component_router_kv_hit_rate"  # histogram: a share for each request
+GUESS = "dynamo_component_router_kv_hit_rate"  # histogram: share of hits of each request, as estimated by a router
 
 GAUGES = frozenset(name for names in SERVERS.values() for name in (names.running, names.waiting, *names.kv_usage) if name)
 COUNTERS = frozenset(
     name
     for names in SERVERS.values()
     for name in (
-        *(names.hits, names.told, names.queries, names.preemptions, names.prompt_tokens, names.output_tokens),
+        *(names.hits, names.hit_reports, names.queries, names.preemptions, names.prompt_tokens, names.output_tokens),
         *(f"{histogram}_{part}" for histogram in (names.ttft, GUESS) for part in ("sum", "count")),
     )
     if name
@@ -79,17 +79,17 @@ NAMES = GAUGES | COUNTERS
 
 @dataclass(frozen=True)
 class CacheHits:
-    """Hits of the prefix cache by the server's counters, from one look to another."""
+    """Hits of the prefix cache between two samples, from the server's counters."""
 
-    hit_ratio: float | None  # hits / lookups, 0 to 1; null when nothing was looked up, or nobody says so
+    hit_ratio: float | None  # hits / lookups, 0 to 1; null if nothing was looked up or no server reports it
     hit_tokens: float | None
     queried_tokens: float | None
-    source: str | None = None  # the metric that it is from
+    source: str | None = None  # name of the metric
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """A number that was looked at now and then, over the rounds."""
+    """Statistics of a sampled number over all rounds."""
 
     mean: float | None
     max: float | None
@@ -97,9 +97,9 @@ class Gauge:
 
 @dataclass(frozen=True)
 class ServerCounts:
-    """What the server nearest to the client counted."""
+    """Counts of the server that is nearest to the client."""
 
-    kind: str | None = None  # `dynamo`, `vllm` or `sglang`: whose names its metrics have
+    kind: str | None = None  # `dynamo`, `vllm` or `sglang`, from the names of its metrics
     prompt_tokens: float | None = None
     output_tokens: float | None = None
     first_tokens: float = 0.0  # requests with a first token
@@ -108,9 +108,9 @@ class ServerCounts:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """How busy a GPU was in the time of the calls; all but `looks` null without any."""
+    """The load of a GPU while calls were in progress. Without samples, all fields but `looks` are null."""
 
-    looks: int
+    looks: int  # samples
     used_mib_max: int | None  # MiB
     total_mib: int | None  # MiB
     sm_percent_mean: float | None
@@ -119,61 +119,62 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """What samples say of a serving stack."""
+    """Statistics of a serving stack from samples."""
 
-    rounds: int  # looks while calls were under way; what follows on load is over these
-    longest_gap_s: float  # longest time without a look while calls were under way, in seconds
-    resets: int  # looks that found counters to have fallen: something was started again
-    prefix_cache: CacheHits  # from the first look to the last
+    rounds: int  # rounds of samples while calls were in progress; the fields about load are over these
+    longest_gap_s: float  # longest time without a sample while calls were in progress, in seconds
+    resets: int  # samples with counters that had fallen, because a process was restarted
+    prefix_cache: CacheHits  # from the first sample to the last
     kv_usage: Gauge  # share of the KV cache in use, 0 to 1
-    running: Gauge  # requests that ran
-    waiting: Gauge  # requests that waited
+    running: Gauge  # requests that ran at the same time
+    waiting: Gauge  # requests that waited at the same time
     preemptions: float | None
     server: ServerCounts
-    gpus: Mapping[str, GpuUse]  # empty where no GPU was leased or NVML is not there
+    gpus: Mapping[str, GpuUse]  # GPU -> its load; empty if no GPU was leased or NVML is not installed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """The sampling of the services, as far as the samples do not tell it."""
+    """Facts about the sampling itself, which the samples do not contain."""
 
-    notes: tuple[str, ...]  # sentences: what could not be looked at or written
-    looks: int  # rounds in which all services were looked at
-    every_s: float  # seconds that should be between two looks
-    cpu_s: float  # CPU seconds that looking took
+    notes: tuple[str, ...]  # sentences about samples that could not be taken or written
+    looks: int  # rounds of samples, each of all services
+    every_s: float  # planned seconds between two rounds
+    cpu_s: float  # CPU seconds used for sampling
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSummary(Looks, EngineStats):
-    """[What the server says of itself](metrics.md#what-the-server-says)."""
+    """[Server metrics](metrics.md#what-the-server-says)."""
 
-    disagreements: tuple[str, ...]  # sentences: where the server's counts differ from the tap's
+    disagreements: tuple[str, ...]  # sentences about differences between the counts of server and tap
 
 
 @dataclass
 class SampleTally:
-    """Adds up samples in the order in which they were taken.
+    """Adds up samples. They must be added in the order in which they were taken, and followed by `end`.
 
-    A counter's first value is where it starts from; a series that appears later started from 0, as does one that fell or was gone,
-    because its process was started again. Gauges are looked at when a round is over, while `span` lasts; one that is no number has no value
-    until it is one again.
+    - Counters: increases are counted from the first sample of a replica on. A series that appears later started at 0. A series that fell or
+      disappeared starts at 0 again, because its process was restarted.
+    - Gauges: their values at the end of each round count, if the round is within `span`. A gauge that is not a finite number has no value
+      until it is one again.
     """
 
-    span: Span | None = None  # when calls were with the backend; None: always
-    moved: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # counter -> by how much, all series together
-    resets: int = 0  # looks that found counters to have fallen
+    span: Span | None = None  # time in which calls were in progress; None: always
+    moved: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # counter -> increase, summed over all series
+    resets: int = 0  # samples with counters that had fallen
     running: list[float] = field(default_factory=list)  # a value for each round
     waiting: list[float] = field(default_factory=list)
     kv_means: list[float] = field(default_factory=list)
     kv_peaks: list[float] = field(default_factory=list)
-    rounds: int = 0  # that gauges were looked at
-    longest_gap_ns: int = 0  # between two looks, as far as `span` reaches; what comes before the first one and after the last one counts
+    rounds: int = 0  # rounds within `span`
+    longest_gap_ns: int = 0  # longest time within `span` without a sample, including before the first and after the last one
     gpus: defaultdict[str, list[GpuSample]] = field(default_factory=lambda: defaultdict(list))
     _last: dict[Series, float] = field(default_factory=dict)  # counters
     _now: dict[Series, float] = field(default_factory=dict)  # gauges
     _known: set[SampleSource] = field(default_factory=set)
-    _silent: set[SampleSource] = field(default_factory=set)
-    _round: tuple[int, int] | None = None  # that is being added up, and when its latest sample was taken
+    _failing: set[SampleSource] = field(default_factory=set)
+    _round: tuple[int, int] | None = None  # current round, and the time of its latest sample
 
     def add(self, sample: Sample | GpuSample) -> None:
         if self._round and self._round[0] != sample.round:
@@ -184,18 +185,18 @@ class SampleTally:
         self._round = sample.round, sample.at_ns
         match sample:
             case GpuSample():
-                looks = self.gpus[sample.gpu]  # of a GPU that was never looked at in time it is known that it is there
+                looks = self.gpus[sample.gpu]  # Also adds an empty list for a GPU that has no sample within `span`.
                 if self._is_within(sample.at_ns):
                     looks.append(sample)
             case Sample(failed="", source=source):
-                self._silent.discard(source)
+                self._failing.discard(source)
                 self._take(sample)
                 self._known.add(source)
             case Sample(source=source):
-                self._silent.add(source)
+                self._failing.add(source)
 
     def end_round(self) -> None:
-        """Looks at the gauges."""
+        """Adds the values that the gauges have at the end of a round."""
         if self._round is None or not self._is_within(self._round[1]):
             return
         self.rounds += 1
@@ -203,14 +204,14 @@ class SampleTally:
             (self.running, [names.running for names in SERVERS.values()]),
             (self.waiting, [names.waiting for names in SERVERS.values()]),
         ):
-            if found := self._gauges(names):
-                values.append(sum(found))
+            if gauges := self._gauges(names):
+                values.append(sum(gauges))
         if usage := [value for names in SERVERS.values() for value in self._first_gauges(names.kv_usage)]:
             self.kv_means.append(sum(usage) / len(usage))
             self.kv_peaks.append(max(usage))
 
     def end(self) -> None:
-        """To be called after the last sample."""
+        """Completes the sums. Must be called after the last sample."""
         self.end_round()
         if self.span is not None:
             self._note_gap(self._round[1] if self._round else self.span[0], self.span[1])
@@ -225,10 +226,10 @@ class SampleTally:
     def _take(self, sample: Sample) -> None:
         for series in sample.unknown:
             self._now.pop(series, None)
-        there = (self._last.keys() | self._now.keys()) - sample.unknown if sample.first else set()
-        gone = sample.gone | {series for series in there if series.source == sample.source and series not in sample.values}
+        known = (self._last.keys() | self._now.keys()) - sample.unknown if sample.first else set()
+        removed = sample.gone | {series for series in known if series.source == sample.source and series not in sample.values}
         fallen = False
-        for series in gone:
+        for series in removed:
             self._now.pop(series, None)
             if self._last.get(series):
                 self._last[series], fallen = 0.0, True
@@ -243,15 +244,15 @@ class SampleTally:
         self.resets += fallen
 
     def _gauges(self, names: Sequence[str]) -> list[float]:
-        return [value for series, value in self._now.items() if series.name in names and series.source not in self._silent]
+        return [value for series, value in self._now.items() if series.name in names and series.source not in self._failing]
 
     def _first_gauges(self, names: Sequence[str]) -> list[float]:
-        """Of a metric with several names, the values under the first one that is there."""
+        """Returns the values of a metric with several names, under the first name that has any."""
         return next((values for name in names if (values := self._gauges([name]))), [])
 
 
 def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> SampleTally:
-    """All samples of a run."""
+    """Adds up all samples of a run."""
     counts = SampleTally(span)
     for sample in samples:
         counts.add(sample)
@@ -260,7 +261,7 @@ def tally(samples: Iterable[Sample | GpuSample], span: Span | None) -> SampleTal
 
 
 def summary(counts: SampleTally) -> EngineStats:
-    """Numbers that were not told are None."""
+    """Computes the statistics. Numbers that no server reported are None."""
     preemptions = [counts.moved[names.preemptions] for names in SERVERS.values() if names.preemptions in counts.moved]
     return EngineStats(
         rounds=counts.rounds,
@@ -277,11 +278,11 @@ def summary(counts: SampleTally) -> EngineStats:
 
 
 def prefix_cache(moved: Mapping[str, float]) -> CacheHits:
-    """Hits / queries, both in tokens, by the best source that there is; None where nothing was looked up."""
+    """Returns hits and lookups, both in tokens, from the best source. They are None if nothing was looked up."""
     for kind in HIT_SOURCES:
         names = SERVERS[kind]
         queries = moved.get(names.queries, 0.0)
-        if queries and names.hits in moved and (not names.told or moved.get(names.told)):
+        if queries and names.hits in moved and (not names.hit_reports or moved.get(names.hit_reports)):
             return CacheHits(moved[names.hits] / queries, moved[names.hits], queries, names.hits)
     requests = moved.get(f"{GUESS}_count", 0.0)
     guess = moved[f"{GUESS}_sum"] / requests if requests else None
@@ -289,7 +290,7 @@ def prefix_cache(moved: Mapping[str, float]) -> CacheHits:
 
 
 def server(moved: Mapping[str, float]) -> ServerCounts:
-    """What the server nearest to the client counted, of those that counted anything."""
+    """Returns the counts of the nearest server to the client that counted any tokens."""
     for kind, names in SERVERS.items():
         if names.output_tokens in moved and (moved[names.output_tokens] or moved.get(names.prompt_tokens)):
             first_tokens = moved.get(f"{names.ttft}_count", 0.0)

@@ -1,4 +1,4 @@
-"""samples.jsonl: what the services of a backend and its GPUs tell over time, and the sampler that looks at their metrics."""
+"""samples.jsonl, the metrics of a backend's services and GPUs over time: the sampler that writes it, and the function that reads it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pytest_agentbench.records import Json
 
 FILE = "samples.jsonl"
 
-SampleSource = tuple[str, int]  # service and replica, counted from 0
+SampleSource = tuple[str, int]  # service, and replica counted from 0
 
 
 class Series(NamedTuple):
-    """One time series: a metric of a replica under some labels."""
+    """One time series: a metric of a replica with its labels."""
 
     source: SampleSource
     name: str
@@ -40,22 +40,22 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """What one look found."""
+    """One reading of the metrics of a replica."""
 
-    round: int  # looks of the same round belong together
-    at_ns: int  # time.monotonic_ns() when the answer was there
+    round: int  # number of the round in which all replicas and GPUs were sampled
+    at_ns: int  # time.monotonic_ns() when the answer had arrived
     source: SampleSource
-    first: bool = False  # `values` has all series that there are
-    values: Mapping[Series, float] = field(default_factory=dict)  # of series that changed or are new
-    unknown: frozenset[Series] = frozenset()  # told as what is no finite number
-    gone: frozenset[Series] = frozenset()
-    failed: str = ""  # why there is nothing; only the first of several such looks is written
+    first: bool = False  # whether `values` has all series, not only changes
+    values: Mapping[Series, float] = field(default_factory=dict)  # values of new and changed series
+    unknown: frozenset[Series] = frozenset()  # series whose value is not a finite number
+    gone: frozenset[Series] = frozenset()  # series that have disappeared
+    failed: str = ""  # why the sample failed; of consecutive failures only the first is written
     at: float = 0.0  # seconds since 1970
 
 
 @dataclass(frozen=True)
 class GpuSample:
-    """How busy a GPU was."""
+    """One reading of the load of a GPU."""
 
     round: int
     at_ns: int
@@ -69,23 +69,23 @@ class GpuSample:
 
 @final
 class ServiceLine(TypedDict):
-    """A look at a replica of a service. Of several that failed in a row the first has a line, and the one after them is a `first` again."""
+    """A sample of a replica of a service. Only the first of consecutive failed samples has a line, and the next good one is a `first`."""
 
     round: int  # looks of the same round belong together
     at: float  # seconds since 1970
     ns: int  # nanoseconds of the monotonic clock, as in `rollouts.jsonl`
     service: str
     replica: int  # counted from 0
-    first: NotRequired[bool]  # the line has all series; later ones have only those whose values changed
-    series: NotRequired[list[tuple[str, dict[str, str]]]]  # new ones, name and labels; numbered from 0 on since the last `first`
-    values: NotRequired[list[tuple[int, float | None]]]  # a series' number and its value, null for what is no finite number
-    gone: NotRequired[list[int]]  # numbers of series that the service tells no more
+    first: NotRequired[bool]  # true: the line has all series; other lines have only series whose values changed
+    series: NotRequired[list[tuple[str, dict[str, str]]]]  # new series: name and labels; numbered from 0 since the last `first`
+    values: NotRequired[list[tuple[int, float | None]]]  # number of a series and its value, null if it is not a finite number
+    gone: NotRequired[list[int]]  # numbers of series that have disappeared
     failed: NotRequired[str]  # why there are no values
 
 
 @final
 class GpuLine(TypedDict):
-    """A look at a GPU."""
+    """A sample of a GPU."""
 
     round: int  # looks of the same round belong together
     at: float  # seconds since 1970
@@ -93,22 +93,22 @@ class GpuLine(TypedDict):
     gpu: str
     used_mib: int  # MiB
     total_mib: int  # MiB
-    sm_percent: float | None  # null where the driver does not tell
-    power_w: float | None  # watts, or null likewise
+    sm_percent: float | None  # null if the driver does not report it
+    power_w: float | None  # watts; null if the driver does not report it
 
 
 def read_samples(directory: Path, names: Container[str]) -> Iterator[Sample | GpuSample]:
-    """The samples of a run, with those of their series that have one of these names; nothing where none were taken."""
+    """Yields the samples of a run, with only the series that have one of these names. Yields none if none were taken."""
     path = directory / FILE
     if not path.is_file():
         return
     tables: dict[SampleSource, list[Series | None]] = {}
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if line.endswith(b"\n"):  # a last line may be torn by a kill
+            if line.endswith(b"\n"):  # A killed session may leave a truncated last line.
                 try:
                     facts = orjson.loads(line)
-                except orjson.JSONDecodeError as error:  # also if it is nested too deeply
+                except orjson.JSONDecodeError as error:  # also raised for JSON that is nested too deeply
                     raise ConfigError(f"{path}:{number}: not valid JSON: {error}; remove the line") from error
                 yield _sample(facts, tables, names)
 
@@ -133,46 +133,46 @@ def _sample(line: ServiceLine | GpuLine, tables: dict[SampleSource, list[Series 
 
 
 class Changes(NamedTuple):
-    """What a page says that it did not say before. Series are known by their number, in the order in which they came."""
+    """The difference between two readings of a metrics page. Series are numbered in the order of their first appearance."""
 
-    series: list[tuple[str, dict[str, str]]]  # new ones: name and labels
-    values: list[tuple[int, float]]  # of series that are new, changed or back again
-    gone: list[int]
+    series: list[tuple[str, dict[str, str]]]  # new series: name and labels
+    values: list[tuple[int, float]]  # number and value of series that are new, changed or reappeared
+    gone: list[int]  # numbers of series that have disappeared
 
 
 class Page:
-    """What was read of one page so far."""
+    """The state of one metrics page, which is updated by each reading."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}  # `name{labels}`, as it is written -> number
-        self._told: list[str] = []  # number -> value, as it is written; empty: gone
+        self._numbers: dict[str, int] = {}  # `name{labels}` as on the page -> number
+        self._values: list[str] = []  # number -> value as on the page; empty: disappeared
 
     def changes(self, text: str) -> Changes:
-        """Raises ValueError when the text is none of Prometheus."""
+        """Updates the page and returns the changes. Raises ValueError if the text is not in Prometheus format."""
         changes = Changes([], [], [])
         lines = {line[:end]: line[end:] for line in text.splitlines() if line and line[0] != "#" and (end := _end_of_labels(line))}
         for written, value in lines.items():
             if (number := self._numbers.get(written)) is None:
                 changes.series.append(_parsed(written + value))
-                number = self._numbers[written] = len(self._told)
-                self._told.append("")
-            if self._told[number] != value:
-                self._told[number] = value
+                number = self._numbers[written] = len(self._values)
+                self._values.append("")
+            if self._values[number] != value:
+                self._values[number] = value
                 changes.values.append((number, _number(value)))
         if len(lines) < len(self._numbers):
-            changes.gone.extend(number for written, number in self._numbers.items() if self._told[number] and written not in lines)
+            changes.gone.extend(number for written, number in self._numbers.items() if self._values[number] and written not in lines)
             for number in changes.gone:
-                self._told[number] = ""
+                self._values[number] = ""
         return changes
 
 
 def _end_of_labels(line: str) -> int:
-    """Where the value begins. No brace can follow the labels; exemplars are no part of this format."""
+    """Returns the position of the value in a line. No brace follows the labels, because this format has no exemplars."""
     return line.rfind("}") + 1 or line.find(" ") + 1 or len(line)
 
 
-def _number(told: str) -> float:
-    return float((told.split() or [""])[0])  # a time may follow
+def _number(text: str) -> float:
+    return float((text.split() or [""])[0])  # A timestamp may follow the value.
 
 
 def _parsed(line: str) -> tuple[str, dict[str, str]]:
@@ -185,12 +185,12 @@ def _parsed(line: str) -> tuple[str, dict[str, str]]:
 
 
 TIMEOUT = 2.0  # seconds for each step of a request
-LAST = 5.0  # seconds that the last look may take
+LAST_ROUND = 5.0  # seconds for the last round
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a replica of a service tells its metrics in Prometheus text."""
+    """The URL of the metrics of a replica, in Prometheus text."""
 
     service: str
     replica: int  # counted from 0
@@ -200,25 +200,25 @@ class Target:
 
 @dataclass(frozen=True)
 class Sources:
-    """What can be sampled of a backend."""
+    """The metrics URLs and GPUs of a backend that can be sampled."""
 
     targets: tuple[Target, ...] = ()
     gpus: tuple[Gpu, ...] = ()
-    every_s: float = 1.0
+    every_s: float = 1.0  # seconds between two rounds
 
 
 @dataclass
 class SampledTarget:
-    """A target, the connection to it, and how looking at it goes."""
+    """A target with its connection, its page, and counts of its failures."""
 
     target: Target
     page: Page = field(default_factory=Page)
-    is_new: bool = True  # its next line is the first, or as good as that
-    failures: int = 0
-    failing: str = ""  # why the last look found nothing
+    is_new: bool = True  # whether its next line has to be a `first`
+    failures: int = 0  # failed samples
+    failing: str = ""  # why the last sample failed; empty if it did not
 
     def __post_init__(self) -> None:
-        self._asked = False
+        self._is_requested = False
         url = urlsplit(self.target.url)
         self._path = f"{url.path or '/'}{f'?{url.query}' if url.query else ''}"
         if url.scheme == "https":
@@ -228,14 +228,14 @@ class SampledTarget:
             self._connection = HTTPConnection(url.netloc, timeout=TIMEOUT)
 
     def ask(self) -> None:
-        """Sends the request; what is wrong shows when the answer is read."""
-        self._asked = False
+        """Sends the request. Errors are raised by `answer`."""
+        self._is_requested = False
         with suppress(OSError, HTTPException):
             self._request()
-            self._asked = True
+            self._is_requested = True
 
     def answer(self) -> str:
-        """The page; raises OSError or HTTPException."""
+        """Returns the text of the page. Raises OSError or HTTPException."""
         response = self._response()
         text = response.read().decode(errors="replace")
         if response.status != 200:
@@ -243,15 +243,15 @@ class SampledTarget:
         return text
 
     def _response(self) -> HTTPResponse:
-        if self._asked:
-            with suppress(ConnectionError):  # the server closed a connection that was idle
+        if self._is_requested:
+            with suppress(ConnectionError):  # The server may have closed the idle connection.
                 return self._connection.getresponse()
         self._connection.close()
         self._request()
         return self._connection.getresponse()
 
     def renew(self) -> None:
-        """The next line tells everything again."""
+        """Makes the next line a `first`, with all series."""
         self.page, self.is_new = Page(), True
 
     def close(self) -> None:
@@ -262,45 +262,48 @@ class SampledTarget:
 
 
 class Sampler:
-    """Samples at an interval, in a thread. What fails is counted and noted, and is never an error of the session."""
+    """Writes samples of all targets and GPUs to a file at regular intervals, in a thread.
+
+    Failures are counted and described in `notes`. They are never errors of the session.
+    """
 
     def __init__(self, sources: Sources, file: Path) -> None:
-        self.rounds = 0
-        self.cpu_s = 0.0  # that the thread took
+        self.rounds = 0  # rounds so far
+        self.cpu_s = 0.0  # CPU seconds of the thread
         self.every_s = sources.every_s
         self._watched = [SampledTarget(target) for target in sources.targets]
         self._gpus = [gpu for gpu in sources.gpus if gpu.uuid]
         self._path = file
-        self._file: FileIO | None = None  # while it samples
-        self._lost = 0  # lines that could not be written
-        self._faults: dict[str, str] = {}  # what could not be done -> why
-        self._over = threading.Event()
+        self._file: FileIO | None = None  # open while the thread runs
+        self._lost_lines = 0  # lines that could not be written
+        self._faults: dict[str, str] = {}  # what failed -> reason
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Looks a first time before it returns: counters are read from there on, however busy the machine is afterwards."""
+        """Takes the first round before it returns, so that counters start there even if the machine is busy afterwards."""
         try:
             self._file = self._path.open("ab", buffering=0)
         except OSError as error:
             self._faults[self._path.name] = f"cannot be written: {error.strerror}"
             return
-        self._look(self._file.fileno())
+        self._take_round(self._file.fileno())
         self._thread = daemon(self._run, name="sampler")
 
     def stop(self) -> None:
-        """Looks a last time. May be called without a start, and twice."""
-        self._over.set()
+        """Takes the last round. May be called without a start, and twice."""
+        self._stopping.set()
         if self._thread is not None:
-            self._thread.join(LAST)
+            self._thread.join(LAST_ROUND)
             if self._thread.is_alive():
-                self._faults["the last look"] = f"took longer than {LAST:g} s: what happened after the one before it is missing"
+                self._faults["the last sample"] = f"took longer than {LAST_ROUND:g} s; data since the one before it are missing"
 
     @property
     def notes(self) -> list[str]:
-        """What went wrong, for people."""
+        """Sentences for the user about samples that failed."""
         failed = [
-            f"{each.target.service}[{each.target.replica}]: {each.failures} of {self.rounds} looks at {each.target.url} failed"
-            f"{f', the last one too: {each.failing}' if each.failing else ''}"
+            f"{each.target.service}[{each.target.replica}]: {each.failures} of {self.rounds} samples of {each.target.url} failed"
+            f"{f', including the last: {each.failing}' if each.failing else ''}"
             for each in self._watched
             if each.failures
         ]
@@ -316,35 +319,35 @@ class Sampler:
     def _sample(self, file: int) -> None:
         due = time.monotonic()
         while True:
-            due = max(due + self.every_s, time.monotonic())  # what is late does not hurry afterwards
-            self._over.wait(due - time.monotonic())
-            is_last = self._over.is_set()
-            self._look(file)
+            due = max(due + self.every_s, time.monotonic())  # After a delay, missed rounds are not caught up on.
+            self._stopping.wait(due - time.monotonic())
+            is_last = self._stopping.is_set()
+            self._take_round(file)
             self.cpu_s = time.thread_time()
             if is_last:
                 return
 
-    def _look(self, file: int) -> None:
-        """One round: all are asked before the first answer is read, so that slow ones take their time together."""
+    def _take_round(self, file: int) -> None:
+        """Takes one round. All requests are sent before the first answer is read, so that slow servers work at the same time."""
         for each in self._watched:
             each.ask()
         for each in self._watched:
-            if line := self._seen(each):
+            if line := self._line(each):
                 self._write(file, {**line, "service": each.target.service, "replica": each.target.replica})
         for gpu in self._gpus:
             try:
                 self._write(file, {**self._now(), "gpu": gpu.id, **codec.plain(gpus.load(gpu.uuid))})
-            except Exception as error:  # the library's errors, whose class is known only where it is installed
+            except Exception as error:  # Errors of NVML, whose class is only available if it is installed.
                 self._faults[f"GPU {gpu.id}"] = str(error)
         self.rounds += 1
 
-    def _seen(self, watched: SampledTarget) -> Json | None:
-        """What a look at a target found; None when it failed once more."""
+    def _line(self, watched: SampledTarget) -> Json | None:
+        """Reads a target's answer and returns its line. Returns None for a repeated failure."""
         try:
             changes = watched.page.changes(watched.answer())
         except (OSError, HTTPException, ValueError) as error:
             watched.close()
-            watched.renew()  # a page that broke off was read in part
+            watched.renew()  # The page may have been read only in part.
             watched.failures += 1
             was_failing, watched.failing = watched.failing, str(error) or repr(error)
             return None if was_failing else {**self._now(), "failed": watched.failing}
@@ -364,7 +367,7 @@ class Sampler:
         return {"round": self.rounds, "at": time.time(), "ns": time.monotonic_ns()}
 
     def _write(self, file: int, line: Json) -> None:
-        """Appends a line; where that cannot be done the file keeps its whole lines, and the next ones tell everything again."""
+        """Appends a line. If that fails, the file keeps only complete lines, and the next line of each target is a `first`."""
         data = orjson.dumps(line) + b"\n"
         size = os.fstat(file).st_size
         try:
@@ -373,9 +376,9 @@ class Sampler:
             why = "no space left on the device"
         except OSError as error:
             why = str(error.strerror)
-        with suppress(OSError):  # it has no size
+        with suppress(OSError):  # Devices cannot be truncated.
             os.ftruncate(file, size)
-        self._lost += 1
-        self._faults[self._path.name] = f"{self._lost} lines are lost: {why}"
+        self._lost_lines += 1
+        self._faults[self._path.name] = f"{self._lost_lines} lines are lost: {why}"
         for each in self._watched:
             each.renew()

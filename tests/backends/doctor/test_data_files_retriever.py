@@ -1,4 +1,4 @@
-"""What a retriever lacks: of a service of a stack, of settings in a file, and of the agents of a suite."""
+"""Checks of retrievers: in a service of a stack, in a file with settings, and in the agents of a suite."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def listening() -> Iterator[int]:
-    """A port on which something listens."""
+    """A port on which a server listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
 @pytest.fixture
 def settings(tmp_path: Path, listening: int, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes settings of a retriever that lacks nothing, apart from what is given."""
+    """Returns a function that writes complete settings of a retriever, with the given changes."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     for name in ("INDEX_DIR", "TAVILY_API_KEY", "HF_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)
@@ -53,17 +53,17 @@ def settings(tmp_path: Path, listening: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def made(folder: Path, services: dict[str, Any], **keys: Any) -> StackKind:
-    """A stack with these services whose YAML is in a folder."""
+    """Returns a stack with these services whose YAML is in a folder."""
     return StackKind(**{"name": "mine", "here": str(folder), "services": services, **keys})
 
 
 def lacking(found: Iterator[Check]) -> list[tuple[str, str, str]]:
-    """(name, detail, fix) of what is not there."""
+    """Returns (name, detail, fix) of each check that is not ok."""
     return [(check.name, check.detail, check.fix) for check in found if check.state != "ok"]
 
 
 def test_nothing_is_missing(settings: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command takes the file as it takes a backend's."""
+    """`agentbench doctor` accepts the file like that of a backend."""
     pytest.importorskip("faiss", reason="NOT TESTED: the extra `retriever` is not installed: pip install 'pytest-agentbench[retriever]'")
 
     assert 0 == main(["doctor", str(settings())])
@@ -74,7 +74,7 @@ def test_nothing_is_missing(settings: Write, capsys: pytest.CaptureFixture[str])
 
 
 def test_files(settings: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index, the lists of questions and the folder of a model are looked for where the settings say, also by a variable."""
+    """The index, the lists of questions and the model are checked at the paths in the settings, also with a variable in them."""
     (tmp_path / "index" / INDEX).unlink()
     without = settings(allowed="lists.json", embeddings={"model": "./model"})
     (tmp_path / "hf" / "config.json").parent.mkdir()
@@ -96,18 +96,18 @@ def test_files(settings: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_keys_ports_and_servers(settings: Write, listening: int) -> None:
-    """Each fault has what to do about it beside it; a web search without a key is no fault, but is not silent."""
+    """Each missing thing has a fix. A missing key of the web search is `unknown`, not `missing`."""
     embeddings = {"url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "NO_SUCH_KEY"}
     found = {check.name: check for check in file_checks(settings(embeddings=embeddings, tavily={}, port=listening))}
 
     assert ("missing", "export NO_SUCH_KEY=...") == (found["key"].state, found["key"].fix)
-    assert ("missing", "nobody answers at 127.0.0.1:9: Connection refused") == (found["server"].state, found["server"].detail)
+    assert ("missing", "no server answers at 127.0.0.1:9: Connection refused") == (found["server"].state, found["server"].detail)
     assert ("unknown", "export TAVILY_API_KEY=...") == (found["web search"].state, found["web search"].fix)
     assert "missing" == found[f"port {listening}"].state
 
 
 def test_packages(settings: Write, tmp_path: Path) -> None:
-    """They are looked for in the interpreter that the settings name; without them, or without that, an environment has them."""
+    """Packages are checked in the interpreter of the settings. The fix for missing ones is an environment."""
     venv.create(tmp_path / "bare")
     bare, absent = [lacking(file_checks(settings(python=name)))[0] for name in ("./bare", "retriever")]
 
@@ -117,14 +117,14 @@ def test_packages(settings: Write, tmp_path: Path) -> None:
 
 
 def test_gpus(settings: Write) -> None:
-    """With `gpu` FAISS is asked how many it sees: its build for the CPU sees none."""
+    """With `gpu`, the number of GPUs that FAISS sees is checked. Its build for CPUs sees none."""
     pytest.importorskip("faiss", reason="NOT TESTED: the extra `retriever` is not installed: pip install 'pytest-agentbench[retriever]'")
 
     assert [("GPUs", "FAISS of agentbench sees none")] == [each[:2] for each in lacking(file_checks(settings(gpu=True)))]
 
 
 def test_a_service_of_a_stack(settings: Write, tmp_path: Path) -> None:
-    """Its line of JSON is read with the values of its templates; what the stack itself brings is not asked for before it is there."""
+    """The service's JSON is read with its templates expanded. What the stack itself starts is not checked."""
     config = {"index_dir": "{here}/{index}", "port": "{port}", "embeddings": {"url": "{engine.url}/v1", "model": "m"}}
     line = json.dumps(config).replace('"{port}"', "{port}")
     services = {
@@ -141,7 +141,7 @@ def test_a_service_of_a_stack(settings: Write, tmp_path: Path) -> None:
 
 
 def test_agents_of_a_suite(project: Project, listening: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """A suite's folder is examined for the retrievers that its agents ask, each once."""
+    """For the folder of a suite, each retriever that its agents use is checked once."""
     agents = {"near": f"http://127.0.0.1:{listening}", "far": "http://127.0.0.1:9", "also": "http://127.0.0.1:9"}
     variants = {name: {"agent": {"kind": "orchestrator", "retriever": url}} for name, url in agents.items()}
     project.suite(variants=variants)
@@ -149,5 +149,5 @@ def test_agents_of_a_suite(project: Project, listening: int, capsys: pytest.Capt
     assert 1 == main(["doctor", str(project.root / "scenarios/shop")])
 
     out = capsys.readouterr().out
-    assert f"✓ retriever         of near: something listens at 127.0.0.1:{listening}" in out
-    assert "✗ retriever         of far, also: nobody answers at 127.0.0.1:9" in out
+    assert f"✓ retriever         of near: a server listens at 127.0.0.1:{listening}" in out
+    assert "✗ retriever         of far, also: no server answers at 127.0.0.1:9" in out

@@ -1,4 +1,4 @@
-"""Environments of engines: whole or not there, made once, found by name."""
+"""Environments of engines: complete or absent, created once, and found by name."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WAIT = 180  # seconds; a process that makes an environment computes for ten of t
 
 @pytest.fixture(autouse=True)
 def envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of environments of the test's own."""
+    """An empty folder of environments for one test."""
     monkeypatch.setenv("AGENTBENCH_ENVS", str(tmp_path / "envs"))
     return tmp_path / "envs"
 
 
 @pytest.fixture
 def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of pins of the test's own."""
+    """A folder of pins for one test."""
     folder = tmp_path / "pins"
     folder.mkdir()
     monkeypatch.setattr(environments, "FOLDER", str(folder))
@@ -43,7 +43,7 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_what_a_file_says(pins: Path) -> None:
-    """The first comment is what an environment is for, others may name a driver and a Python; each line that is no comment is a pin."""
+    """The first comment is the purpose; others may name a driver and a Python. Every other line is a pin."""
     (pins / "mine.txt").write_text(
         "# an engine; CUDA\n# python: 3.12\n# driver: 580\nengine[fast]==1.0\n\n# of the engine\nkernels @ git+https://example.org/k@a1\n"
     )
@@ -54,7 +54,7 @@ def test_what_a_file_says(pins: Path) -> None:
 
 
 def test_engines_that_belong_together() -> None:
-    """Every environment says what it is for, and has pins; what is built from its source names a commit, one stack has one Dynamo."""
+    """Every environment has a purpose and pins. Pins of source code name a commit, and all environments of a stack have the same Dynamo."""
     specs = environments.environments()
 
     assert {
@@ -79,14 +79,14 @@ def test_engines_that_belong_together() -> None:
 
 
 def test_a_home_for_these_pins(envs: Path) -> None:
-    """An environment lives in a folder with its name and a hash of its pins; another one does for other pins."""
+    """An environment's folder has its name and a hash of its pins; other pins mean another folder."""
     home = home_of("dynamo")
 
     assert (envs, "dynamo-43674602") == (home.parent, home.name)
 
 
 def test_the_cache_is_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without AGENTBENCH_ENVS they are below the user's cache."""
+    """Without AGENTBENCH_ENVS, environments are in the user's cache."""
     monkeypatch.delenv("AGENTBENCH_ENVS")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -95,7 +95,7 @@ def test_the_cache_is_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_create(pins: Path) -> None:
-    """Each step is said, with its time; the interpreter is returned; a second call makes nothing anew."""
+    """Each step is printed with its time. The interpreter is returned. A second call creates nothing."""
     (pins / "bare.txt").write_text("# nothing\npip\n")
     said: list[str] = []
 
@@ -111,7 +111,7 @@ def test_create(pins: Path) -> None:
 
 
 def test_a_newer_python(pins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages that need a newer Python than the session's get the one on PATH that works; where none does, a sentence says which would."""
+    """An environment that needs a newer Python uses a working one on PATH. If there is none, the error names the suitable versions."""
     newer = f"{sys.version_info[0]}.{sys.version_info[1] + 1}"
     (pins / "young.txt").write_text(f"# nothing\n# python: {newer}\npip\n")
     broken, works = (tmp_path / name / f"python{newer}" for name in ("shims", "bin"))
@@ -132,7 +132,7 @@ def test_a_newer_python(pins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow  # a whole environment is made before
 def test_a_step_that_fails(pins: Path) -> None:
-    """The error has the command, its exit code and the log's end; nothing half-made is left."""
+    """The error has the command, its exit code and the log's end. No incomplete environment is left."""
     (pins / "broken.txt").write_text("# nothing\n./no-such-folder\n")
 
     with pytest.raises(BackendError) as caught:
@@ -159,7 +159,7 @@ environments.create("slow", lambda line: print(line, flush=True))
 
 
 def maker(marks: Path, go: Path, pins: Path) -> subprocess.Popen[str]:
-    """A process that leaves a mark, and goes on when there is a file."""
+    """Starts a process that signals its start, and continues when a file exists."""
     (pins / "slow.txt").write_text("# nothing\na\n")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", MAKER, str(marks), str(go), str(pins)]
@@ -168,7 +168,7 @@ def maker(marks: Path, go: Path, pins: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_two_creators(tmp_path: Path, pins: Path) -> None:
-    """The second one waits, and finds it made."""
+    """The second process waits and finds the environment complete."""
     first = maker(tmp_path / "marks", tmp_path / "go", pins)
     wait_for((tmp_path / "marks").exists, "the first process to compute", WAIT)
     second = maker(tmp_path / "marks", tmp_path / "go", pins)
@@ -179,13 +179,13 @@ def test_two_creators(tmp_path: Path, pins: Path) -> None:
         process.communicate(timeout=WAIT)
 
     assert [0, 0] == [first.returncode, second.returncode]
-    assert "another process is making it; waiting for it" in line
+    assert "another process is creating it; waiting for it" in line
     assert "x" == (tmp_path / "marks").read_text()
 
 
 @pytest.mark.slow
 def test_a_creator_that_was_killed(tmp_path: Path, pins: Path) -> None:
-    """What it left is not taken for an environment, and the next one makes it anew."""
+    """Leftovers of a killed process do not count as an environment, and the next process creates it again."""
     killed = maker(tmp_path / "marks", tmp_path / "go", pins)
     wait_for((tmp_path / "marks").exists, "the first process to compute", WAIT)
     killed.send_signal(signal.SIGKILL)
@@ -204,7 +204,7 @@ def test_a_creator_that_was_killed(tmp_path: Path, pins: Path) -> None:
 
 
 def test_resolve_a_folder_or_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual environment's folder, relative to the YAML or to the working directory, an interpreter's path, and a program's name."""
+    """Accepts the folder of a virtual environment, relative to the YAML or the working directory, and an interpreter's path or name."""
     (tmp_path / "here").mkdir()
     venv.create(tmp_path / ".venvs" / "mine", with_pip=False)
     venv.create(tmp_path / "here" / "own", with_pip=False)
@@ -218,7 +218,7 @@ def test_resolve_a_folder_or_an_interpreter(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_missing(tmp_path: Path) -> None:
-    """A known environment that is not here says how to make it; anything else says where it was looked for."""
+    """The error for a known environment says how to create it; that for an unknown one says where it was searched."""
     with pytest.raises(MissingError) as known_one:
         resolve_python("dynamo", tmp_path)
     with pytest.raises(MissingError) as unknown_one:
@@ -226,14 +226,14 @@ def test_what_is_missing(tmp_path: Path) -> None:
 
     assert "the environment 'dynamo' is not there: agentbench env create dynamo" == str(known_one.value)
     assert (
-        f"python: .venvs/mine is no interpreter and no virtual environment, in {tmp_path} or the working directory; "
+        f"python: .venvs/mine is neither an interpreter nor a virtual environment, in {tmp_path} or the working directory; "
         "environments by name: agents, dynamo, dynamo-sglang, dynamo-vllm, harbor, retriever, retriever-cpu, "
         "sglang, thunderagent, vllm, vllm-continuum, vllm-cpu"
     ) == str(unknown_one.value)
 
 
 def test_an_unknown_name(capsys: Capture) -> None:
-    """The command lists the known ones, before it makes any."""
+    """The error for an unknown name lists the known ones, and nothing is created."""
     status = main(["env", "create", "dynamo", "dynamite"])
 
     known = ", ".join(sorted(environments.environments()))
@@ -244,7 +244,7 @@ def test_an_unknown_name(capsys: Capture) -> None:
 
 
 def test_list(capsys: Capture) -> None:
-    """Every environment with its pins, and whether it is here."""
+    """Lists every environment with its pins, and says whether it exists."""
     home_of("vllm").joinpath("bin").mkdir(parents=True)
     home_of("vllm").joinpath("bin", "python").touch()
     home_of("vllm").joinpath("whole").touch()

@@ -1,4 +1,4 @@
-"""Leases of GPUs among the processes of a host. Which GPUs there are is told by AGENTBENCH_GPUS, so no GPU is needed."""
+"""Leases of GPUs among the processes of a host. AGENTBENCH_GPUS lists the GPUs, so the tests need none."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Hold = Callable[..., tuple["subprocess.Popen[str]", list[str]]]
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three GPUs, and locks that no other test sees."""
+    """Three GPUs, and a folder of locks for one test."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "4, 5,GPU-8a")
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
 
 
 @pytest.fixture
 def hold() -> Iterator[Hold]:
-    """Starts another process that leases so many GPUs; returns it with the words that it said."""
+    """Returns a function that starts a process that leases some GPUs, and returns it and the words of its output."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> tuple[subprocess.Popen[str], list[str]]:
@@ -56,7 +56,7 @@ def hold() -> Iterator[Hold]:
 
 
 def test_a_lease_keeps_others_out() -> None:
-    """What is leased is not leased again, also within a process; released, or at the end of a `with`, it is free."""
+    """A leased GPU is not leased again, even in the same process. It is free after `release` or the end of a `with`."""
     with lease(2, stack="stack 'mine'") as first:
         second = lease(1)
 
@@ -75,7 +75,7 @@ def test_a_lease_keeps_others_out() -> None:
 
 
 def test_named_gpus() -> None:
-    """GPUs can be named; all of them are leased or none, in whatever order they are named."""
+    """GPUs can be named. All of them are leased or none, whatever their order."""
     with lease(0, named=["GPU-8a", 4], stack="stack 'mine'") as named:
         assert ("4", "GPU-8a") == named.ids
         with pytest.raises(MissingError, match="needs 2 GPUs, and too few are free: GPU GPU-8a is held by"):
@@ -85,7 +85,7 @@ def test_named_gpus() -> None:
 
 
 def test_named_and_others() -> None:
-    """The named ones come first. Who lacks one of all that he wants keeps none, so that two never wait for each other."""
+    """The named GPUs come first. A lease that lacks one GPU holds none, so two leases never wait for each other."""
     with lease(1, named=["GPU-8a"]) as both:
         assert ("GPU-8a", "4") == both.ids
         with pytest.raises(MissingError, match="needs 2 GPUs, and too few are free: GPU 4 is held by"):
@@ -106,21 +106,21 @@ def test_named_and_others() -> None:
     ],
 )
 def test_what_waiting_cannot_help(count: int, names: list[str | int], sentence: str) -> None:
-    """GPUs that do not exist are missing at once, however long one would wait."""
+    """GPUs that do not exist are an error at once, regardless of the waiting time."""
     with pytest.raises(MissingError, match=f"^{re.escape(sentence)}$"):
         lease(count, wait_s=3600, named=names)
 
 
 def test_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any the reason is told."""
+    """Without GPUs, the error has the reason."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "")
 
-    with pytest.raises(MissingError, match=r"^1 GPU wanted; visible here: none, for AGENTBENCH_GPUS is ''$"):
+    with pytest.raises(MissingError, match=r"^1 GPU wanted; visible here: none, because AGENTBENCH_GPUS is ''$"):
         lease(1)
 
 
 def test_two_processes(hold: Hold) -> None:
-    """Processes get different GPUs; the one that comes too late is told who has them."""
+    """Processes get different GPUs. The last one gets an error that names the holders."""
     holder, got = hold("2")
 
     assert ["4", "5"] == got
@@ -131,7 +131,7 @@ def test_two_processes(hold: Hold) -> None:
 
 
 def test_waiting(hold: Hold) -> None:
-    """Who waits is told what for, and gets the GPUs when their holder ends."""
+    """A waiting process is told the reason, and gets the GPUs when their holder ends."""
     holder, _ = hold("3")
     told: list[str] = []
 
@@ -149,13 +149,13 @@ def test_waiting(hold: Hold) -> None:
 
 
 def test_waiting_ends() -> None:
-    """When the time is over, the wait is named."""
+    """After the waiting time, the error names it."""
     with lease(3), pytest.raises(MissingError, match=r"\(waited 0.01 s\)$"):
         lease(1, wait_s=0.01)
 
 
 def test_a_killed_holder(hold: Hold) -> None:
-    """A holder that is killed holds nothing any more, though a program that it started lives on."""
+    """A killed process loses its leases, even if a program that it started still runs."""
     holder, (*_, child) = hold("3", "child")
     holder.send_signal(signal.SIGKILL)
     holder.wait(30)
@@ -168,7 +168,7 @@ def test_a_killed_holder(hold: Hold) -> None:
 
 
 def test_files_for_all_users(tmp_path: Path) -> None:
-    """Folder and files are for every user of the host, whatever the umask; the note goes when the lock does."""
+    """Folder and files are usable by all users of the host, whatever the umask. The note is removed with the lock."""
     mask = os.umask(0o077)
     lease(1).release()
     os.umask(mask)
@@ -182,7 +182,7 @@ def test_files_for_all_users(tmp_path: Path) -> None:
 
 
 def test_files_of_others(tmp_path: Path) -> None:
-    """A link in place of a lock is not followed, and a folder that cannot be is named."""
+    """A link in place of a lock is not followed. A folder that cannot be used is named."""
     (tmp_path / "locks").mkdir()
     (tmp_path / "locks" / "gpu-4.lock").symlink_to(tmp_path / "precious")
 
@@ -192,7 +192,7 @@ def test_files_of_others(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_note(tmp_path: Path) -> None:
-    """A lock that others hold without a note is held all the same."""
+    """A lock without a note counts as held."""
     with lease(1):
         (tmp_path / "locks" / "gpu-4.lock").write_text("{")
         with pytest.raises(MissingError, match="GPU 4 is held by a process that left no note"):
@@ -212,7 +212,7 @@ def test_a_file_without_a_note(tmp_path: Path) -> None:
     ],
 )
 def test_the_callers_gpus(monkeypatch: pytest.MonkeyPatch, listed: str, ids: list[str]) -> None:
-    """CUDA_VISIBLE_DEVICES is read as CUDA does: up to the first entry that means no GPU."""
+    """CUDA_VISIBLE_DEVICES is read as CUDA does: it ends at the first entry that is not a GPU."""
     if gpus.devices():
         pytest.skip("NOT RUN: NVML is here, and knows which of these exist")
     monkeypatch.delenv("AGENTBENCH_GPUS")
@@ -222,7 +222,7 @@ def test_the_callers_gpus(monkeypatch: pytest.MonkeyPatch, listed: str, ids: lis
 
 
 def test_names_that_nvml_knows() -> None:
-    """An index, a UUID, the start of one and a MIG part lead to the UUID that is locked; anything else ends the list."""
+    """An index, a UUID, the beginning of one, and a MIG part stand for the UUID that is locked. Anything else ends the list."""
     parts = (gpus.Device("", "MIG-aa1", "H200 MIG 1g"), gpus.Device("", "MIG-ab2", "H200 MIG 1g"))
     devices = [gpus.Device("0", "GPU-11aa", "H200"), gpus.Device("1", "GPU-12bb", "H200"), gpus.Device("2", "GPU-13cc", "H200", parts)]
 
@@ -237,7 +237,7 @@ def test_names_that_nvml_knows() -> None:
 
 
 def test_real_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are GPUs, a free one can be leased, and is known by its UUID."""
+    """On a machine with GPUs, a free one can be leased and has a UUID."""
     if not gpus.devices():
         pytest.skip(f"NOT RUN: needs a GPU; {gpus.library()[1]}")
     monkeypatch.delenv("AGENTBENCH_GPUS")

@@ -1,4 +1,4 @@
-"""`agentbench weights get`: a real client against a hub on loopback."""
+"""`agentbench weights get`: the real client against a hub on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def get(hub: Hub, folder: Path, *arguments: str, token: str = "") -> subprocess.
 
 
 def test_a_folder_of_its_own(hub: Hub, tmp_path: Path) -> None:
-    """The files are fetched at the commit behind the revision, without the same weights in another form; the folder is printed last."""
+    """Files of the commit behind the revision are downloaded, without other formats of the weights. The folder is printed last."""
     done = get(hub, tmp_path, MODEL, "--to", "model")
 
     assert 0 == done.returncode, done.stderr
@@ -44,7 +44,7 @@ def test_a_folder_of_its_own(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_the_cache(hub: Hub, tmp_path: Path) -> None:
-    """Without a folder they go where engines look for them, and nothing is fetched twice."""
+    """Without a folder, the files are in the hub's cache. Nothing is downloaded twice."""
     first = get(hub, tmp_path, MODEL)
     fetched = list(hub.fetched)
     get(hub, tmp_path, MODEL)
@@ -59,13 +59,13 @@ def test_the_cache(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("token", "status", "said"),
     [
-        ("", 4, "set HF_TOKEN to a token of an account that may have it"),
-        ("of-another", 4, "the token in use is of an account that may not have it"),
+        ("", 4, "set HF_TOKEN to a token of an account with access"),
+        ("of-another", 4, "the account of the token in use has no access to it"),
         ("allowed", 0, ""),
     ],
 )
 def test_a_gated_model(hub: Hub, tmp_path: Path, token: str, status: int, said: str) -> None:
-    """Without a token that may have it nothing is fetched, and the error says where the licence is and what to set."""
+    """Without a token with access, nothing is downloaded. The error has the page of the licence and the variable to set."""
     hub.gated = True
 
     done = get(hub, tmp_path, MODEL, "--to", "model", token=token)
@@ -78,20 +78,20 @@ def test_a_gated_model(hub: Hub, tmp_path: Path, token: str, status: int, said: 
 
 
 def test_a_disk_that_is_too_small(hub: Hub, tmp_path: Path) -> None:
-    """Where the weights do not fit nothing is fetched, and the error says how much there is and how much is to come."""
+    """If the disk is too small, nothing is downloaded. The error has the free space and the size."""
     hub.size = 10**18
 
     done = get(hub, tmp_path, MODEL, "--to", "model")
 
     assert 1 == done.returncode
-    assert " GB free, and 2000000000.0 GB are to come: free some, or name another disk with --to or HF_HOME" in done.stderr
+    assert " GB free, and the download needs 2000000000.0 GB: free some, or choose a disk with --to or HF_HOME" in done.stderr
     assert [] == hub.fetched
 
 
 def test_an_unknown_model(hub: Hub, tmp_path: Path) -> None:
-    """The error names hub and model, and what a private one would need."""
+    """The error names the hub and the model, and what access to a private model needs."""
     done = get(hub, tmp_path, "somebody/no-model")
 
-    hint = "set HF_TOKEN to a token of an account that may have it"
-    said = f"agentbench: {hub.url} has no model somebody/no-model, or it is a private one; {hint}"
+    hint = "set HF_TOKEN to a token of an account with access"
+    said = f"agentbench: {hub.url} has no model somebody/no-model, or it is private; {hint}"
     assert (4, said) == (done.returncode, done.stderr.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""This package in environments that have it among their pins: found there, and another folder where it or what it needs is another."""
+"""This package as a pin of environments: it is importable, and another path or other dependencies mean another folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(version("pytest-agentbench"), plugin.value, shipped("backends"), pytest_ag
 
 
 def test_a_link(tmp_path: Path) -> None:
-    """The package is imported through it, with its version, its entry points and the data that came with it."""
+    """The package is imported through the link, with its version, entry points and data files."""
     own_package.link_into(tmp_path)
 
     command = [sys.executable, "-I", "-S", "-c", FOUND, str(tmp_path)]
@@ -39,7 +39,7 @@ def test_a_link(tmp_path: Path) -> None:
 
 
 def test_what_it_needs() -> None:
-    """Each dependency with its marker, and none that only an extra has."""
+    """Returns each dependency with its marker, without those of extras."""
     needed = own_package.requirements()
 
     assert "uvloop>=0.21; sys_platform != 'win32'" in needed
@@ -47,7 +47,7 @@ def test_what_it_needs() -> None:
 
 
 def test_a_home_for_this_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment is another one where the package is at another place or needs something else; pip installs what it needs."""
+    """The environment's folder changes with the package's path and dependencies. pip installs the dependencies."""
     spec = EnvironmentSpec("with us", ("bare==1.0", "pytest-agentbench"))
     monkeypatch.setattr(environments, "environments", lambda: {"mine": spec})
     here = home_of("mine")

@@ -1,4 +1,4 @@
-"""What is found out of the software and the weights behind a backend, and what is not."""
+"""Facts about the software and the weights of a backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.backends.machine.model_files import SAMPLE, folder_digest, model_identity
-from pytest_agentbench.backends.machine.versions import named_files, packages_of, told
+from pytest_agentbench.backends.machine.versions import named_files, packages_of, server_facts
 from pytest_agentbench.backends.spec import load_backend
 from pytest_agentbench.backends.stack.spec import StackSpec
 from pytest_agentbench.backends.stack.surroundings import variables
@@ -22,7 +22,7 @@ from tests.engines import engine
 
 
 def environment(home: Path, **packages: str) -> Path:
-    """A virtual environment with these packages; returns its interpreter, which is a link that leads out of it."""
+    """Creates a virtual environment with these packages; returns its interpreter, which is a link to one outside."""
     site = home / "lib" / "python3.12" / "site-packages"
     for name, version in packages.items():
         info = site / f"{name}-{version}.dist-info"
@@ -35,7 +35,7 @@ def environment(home: Path, **packages: str) -> Path:
 
 
 def test_packages_of_an_environment(tmp_path: Path) -> None:
-    """Engines and what they compute with have their versions, whatever this process has installed; other packages are left out."""
+    """Returns the versions of engines and their libraries, independent of the packages of this process. Other packages are left out."""
     below = {"nvidia_nccl_cu12": "2.27.3", "flashinfer_python": "0.3", "torch": "2.9.0+cpu", "ThunderAgent": "0.1"}
     python = environment(tmp_path, vllm="0.26.0", ai_dynamo="1.4.2", pytest="0.1", **below)
 
@@ -50,7 +50,7 @@ def test_packages_of_an_environment(tmp_path: Path) -> None:
 
 
 def test_variables_of_engines() -> None:
-    """What engines inherit is kept, but for what looks like a secret, of which it is only known that it is set, and for the leased GPUs."""
+    """Variables that engines inherit are recorded, except those for leased GPUs. Values that look like secrets are masked."""
     inherited = {
         "VLLM_USE_V1": "0",
         "NCCL_DEBUG": "INFO",
@@ -75,33 +75,33 @@ def test_variables_of_engines() -> None:
 
 
 def test_a_program_of_no_environment(tmp_path: Path) -> None:
-    """Of a program that lies in no virtual environment nothing is known, which is not the same as nothing installed."""
+    """A program outside of a virtual environment has unknown packages (None), not an empty set."""
     assert packages_of(tmp_path / "bin" / "vllm") is None
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    """The URL of a server that says who it is, and no version."""
+    """Yields the URL of a server that reports its owner but no version."""
     with engine(tmp_path, [{"text": "Yes."}], model="m") as url:
         yield f"{url}/v1"
 
 
 def test_what_a_server_tells(server: str) -> None:
-    """The owner of the model that is asked for, and null for what the server does not tell."""
-    assert {"version": None, "owned_by": "pytest-agentbench"} == told(Endpoint(server, "m"))
-    assert {"version": None, "owned_by": None} == told(Endpoint(server, "other"))
+    """Returns the owner of the requested model, and null for facts that the server does not report."""
+    assert {"version": None, "owned_by": "pytest-agentbench"} == server_facts(Endpoint(server, "m"))
+    assert {"version": None, "owned_by": None} == server_facts(Endpoint(server, "other"))
 
 
 def test_a_server_that_is_gone() -> None:
-    """Nothing is known of it, and nothing is raised."""
+    """A server that does not answer has only unknown facts, and nothing is raised."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
 
-    assert {"version": None, "owned_by": None} == told(Endpoint(url, "m"))
+    assert {"version": None, "owned_by": None} == server_facts(Endpoint(url, "m"))
 
 
 def test_files_beside_the_yaml(tmp_path: Path) -> None:
-    """A chat template that the YAML names has a hash, which is another one when the file is; one that is not there says so."""
+    """The hash of a chat template that the YAML names changes with the file. A missing file has None."""
     (tmp_path / "stack.yaml").write_text(
         json.dumps({"services": {"engine": {"run": ["vllm", "--chat-template={here}/a.jinja", "{here}/gone.py", "{here}"]}}})
     )
@@ -129,7 +129,7 @@ def hub(tmp_path: Path) -> Path:
 
 
 def test_the_revision_in_the_cache(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit that the revision asked for stands for; null where its files are not there."""
+    """Returns the commit of the requested revision, or null if its files are not in the cache."""
     env = {"HF_HOME": str(hub)}
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
 
@@ -141,7 +141,7 @@ def test_the_revision_in_the_cache(hub: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_folder_of_weights(tmp_path: Path) -> None:
-    """A model that is a folder has a hash of its files, by name, size, beginning and end."""
+    """A model in a folder has a hash of the names, sizes, beginnings and ends of its files."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "weights.safetensors").write_bytes(bytes(3 * SAMPLE))
@@ -159,7 +159,7 @@ def test_a_folder_of_weights(tmp_path: Path) -> None:
     st.dictionaries(st.from_regex(r"\A[a-z]{1,3}\Z"), st.binary(max_size=20)),
 )
 def test_folders_are_told_apart(tmp_path_factory: pytest.TempPathFactory, one: dict[str, bytes], other: dict[str, bytes]) -> None:
-    """Two folders have the same hash when, and only when, the same is in them."""
+    """Two folders have the same hash if and only if their files are the same."""
     hashes = []
     for files in (one, other):
         folder = tmp_path_factory.mktemp("weights")

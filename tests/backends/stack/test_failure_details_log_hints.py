@@ -1,4 +1,4 @@
-"""Hints for failures of engines: lines that they really wrote, and a word of the hint."""
+"""Advice for failures of engines: lines from real logs, and the beginning of the advice."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LOGS = {
     "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in KV cache (14880). "
     "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.": "the KV cache is too small",
     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.": (
-        "the weights leave no room"
+        "the weights leave no memory"
     ),
-    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.": "the weights leave no room",
+    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.": "the weights leave no memory",
     "ValueError: Free memory on device (31.44/47.38 GiB) on startup is less than desired GPU memory utilization "
-    "(0.95, 45.01 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.": "something else has memory",
+    "(0.95, 45.01 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.": "another process uses memory",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.": ("the GPU is out of memory"),
     '400 "auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set': "the server does not parse tool calls",
     "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser": "the server does not parse tool calls",
@@ -38,10 +38,10 @@ LOGS = {
     "ERROR dynamo_runtime::worker: Application shutdown with error: Failed to connect to etcd server with config ClientOptions "
     '{ etcd_url: ["http://localhost:2379"], etcd_connect_options: None, attach_lease: true }': "Dynamo cannot reach etcd",
     "OSError: /models/nope is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'": (
-        "the weights are not where"
+        "the engine does not find the weights"
     ),
     "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/nope'.": (
-        "the weights are not where"
+        "the engine does not find the weights"
     ),
     "RuntimeError: The NVIDIA driver on your system is too old (found version 12080).": "this build of torch and CUDA",
     "CUDA error: no kernel image is available for execution on the device": "this build of torch and CUDA",
@@ -72,7 +72,7 @@ LOGS = {
 
 @pytest.mark.parametrize(("line", "begin"), LOGS.items(), ids=[line[:40] for line in LOGS])
 def test_known_failures(line: str, begin: str) -> None:
-    """A line of a known failure, wherever it stands in the log, leads to the hint with the fix."""
+    """A line of a known failure anywhere in the log leads to its advice."""
     found = hint(["INFO 08-28 07:39:20 starting", line, "RuntimeError: Engine core initialization failed. See root cause above."])
 
     assert found is not None
@@ -80,14 +80,14 @@ def test_known_failures(line: str, begin: str) -> None:
 
 
 def test_every_hint_is_known_by_a_log() -> None:
-    """There is no hint without a log that leads to it, and none that is hidden behind another."""
+    """Each advice is reached by one of the logs, and none is hidden by another."""
     assert {sentence.partition(":")[0] for _, sentence in HINTS} == {
         next(told.partition(":")[0] for pattern, told in HINTS if re.search(pattern, line)) for line in LOGS
     }
 
 
 def test_other_logs() -> None:
-    """A log of something else, or none, has no hint."""
+    """An unknown log, or an empty one, has no advice."""
     assert hint([]) is None
     assert (
         hint(["INFO: Application startup complete.", "INFO: 127.0.0.1:1234 - GET /health 200 OK", "Traceback", "ZeroDivisionError"]) is None
@@ -95,7 +95,7 @@ def test_other_logs() -> None:
 
 
 def test_the_cause_before_its_consequence() -> None:
-    """Where several are found, the special one counts: a hub that is gated answers 401, too."""
+    """If several patterns match, the special one counts: a gated hub also answers 401."""
     found = hint(["requests.exceptions.HTTPError: 401 Client Error: Unauthorized", "OSError: You are trying to access a gated repo."])
 
     assert found is not None

@@ -1,4 +1,4 @@
-"""Messages of stack daemons and their holders, and what a stack daemon writes down of its stack."""
+"""Messages between stack daemons and holders, and the facts in `stack.json`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_DAEMON: list[FromDaemon] = [
 
 
 def test_there_and_back() -> None:
-    """What crosses a connection comes back as it was, with the types of endpoint and metrics."""
+    """Messages are read back unchanged, with the types of endpoint and metrics."""
     sent = [json_text.loads(json_text.dumps(header(message))) for message in (*TO_DAEMON, *OF_DAEMON)]
 
     assert TO_DAEMON == [read_request(each) for each in sent[:3]]
@@ -50,13 +50,13 @@ def test_there_and_back() -> None:
     ],
 )
 def test_a_request_that_cannot_be_read(request_header: object, sentence: str) -> None:
-    """The reason is a sentence. That of another version is its number, whatever other fields its message has."""
+    """The reason is a sentence. For another version it has its number, whatever other fields the message has."""
     with pytest.raises(ValueError, match=f"^{sentence}"):
         read_request(request_header)
 
 
 def test_facts_of_another_version() -> None:
-    """A stack's facts need its name; other fields may be missing, and unknown ones are kept."""
+    """The facts of a stack need its name. Other fields may be missing, and unknown ones are kept."""
     facts = StackFacts("small", pid=7, logs=Path("/logs"), keep_s=60.0, boot={"gpus": {}})
 
     assert facts == codec.read(StackFacts, json.loads(json.dumps(codec.plain(facts))))

@@ -1,4 +1,4 @@
-"""Stacks that another version of this package has started: they are listed, ended, and not used."""
+"""Stacks of other versions of this package: they are listed and ended, but not used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ held.let_go()
 
 
 def asked(home: Path, message: object) -> Any:
-    """What a stack daemon answers, and whether it closes the connection then."""
+    """A stack daemon's answer, and whether it closes the connection afterwards."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(str(home / "control"))
@@ -51,7 +51,7 @@ def asked(home: Path, message: object) -> Any:
 
 
 def test_a_stack_daemon_of_another_protocol(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """A stack that another version keeps is passed over in a sentence that says what ends it, and that does end it."""
+    """A kept stack of another version is not used. The reason names the command that ends it, and the command works."""
     (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import messages\nmessages.PROTOCOL += 1\n")
     with monkeypatch.context() as there:
         there.setenv("PYTHONPATH", str(tmp_path))
@@ -60,7 +60,7 @@ def test_a_stack_daemon_of_another_protocol(tmp_path: Path, folder: Path, monkey
     why = wait_for(lambda: registry.find_kept(spec()), "a reason")
 
     assert (
-        "a kept small is not used, since it was started by another version of pytest-agentbench; `agentbench backend down small` ends it"
+        "a kept small is not used, because it was started by another version of pytest-agentbench; `agentbench backend down small` ends it"
         == why
     )
     refused = f"a process speaks protocol {PROTOCOL}, and this one protocol {PROTOCOL + 1}: both need the same version of pytest-agentbench"
@@ -73,7 +73,7 @@ def test_a_stack_daemon_of_another_protocol(tmp_path: Path, folder: Path, monkey
 
 
 def test_a_stack_daemon_that_this_process_has_started(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that turns out to be of another version is stopped, and nothing of it is left."""
+    """A stack daemon that turns out to be of another version is stopped without leftovers."""
     (tmp_path / "sitecustomize.py").write_text("from pytest_agentbench.lib import messages\nmessages.PROTOCOL += 1\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
@@ -84,7 +84,7 @@ def test_a_stack_daemon_that_this_process_has_started(tmp_path: Path, folder: Pa
 
 
 def test_a_message_that_cannot_be_read(boot: Boot) -> None:
-    """Whoever sends one gets the reason, and the stack stays for its holder."""
+    """The sender of an invalid message gets the reason, and the stack stays up for its holder."""
     held = boot()
     held.ready()
 
@@ -104,7 +104,7 @@ def test_a_message_that_cannot_be_read(boot: Boot) -> None:
     ],
 )
 def test_facts_of_another_version(boot: Boot, capsys: Capture, content: str, name: str, line: str) -> None:
-    """A stack is listed and ended whatever its stack.json has; one whose name cannot be read has that of its folder."""
+    """A stack is listed and ended whatever its stack.json contains. If its name cannot be read, its folder's name is used."""
     held = boot()
     held.ready()
     (held.home / "stack.json").write_text(content)
@@ -122,18 +122,18 @@ def test_facts_of_another_version(boot: Boot, capsys: Capture, content: str, nam
 
 @pytest.mark.parametrize(("content", "name"), [('{"backend": "small", "pids": [1]}', "small"), ("{}", "small-1")])
 def test_leftovers_of_another_version(folder: Path, content: str, name: str) -> None:
-    """What a dead stack daemon has left is ended whatever its stack.json has."""
+    """Leftovers of a dead stack daemon are cleaned up whatever its stack.json contains."""
     homes = [folder / f"small-{number}" for number in (1, 2)]
     for home in homes:
         home.mkdir(parents=True)
     (homes[0] / "stack.json").write_text(content)
 
-    assert f"ended what a stack daemon that was killed had left of {name} (only its folder)" == registry.clean_up_orphans()
+    assert f"cleaned up after a killed stack daemon: {name} (only its folder)" == registry.clean_up_orphans()
     assert [(str(homes[1]), [])] == registry.clean_up()
 
 
 def test_facts_are_written_anew(boot: Boot) -> None:
-    """Others see when a stack is ready, where it answers, how long it stays, and that somebody has it again."""
+    """The facts of a stack show when it is ready, its URL, how long it is kept, and that it has a holder again."""
     held = boot()
     url = held.ready().url
     held.keep(60)
@@ -147,21 +147,21 @@ def test_facts_are_written_anew(boot: Boot) -> None:
 
 
 def kept(home: Path, *, unused: bool = False) -> StackFacts | None:
-    """The facts of a stack, once it is kept, or kept and held by nobody."""
+    """Returns the facts of a stack when it is kept, or kept and without a holder."""
     facts = next(facts for at, facts in registry.running() if at == home)
     assert json.loads((home / "stack.json").read_text()).keys() > {"backend", "pid", "logs"}
     return facts if facts.keep_s == 60 and (facts.until is not None) == unused else None
 
 
 def test_a_stack_that_does_not_stop(boot: Boot, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """A stack that is still there when its time to stop is over is said to be, and not to be down."""
+    """A stack that does not stop in time is reported as such, not as stopped."""
     held = boot()
     held.ready()
     with monkeypatch.context() as patched:
-        patched.setattr(registry, "STOPPED", 0.0)
+        patched.setattr(registry, "STOP_TIMEOUT", 0.0)
         status = main(["backend", "down", "small"])
     said = capsys.readouterr()
 
     assert (1, "") == (status, said.out)
-    assert f"the stack in {held.home} has not stopped within 0 s; stack_daemon.log says what it waits for" in said.err
+    assert f"the stack in {held.home} has not stopped within 0 s; stack_daemon.log shows what it waits for" in said.err
     wait_for(lambda: not held.home.exists(), "the end of the stack")

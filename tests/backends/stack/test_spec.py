@@ -1,4 +1,4 @@
-"""What a stack's YAML may say, and what its templates become."""
+"""A stack's YAML, and the expansion of its templates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fault(root: Path, **keys: Any) -> str:
 
 
 def test_short_forms(tmp_path: Path) -> None:
-    """A YAML with services is a stack; numbers in commands are words, a path of metrics and a kind of labels are enough."""
+    """A YAML with services is a stack. Numbers in commands become texts; a path stands for metrics, and a kind for labels."""
     services = {"engine": {"run": ["serve", "--port", 8000], "metrics": "/metrics", "ports": ["system"], "env": {"DEPTH": 3}}}
     spec = load(tmp_path, services=services, labels="dynamo")
     engine = spec.services["engine"]
@@ -50,7 +50,7 @@ def test_short_forms(tmp_path: Path) -> None:
 
 
 def test_included_services(tmp_path: Path) -> None:
-    """Services of other files come first; the same name twice is refused, and so is anything but services."""
+    """Services of included files come first. Equal names are refused, and so are keys other than services."""
     write(tmp_path, "retriever", services={"retriever": ENGINE})
     both = load(tmp_path, include="retriever.yaml", services={"engine": ENGINE})
     twice = fault(tmp_path, include=["retriever.yaml"], services={"retriever": ENGINE})
@@ -58,7 +58,7 @@ def test_included_services(tmp_path: Path) -> None:
     more = fault(tmp_path, include=["retriever.yaml"], services={"engine": ENGINE})
 
     assert ["retriever", "engine"] == list(both.services)
-    assert "the service 'retriever' is there twice, here or in what is included" == twice
+    assert "the service 'retriever' is defined twice, here or in an included file" == twice
     assert more.endswith("retriever.yaml: 'model' cannot be in a file that others include; only services can")
 
 
@@ -70,32 +70,32 @@ def test_included_services(tmp_path: Path) -> None:
         ({"services": {"Engine": ENGINE}}, "'Engine' cannot be a name here: small letters, digits, - and _"),
         ({"services": {"port": ENGINE}}, "'port' cannot be a name here"),
         ({"services": {"engine": ENGINE}, "settings": {"model": "x"}}, "'model' cannot be a name here"),
-        ({"services": {"engine": ENGINE}, "endpoint": "front"}, "endpoint 'front' is no service; there are: engine"),
-        ({"services": {"engine": {**ENGINE, "after": ["etcd"]}}}, "services.engine.after: 'etcd' is no service; there are: engine"),
-        ({"services": {"engine": {**ENGINE, "gpus": [0, 1], "replicas": 2}}}, "services.engine: GPUs can be pinned for one replica only"),
-        ({"services": {"engine": {**ENGINE, "gpus": -1}}}, "services.engine: gpus should be a count from 0 up, or a list of GPUs"),
-        ({"services": {"engine": {**ENGINE, "metrics": {"port": "system"}}}}, "services.engine: port 'system' is none of this service"),
-        ({"services": {"engine": {**ENGINE, "port": 8000, "replicas": 2}}}, "services.engine: a port can be fixed for one replica only"),
+        ({"services": {"engine": ENGINE}, "endpoint": "front"}, "endpoint 'front' is not a service; services: engine"),
+        ({"services": {"engine": {**ENGINE, "after": ["etcd"]}}}, "services.engine.after: 'etcd' is not a service; services: engine"),
+        ({"services": {"engine": {**ENGINE, "gpus": [0, 1], "replicas": 2}}}, "services.engine: only a single replica can have a list"),
+        ({"services": {"engine": {**ENGINE, "gpus": -1}}}, "services.engine: gpus should be a count (0 or more), or a list of GPUs"),
+        ({"services": {"engine": {**ENGINE, "metrics": {"port": "system"}}}}, "services.engine: port 'system' is not a port of this"),
+        ({"services": {"engine": {**ENGINE, "port": 8000, "replicas": 2}}}, "services.engine: only a single replica can have a fixed port"),
         (
             {"services": {"engine": {**ENGINE, "port": 8000}, "other": {**ENGINE, "ports": {"http": 8000}}}},
-            "services.other: port 8000 is taken by services.engine; without a number each gets a free one",
+            "services.other: services.engine has port 8000, too; remove the numbers, and each gets a free one",
         ),
         (
             {"services": {"engine": {"run": ["serve", "{prot}"]}}},
-            "services.engine: {prot} is not known; known: {engine.port}, {engine.url}",
+            "services.engine: {prot} is unknown; known: {engine.port}, {engine.url}",
         ),
-        ({"services": {"engine": ENGINE}, "python": "{nowhere}"}, "services.engine: {nowhere} is not known"),
+        ({"services": {"engine": ENGINE}, "python": "{nowhere}"}, "services.engine: {nowhere} is unknown"),
         ({"services": {"a": {**ENGINE, "after": ["b"]}, "b": {**ENGINE, "after": ["a"]}}}, "these services wait for each other: a, b"),
         ({"services": {"engine": {**ENGINE, "gpu": 1}}}, "unknown key 'services.engine.gpu'; known keys: run, image"),
     ],
 )
 def test_faulty_stacks(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
-    """Each fault is one sentence with the key, what is wrong and what would work."""
+    """Each fault is one sentence with the key, the mistake and what is valid."""
     assert fault(tmp_path, **keys).startswith(sentence)
 
 
 def test_needs_are_seen_in_templates() -> None:
-    """A service needs those that its templates name, and those after which it comes."""
+    """A service depends on the services in its templates and in `after`."""
     services = {
         "front": {"run": ["front", "{engine.url}"], "after": ["etcd"]},
         "engine": {"run": ["engine", "{engine.port}", '{"a": {"etcd.url": 1}}']},
@@ -108,11 +108,11 @@ def test_needs_are_seen_in_templates() -> None:
 
 
 def test_templates() -> None:
-    """Known names are filled in; an unknown one is answered with the known ones; other braces stay."""
+    """Known templates are expanded. The error for an unknown one lists the known ones. Other braces stay."""
     values = {"port": "8000", "engine.url": "http://x", "max_model_len": "4096"}
 
     assert "8000 http://x 4096 {} {1} {{}}" == expand("{port} {engine.url} {max_model_len} {} {1} {{}}", values, "x.yaml")
-    with pytest.raises(ConfigError, match=r"^x.yaml: \{prot\} is not known; known: \{engine.url\}, \{max_model_len\}, \{port\}$"):
+    with pytest.raises(ConfigError, match=r"^x.yaml: \{prot\} is unknown; known: \{engine.url\}, \{max_model_len\}, \{port\}$"):
         expand("{prot}", values, "x.yaml")
 
 
@@ -121,7 +121,7 @@ TEXTS = st.text("ab {}:", max_size=4)
 
 @given(st.recursive(st.none() | st.integers() | TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)))
 def test_json_passes_unharmed(value: Any) -> None:
-    """Whatever an option's JSON holds, only a name in braces is a template."""
+    """In the JSON of an option, only a name in braces is a template."""
     written = json.dumps({"option": value})
     names = dict.fromkeys(("a", "b", "aa", "ab", "ba", "bb", "aaa", "aab", "aba", "abb", "baa", "bab", "bba", "bbb"), "x")
     if not any(f"{{{name}}}" in written for name in names):
@@ -129,7 +129,7 @@ def test_json_passes_unharmed(value: Any) -> None:
 
 
 def test_what_makes_another_stack() -> None:
-    """A kept stack is used again when what is started is the same; words about it do not count, settings do."""
+    """The hash of a spec covers what is started: names and notes do not change it, settings do."""
     spec = StackSpec.model_validate({"name": "a", "services": {"engine": ENGINE}})
 
     assert spec_hash(spec) == spec_hash(spec.model_copy(update={"name": "b", "note": "other words", "warm_up": 3}))

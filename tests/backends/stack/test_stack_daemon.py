@@ -1,4 +1,4 @@
-"""Who holds a stack: sessions that die, stacks that are kept, and leftovers of those whose stack daemon died too."""
+"""Holders of stacks: sessions that die, kept stacks, and leftovers of stacks whose daemon died, too."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def session(tmp_path: Path, fork: str = "") -> tuple[subprocess.Popen[str], str,
 
 
 def test_a_session_is_killed(tmp_path: Path) -> None:
-    """SIGKILL of whoever holds a stack tears it down, ports and folder included."""
+    """SIGKILL of the holder stops the stack and removes its ports and folder."""
     process, home, _ = session(tmp_path)
     process.kill()
     process.wait()
@@ -68,7 +68,7 @@ def test_a_session_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_fork_of_a_killed_session(tmp_path: Path) -> None:
-    """A forked process that still has the connection does not keep the stack."""
+    """A forked process with the connection does not keep the stack up."""
     process, home, child = session(tmp_path, "fork")
     process.kill()
     process.wait()
@@ -81,7 +81,7 @@ def test_a_fork_of_a_killed_session(tmp_path: Path) -> None:
 
 
 def test_session_and_stack_daemon_are_killed(tmp_path: Path, folder: Path) -> None:
-    """What both left behind is found by its mark; nothing without a mark is touched."""
+    """Leftovers of a session and its stack daemon are found by their mark. Nothing without a mark is touched."""
     process, home, _ = session(tmp_path)
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     (daemon,) = (facts.pid for _, facts in registry.running())
@@ -101,7 +101,7 @@ def test_session_and_stack_daemon_are_killed(tmp_path: Path, folder: Path) -> No
 
 
 def test_sigterm_to_the_stack_daemon(boot: Boot) -> None:
-    """The stack daemon itself ends in order as well, and whoever uses the stack hears of it."""
+    """SIGTERM makes the stack daemon stop the stack, and the holder learns it."""
     held = boot()
     held.ready()
     (daemon,) = (facts.pid for _, facts in registry.running())
@@ -113,16 +113,16 @@ def test_sigterm_to_the_stack_daemon(boot: Boot) -> None:
 
 
 def test_somebody_else_stops_it(boot: Boot) -> None:
-    """A session whose stack is ended by hand is told who did that."""
+    """A session whose stack is ended by a command learns which process did that."""
     held = boot()
     held.ready()
     registry.end(held.home)
 
-    assert f"it was stopped: pid {os.getpid()} said so" == held.death()
+    assert f"it was stopped: requested by pid {os.getpid()}" == held.death()
 
 
 def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes late still learns why; the stack daemon does not go before."""
+    """A late holder still gets the reason. The stack daemon does not end before that."""
     hold = registry._hold
 
     def late(home: Path, child: Child | None = None) -> registry.HeldStack:
@@ -140,7 +140,7 @@ def test_a_boot_that_fails_before_anybody_holds_it(tmp_path: Path, monkeypatch: 
 
 
 def test_nobody_holds_it(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session that dies before it holds what it has started leaves nothing either."""
+    """A session that dies before it holds its stack leaves nothing behind."""
     monkeypatch.setattr(registry, "_hold", lambda _home, child: child)
     child: Any = registry.start(spec(), tmp_path / "logs", gpu_wait=0, warm_up=0)
     child.process.stdin.close()
@@ -151,7 +151,7 @@ def test_nobody_holds_it(tmp_path: Path, folder: Path, monkeypatch: pytest.Monke
 
 
 def test_reaped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stack has an owner from the first moment on: nobody takes it for a leftover."""
+    """A stack is locked from the beginning, so it never counts as a leftover."""
     reaped: list[object] = []
     ready = Child.ready
 
@@ -168,7 +168,7 @@ def test_reaped_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket's path is short; what to do about that is said, and nothing is left."""
+    """The error for a socket's path that is too long has advice, and nothing is left."""
     deep = tmp_path / ("d" * 80)
     monkeypatch.setenv("AGENTBENCH_STACKS", str(deep))
 
@@ -179,19 +179,19 @@ def test_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 def test_a_folder_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever owns the folder could answer for our stacks."""
+    """The owner of the folder could impersonate stacks, so it must be this user."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     os.chown(theirs, 65534, 65534)
 
     with monkeypatch.context() as here:
         here.setenv("AGENTBENCH_STACKS", str(theirs))
-        with pytest.raises(BackendError, match=r"theirs, belongs to another user; AGENTBENCH_STACKS names another$"):
+        with pytest.raises(BackendError, match=r"theirs, belongs to another user; set AGENTBENCH_STACKS to another$"):
             registry.find_kept(spec())
 
 
 def test_a_stack_daemon_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for ever for a stack daemon that hangs."""
+    """Waiting for a stack daemon that hangs ends."""
     monkeypatch.setattr(registry, "ANSWER", 0.1)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "control"))
@@ -202,7 +202,7 @@ def test_a_stack_daemon_that_does_not_answer(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
-    """One whose buffer fills up hears no more of the progress, so that nobody else waits for it."""
+    """A holder whose buffer is full gets no more progress, so it does not delay the others."""
     with (tmp_path / "lock").open("w") as lock:
         daemon = StackDaemon(StackDaemonConfig(spec().model_dump(), "", {}, tmp_path, tmp_path, 0, 0, lock.fileno()))
     reader, theirs = socket.socketpair()
@@ -218,7 +218,7 @@ def test_a_holder_that_does_not_read(tmp_path: Path) -> None:
 
 
 def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There no process is found by its mark, and none is killed for it."""
+    """Without /proc, no process is found by its mark, and none is killed."""
     monkeypatch.setattr(process, "PROC", tmp_path / "proc")
 
     assert [] == list(ownership.processes())
@@ -226,7 +226,7 @@ def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_name_like_a_path(boot: Boot) -> None:
-    """A name may have any letters; its folder does not."""
+    """A name may have any characters; its folder's name does not."""
     held = boot(spec(name="../lab/" * 9))
     held.ready()
 
@@ -234,7 +234,7 @@ def test_a_name_like_a_path(boot: Boot) -> None:
 
 
 def test_a_stack_is_kept(boot: Boot) -> None:
-    """A stack that is kept waits for the next session of the same spec, which has it alone, and ends when its time is over."""
+    """A kept stack waits for the next session with the same spec, which holds it alone. It ends after its time."""
     first = boot()
     url = first.ready().url
     first.keep(60)
@@ -251,7 +251,7 @@ def test_a_stack_is_kept(boot: Boot) -> None:
 
 
 def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that its engine would inherit has changed since a kept stack was started: it is not used, and the reason names it."""
+    """A kept stack is not used if a variable that its engine inherits has changed. The reason names the variable."""
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "FLASHINFER")
     monkeypatch.setenv("HF_TOKEN", "one")
     first = boot()
@@ -264,24 +264,24 @@ def test_a_kept_stack_that_inherited_something_else_is_passed_over(boot: Boot, m
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "TRITON")
     changed = 'environment.VLLM_ATTENTION_BACKEND "FLASHINFER" is now "TRITON"'
     ends = "`agentbench backend down small` ends it"
-    assert f"a kept small is not used, since it was started with something else: {changed}; {ends}" == registry.find_kept(spec())
+    assert f"a kept small is not used, because it was started with something else: {changed}; {ends}" == registry.find_kept(spec())
     assert first.boot["environment"] == {**first.boot["environment"], "VLLM_ATTENTION_BACKEND": "FLASHINFER", "HF_TOKEN": "[redacted]"}
     registry.end(first.home)
 
 
 def kept(**keys: str) -> registry.HeldStack:
-    """The stack that was just let go: its daemon learns of that a little later."""
+    """Waits until the stack daemon has noticed that it has no holder, and returns the kept stack."""
     found = wait_for(lambda: registry.find_kept(spec(**keys)), "a stack that is kept")
     assert isinstance(found, registry.HeldStack)
     return found
 
 
 def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
-    """Only a stack that has served stays."""
+    """Only a stack that has served is kept."""
     backend = Stacked(spec(services={"engine": service("--slow", "600")}), SessionTerms(keep=60))
     giving_up = threading.Timer(1, backend.stop)
     giving_up.start()
-    with pytest.raises(BackendError, match=r"stopped while it started|its daemon is gone"):
+    with pytest.raises(BackendError, match=r"stopped while it started|its daemon has died"):
         backend.start(tmp_path / "logs")
     giving_up.join()
 
@@ -289,7 +289,7 @@ def test_a_boot_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
-    """A look at a stack that nothing listens for any more ends when the session has been told what is away, and not before."""
+    """If nothing listens at the URL of a stack, `look` returns only after the session was told what is unavailable."""
     backend = Stacked(spec(services={"engine": service(restart=1)}), SessionTerms())
     url = backend.start(tmp_path / "logs").url
     events: list[str] = []
@@ -319,7 +319,7 @@ def test_a_look_before_a_death_is_noticed(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_stack_that_is_refused(boot: Boot) -> None:
-    """A stack that does not answer any more is no stack to hold."""
+    """A stack whose daemon does not answer cannot be held."""
     held = boot()
     held.ready()
     held.stop()
@@ -329,5 +329,5 @@ def test_a_stack_that_is_refused(boot: Boot) -> None:
 
 
 def test_nobody_comes(tmp_path: Path) -> None:
-    """A mark of a dead stack is seen as such, also when its folder is gone."""
+    """The mark of a dead stack is recognised, even without the stack's folder."""
     assert not ownership.is_alive(str(tmp_path / "never"))

@@ -1,4 +1,4 @@
-"""What every service of a stack finds around it: its own place for temporary files, shared caches, and nobody who is told of its use."""
+"""The surroundings of services: own temporary files, shared caches, and no usage reports."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def environment(url: str) -> dict[str, str]:
-    """That of the service that answers there."""
+    """Returns the environment of the service that answers at the URL."""
     with urllib.request.urlopen(f"{url.removesuffix('/v1')}/environ", timeout=10) as answer:
         found: dict[str, str] = json.load(answer)
     return found
 
 
 def test_temporary_files_go_with_the_stack(boot: Boot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """TMPDIR is in the folder of the boot; caches that the next boot needs are where they are without a stack, also behind another HOME."""
+    """TMPDIR is in the folder of the boot. Caches for the next boot keep their folders, even if HOME is set."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("HF_HOME", raising=False)
     held = boot(spec(services={"engine": service(env={"HOME": "{run_dir}"})}))
@@ -42,7 +42,7 @@ def test_temporary_files_go_with_the_stack(boot: Boot, monkeypatch: pytest.Monke
 
 
 def test_nobody_is_told_of_its_use(boot: Boot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports of use are off, unless the user or the YAML wants one; the user's own cache stays the user's."""
+    """Usage reports are off unless the user or the YAML enables them. The user's own cache is kept."""
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
     monkeypatch.setenv("HF_HOME", "/data/hub")
     held = boot(spec(services={"engine": service(env={"DO_NOT_TRACK": 0})}))
@@ -53,7 +53,7 @@ def test_nobody_is_told_of_its_use(boot: Boot, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_containers_are_told_the_same(tmp_path: Path) -> None:
-    """Reports of use are off in containers as well; what else is there is their image's."""
+    """Usage reports are off in containers, too. Other variables come from the image."""
     services: Any = {"engine": {"image": "x", "env": {"VLLM_NO_USAGE_STATS": 0}}}
     stack = StackSpec(name="boxed", services=services)
     instances = instances_of(stack, tmp_path, lambda: 1)
@@ -63,7 +63,7 @@ def test_containers_are_told_the_same(tmp_path: Path) -> None:
 
 
 def test_gpus_are_counted_before_an_image_is_pulled(boot: Boot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine with too few GPUs is told so at once: nobody asks Docker for an image, which may take half an hour."""
+    """A machine with too few GPUs fails at once, before an image is pulled, which may take half an hour."""
     monkeypatch.setenv("AGENTBENCH_GPUS", "0")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     services: Any = {"engine": {"image": "registry.invalid/large:1", "gpus": 2}}

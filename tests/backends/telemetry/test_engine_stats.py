@@ -1,4 +1,4 @@
-"""What samples say about a stack: literal samples in, literal numbers out."""
+"""Statistics from samples: literal samples in, literal numbers out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MS = 1_000_000  # nanoseconds
 
 
 def sample(at: int, values: dict[str, float], replica: int = 0, gone: tuple[str, ...] = (), **keys: Any) -> Sample:
-    """Looked at in round `at`; a series is written NAME or NAME{label}, and NaN is no number."""
+    """A sample of round `at`. A series is written NAME or NAME{label}, and NaN is not a number."""
 
     def series(written: str) -> Series:
         name, _, label = written.partition("{")
@@ -34,13 +34,13 @@ RUNNING, USAGE = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
 
 
 def summary(found: SampleTally) -> Json:
-    """As run.json has it."""
+    """Returns the statistics as in run.json."""
     stats: Json = plain(engine_stats(found))
     return stats
 
 
 def test_sums_over_series_and_replicas() -> None:
-    """Counters count from the first look on, and all engines of all replicas together; a series that appears later started from 0."""
+    """Counters count from the first sample, over all replicas of all engines. A series that appears later started at 0."""
     found = summary(
         tally(
             [
@@ -58,7 +58,7 @@ def test_sums_over_series_and_replicas() -> None:
 
 
 def test_nothing_was_looked_up() -> None:
-    """A cache that nobody asked has no hit ratio; what no server tells is None."""
+    """A cache without lookups has no hit ratio. Numbers that no server reports are None."""
     found = summary(tally([sample(0, {HITS: 3, QUERIES: 9}, first=True), sample(1, {})], None))
 
     assert {"hit_ratio": None, "hit_tokens": None, "queried_tokens": None, "source": None} == found["prefix_cache"]
@@ -79,14 +79,14 @@ def test_nothing_was_looked_up() -> None:
     ids=["fell", "gone and back", "restarted while nobody looked", "only silent"],
 )
 def test_restarts(later: list[Sample], hits: float, resets: int) -> None:
-    """A counter that fell, or was gone, started again from 0; one that was only not seen for a while did not."""
+    """A counter that fell or disappeared started again at 0; one that was only not sampled for a while did not."""
     found = tally([sample(0, {HITS: 50, QUERIES: 100}, first=True), *later], None)
 
     assert (hits, resets) == (found.moved[HITS], found.resets)
 
 
 def test_gauges() -> None:
-    """Requests are summed over all that runs, cache usage is averaged; each round counts once, and only while calls were under way."""
+    """Requests are summed over all replicas, cache use is averaged. Each round counts once, and only while calls are in progress."""
     rounds = [
         sample(0, {RUNNING: 40, USAGE: 1.0}, first=True),
         sample(0, {RUNNING: 0}, replica=1, first=True),
@@ -107,7 +107,7 @@ def test_gauges() -> None:
 
 
 def test_what_is_no_number() -> None:
-    """A gauge that is told as NaN has no value until it is a number again; a counter goes on from where it was, also in a new list."""
+    """A gauge with NaN has no value until it is a number again. A counter continues from its last value, also in a `first` line."""
     looks = [
         sample(0, {RUNNING: 4, HITS: 10}, first=True),
         sample(1, {RUNNING: math.nan, HITS: math.nan}),
@@ -126,14 +126,14 @@ def test_what_is_no_number() -> None:
     ids=["between", "before the first", "after the last", "around", "none", "too late"],
 )
 def test_gaps(looks: list[int], gap: float) -> None:
-    """How long nobody looked while calls were under way is told, before the first look and after the last one too."""
+    """The longest time without a sample while calls are in progress includes the times before the first and after the last one."""
     found = summary(tally([sample(at, {RUNNING: 1}, first=True) for at in looks], (1 * MS, 5 * MS)))
 
     assert gap == pytest.approx(found["longest_gap_s"])
 
 
 def test_gpus() -> None:
-    """Of a GPU the peak of its memory and the means of load and power are told, while calls were under way; without a look, its name."""
+    """GPUs have their peak memory and mean load and power while calls are in progress. Without samples, only the name is known."""
     gpu = [
         GpuSample(number, number * MS, "0", used, 81_559, busy, watts)
         for number, used, busy, watts in ((0, 9, 0.0, 70.0), (1, 600, 50.0, None), (2, 500, 100.0, 300.0))
@@ -178,14 +178,14 @@ def test_gpus() -> None:
     ids=["sglang", "dynamo frontend", "frontend that is not told", "router that does not look", "no hits"],
 )
 def test_where_hits_come_from(moved: dict[str, float], ratio: float | None, source: str | None) -> None:
-    """The best source that says anything is taken; one that says nothing is not taken for one without hits."""
+    """The best source that reports hits is used. A source that reports none does not count as one with 0 hits."""
     found = prefix_cache(moved)
 
     assert (ratio, source) == (found.hit_ratio, found.source)
 
 
 def test_the_server_nearest_to_the_client() -> None:
-    """What a frontend counted is taken rather than what engines behind it did, unless it counted nothing."""
+    """A frontend's counts are preferred to those of its engines, unless it counted nothing."""
     engine = {"vllm:generation_tokens_total": 70.0, "vllm:prompt_tokens_total": 500.0}
     ttft = "dynamo_frontend_time_to_first_token_seconds"
     frontend = {"dynamo_frontend_output_sequence_tokens_sum": 60.0, f"{ttft}_sum": 0.5, f"{ttft}_count": 10.0}
@@ -201,7 +201,7 @@ def client(*calls: LLMCall, **keys: Any) -> Client:
 
 
 def call(ttft: int = 10, **keys: Any) -> LLMCall:
-    """A call with a first token after so many milliseconds."""
+    """A call with a first token after this many milliseconds."""
     usage: Json = {"prompt_tokens": 1000, "completion_tokens": 100, **keys}
     return LLMCall(received_ns=0, sent_ns=0, ended_ns=900 * MS, chunks=(Chunk(ttft * MS, "content"),), **usage)
 
@@ -211,7 +211,7 @@ def counted(prompt: float, output: float, first: float = 0, ttft: float | None =
 
 
 def test_counts_that_agree() -> None:
-    """Counts may differ by one percent, or by one a call; without calls, or a server that counts, there is nothing to compare."""
+    """Counts may differ by one percent, or one token for each call. Without calls or a server that counts, nothing is compared."""
     two = client(call(), call())
 
     assert [] == disagreements(counted(2019, 198), two)
@@ -220,15 +220,15 @@ def test_counts_that_agree() -> None:
 
 
 def test_counts_that_do_not() -> None:
-    """More on one side is told with what it means; failed calls and attempts without a record are an excuse for more on the server's."""
+    """A difference has an explanation. Failed calls and attempts without a record excuse a higher count of the server."""
     two = client(call(), call())
     failed = client(call(), call(), call(error_kind="cut"))
     retried = client(call(), call(), earlier_attempts=(Attempt(1, "infra_error"),))
     attempts = [Attempt(session, "infra_error", session=session, calls=(call(),)) for session in (1, 9)]
     earlier = client(call(), earlier_attempts=(*attempts,))
     uncounted = client(call(), call(completion_tokens=None))
-    more = "vllm counts 2,021 prompt tokens, usage 2,000: somebody else used the server, too"
-    less = "vllm counts 197 output tokens, usage 200: not all calls reached what is sampled"
+    more = "vllm counts 2,021 prompt tokens, usage 2,000: another client used the server, too"
+    less = "vllm counts 197 output tokens, usage 200: not all calls reached the sampled servers"
 
     assert [more, less] == disagreements(counted(2021, 197), two) == disagreements(counted(2021, 197), earlier)
     assert [less] == disagreements(counted(2021, 197), failed) == disagreements(counted(2021, 197), retried)
@@ -237,7 +237,7 @@ def test_counts_that_do_not() -> None:
 
 @pytest.mark.parametrize(("calls", "accused"), [(0, True), (3, False), (None, False)])
 def test_calls_without_a_record(calls: int | None, accused: bool) -> None:
-    """What was broken off is an excuse as well, and so is a session that ended without anybody to count it."""
+    """Interrupted calls excuse a higher count, too, and so does an unknown number of them."""
     two = client(call(), call())
     two.add_unrecorded(calls)
 
@@ -248,14 +248,14 @@ def test_calls_without_a_record(calls: int | None, accused: bool) -> None:
     ("ours", "theirs", "end"),
     [
         (10, 5.1, None),
-        (10, 4.9, "says a mean TTFT of 4.9 ms, the tap 10.0 ms: the difference was spent on the way"),
+        (10, 4.9, "reports a mean TTFT of 4.9 ms, the tap 10.0 ms: the difference was spent between server and tap"),
         (100, 81.0, None),
-        (100, 79.0, "says a mean TTFT of 79.0 ms, the tap 100.0 ms: the difference was spent on the way"),
-        (100, 130.0, "says a mean TTFT of 130.0 ms, the tap 100.0 ms: it speaks of other calls, or one of the clocks is wrong"),
+        (100, 79.0, "reports a mean TTFT of 79.0 ms, the tap 100.0 ms: the difference was spent between server and tap"),
+        (100, 130.0, "reports a mean TTFT of 130.0 ms, the tap 100.0 ms: it measured other calls, or a clock is wrong"),
     ],
 )
 def test_ttft(ours: int, theirs: float, end: str | None) -> None:
-    """Mean TTFTs may differ by a fifth, or by 5 ms, where both are of as many calls."""
+    """Mean TTFTs may differ by a fifth, or by 5 ms, if both are of the same number of calls."""
     two = client(call(ours), call(ours))
 
     assert [f"vllm {end}"] * bool(end) == disagreements(counted(2000, 200, 2, theirs), two)

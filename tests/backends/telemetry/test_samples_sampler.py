@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with one page after the other, the last one again and again; None is a fault of the server."""
+    """Serves one page after the other and repeats the last one. None stands for a server error."""
 
     daemon_threads = True
 
@@ -49,7 +49,7 @@ class Server(ThreadingHTTPServer):
         self.thread.start()
 
     def hold(self) -> threading.Event:
-        """Keeps who asks waiting until the event is set."""
+        """Delays answers until the event is set."""
         self.goes_on.clear()
         return self.goes_on
 
@@ -72,7 +72,7 @@ class Server(ThreadingHTTPServer):
 
 @pytest.fixture
 def servers() -> Iterator[list[Server]]:
-    """Servers that are stopped in the end."""
+    """Servers that are stopped after the test."""
     started: list[Server] = []
     yield started
     for server in started:
@@ -80,7 +80,7 @@ def servers() -> Iterator[list[Server]]:
 
 
 def sampled(folder: Path, *servers: Server) -> tuple[Sampler, list[Json]]:
-    """A sampler that looked until all servers had told all their pages; the lines that it wrote."""
+    """Runs a sampler until all servers have served all pages. Returns it and the lines of its file."""
     targets = tuple(Target("engine", number, server.url) for number, server in enumerate(servers))
     sampler = Sampler(Sources(targets, every_s=0.01), folder / "samples.jsonl")
     sampler.start()
@@ -90,7 +90,7 @@ def sampled(folder: Path, *servers: Server) -> tuple[Sampler, list[Json]]:
 
 
 def test_only_what_changed_is_written(servers: list[Server], tmp_path: Path) -> None:
-    """The first line has all series, later ones those that changed; all on one connection."""
+    """The first line has all series, later lines only changed ones. All requests use one connection."""
     servers.append(Server('a{x="1"} 1\nb 2\n', 'a{x="1"} 1\nb NaN\n', 'a{x="1"} 4\nc 5\n'))
 
     sampler, lines = sampled(tmp_path, *servers)
@@ -110,7 +110,7 @@ def test_only_what_changed_is_written(servers: list[Server], tmp_path: Path) -> 
 
 
 def test_the_first_look_is_over_when_it_starts(servers: list[Server], tmp_path: Path) -> None:
-    """What calls move is counted from their first on, however late the next look comes: whoever starts it waits for its first look."""
+    """Counters include the first call, even if the second round is late, because `start` waits for the first round."""
     servers.append(Server("a 1\n"))
     sampler = Sampler(Sources((Target("engine", 0, servers[0].url),), every_s=3600), tmp_path / "samples.jsonl")
     sampler.start()
@@ -123,8 +123,8 @@ def test_the_first_look_is_over_when_it_starts(servers: list[Server], tmp_path: 
 
 
 def test_a_last_look_that_never_ends(servers: list[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for it for ever, and what is not known is said."""
-    monkeypatch.setattr(sampler_module, "LAST", 0.0)  # the waiting itself is not what is tested
+    """The stop does not wait forever for the last round, and notes what is missing."""
+    monkeypatch.setattr(sampler_module, "LAST_ROUND", 0.0)  # the waiting itself is not what is tested
     servers.append(Server("a 1\n"))
     sampler = Sampler(Sources((Target("engine", 0, servers[0].url),), every_s=3600), tmp_path / "samples.jsonl")
     sampler.start()
@@ -133,11 +133,11 @@ def test_a_last_look_that_never_ends(servers: list[Server], tmp_path: Path, monk
     notes = sampler.notes
     held.set()
 
-    assert ["the last look: took longer than 0 s: what happened after the one before it is missing"] == notes
+    assert ["the last sample: took longer than 0 s; data since the one before it are missing"] == notes
 
 
 def test_read_again(servers: list[Server], tmp_path: Path) -> None:
-    """Samples are read as they were seen, with the series that are asked for; replicas are kept apart."""
+    """Samples are read as they were written, with only the requested series. Replicas are separate."""
     servers += [Server('a{x="1"} 1\nb 2\n', 'a{x="1"} 4\nc 5\n'), Server("a 7\n")]
     sampled(tmp_path, *servers)
 
@@ -153,7 +153,7 @@ def test_read_again(servers: list[Server], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [{"protocol": "HTTP/1.0"}, {"closes": True}], ids=["said", "unsaid"])
 def test_a_server_that_closes(servers: list[Server], tmp_path: Path, how: dict[str, Any]) -> None:
-    """A server that closes its connections, said or unsaid, is asked on new ones."""
+    """A server that closes its connections, announced or not, gets new ones."""
     servers.append(Server("a 1\n", "a 2\n", "a 3\n", **how))
 
     sampler, lines = sampled(tmp_path, *servers)
@@ -163,7 +163,7 @@ def test_a_server_that_closes(servers: list[Server], tmp_path: Path, how: dict[s
 
 
 def test_failures_are_noted(servers: list[Server], tmp_path: Path) -> None:
-    """A streak of failures is one line; after it everything is told again, and others are not held up."""
+    """Consecutive failures have one line, and the next line has all series. Other servers are not delayed."""
     servers += [Server("a 1\n", None, None, "a 1\n", "<html>"), Server(*["b 1\n"] * 5)]
 
     sampler, lines = sampled(tmp_path, *servers)
@@ -177,11 +177,11 @@ def test_failures_are_noted(servers: list[Server], tmp_path: Path) -> None:
     assert sampler.rounds == len([line for line in lines if line["replica"]])
     (note,) = sampler.notes
     assert note.startswith("engine[0]: ")
-    assert note.endswith(f"looks at {servers[0].url} failed, the last one too: invalid metric name:<html>")
+    assert note.endswith(f"samples of {servers[0].url} failed, including the last: invalid metric name:<html>")
 
 
 def test_nobody_there(tmp_path: Path) -> None:
-    """A target that does not exist is noted; a sampler that was never started can be stopped."""
+    """A target that does not exist is noted. A sampler that was never started can be stopped."""
     sampler = Sampler(Sources((Target("engine", 0, "http://127.0.0.1:9/metrics"),), every_s=60), tmp_path / "samples.jsonl")
     sampler.stop()
     sampler = Sampler(Sources((Target("engine", 0, "http://127.0.0.1:9/metrics"),), every_s=60), tmp_path / "samples.jsonl")
@@ -190,7 +190,7 @@ def test_nobody_there(tmp_path: Path) -> None:
     sampler.stop()
 
     (note,) = sampler.notes
-    assert "failed, the last one too: [Errno 111] Connection refused" in note
+    assert "failed, including the last: [Errno 111] Connection refused" in note
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_nobody_there(tmp_path: Path) -> None:
     ],
 )
 def test_a_full_disk(servers: list[Server], tmp_path: Path, file: str, why: str) -> None:
-    """What cannot be written is noted, and the sampling goes on."""
+    """Lines that cannot be written are noted, and the sampling continues."""
     servers.append(Server("a 1\n"))
     sampler = Sampler(Sources((Target("engine", 0, servers[0].url),)), tmp_path / file)
     sampler.start()

@@ -1,4 +1,4 @@
-"""Pages of Prometheus text, read again and again."""
+"""Pages of Prometheus text that are read repeatedly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ratio NaN
 
 
 def test_what_changed() -> None:
-    """The first page has everything; then there is what changed, what is new, and what is gone, by number."""
+    """The first reading has all series. Later ones have changed, new and disappeared series, by number."""
     page = Page()
 
     first = page.changes(FIRST)
@@ -43,13 +43,13 @@ def test_what_changed() -> None:
 
 @pytest.mark.parametrize("text", ["<html>\n<body>It works!</body>", '{"metrics_enabled": true}', "up", 'up{a="b"}', "up one", "up{a=b} 1"])
 def test_other_texts(text: str) -> None:
-    """What is no Prometheus text is refused."""
+    """Text that is not in Prometheus format is refused."""
     with pytest.raises(ValueError):  # noqa: PT011 - most of the words are the library's
         Page().changes(text)
 
 
 def test_a_value_that_is_lost() -> None:
-    """A page that breaks off in a line that is known is refused too."""
+    """A page that ends within a known line is refused, too."""
     page = Page()
     page.changes('up{a="b"} 1')
 
