@@ -91,7 +91,7 @@ def compile_suite(text: SuiteText, options: CompileOptions = AS_IT_IS) -> Compil
     Code that the suite brings is imported in a process of its own. Raises UnsoundSuite with all problems, and MissingData if the data
     are not on this machine.
     """
-    return _finished(_read(text, options))
+    return _finish(_read(text, options))
 
 
 def compile_all(texts: Iterable[tuple[SuiteText, CompileOptions]]) -> list[CompiledSuite | ConfigError]:
@@ -114,10 +114,10 @@ def _result(function: Callable[..., Result], *arguments: Any) -> Result | Config
 
 def checked(suite: Suite, variants: Sequence[str] = (arms_of.DEFAULT,)) -> CompiledSuite:
     """Checks a suite that was read; raises UnsoundSuite as `compile_suite` does."""
-    return _finished(_Reading(suite, tuple(variants), {}, AS_IT_IS, []))
+    return _finish(_Reading(suite, tuple(variants), {}, AS_IT_IS, []))
 
 
-def _finished(reading: _Reading) -> CompiledSuite:
+def _finish(reading: _Reading) -> CompiledSuite:
     return reading.finish(reading.code_check(), (*CHECKS, *plugin_checks()))
 
 
@@ -127,7 +127,7 @@ def _read(text: SuiteText, options: CompileOptions) -> _Reading:
         suite = read_suite(text, options.changes, options.agent)
         if faults := [*keys_in_names((suite.name, *suite.variants), suite.scenarios)]:  # Sentences about other faults would tell the key.
             raise UnsoundSuite(text.file, faults, options)
-        problems, variants = _chosen(suite, options.variants)
+        problems, variants = _choose_variants(suite, options.variants)
         origins: Mapping[str, VariantOrigin] = {}
         if options.arms:
             origins = arms_of.origins(variants, options.arms)
@@ -139,7 +139,7 @@ def _read(text: SuiteText, options: CompileOptions) -> _Reading:
     return _Reading(suite, variants, origins, options, problems)
 
 
-def _chosen(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+def _choose_variants(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Returns a sentence for each name that is none of a variant, and the variants to run."""
     every = (arms_of.DEFAULT, *suite.variants)
     if tuple(names) == ("all",):
@@ -161,7 +161,7 @@ class _Reading:
     sound: tuple[str, ...] = field(init=False)  # variants whose agents and tools can be made
 
     def __post_init__(self) -> None:
-        self.agents, self.sound = self._made()
+        self.agents, self.sound = self._make_agents()
         scales, faults = built_in_scales(self.suite)
         self.suite = self.suite.with_scales(scales)
         self.problems += faults
@@ -189,7 +189,7 @@ class _Reading:
         trials = self.options.trials or self.suite.trials
         return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, self.agents, self.origins)
 
-    def _made(self) -> tuple[dict[str, Agent], tuple[str, ...]]:
+    def _make_agents(self) -> tuple[dict[str, Agent], tuple[str, ...]]:
         """Makes the agents that are built-in ones, and looks at the tools. Returns the agents, and the variants without a fault."""
         agents: dict[str, Agent] = {}
         sound: list[str] = []

@@ -100,7 +100,7 @@ def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> 
         name = suite_of(group, old.variant)
         folder = folders.get(name) or Path(old.folder)
         if folder not in suites:
-            suites[folder] = _loaded(folder, name)
+            suites[folder] = _load(folder, name)
         suite = suites[folder]
         _check_data(suite, old)
         known = {score_name(scorer): scorer for scorer in suite.scorers}
@@ -113,7 +113,7 @@ def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> 
     return groups
 
 
-def _loaded(folder: Path, name: str) -> Suite:
+def _load(folder: Path, name: str) -> Suite:
     if not (folder / SUITE_FILE).is_file():
         raise ConfigError(f"suite {name!r}: there is no {folder / SUITE_FILE}; give its folder with --suite")
     suite = load_suite(folder / SUITE_FILE)
@@ -139,13 +139,13 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -
     No gate judges it, and reports are not written. Raises ConfigError for a run without a journal.
     """
     check_journal(source)
-    target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
+    target, redact = _make_directory(source), Redactor(public=public_of(group.suite for group in groups.values()))
     read = RunReader()
     try:
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
                 group = groups.get(old.key.group) if old.kind == "scenario" else None
-                new = await _again(old, group, run.settings) if group else old
+                new = await _rescore_rollout(old, group, run.settings) if group else old
                 lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
                 if group:
                     group.add(old, new)
@@ -158,7 +158,7 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -
     return target, new_run, read
 
 
-def _beside(source: Path) -> Path:
+def _make_directory(source: Path) -> Path:
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         target = source.resolve().with_name(f"{source.resolve().name}-rescored{suffix}")
         try:
@@ -169,7 +169,7 @@ def _beside(source: Path) -> Path:
     raise ConfigError(f"{source} was scored again 999 times; remove some of the results")
 
 
-async def _again(old: Rollout, group: RescoredSuite, settings: RunOptions) -> Rollout:
+async def _rescore_rollout(old: Rollout, group: RescoredSuite, settings: RunOptions) -> Rollout:
     """Scores a rollout again, with the time for each scorer and the sizes of texts that the session had."""
     if old.scenario not in group.scenarios:
         raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
@@ -200,7 +200,7 @@ def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], read: RunRead
         resume=None,
         rescored=Rescored(run.id, datetime.now().astimezone().isoformat(timespec="seconds")),
     )
-    return build_run(facts, [_asked(group, each) for group, each in groups.items()], read)
+    return build_run(facts, [_planned_suite(group, each) for group, each in groups.items()], read)
 
 
 def _without_scores(ab: ArmsCompared, groups: Iterable[RescoredSuite]) -> ArmsCompared:
@@ -215,7 +215,7 @@ def _identity(old: RunIdentity, groups: Mapping[str, RescoredSuite]) -> RunIdent
     return dataclasses.replace(old, scoring=scoring, hashes={**old.hashes, "scoring": digest(scoring)})
 
 
-def _asked(name: str, group: RescoredSuite) -> PlannedSuite:
+def _planned_suite(name: str, group: RescoredSuite) -> PlannedSuite:
     """The suite with the scores of the old run and the new ones; what the session asked, and only its tests knew, is as it was then."""
     suite, scorers = group.suite, {score: group.names.get(score, score) for score in group.scores}
     new = {score: ScoredBy(each, suite.scorers.get(each, {})) for score, each in scorers.items() if score in group.scorers}
@@ -242,12 +242,12 @@ class ThresholdResult(NamedTuple):
 def missed_thresholds(groups: Mapping[str, RescoredSuite], read: RunReader) -> Iterator[ThresholdResult]:
     """The thresholds that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
     for name, group in groups.items():
-        held, tally = {each.scenario for each in group.old.quarantined}, read.suites[name]
+        quarantined, tally = {each.scenario for each in group.old.quarantined}, read.suites[name]
         for score, required in group.old.thresholds.items():
             if score.endswith(".mean"):
                 continue
-            values = [value for scenario, each in tally.scores[score].items() if scenario not in held for value in each]
-            crashed = sum(count for scenario, count in tally.agent_errors.items() if scenario not in held)
+            values = [value for scenario, each in tally.scores[score].items() if scenario not in quarantined for value in each]
+            crashed = sum(count for scenario, count in tally.agent_errors.items() if scenario not in quarantined)
             pass_threshold = PassThreshold(score, required, scale_in(group.scales, score).falling)
             below = crashed + sum(not pass_threshold.reached(value) for value in values)
             if below:

@@ -111,11 +111,11 @@ async def run_rollout(
     session: aiohttp.ClientSession | None,
     budget: float | None,
     opening: SandboxFactory = AT_ONCE,
-    begun: Callable[[], object] = lambda: None,
+    on_begin: Callable[[], object] = lambda: None,
 ) -> Rollout:
     """Runs the agent once on a scenario, for `budget` seconds at most, and scores what it did.
 
-    `begun` is called when the attempt begins: its sandbox is open, and it has called nothing yet. Leaves as an exception: a cancellation,
+    `on_begin` is called when the attempt begins: its sandbox is open, and it has called nothing yet. Leaves as an exception: a cancellation,
     and an InfraError where there is no backend to speak to, or no sandbox.
     """
     scenario = setup.tools.for_scenario(scenario)
@@ -126,7 +126,7 @@ async def run_rollout(
         setup.tools.opened(scenario, budget) as source,
     ):
         tools = Toolbox(scenario.tools, sandbox, answered(source, setup.answers, scenario, key.trial), code, setup.sizes)
-        begun()
+        on_begin()
         return await _run(key, scenario, setup, lines, tools, budget)
 
 
@@ -139,7 +139,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, agents, setup.sizes)
             ended = time.monotonic_ns()
-            status, reason, calls = await _whose_fault(status, reason, lines, None if agents is None else started + int(agents * 1e9))
+            status, reason, calls = await _end_of_agent(status, reason, lines, None if agents is None else started + int(agents * 1e9))
             measured, others = split_calls(calls)
             rollout = Rollout(
                 *key,
@@ -172,7 +172,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
     return dataclasses.replace(rollout, log=log.text)
 
 
-async def _whose_fault(status: str, reason: str, lines: Lines, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:
+async def _end_of_agent(status: str, reason: str, lines: Lines, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:
     """(status, reason, calls): what the tap saw goes before what the agent returned. `time_up` in nanoseconds, time.monotonic_ns()."""
     try:
         calls = await lines.agent_is_done()

@@ -97,12 +97,12 @@ async def _score_all(
             errors[name] = f"it took longer than {seconds:g} s{end.left}"
         elif end.error is not None:  # a scorer may be the user's code
             print_exception(end.error)
-            errors[name] = with_place(f"{_blamed(end.error, scorer)}: {cut(str(end.error), sizes.reason)}", end.error)
+            errors[name] = with_place(f"{_error_kind(end.error, scorer)}: {cut(str(end.error), sizes.reason)}", end.error)
         else:
             scores[name] = end.result()
 
 
-def _blamed(error: BaseException, scorer: Scorer) -> str:
+def _error_kind(error: BaseException, scorer: Scorer) -> str:
     return "judge_error" if isinstance(error, RolloutError) and wants_judge(scorer) else type(error).__name__
 
 
@@ -112,10 +112,10 @@ async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: Mak
         value: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
         value = scorer(scenario, rollout)
-    found = _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
-    if (explanation := cut(str(found.explanation), sizes.reason)) is found.explanation:
-        return found
-    return Score(found, found.parts, explanation)
+    result = _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
+    if (explanation := cut(str(result.explanation), sizes.reason)) is result.explanation:
+        return result
+    return Score(result, result.parts, explanation)
 
 
 def wants_judge(scorer: Scorer) -> bool:
@@ -130,6 +130,6 @@ async def no_judge() -> LLM:
 
 def _checked(value: float, scale: Scale) -> Score:
     """What a scorer returned; a plain number will do. Raises ValueError for a score outside the range that the scorer declares."""
-    if not scale.contains(found := value if isinstance(value, Score) else Score(value)):
-        raise ValueError(f"the score {float(found):g} is outside the range that its scorer declares ({scale.range_text})")
-    return found
+    if not scale.contains(result := value if isinstance(value, Score) else Score(value)):
+        raise ValueError(f"the score {float(result):g} is outside the range that its scorer declares ({scale.range_text})")
+    return result

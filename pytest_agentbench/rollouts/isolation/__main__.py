@@ -78,8 +78,8 @@ class Forks:
         self.jobs: dict[int, int] = {}  # process id -> number of the job
         self.printed: dict[int, PrintedOutput] = {}  # by process id
         self.ready = selectors.DefaultSelector()
-        self.woken, wakeup = os.pipe()
-        for end in (self.woken, wakeup):
+        self.wakeups, wakeup = os.pipe()
+        for end in (self.wakeups, wakeup):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wakeup)
         signal.signal(
@@ -89,7 +89,7 @@ class Forks:
 
     def serve(self) -> None:
         """Forks, kills and tells of ends, until the pool is gone."""
-        self.ready.register(self.woken, selectors.EVENT_READ, self._tell_of_ends)
+        self.ready.register(self.wakeups, selectors.EVENT_READ, self._report_ends)
         self.ready.register(self.control, selectors.EVENT_READ, self._obey)
         try:
             while True:
@@ -152,8 +152,8 @@ class Forks:
         finally:
             os._exit(code)
 
-    def _tell_of_ends(self) -> None:
-        os.read(self.woken, 4096)
+    def _report_ends(self) -> None:
+        os.read(self.wakeups, 4096)
         for pid in [*self.jobs]:
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue

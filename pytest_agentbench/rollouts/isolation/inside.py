@@ -152,7 +152,7 @@ class PoolLine:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._asked: asyncio.Future[RoleOpened | RoleRefused] | None = None
+        self._pending_role: asyncio.Future[RoleOpened | RoleRefused] | None = None
         self._one_at_a_time = asyncio.Lock()
 
     def tell(self, message: FromAgent | FromScorer) -> None:
@@ -166,9 +166,9 @@ class PoolLine:
     async def role(self, name: str, endpoint: Json | None) -> LLM:
         """Returns a client of the model that plays a role; raises InfraError if the pool refuses it."""
         async with self._one_at_a_time:
-            self._asked = self._loop.create_future()
+            self._pending_role = self._loop.create_future()
             self.tell(RoleQuestion(name, endpoint))
-            answer = await self._asked
+            answer = await self._pending_role
         if isinstance(answer, RoleRefused):
             raise InfraError(answer.reason)
         return LLM(answer.llm.base_url, answer.llm.model, facts=answer.llm.facts)
@@ -177,8 +177,8 @@ class PoolLine:
         """Takes answers, and stops the work when the pool says so, or is gone."""
         with suppress(EOFError, ConnectionError):
             while not isinstance(answer := await self._answer(), StopAgent):
-                if self._asked is not None and not self._asked.done():
-                    self._asked.set_result(answer)
+                if self._pending_role is not None and not self._pending_role.done():
+                    self._pending_role.set_result(answer)
         task.cancel()
 
     async def _answer(self) -> RoleOpened | RoleRefused | StopAgent:

@@ -84,10 +84,10 @@ class Template:
     """The process that has imported the code of a suite, and forks one for each job."""
 
     def __init__(
-        self, control: socket.socket, process: asyncio.subprocess.Process, died: Callable[[Template], None] = lambda _: None
+        self, control: socket.socket, process: asyncio.subprocess.Process, on_death: Callable[[Template], None] = lambda _: None
     ) -> None:
-        """`died` is called once, when the process can fork no more, before any job learns of it; `close` counts as well."""
-        self._control, self._process, self._died = control, process, died
+        """`on_death` is called once, when the process can fork no more, before any job learns of it; `close` counts as well."""
+        self._control, self._process, self._on_death = control, process, on_death
         self._numbers = itertools.count(1)
         self._ends: dict[int, asyncio.Future[JobEnded]] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -96,13 +96,13 @@ class Template:
 
     @classmethod
     async def start(
-        cls, suite: PoolSuite, variant: str, died: Callable[[Template], None] = lambda _: None, sizes: Sizes = USUAL
+        cls, suite: PoolSuite, variant: str, on_death: Callable[[Template], None] = lambda _: None, sizes: Sizes = USUAL
     ) -> Template:
         """Raises ConfigError when the code cannot be loaded, TemplateDied when the process that loads it ends."""
-        control, its = socket.socketpair()
+        control, theirs = socket.socketpair()
         command = (sys.executable, "-u", "-m", "pytest_agentbench.rollouts.isolation")  # -u: what a process prints before it dies is there
-        with its:
-            template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=its.fileno()), died)
+        with theirs:
+            template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno()), on_death)
         control.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=control.dup())
         try:
@@ -138,32 +138,32 @@ class Template:
     async def process(self, job: Job) -> AsyncIterator[ForkedProcess]:
         """A process for a job; in the end it is gone, and what it printed is printed here."""
         number = next(self._numbers)
-        mine, its = socket.socketpair()
+        mine, theirs = socket.socketpair()
         ended = self._ends[number] = asyncio.get_running_loop().create_future()
-        with its:
+        with theirs:
             try:
                 try:
-                    await self._say(Fork(number), its.fileno())
+                    await self._send(Fork(number), theirs.fileno())
                 except BaseException:
                     mine.close()
                     raise
-                its.close()
+                theirs.close()
                 reader, writer = await asyncio.open_connection(sock=mine)
                 writer.write(wire.pack(job))
                 try:
                     yield ForkedProcess(reader, writer, ended)
                 finally:
                     writer.close()
-                    await self._gone(number, ended)
+                    await self._finish(number, ended)
             finally:
                 del self._ends[number]
 
-    async def _gone(self, number: int, ended: asyncio.Future[JobEnded]) -> None:
+    async def _finish(self, number: int, ended: asyncio.Future[JobEnded]) -> None:
         with suppress(InfraError):  # it is gone with the process that forked it
-            await self._say(Kill(number))
+            await self._send(Kill(number))
             sys.stderr.write((await asyncio.shield(ended)).printed)
 
-    async def _say(self, command: ForkCommand, *descriptors: int) -> None:
+    async def _send(self, command: ForkCommand, *descriptors: int) -> None:
         message = packed_command(command)
         try:
             while True:
@@ -193,8 +193,8 @@ class Template:
                 ended.exception()  # not everybody asks
 
     def _lose(self) -> None:
-        died, self._died = self._died, lambda _: None
-        died(self)
+        on_death, self._on_death = self._on_death, lambda _: None
+        on_death(self)
 
     async def end(self) -> str:
         """Waits for the end of the process; returns how it ended."""

@@ -25,7 +25,7 @@ from pytest_agentbench.rollouts.protocol import FROM_PIPE, TO_CONTROLLER, Blocke
 from pytest_agentbench.tap.clock import enable_timestamps
 from pytest_agentbench.tap.protocol import Budgets, TapConfig, TapListening, TapPorts
 
-Hear = Callable[["PoolProcess", ToController, bytes], None]
+OnMessage = Callable[["PoolProcess", ToController, bytes], None]
 
 
 HELD_OPEN = 1.0  # seconds for a pipe that something which the pool's agents have left behind holds open
@@ -40,25 +40,25 @@ class PoolProcess:
         The pool serves on `listener`, which stays open here for the next pool. `mark` is in the environment of all processes that
         agents start.
         """
-        self._words, theirs = os.pipe()
+        self._pipe, theirs = os.pipe()
         try:
             settings, inherited = config(theirs), (listener.fileno(), theirs)
             self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=inherited, variables={SESSION: mark})
         except BaseException:
-            os.close(self._words)
+            os.close(self._pipe)
             raise
         finally:
             os.close(theirs)
-        self.last_words: Rollout | None = None  # how the rollout ends over which a pool ended itself
+        self.blocked_rollout: Rollout | None = None  # how the rollout ends over which a pool ended itself
         self.fault = ""  # why the controller has ended it; empty for a pool that ended otherwise
         self._line = wire.connect(listener.getsockname()[1], settings.token, "controller")
         self._sending = threading.Lock()
 
-    def begin(self, hear: Hear, died: Callable[[PoolProcess, bool], None]) -> None:
-        """`hear` gets what the pool tells; `died` is called when all was heard and it is dead, with whether it ever served."""
-        listening = daemon(self._listen, hear, name="pool")
-        self._reading = daemon(self._read_words, hear, name="pool-words")
-        daemon(self._watch, listening, died, name="watch-pool")
+    def begin(self, on_message: OnMessage, on_death: Callable[[PoolProcess, bool], None]) -> None:
+        """`on_message` gets what the pool tells; `on_death` is called when all was heard and it is dead, with whether it ever served."""
+        listening = daemon(self._listen, on_message, name="pool")
+        self._reading = daemon(self._read_pipe, on_message, name="pool-pipe")
+        daemon(self._watch, listening, on_death, name="watch-pool")
 
     def send(self, message: ToPool, body: bytes = b"") -> bool:
         """Whether it could be told."""
@@ -78,11 +78,11 @@ class PoolProcess:
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)  # whoever reads from it is woken
 
-    def _listen(self, hear: Hear) -> None:
+    def _listen(self, on_message: OnMessage) -> None:
         try:
             while True:
                 header, body = wire.receive(self._line)
-                hear(self, TO_CONTROLLER.read(header), body)
+                on_message(self, TO_CONTROLLER.read(header), body)
         except BaseException as error:
             if isinstance(error, OSError) and not isinstance(error, OtherVersion):
                 return  # it is dead, or about to be
@@ -90,7 +90,7 @@ class PoolProcess:
             self.child.process.kill()  # it would wait for an answer for ever; the next one is heard again
             raise
 
-    def _watch(self, listening: threading.Thread, died: Callable[[PoolProcess, bool], None]) -> None:
+    def _watch(self, listening: threading.Thread, on_death: Callable[[PoolProcess, bool], None]) -> None:
         assert self.child.process.stdout is not None
         has_served = bool(self.child.process.stdout.readline())
         self.child.process.wait()
@@ -98,13 +98,13 @@ class PoolProcess:
             self.close()  # nobody has taken it up
         listening.join()
         self._reading.join(HELD_OPEN)
-        died(self, has_served)
+        on_death(self, has_served)
         self._line.close()
         self.child.close_pipes()
 
-    def _read_words(self, hear: Hear) -> None:
+    def _read_pipe(self, on_message: OnMessage) -> None:
         """What it says while its event loop stands still."""
-        with os.fdopen(self._words, "rb") as lines:
+        with os.fdopen(self._pipe, "rb") as lines:
             for line in lines:
                 if not line.endswith(b"\n"):  # its end came in the middle of it
                     return
@@ -114,9 +114,9 @@ class PoolProcess:
                     message = ShowUser(f"what the pool says while its event loop is blocked cannot be read: {error}")
                 match message:
                     case ShowUser():
-                        hear(self, message, b"")
+                        on_message(self, message, b"")
                     case BlockedBy(rollout):
-                        self.last_words = rollout
+                        self.blocked_rollout = rollout
 
 
 class TapProcesses:
@@ -203,7 +203,7 @@ class RestartPolicy:
         self.counts: Counter[str] = Counter()  # part -> deaths
         self._since: Counter[str] = Counter()  # part -> deaths since a rollout ended, or was to blame
         self._blamed: Counter[str] = Counter()  # part -> rollouts to blame since another one ended
-        self._at: defaultdict[str, Counter[RolloutKey]] = defaultdict(Counter)  # part -> rollout -> deaths at which it was in flight
+        self._in_flight: defaultdict[str, Counter[RolloutKey]] = defaultdict(Counter)  # part -> rollout -> deaths at which it was in flight
         self._responsible: set[RolloutKey] = set()
 
     def ended(self, key: RolloutKey, unused: Collection[str] = ()) -> None:
@@ -218,22 +218,22 @@ class RestartPolicy:
         self.counts[part] += 1
         self._since[part] += 1
         if responsible is None:
-            self._at[part].update(in_flight)
-            responsible = self._only(part, in_flight)
+            self._in_flight[part].update(in_flight)
+            responsible = self._if_alone(part, in_flight)
         if responsible is not None:
             self._since[part] = 0
             self._blamed[part] += 1
             self._responsible.add(responsible)
         return RestartDecision(self._since[part] < MOST and self._blamed[part] < MOST, self._suspects(part), responsible)
 
-    def met(self, part: str, key: RolloutKey) -> int:
+    def deaths_during(self, part: str, key: RolloutKey) -> int:
         """RestartPolicy of a part at which a rollout was in flight."""
-        return self._at[part][key]
+        return self._in_flight[part][key]
 
-    def _only(self, part: str, in_flight: Collection[RolloutKey]) -> RolloutKey | None:
+    def _if_alone(self, part: str, in_flight: Collection[RolloutKey]) -> RolloutKey | None:
         """The rollout that ran alone, when that was why."""
         keys = [*in_flight]
-        return keys[0] if len(keys) == 1 and self._at[part][keys[0]] > SUSPECT else None
+        return keys[0] if len(keys) == 1 and self._in_flight[part][keys[0]] > SUSPECT else None
 
     def _suspects(self, part: str) -> frozenset[RolloutKey]:
-        return frozenset(key for key, deaths in self._at[part].items() if deaths >= SUSPECT)
+        return frozenset(key for key, deaths in self._in_flight[part].items() if deaths >= SUSPECT)

@@ -85,7 +85,7 @@ class Addresses:
         self._count = 0
         self._announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
         self._models = SessionModels()
-        self._holders: dict[str, Announcer] = {}  # token -> who has told the stack of it
+        self._announcer_of: dict[str, Announcer] = {}  # token -> who has told the stack of it
 
     async def connect(self, taps: TapPorts) -> None:
         """To the taps as they are now; raises OSError."""
@@ -130,22 +130,22 @@ class Addresses:
         model = await self._model(access)
         if self.taps is None or self.endpoint is None:
             raise InfraError(self._why_not() or "the backend is not there")
-        facts = played(access, self.endpoint)
-        elsewhere = _elsewhere(access.role, facts) if facts.get("url") else None
+        facts = role_facts(access, self.endpoint)
+        other = _other_endpoint(access.role, facts) if facts.get("url") else None
         self._count += 1
         token = token_of(f"{self._pool}.{self._count}", self._secret)
-        address = _address(token, access, facts, facts.get("prices") if elsewhere else self.endpoint.prices)
+        address = _address(token, access, facts, facts.get("prices") if other else self.endpoint.prices)
         announcer, label = self.announcer_at(self.endpoint), NO_LABEL
-        if elsewhere is None:
-            self._holders[token] = announcer
+        if other is None:
+            self._announcer_of[token] = announcer
             label = announcer.announce(token, key, access.role)
         id = announcer.id_of(token)
         announced = None if id is None else OpenLabel(id, self.endpoint.url)
         self._tell(AddressOpened(number_of(token), key, lent, announced, self.tally))
         try:
-            there = None if elsewhere is None else self.taps.upstream(elsewhere)
+            upstream = None if other is None else self.taps.upstream(other)
             salt = "" if access.role == JUDGE else self.salt
-            await self.taps.open(replace(address, label=label, elsewhere=there, salt=salt))
+            await self.taps.open(replace(address, label=label, elsewhere=upstream, salt=salt))
         except InfraError:
             self._closed(token)
             raise
@@ -155,31 +155,31 @@ class Addresses:
         """Returns the facts about the model that is called, or None if the backend is not available."""
         if self.endpoint is None:
             return None
-        facts = played(access, self.endpoint)
-        at = _elsewhere(access.role, facts) if facts.get("url") else self.endpoint
+        facts = role_facts(access, self.endpoint)
+        at = _other_endpoint(access.role, facts) if facts.get("url") else self.endpoint
         return await self._models.facts(replace(at, model=access.model or facts.get("model") or at.model), facts)
 
     async def said(self, token: str) -> list[Json]:
         """Raises InfraError when the tap cannot be asked."""
-        return await self._there().said(token)
+        return await self._connected_taps().said(token)
 
     async def close(self, token: str) -> tuple[LLMCall, ...]:
         """Ends an attempt: the tap breaks its calls off, and then the stack is told. Raises InfraError when the tap cannot be asked."""
         calls: tuple[LLMCall, ...] = ()
         try:
-            calls = await self._there().close(token)
-            if token in self._holders:
-                calls = await self._holders[token].complete(token, calls)
+            calls = await self._connected_taps().close(token)
+            if token in self._announcer_of:
+                calls = await self._announcer_of[token].complete(token, calls)
         finally:
             self._closed(token, calls)
         return calls
 
     def _closed(self, token: str, calls: Sequence[LLMCall] = ()) -> None:
-        announcer = self._holders.pop(token, None)
-        unreleased = announcer is not None and announcer.over(token, calls)
+        announcer = self._announcer_of.pop(token, None)
+        unreleased = announcer is not None and announcer.end(token, calls)
         self._tell(AddressClosed(number_of(token), len(calls), unreleased, self.tally))
 
-    def _there(self) -> Taps:
+    def _connected_taps(self) -> Taps:
         if self.taps is None:
             raise InfraError(self._why_not() or "the tap is away")
         return self.taps
@@ -196,14 +196,14 @@ class Addresses:
             token = token_of(address.number, self._secret)
             if address.label is not None and (announcer := self._announcers.get(address.label.url)) is not None:
                 announcer.adopt(token, address.label.id)
-                self._holders[token] = announcer
+                self._announcer_of[token] = announcer
             if not address.lent:
                 with suppress(InfraError):  # The tap has died as well, so these calls are not known any more.
                     calls[address.key] += await self.close(token)
         for label in left.labels.values():
             if (announcer := self._announcers.get(label.url)) is not None:
                 announcer.adopt(label.id, label.id)
-                announcer.over(label.id)
+                announcer.end(label.id)
         self.left_calls = calls
 
     async def release_all(self) -> None:
@@ -226,7 +226,7 @@ def number_of(token: str) -> str:
     return token.partition("-")[0]
 
 
-def played(access: Access, backend: Endpoint) -> Json:
+def role_facts(access: Access, backend: Endpoint) -> Json:
     """What is known of whoever plays a role: what the backend says of it goes before what the suite says.
 
     Raises InfraError where neither knows it; the agent and the judge are the backend itself then.
@@ -244,17 +244,17 @@ def _address(token: str, access: Access, facts: Json, prices: Json | None) -> Op
     try:
         limits = codec.read(SpendingLimits, facts.get("limits", {}), "limits")
         account = RolloutAccount(access.account, codec.read(SpendingLimits, access.limits, "limits")) if access.account else None
-        known = None if prices is None else codec.read(TokenPrices, prices, "prices")
+        token_prices = None if prices is None else codec.read(TokenPrices, prices, "prices")
     except ValueError as error:
         raise InfraError(f"{access.role or 'the agent'}: {error}") from error
-    if known is None and (lacking := limits.cost or access.limits.get("cost")):
-        raise InfraError(f"limits: cost: {lacking:g}: nobody knows what {access.role or 'the agent'} costs; give its endpoint `prices`")
+    if token_prices is None and (cost_limit := limits.cost or access.limits.get("cost")):
+        raise InfraError(f"limits: cost: {cost_limit:g}: nobody knows what {access.role or 'the agent'} costs; give its endpoint `prices`")
     return OpenAddress(
-        token, access.upgrade, keep=access.keep, calls=access.calls, role=access.role, limits=limits, prices=known, account=account
+        token, access.upgrade, keep=access.keep, calls=access.calls, role=access.role, limits=limits, prices=token_prices, account=account
     )
 
 
-def _elsewhere(role: str, settings: Json) -> Endpoint:
+def _other_endpoint(role: str, settings: Json) -> Endpoint:
     """An endpoint beside the backend under test; raises InfraError when its key is not there."""
     if why := missing_key(settings):
         raise InfraError(why)

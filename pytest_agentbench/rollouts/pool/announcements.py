@@ -52,15 +52,15 @@ class RequestTrace:
         """Returns the calls, with what is told of those whose answers said nothing, and whether their lines came in time."""
         del id  # a line names its request
         silent = [call.response_id for call in calls if call.response_id and "-" in call.response_id and call.server is None]
-        came = await self.wait(silent)
-        told = {response_id: self.take(response_id) for response_id in silent}
-        return tuple(replace(call, server=call.server or told.get(call.response_id or "")) for call in calls), came
+        is_complete = await self.wait(silent)
+        facts = {response_id: self.take(response_id) for response_id in silent}
+        return tuple(replace(call, server=call.server or facts.get(call.response_id or "")) for call in calls), is_complete
 
     def take(self, response_id: str) -> Json | None:
         """What is told of the request with this answer, once. A request is called as its answer is, without what stands before it."""
         return self._requests.pop(response_id.partition("-")[2], None)
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         """Reads the lines that are new and whole."""
         for line in self._file.new_lines():
             self._keep(orjson.loads(line)["event"])
@@ -68,10 +68,10 @@ class RequestTrace:
     async def wait(self, response_ids: Collection[str]) -> bool:
         """Looks until the lines of all these answers are there; whether they came in time."""
         ids, end = {id.partition("-")[2] for id in response_ids}, time.monotonic() + PATIENCE
-        self.look()
+        self.read_new()
         while not ids <= self._requests.keys() and time.monotonic() < end:
             await asyncio.sleep(POLL)
-            self.look()
+            self.read_new()
         return ids <= self._requests.keys()
 
     def _keep(self, event: Json) -> None:
@@ -112,17 +112,17 @@ class StepProfiles:
         """
         counted = [place for place, call in enumerate(calls) if call.completion_tokens is not None and call.error_kind is None]
         end = time.monotonic() + STEP_PATIENCE
-        self.look()
+        self.read_new()
         while len(self._rows[id]) < len(counted) and time.monotonic() < end:
             await asyncio.sleep(STEP_POLL)
-            self.look()
+            self.read_new()
         rows = self._rows.pop(id)
         if len(rows) != len(counted):  # whose row is whose is not known
             return calls, False
-        told = dict(zip(sorted(counted, key=lambda place: calls[place].ended_ns), rows, strict=True))
-        return tuple(replace(call, server=call.server or told.get(place)) for place, call in enumerate(calls)), True
+        facts = dict(zip(sorted(counted, key=lambda place: calls[place].ended_ns), rows, strict=True))
+        return tuple(replace(call, server=call.server or facts.get(place)) for place, call in enumerate(calls)), True
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         """Reads the rows that are new and whole."""
         lines = [line.decode(errors="replace") for line in self._file.new_lines()]
         for values in csv.reader(lines):
@@ -140,7 +140,7 @@ class StepProfiles:
 
 TRIES = 3  # of a release, while no connection comes about or holds
 SECONDS = 5.0  # that a release may take, all tries together
-FAREWELL = 8.0  # seconds that all that is left has at the end of the session
+RELEASE_ALL = 8.0  # seconds that all that is left has at the end of the session
 
 #: Kind of labels -> what reads the file that such a stack writes of calls.
 READERS: Mapping[str, type[RequestTrace | StepProfiles]] = {"dynamo": RequestTrace, "thunderagent": StepProfiles}
@@ -167,10 +167,10 @@ class Announcer:
         self._labels = make_labels(self.endpoint.labels)
         self._prefix = run_prefix(self.run)
         self._ids: dict[str, str] = {}  # token of the tap -> id that the stack is to know
-        self._seen: set[str] = set()  # ids that it has seen
+        self._arrived: set[str] = set()  # ids that it has seen
         reader = READERS.get(str(self.endpoint.labels.get("kind")))
         self._trace = reader(self._labels.trace, self._prefix) if reader and self._labels.trace else None
-        self._late: set[str] = set()  # ids with calls that the trace has not told of yet
+        self._untraced: set[str] = set()  # ids with calls that the trace has not told of yet
         self._unreleased: set[str] = set()
         self._releasing: set[asyncio.Task[None]] = set()
         self._tls = ssl.create_default_context(cafile=self.endpoint.ca_file) if self.endpoint.url.startswith("https") else True
@@ -201,19 +201,19 @@ class Announcer:
         if self._trace is None or token not in self._ids:
             return calls
         id = self._ids[token]
-        calls, came = await self._trace.complete(id, calls)
-        if not came:
+        calls, is_complete = await self._trace.complete(id, calls)
+        if not is_complete:
             log(f"{id}: {self._labels.trace} lacks requests that were answered")
         return calls
 
-    def over(self, token: str, calls: Sequence[LLMCall] = ()) -> bool:
+    def end(self, token: str, calls: Sequence[LLMCall] = ()) -> bool:
         """A rollout has no call open any more, these were all: tells the stack, in the background. Whether there is anything to tell."""
         if (id := self._ids.pop(token, None)) is None:
             return False
         self._note(id, calls)
         if id not in self._unreleased:
             return False
-        task = asyncio.get_running_loop().create_task(self._end(id), context=contextvars.Context())  # not into the rollout's log
+        task = asyncio.get_running_loop().create_task(self._release_one(id), context=contextvars.Context())  # not into the rollout's log
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
         return True
@@ -223,31 +223,31 @@ class Announcer:
         if not any(call.sent_ns for call in calls):
             return
         if self._trace is not None:
-            self._late.add(id)
+            self._untraced.add(id)
             self._note_traced()
         elif not self._labels.tells and any(call.http_status for call in calls):
-            self._saw(id)
+            self._count_arrival(id)
 
     def _note_traced(self) -> None:
         assert self._trace is not None
-        self._trace.look()
-        for id in self._late & self._trace.sessions:
-            self._late.discard(id)
-            self._saw(id)
+        self._trace.read_new()
+        for id in self._untraced & self._trace.sessions:
+            self._untraced.discard(id)
+            self._count_arrival(id)
 
-    def _saw(self, id: str) -> None:
-        self._seen.add(id)
-        self.tally.announced = len(self._seen)
+    def _count_arrival(self, id: str) -> None:
+        self._arrived.add(id)
+        self.tally.announced = len(self._arrived)
 
     async def release_all(self) -> None:
         """Waits for releases under way, and releases what was not: rollouts that nobody closed, and those that the stack still lists."""
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(RELEASE_ALL):
                 await asyncio.gather(*self._releasing)
-                left = self._unreleased | await self._listed()
-                await asyncio.gather(*map(self._released, left))
+                left = self._unreleased | await self._list()
+                await asyncio.gather(*map(self._release, left))
         except TimeoutError:
-            log(f"the stack took longer than {FAREWELL:g} s to release what was left")
+            log(f"the stack took longer than {RELEASE_ALL:g} s to release what was left")
         if self._trace is not None:
             self._note_traced()
         self.tally.left = len(self._unreleased)
@@ -257,17 +257,17 @@ class Announcer:
     def _release_of(self, id: str) -> Release | None:
         return self._labels.release(self.endpoint.url, self.endpoint.model, id)
 
-    async def _end(self, id: str) -> None:
-        self.tally.failed += not await self._released(id)
+    async def _release_one(self, id: str) -> None:
+        self.tally.failed += not await self._release(id)
 
-    async def _released(self, id: str) -> bool:
+    async def _release(self, id: str) -> bool:
         """Whether the stack took a release."""
         release = self._release_of(id)
         assert release is not None
         self._unreleased.add(id)
         try:
             async with asyncio.timeout(SECONDS):
-                answer = await self._asked("POST", release.url, json=release.body, headers=release.headers)
+                answer = await self._request("POST", release.url, json=release.body, headers=release.headers)
         except TimeoutError:
             log(f"{id} is not released: no answer within {SECONDS:g} s")
             return False
@@ -277,26 +277,26 @@ class Announcer:
         self._unreleased.discard(id)
         self.tally.released += 1
         if self._labels.knew(answer):
-            self._saw(id)
+            self._count_arrival(id)
         if self._labels.bypassed(answer):
             self.tally.bypassed += 1
             log(f"the release of {id} was answered with text: calls do not pass the router that `labels: {{release: true}}` speaks of")
         self.on_release(id)
         return True
 
-    async def _listed(self) -> set[str]:
+    async def _list(self) -> set[str]:
         """Rollouts of this run that the stack still knows, where it lists them."""
         url = self._labels.listing(self.endpoint.url)
         if url is None or not self.tally.labelled:
             return set()
         try:
             async with asyncio.timeout(SECONDS):
-                return {id for id in await self._asked("GET", url) if id.startswith(self._prefix)}
+                return {id for id in await self._request("GET", url) if id.startswith(self._prefix)}
         except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
             log(f"the stack does not list its rollouts: {error!r}")
             return set()
 
-    async def _asked(self, method: str, url: str, headers: Mapping[str, str] = NO_LABEL.headers, **body: Json) -> Json:
+    async def _request(self, method: str, url: str, headers: Mapping[str, str] = NO_LABEL.headers, **body: Json) -> Json:
         """The object that the stack answers with 200; raises aiohttp.ClientError or ValueError for all else."""
         key = {"authorization": f"Bearer {self.endpoint.api_key}"} if self.endpoint.api_key else {}
         sent = {**self.endpoint.headers, **key, **headers}

@@ -27,16 +27,16 @@ class BlockTransition:
         """`blocks` is the number of blocks that earlier pools of the session have begun: each one has a number of its own."""
         self._runner, self._link, self._record = runner, link, record
         self._settings, self._concurrency, self._number = settings, concurrency, blocks
-        self._told: asyncio.Future[Turn | NoTurn] | None = None
+        self._pending_reply: asyncio.Future[Turn | NoTurn] | None = None
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
         settings = self._settings
         return arrange(keys, settings.origins, self._concurrency, settings.own, in_sequence=settings.in_sequence)
 
-    def told(self, message: Turn | NoTurn) -> None:
+    def answer(self, message: Turn | NoTurn) -> None:
         """The controller's answer."""
-        if self._told is not None and not self._told.done():
-            self._told.set_result(message)
+        if self._pending_reply is not None and not self._pending_reply.done():
+            self._pending_reply.set_result(message)
 
     async def enter(self, block: Block) -> str:
         """Makes all ready for a block; returns why its rollouts cannot run.
@@ -53,9 +53,9 @@ class BlockTransition:
             raise
 
     async def _enter(self, block: Block) -> str:
-        self._told = asyncio.get_running_loop().create_future()
+        self._pending_reply = asyncio.get_running_loop().create_future()
         self._link.tell(PrepareBlock(block.arm, len(block.keys)))
-        answer = await self._told
+        answer = await self._pending_reply
         if isinstance(answer, NoTurn):
             return answer.reason
         await self._runner.addresses.point_at(answer.endpoint)

@@ -13,7 +13,7 @@ from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.protocol import BlockedBy, FromPipe, ShowUser
 
-GONE = "the controller's line is closed"
+CLOSED = "the controller's line is closed"
 
 
 class ControllerLink:
@@ -40,7 +40,7 @@ class ControllerLink:
     def closed(self) -> None:
         """Fails all questions, because the connection has ended."""
         self._writer = None
-        self._fail_replies(GONE)
+        self._fail_replies(CLOSED)
 
     def fail(self, reason: str) -> None:
         """Fails all questions, also later ones, because a message could not be read."""
@@ -56,7 +56,7 @@ class ControllerLink:
         """Returns the controller's answer; it answers in the order of the questions. Raises InfraError with the reason if it cannot."""
         await self.connected.wait()
         if self._writer is None or self.unreadable:
-            raise InfraError(self.unreadable or GONE)
+            raise InfraError(self.unreadable or CLOSED)
         reply: asyncio.Future[tuple[protocol.Answered, bytes]] = asyncio.get_running_loop().create_future()
         self._replies.append(reply)
         self._writer.write(wire.pack(question, body))

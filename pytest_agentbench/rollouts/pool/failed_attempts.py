@@ -40,20 +40,20 @@ class Outages:
 
     def __init__(self, tell: Callable[[PoolNote], None]) -> None:
         self._tell = tell
-        self._away: Mapping[str, str] = {}
+        self._unavailable: Mapping[str, str] = {}
         self._counts: Counter[str] = Counter()  # group of rollouts -> times that a part which only they use went away; empty text: any part
-        self._asking: asyncio.Task[None] | None = None
-        self._answered = asyncio.Event()
+        self._check: asyncio.Task[None] | None = None
+        self._check_answered = asyncio.Event()
         self._is_over = False
 
-    def update(self, away: Mapping[str, str]) -> None:
+    def update(self, unavailable: Mapping[str, str]) -> None:
         """Takes the parts that are away now -> group of the only rollouts that use it, or an empty text."""
-        self._counts.update(group for part, group in away.items() if part not in self._away)
-        self._away = away
+        self._counts.update(group for part, group in unavailable.items() if part not in self._unavailable)
+        self._unavailable = unavailable
 
     def add(self, part: str, group: str) -> None:
         """Takes one more part that is away."""
-        self.update({**self._away, part: group})
+        self.update({**self._unavailable, part: group})
 
     def count(self, key: RolloutKey) -> int:
         """Returns how many outages could have interrupted an attempt at this rollout so far."""
@@ -62,27 +62,27 @@ class Outages:
     async def explain(self, key: RolloutKey, calls: Sequence[LLMCall], before: int) -> bool:
         """Returns whether a failed attempt was interrupted; `before` is the count when it began, `calls` are all that it made."""
         if not self._is_over and (not calls or any(call.error_kind in UNANSWERED for call in calls)):
-            if self._asking is None or self._asking.done():
-                self._asking = asyncio.create_task(self._ask())
-            await asyncio.shield(self._asking)
+            if self._check is None or self._check.done():
+                self._check = asyncio.create_task(self._ask())
+            await asyncio.shield(self._check)
         return self.count(key) > before
 
     async def _ask(self) -> None:
         await asyncio.sleep(GRACE)
         if self._is_over:  # since the pause began
             return
-        self._answered.clear()
+        self._check_answered.clear()
         self._tell(CheckProcesses())
-        await self._answered.wait()
+        await self._check_answered.wait()
 
     def answer(self) -> None:
         """Takes the answer to `CheckProcesses`: every death that is known has been reported by `update`."""
-        self._answered.set()
+        self._check_answered.set()
 
     def end(self) -> None:
         """Ends the waiting for answers: the controller sends none any more."""
         self._is_over = True
-        self._answered.set()
+        self._check_answered.set()
 
 
 @dataclass
@@ -90,7 +90,7 @@ class SuiteRefusals:
     """What came of a suite under one variant so far."""
 
     answered: bool = False  # a call of it went well
-    refused: dict[str, str] = field(default_factory=dict)  # scenario -> the server's words
+    refused: dict[str, str] = field(default_factory=dict)  # scenario -> the server's messages
     undecided: set[RolloutKey] | None = None  # rollouts that may still be answered; None: too few were refused to wait for them
 
 
@@ -107,10 +107,10 @@ class Refusals:
         more that did so at that time: a refusal comes sooner than an answer.
         """
         group = self._groups.setdefault(rollout.key.group, SuiteRefusals())
-        words = refusal(rollout.calls)
+        messages = refusal(rollout.calls)
         group.answered = group.answered or any(call.error_kind is None for call in rollout.calls)
-        if words:
-            group.refused[rollout.scenario] = words
+        if messages:
+            group.refused[rollout.scenario] = messages
         if group.answered or not group.refused:
             return ""
         if group.undecided is None and (len(group.refused) > 1 or {key.scenario for key in planned} <= group.refused.keys()):
@@ -121,9 +121,9 @@ class Refusals:
         return "" if group.undecided else _sentence(rollout.key.group, [*group.refused.values()])
 
 
-def _sentence(group: str, words: Sequence[str]) -> str:
-    refused = f"the first {len(words)} scenarios" if len(words) > 1 else "the only scenario"
-    return f"{words[0]}; the server refused {refused} of {group} and answered none, so no further one is tried"
+def _sentence(group: str, messages: Sequence[str]) -> str:
+    refused = f"the first {len(messages)} scenarios" if len(messages) > 1 else "the only scenario"
+    return f"{messages[0]}; the server refused {refused} of {group} and answered none, so no further one is tried"
 
 
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
@@ -173,5 +173,5 @@ class RetryPolicy:
 
 def pause(rollout: Rollout, attempt: int) -> float:
     """Seconds to wait after a failed attempt, counted from 1: longer each time, and as long as the backend asked for (Retry-After)."""
-    asked = rollout.calls[-1].retry_after_s if rollout.calls else None
-    return min(max(math.ldexp(PAUSE, attempt - 1), asked or 0), LONGEST_PAUSE)
+    requested = rollout.calls[-1].retry_after_s if rollout.calls else None
+    return min(max(math.ldexp(PAUSE, attempt - 1), requested or 0), LONGEST_PAUSE)

@@ -91,9 +91,9 @@ class Runner:
         """Raises InfraError as `Setups.of` does."""
         return await self._setups.of(self._suites[key.suite], key.variant)
 
-    async def _with(self, setup: RolloutSetup, key: RolloutKey, tap: Tap, begun: Callable[[], None]) -> Rollout:
+    async def _with(self, setup: RolloutSetup, key: RolloutKey, tap: Tap, on_begin: Callable[[], None]) -> Rollout:
         budget = self._budget or self._suites[key.suite].timeout
-        return await run_rollout(key, self.scenario(key), setup, tap, self.addresses.session, budget, self._sandboxes, begun)
+        return await run_rollout(key, self.scenario(key), setup, tap, self.addresses.session, budget, self._sandboxes, on_begin)
 
     def _ended(self, key: RolloutKey) -> Rollout:
         """Returns the record of a rollout that does not run again, with the calls of the attempt that a pool's death interrupted."""

@@ -75,15 +75,15 @@ class Scheduler:
         self._refusals = Refusals()
         self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
         self._dropped: dict[str, str] = {}  # arm that is gone -> why
-        self.there = asyncio.Event()  # no part of the backend is away
-        self.there.set()
+        self.available = asyncio.Event()  # no part of the backend is away
+        self.available.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
-        self.turns: BlockSwitch | None = None  # None: all rollouts are one block
+        self.block_switch: BlockSwitch | None = None  # None: all rollouts are one block
         self._blocks: deque[Block] = deque()
         self._arm: str | None = None  # whose block is under way
         self._concurrency = settings.concurrency  # rollouts that run at the same time, at most
         self._block_concurrency = math.inf  # the same for the block that is under way
-        self._turning: asyncio.Task[None] | None = None  # the way to the next block, while nothing runs
+        self._switching: asyncio.Task[None] | None = None  # the way to the next block, while nothing runs
         self._waiting: deque[RolloutKey] = deque()
         self._running: dict[RolloutKey, asyncio.Task[Outcome | None]] = {}
         self._recording: set[RolloutKey] = set()  # those that ended and are on their way to the journal
@@ -100,10 +100,10 @@ class Scheduler:
         new = [key for key in dict.fromkeys(keys) if key not in known and key.group not in self._given_up]
         for key in new:
             self._outcomes[key] = asyncio.get_running_loop().create_future()
-        if self.turns is None:
+        if self.block_switch is None:
             self._waiting.extend(self._ordered(new))
         else:
-            self._blocks.extend(self.turns.arrange(new))
+            self._blocks.extend(self.block_switch.arrange(new))
         self._fill()
 
     def start(self) -> None:
@@ -119,16 +119,16 @@ class Scheduler:
     def hold(self, why: str) -> None:
         """Prevents new attempts because a part of the session is away; an empty text ends that."""
         if why and not self.broken:
-            self.there.clear()
+            self.available.clear()
         else:
-            self.there.set()
+            self.available.set()
             self._fill()
 
     def stop(self, reason: str, status: str) -> None:
         """Nothing more is started; those that wait for it are told at once. What runs goes on."""
         self.broken, self.broken_status = reason, status
         self.stopped.set()
-        self.there.set()
+        self.available.set()
         self._refuse(Outcome(status, reason), {block.arm for block in self._blocks})
 
     def drop(self, arm: str, reason: str) -> None:
@@ -159,8 +159,8 @@ class Scheduler:
     def cancel(self, reason: str) -> None:
         """Stops, and ends what runs as well. What has ended still gets into the journal."""
         self.stop(reason, "cancelled")
-        if self._turning is not None:
-            self._turning.cancel()
+        if self._switching is not None:
+            self._switching.cancel()
         for key, task in self._running.items():
             if key not in self._recording:
                 task.cancel()
@@ -175,10 +175,10 @@ class Scheduler:
             if key.group in self._given_up:
                 return Outcome("infra_error", self._given_up[key.group])
             self._outcomes[key] = asyncio.get_running_loop().create_future()
-            if self.turns is None:
+            if self.block_switch is None:
                 self._waiting.appendleft(key)
             else:
-                self._blocks.extend(self.turns.arrange([key]))
+                self._blocks.extend(self.block_switch.arrange([key]))
             self._fill()
         return await asyncio.shield(self._outcomes[key])
 
@@ -209,7 +209,7 @@ class Scheduler:
 
     async def drained(self) -> None:
         """Returns when nothing runs."""
-        while running := [*self._running.values(), *filter(None, (self._turning,))]:
+        while running := [*self._running.values(), *filter(None, (self._switching,))]:
             await asyncio.wait(running)
 
     def _ordered(self, keys: Sequence[RolloutKey]) -> Sequence[RolloutKey]:
@@ -218,9 +218,9 @@ class Scheduler:
         return sorted(ordered, key=lambda key: key not in self.alone)
 
     def _fill(self) -> None:
-        if self.turns is not None and self._is_between():
-            self._turning = asyncio.create_task(self._turn(self.turns))
-            self._turning.add_done_callback(self._turned)
+        if self.block_switch is not None and self._is_between_blocks():
+            self._switching = asyncio.create_task(self._switch_blocks(self.block_switch))
+            self._switching.add_done_callback(self._on_switched)
         while self._may_begin():
             key = self._waiting.popleft()
             self._running[key] = asyncio.create_task(self._finish(key))
@@ -228,44 +228,44 @@ class Scheduler:
 
     def _may_begin(self) -> bool:
         """Whether the next rollout can run beside those that do."""
-        ready = self.started and self._turning is None and self.there.is_set()
+        ready = self.started and self._switching is None and self.available.is_set()
         if not ready or not self._waiting or len(self._running) >= min(self._concurrency, self._block_concurrency):
             return False
         return not self._running or self.alone.isdisjoint({self._waiting[0], *self._running})
 
-    def _is_between(self) -> bool:
+    def _is_between_blocks(self) -> bool:
         """Whether a block has ended, or there is one to begin."""
-        idle = self._turning is None and not self._waiting and not self._running
+        idle = self._switching is None and not self._waiting and not self._running
         return self.started and idle and (bool(self._blocks) or self._arm is not None)
 
-    async def _turn(self, turns: BlockSwitch) -> None:
-        await self.there.wait()
+    async def _switch_blocks(self, switch: BlockSwitch) -> None:
+        await self.available.wait()
         if self._arm is not None:
             self._arm = None
-            await turns.leave()
+            await switch.leave()
         if not self._blocks:
             return
         block = self._blocks.popleft()
         self._waiting.extend(self._ordered(block.keys))  # where `stop` finds them
-        if why := await self._entered(turns, block):
+        if why := await self._enter(switch, block):
             self._refuse(Outcome("infra_error", why), set())
         else:
             self._arm, self._block_concurrency = block.arm, block.concurrency
 
-    async def _entered(self, turns: BlockSwitch, block: Block) -> str:
+    async def _enter(self, switch: BlockSwitch, block: Block) -> str:
         """Returns why a block's rollouts cannot run. A block whose beginning was interrupted is entered again."""
         while True:
-            await self._until_there()
+            await self._until_available()
             if self.broken:
                 return self.broken
             try:
-                return await turns.enter(block)
+                return await switch.enter(block)
             except Interrupted:
                 if self.broken:
                     raise
 
-    def _turned(self, task: asyncio.Task[None]) -> None:
-        self._turning = None
+    def _on_switched(self, task: asyncio.Task[None]) -> None:
+        self._switching = None
         if not task.cancelled() and (error := task.exception()):
             why = str(error) if isinstance(error, InfraError) else f"the pool failed between blocks: {error_texts.cause(error)}"
             self._refuse(Outcome("infra_error", why), set())
@@ -316,8 +316,8 @@ class Scheduler:
     async def _attempts(self, key: RolloutKey) -> Rollout | None:
         """Returns the record of the last attempt, which contains the earlier ones; None if it was interrupted, or must not begin."""
         while True:
-            if not self.there.is_set():  # A part has gone away since this task was created, or since it was woken.
-                await self._until_there()
+            if not self.available.is_set():  # A part has gone away since this task was created, or since it was woken.
+                await self._until_available()
                 if self.is_given_up(key):
                     return None
             try:
@@ -327,22 +327,22 @@ class Scheduler:
             rollout = self._retries.numbered(rollout)
             if is_interrupted:
                 self._retries.keep(key, rollout.attempts[-1], interrupted=True)
-                await self._until_there()
+                await self._until_available()
                 return rollout if self._is_over() else None
             pause = self._retries.pause_after(rollout)
             if pause is None:
                 return rollout
             if not self.broken:
                 await asyncio.sleep(pause)
-                await self._until_there()
+                await self._until_available()
             if self._is_over():
                 return rollout
             self._retries.keep(key, rollout.attempts[-1], interrupted=False)
 
-    async def _until_there(self) -> None:
+    async def _until_available(self) -> None:
         """Waits until no part of the session is away. `Event.wait` alone also ends if another part has gone away meanwhile."""
-        while not self.there.is_set():
-            await self.there.wait()
+        while not self.available.is_set():
+            await self.available.wait()
 
     def _is_over(self) -> bool:
         """Whether no rollout of the block that is under way is tried again: nothing runs any more, or its arm is gone."""

@@ -23,7 +23,7 @@ from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
-from pytest_agentbench.rollouts.pool.controller_link import GONE, ControllerLink
+from pytest_agentbench.rollouts.pool.controller_link import CLOSED, ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Outages, RetryPolicy
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
@@ -86,8 +86,8 @@ class Pool:
         self.scheduler = Scheduler(self.runner.run, self.record, settings.scheduling, self.retries)
         self.scheduler.stored = {key: Outcome(status, recorded=True) for key, status in earlier.kept.items()}
         self.scheduler.alone.update(self.state.alone)
-        self.turning = self._block_transition(settings)
-        self.scheduler.turns = self.turning
+        self.block_transition = self._block_transition(settings)
+        self.scheduler.block_switch = self.block_transition
         self.number = settings.session  # of the session within its run
         self.contents = ContentHashes(self.suites, settings.backend, prompt_hashes)
         self.time_limit = settings.time_limit
@@ -117,7 +117,7 @@ class Pool:
             server.close()
             await self.runner.close()
             if self.draining is None:  # the controller is gone, and with it the taps
-                self.scheduler.cancel(GONE)  # sandboxes and programs of agents end with their rollouts
+                self.scheduler.cancel(CLOSED)  # sandboxes and programs of agents end with their rollouts
                 await asyncio.gather(self.addresses.release_all(), self.scheduler.drained())
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,8 +158,8 @@ class Pool:
         self.scheduler.stop(reason, "infra_error")
         self.booted.set()
         self.outages.end()
-        if self.turning is not None:
-            self.turning.told(protocol.NoTurn(reason))
+        if self.block_transition is not None:
+            self.block_transition.answer(protocol.NoTurn(reason))
         self.link.tell(protocol.PlanSettled(whole=False))
 
     async def _obey(self, message: protocol.ToPool, body: bytes) -> None:
@@ -170,13 +170,13 @@ class Pool:
             case protocol.Start():
                 await self._start(message)
             case protocol.Turn() | protocol.NoTurn():
-                assert self.turning is not None
-                self.turning.told(message)
+                assert self.block_transition is not None
+                self.block_transition.answer(message)
             case protocol.ArmLost(arm, reason):
                 self.scheduler.drop(arm, reason)
-            case protocol.HoldAttempts(away):
-                self.outages.update(away)
-                self.scheduler.hold(", ".join(away))
+            case protocol.HoldAttempts(unavailable):
+                self.outages.update(unavailable)
+                self.scheduler.hold(", ".join(unavailable))
             case protocol.AddRound(keys):
                 self._add_round(keys)
             case protocol.NothingRuns(reason, status):
@@ -190,9 +190,9 @@ class Pool:
                 self.scheduler.cancel("the session ended")
                 self.draining = asyncio.create_task(self._drain())  # records under way need the replies that are read meanwhile
             case _:
-                await self._follow(message)
+                await self._recover(message)
 
-    async def _follow(self, message: protocol.Recovery) -> None:
+    async def _recover(self, message: protocol.Recovery) -> None:
         """What comes of the death of a part of the session."""
         match message:
             case protocol.ProcessesChecked():
@@ -280,10 +280,10 @@ class Pool:
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            writer.write(await self._answered(*await wire.read(reader)))
+            writer.write(await self._answer_frame(*await wire.read(reader)))
             await writer.drain()
 
-    async def _answered(self, header: object, body: bytes) -> bytes:
+    async def _answer_frame(self, header: object, body: bytes) -> bytes:
         """Returns the frame that answers a test; whatever goes wrong, the test does not wait for it."""
         try:
             question = FROM_TEST.read(header)
@@ -310,10 +310,10 @@ class Pool:
             case inline.LendAddress(key, access):
                 return await self._open(key, access), b""
             case inline.ReturnAddress(id):
-                await self._settled(id)
+                await self._wait_for_taps(id)
                 return inline.ReturnedCalls(tuple(await self.addresses.close(id))), b""
             case inline.TakeModelReplies(id):
-                await self._settled(id)
+                await self._wait_for_taps(id)
                 return inline.ModelReplies(tuple(await self.addresses.said(id))), b""
             case _:
                 assert_never(question)
@@ -324,9 +324,9 @@ class Pool:
             self.planned = True
             stored = len(self.scheduler.stored.keys() & set(plan.keys))
             self.unread.update(plan.keys)
-            taken, _ = await self.link.ask(protocol.PlanMade(plan.keys, stored, plan.selected))
+            answer, _ = await self.link.ask(protocol.PlanMade(plan.keys, stored, plan.selected))
             self.scheduler.plan(plan.keys)
-            self._add_round(taken.beside)
+            self._add_round(answer.beside)
         return PlanAccepted()
 
     def _add_round(self, keys: Sequence[RolloutKey]) -> None:
@@ -359,29 +359,29 @@ class Pool:
         left = [key for key, tests in self.unread.items() if tests > 0]
         return bool(left) and not any(map(self.scheduler.is_judgeable, left))
 
-    async def _backend_there(self) -> None:
+    async def _wait_for_backend(self) -> None:
         """Waits until it answers, or never will; one that is booted on demand is demanded."""
         await self.link.connected.wait()
         if not self.booted.is_set():
             self.link.tell(protocol.StartBackend())
         await self.booted.wait()
-        await self.scheduler.there.wait()
+        await self.scheduler.available.wait()
 
     async def _backend(self) -> BackendReady | QuestionRefused:
-        await self._backend_there()
-        there, why, status = self.addresses.endpoint, self.scheduler.broken, self.scheduler.broken_status
-        if there is None or (why and status == "infra_error"):
+        await self._wait_for_backend()
+        endpoint, why, status = self.addresses.endpoint, self.scheduler.broken, self.scheduler.broken_status
+        if endpoint is None or (why and status == "infra_error"):
             return QuestionRefused(why, status)
-        return BackendReady(dataclasses.replace(there, api_key=None, headers={}))
+        return BackendReady(dataclasses.replace(endpoint, api_key=None, headers={}))
 
-    async def _settled(self, token: str) -> None:
+    async def _wait_for_taps(self, token: str) -> None:
         """Waits until the taps know this pool, where an earlier one has lent the address."""
         address = self.state.addresses.get(number_of(token))
         if address is not None and address.lent:
             await self.booted.wait()
 
     async def _open(self, key: RolloutKey, access: Access) -> inline.LentAddress | QuestionRefused:
-        await self._backend_there()
+        await self._wait_for_backend()
         try:
             return inline.LentAddress(await self.addresses.lend(key, access))
         except InfraError as error:

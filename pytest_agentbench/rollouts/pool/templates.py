@@ -79,7 +79,7 @@ class TemplateKeeper:
         self.settings: Json = {}  # the agent's, with its defaults
         self._template: Template | None = None  # None while no process serves
         self._serves = asyncio.Event()  # a process serves, or none ever will
-        self._gone = ""  # why no process is started any more
+        self._given_up = ""  # why no process is started any more
         self._restart: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -87,17 +87,17 @@ class TemplateKeeper:
         try:
             await self._start()
         except TemplateDied as death:
-            self._lose(_known(str(death)))
+            self._lose(_as_awaitable(str(death)))
             await self._serves.wait()
-            if self._gone:
-                raise ConfigError(self._gone) from death
+            if self._given_up:
+                raise ConfigError(self._given_up) from death
 
     @asynccontextmanager
     async def process(self, job: Job) -> AsyncIterator[ForkedProcess]:
         """Yields a process for a job, which ends with the context; raises InfraError if the template process has been given up."""
         await self._serves.wait()
         if self._template is None:
-            raise InfraError(self._gone)
+            raise InfraError(self._given_up)
         async with self._template.process(job) as process:
             yield process
 
@@ -129,7 +129,7 @@ class TemplateKeeper:
     async def _start_again(self, end: Awaitable[str]) -> None:
         how = await end
         try:
-            while not self._gone and self._template is None:
+            while not self._given_up and self._template is None:
                 verdict, _ = await self._link.ask(TemplateLost(self._name, self._group))
                 if verdict.again:
                     how = await self._again() or how
@@ -148,10 +148,10 @@ class TemplateKeeper:
         return ""
 
     def _give_up(self, why: str) -> None:
-        self._gone = why
+        self._given_up = why
         self._serves.set()
         self._host.give_up(self._group, why)
 
 
-async def _known(how: str) -> str:
+async def _as_awaitable(how: str) -> str:
     return how

@@ -22,9 +22,9 @@ from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.attempt_context import AttemptContext, attempt_in
 
-OURS = str(Path(pytest_agentbench.__file__).parent)
-PYTHONS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
-PACKAGES = ("/site-packages/", "/dist-packages/")
+OWN_FOLDER = str(Path(pytest_agentbench.__file__).parent)
+PYTHON_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class CodeLine(NamedTuple):
@@ -73,12 +73,12 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_installed(file: str) -> bool:
-    return any(each in file for each in PACKAGES) and not _is_in(file, OURS)
+    return any(each in file for each in INSTALLED) and not _is_in(file, OWN_FOLDER)
 
 
 def _is_users(file: str) -> bool:
     """Whether a file is neither ours, nor of Python, nor of a package that was installed."""
-    return not file.startswith("<") and not _is_installed(file) and not any(_is_in(file, each) for each in (OURS, *PYTHONS))
+    return not file.startswith("<") and not _is_installed(file) and not any(_is_in(file, each) for each in (OWN_FOLDER, *PYTHON_FOLDERS))
 
 
 def _is_in(file: str, folder: str) -> bool:
@@ -87,9 +87,9 @@ def _is_in(file: str, folder: str) -> bool:
 
 TICK = 0.5  # seconds between two looks
 PATIENCE = 3.0  # seconds of one step of the loop after which it is held up
-MERCY = 5.0  # seconds that nobody can look, beyond the longest time of a rollout
+GRACE = 5.0  # seconds that nobody can look, beyond the longest time of a rollout
 STDERR = 2  # what `sys.stderr` stands for here belongs to rollouts
-CURE = "take `def`, `await asyncio.to_thread(...)` or `isolation: process`"
+ADVICE = "take `def`, `await asyncio.to_thread(...)` or `isolation: process`"
 
 
 class ControllerLine(Protocol):
@@ -109,56 +109,56 @@ class Watchdog:
         """Called in the loop's thread. `longest` is the longest time that a rollout has, in seconds."""
         self._pipe, self._longest = pipe, longest
         self._thread = threading.get_ident()
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._step: FrameType | None = None  # of the loop, at the last look
-        self._looks = 0  # at this step
-        self._told = False  # that it takes long
+        self._samples = 0  # at this step
+        self._reported = False  # that it takes long
 
     def start(self) -> None:
         self._watch_itself()
         daemon(self._watch, name="watchdog")
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(TICK):
+        while not self._stopped.wait(TICK):
             self._watch_itself()
-            self.look(sys._current_frames()[self._thread])
+            self.check(sys._current_frames()[self._thread])
         faulthandler.cancel_dump_traceback_later()
 
     def _watch_itself(self) -> None:
         """One piece of C may keep every Python thread from running. This needs none: it ends the pool, whose log then has all stacks."""
-        faulthandler.dump_traceback_later(self._longest + MERCY, exit=True, file=STDERR)
+        faulthandler.dump_traceback_later(self._longest + GRACE, exit=True, file=STDERR)
 
-    def look(self, frame: FrameType) -> None:
+    def check(self, frame: FrameType) -> None:
         """At the stack of the loop's thread."""
         step = step_of(frame)
         if step is None or step is not self._step:
-            if self._told:
+            if self._reported:
                 self._pipe.say(f"the event loop turns again, after {self._seconds:.0f} s")
-            self._step, self._looks, self._told = step, 0, False
+            self._step, self._samples, self._reported = step, 0, False
             return
-        self._looks += 1
+        self._samples += 1
         if self._seconds >= PATIENCE:
             self._judge(step, line_to_name(lines_of(frame)))
 
     @property
     def _seconds(self) -> float:
         """That this step has taken at least."""
-        return self._looks * TICK
+        return self._samples * TICK
 
     def _judge(self, step: FrameType, line: CodeLine) -> None:
         """Says once who takes so long; ends it when its time is over."""
         mark = attempt_in(context_of(step))
-        if not self._told:
-            self._told = True
-            self._pipe.say(f"{_whose(mark)} blocks the event loop, and with it all rollouts: {line}; {CURE}")
+        if not self._reported:
+            self._reported = True
+            self._pipe.say(f"{_whose(mark)} blocks the event loop, and with it all rollouts: {line}; {ADVICE}")
         if mark is not None and mark.over_at is not None and time.monotonic() >= mark.over_at:
             self._end(mark, line)
 
     def _end(self, mark: AttemptContext, line: CodeLine) -> None:
-        why = f"it blocked the event loop until its {mark.seconds:g} s were over: {line}; {CURE}"
+        why = f"it blocked the event loop until its {mark.seconds:g} s were over: {line}; {ADVICE}"
         blocked = Rollout(*mark.key, status="agent_error", reason=why, log=mark.log.text)
         self._pipe.leave(None if mark.is_over else mark.without_score(why) or blocked)
 

@@ -93,10 +93,10 @@ class Owner:
     def on_pool_lost(self, reason: str) -> None:
         self.losses.append(reason)
 
-    def look(self) -> None:
+    def check_backend(self) -> None:
         self.looks += 1
 
-    def paused(self) -> None:
+    def on_pool_died(self) -> None:
         """Nothing that is measured ends with the pool."""
 
     def processes(self) -> Mapping[str, Child]:

@@ -45,7 +45,7 @@ def test_the_one_that_kills_is_singled_out() -> None:
     deaths.ended(A)
 
     assert RestartDecision(again=True, alone=frozenset({A, B}), responsible=B) == deaths.add("pool", {B})
-    assert 3 == deaths.met("pool", B)
+    assert 3 == deaths.deaths_during("pool", B)
 
 
 def test_deaths_of_different_parts_are_not_added_up() -> None:

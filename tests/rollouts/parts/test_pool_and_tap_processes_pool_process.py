@@ -54,7 +54,7 @@ def test_it_is_listened_to_until_it_is_dead(tmp_path: Path) -> None:
 
         assert deaths.get(timeout=PATIENCE)
 
-    assert (0, True, None) == (pool.child.process.returncode, deaths.empty(), pool.last_words)
+    assert (0, True, None) == (pool.child.process.returncode, deaths.empty(), pool.blocked_rollout)
 
 
 def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
     assert isinstance(first, ShowUser)
     assert "what the pool says while its event loop is blocked cannot be read: Expecting property name" in first.sentence
     assert ShowUser(f"{first.sentence.split(': ')[0]}: rollout is a whole number, not an object") == second
-    assert end == pool.last_words
+    assert end == pool.blocked_rollout
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

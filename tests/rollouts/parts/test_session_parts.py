@@ -142,15 +142,15 @@ def test_no_attempt_begins_while_a_part_is_away(tmp_path: Path) -> None:
     with engine(tmp_path, [ANSWER]) as url, running_parts(tmp_path) as running:
         running.begin(url)
 
-        assert running.parts.away("backend", {"engine"})
-        assert running.parts.away("other", {"disk"})
+        assert running.parts.report_unavailable("backend", {"engine"})
+        assert running.parts.report_unavailable("other", {"disk"})
         running.test.plan(A)
-        running.parts.away("other", ())
+        running.parts.report_unavailable("other", ())
         running.kill("pool")
         running.test.ask(GetScenario(A))
         time.sleep(0.3)  # an attempt that does not wait begins in this time
         released = time.monotonic_ns()
-        running.parts.away("backend", ())
+        running.parts.report_unavailable("backend", ())
 
         assert running.test.read(A).started_ns > released
         assert {"pool": 1, "engine": 1, "disk": 1} == running.parts.deaths.counts
@@ -340,7 +340,7 @@ def test_taps_that_do_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 class FailingLook(Owner):
     """Cannot find out whether its backend still answers."""
 
-    def look(self) -> None:
+    def check_backend(self) -> None:
         raise LookupError("no such stack")
 
 
@@ -363,7 +363,7 @@ def test_after_the_end_nothing_is_started(tmp_path: Path) -> None:
         running.begin(url)
         running.test.ask(GetScenario(A))
         running.parts.end()
-        assert not running.parts.away("backend", {"engine"})
+        assert not running.parts.report_unavailable("backend", {"engine"})
         children = running.killed("pool", "tap", "tap-2")
         wait_for(lambda: running.owner.losses, "the end of the pool to be noticed")
 
@@ -431,7 +431,7 @@ class BusyOwner(Owner):
         super().__init__(directory)
         self.is_paused, self.may_continue = threading.Event(), threading.Event()
 
-    def paused(self) -> None:
+    def on_pool_died(self) -> None:
         self.is_paused.set()
         assert self.may_continue.wait(60)
 
@@ -473,7 +473,7 @@ def test_entries_of_a_time_without_a_pool(tmp_path: Path) -> None:
         running.parts.add_round(rounds[1], tell=True)
         settled = protocol.PlanSettled(whole=True)
         wait_for(lambda: owner.notes.count(settled) >= 2, "the end of both rounds")
-        running.parts.away("backend", {"engine"})  # which waits until everything is heard that the pool has said
+        running.parts.report_unavailable("backend", {"engine"})  # which waits until everything is heard that the pool has said
 
         assert [(A, "ok"), (rounds[0][0], "ok"), (rounds[1][0], "ok")] == running.recorded
         assert 2 == owner.notes.count(settled)

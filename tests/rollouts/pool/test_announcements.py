@@ -58,9 +58,9 @@ async def test_every_attempt_has_an_id_and_a_release(router: Router, options: Js
         ids = [await call(stack, token) for token in ("1", "2")]
         assert dict.fromkeys(ids, 1) == router.programs
 
-        stack.over("1", [ANSWERED])
-        stack.over("1", [ANSWERED])
-        stack.over("nobody's")
+        stack.end("1", [ANSWERED])
+        stack.end("1", [ANSWERED])
+        stack.end("nobody's")
         await stack.release_all()
 
     assert 2 == len(set(ids))
@@ -86,7 +86,7 @@ async def test_stacks_that_wait_for_no_release(router: Router, options: Json) ->
     """They are told of none."""
     async with announcer(router.url, **{"kind": "none", **options}) as stack:
         await call(stack, "1")
-        stack.over("1", [ANSWERED])
+        stack.end("1", [ANSWERED])
         await stack.release_all()
     has_label = int(options.get("kind") == "dynamo")
 
@@ -101,7 +101,7 @@ async def test_connections_that_break(router: Router, faults: list[str]) -> None
     router.refusals = faults
     async with announcer(router.url) as stack:
         id = await call(stack, "1")
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
 
     assert [(id, True)] == router.releases
@@ -124,7 +124,7 @@ async def test_releases_that_fail(
     router.refusals = [*faults]
     async with announcer(router.url) as stack:
         id = await call(stack, "1")
-        stack.over("1")
+        stack.end("1")
         await asyncio.gather(*stack._releasing)
         failed = asdict(stack.tally)
         monkeypatch.undo()
@@ -140,7 +140,7 @@ async def test_a_stack_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     """What is not released is counted as left, and named."""
     async with announcer(NOTHING) as stack:
         stack.announce("1", KEY)
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
     log = capsys.readouterr().err
 
@@ -153,7 +153,7 @@ async def test_what_nobody_closed(router: Router) -> None:
     """At the session's end rollouts are released that nobody closed, and those that the stack still lists: of this session only."""
     async with announcer(router.url) as stack:
         unclosed, late = await call(stack, "1"), await call(stack, "2")
-        stack.over("2")
+        stack.end("2")
         await asyncio.gather(*stack._releasing)
         router.programs[late] = 1  # a call that lay in the router's queue begins it anew
         router.programs["20260101-120000-ffff0:other.session.1:01234567"] = 1
@@ -170,7 +170,7 @@ async def test_a_router_that_was_started_again(router: Router) -> None:
     async with announcer(router.url) as stack:
         id = await call(stack, "1")
         router.programs.clear()
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
 
     assert [(id, False)] == router.releases
@@ -182,7 +182,7 @@ async def test_a_router_that_is_bypassed(router: Router, capsys: pytest.CaptureF
     router.knows_sessions = False
     async with announcer(router.url, "dynamo", release=True) as stack:
         stack.announce("1", KEY)
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
 
     assert "was answered with text: calls do not pass the router" in capsys.readouterr().err
@@ -194,7 +194,7 @@ async def test_releases_have_the_backends_key(router: Router) -> None:
     router.knows_sessions = False
     async with announcer(router.url, "dynamo", release=True) as stack:
         stack.announce("1", KEY)
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
     ((headers, _),) = router.chats
 
@@ -206,7 +206,7 @@ async def test_rollouts_that_called_nobody(router: Router) -> None:
     async with announcer(router.url, "dynamo") as stack:
         for token, calls in (("1", []), ("2", [LLMCall(0, 1, 2)]), ("3", [ANSWERED])):
             stack.announce(token, KEY)
-            stack.over(token, calls)
+            stack.end(token, calls)
 
     assert tally(labelled=3, announced=1) == asdict(stack.tally)
 

@@ -38,10 +38,10 @@ def test_lines(tmp_path: Path) -> None:
     with file.open("a") as end:
         end.write(line("c", session="probe:1") + json.dumps({"event": {"event_type": "tool_end"}}) + "\n" + whole + truncated[:40])
         end.flush()
-        trace.look()
+        trace.read_new()
         early = trace.take("chatcmpl-b")
         end.write(truncated[40:])
-    trace.look()
+    trace.read_new()
 
     told = {"worker_id": WORKER, "timing": {"ttft_ms": 7.5, "kv_hit_rate": 0.5, "router_queue_depth": 3}}
     assert ({"run:1"}, None) == (trace.sessions, early)
@@ -52,10 +52,10 @@ def test_one_that_begins_anew(tmp_path: Path) -> None:
     """A frontend that was started again may write its file from the start; one that has not begun has no lines."""
     file = tmp_path / "requests.jsonl"
     trace = RequestTrace(file, "run:")
-    trace.look()
+    trace.read_new()
     for id in ("first", "a"):
         file.write_text(line(id) * (2 if id == "first" else 1))
-        trace.look()
+        trace.read_new()
 
     assert None is not trace.take("cmpl-a")
 
@@ -88,9 +88,9 @@ async def test_calls_get_what_their_answers_lack(
         said: Json = {"worker_id": {"decode_worker_id": 9}}
         made = answered("chatcmpl-a"), answered("chatcmpl-b", said), answered("resp_c"), answered(None)
         calls = await stack.complete("1", made)
-        stack.over("1", calls)
-        stack.over("2", await stack.complete("2", (answered("chatcmpl-lost"),)))
-        stack.over("3", await stack.complete("3", ()))
+        stack.end("1", calls)
+        stack.end("2", await stack.complete("2", (answered("chatcmpl-lost"),)))
+        stack.end("3", await stack.complete("3", ()))
         before = asdict(stack.tally)
         with file.open("a") as end:
             end.write(line("late", ids[1]))

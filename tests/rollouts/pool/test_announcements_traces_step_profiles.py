@@ -61,16 +61,16 @@ async def test_rows_that_are_torn_or_begin_anew(tmp_path: Path) -> None:
     profiles = StepProfiles(file, "run:")
     truncated = row("run:a", 1, 0.5)
     file.write_text(HEAD + truncated[:9])
-    profiles.look()
+    profiles.read_new()
     before = set(profiles.sessions)
     with file.open("a") as end:
         end.write(truncated[9:])
-    profiles.look()
+    profiles.read_new()
     file.write_text(HEAD + row("run:b", 1, 0.5)[:-1])
-    profiles.look()
+    profiles.read_new()
     with file.open("a") as end:
         end.write("\n")
-    profiles.look()
+    profiles.read_new()
 
     assert (set(), {"run:a", "run:b"}) == (before, profiles.sessions)
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.pool.controller_link import GONE, ControllerLink
+from pytest_agentbench.rollouts.pool.controller_link import CLOSED, ControllerLink
 from pytest_agentbench.rollouts.protocol import (
     TO_CONTROLLER,
     BlockBegun,
@@ -143,8 +143,8 @@ async def test_the_end_of_the_connection(connection: Connection) -> None:
     await settle()
     link.closed()
 
-    assert [GONE, GONE] == [str(error) for error in await asyncio.gather(*asking, return_exceptions=True)]
-    with pytest.raises(InfraError, match=GONE):
+    assert [CLOSED, CLOSED] == [str(error) for error in await asyncio.gather(*asking, return_exceptions=True)]
+    with pytest.raises(InfraError, match=CLOSED):
         await link.ask(SECOND)
 
     link.tell(CheckProcesses())

@@ -30,7 +30,7 @@ class Turns:
         self.holds_in_between = False  # whether a part goes away while a block is left
         self.open = asyncio.Event()  # blocks are entered from now on
         self.open.set()
-        floor.scheduler.turns = self
+        floor.scheduler.block_switch = self
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
         parts = [keys[start : start + self.size] for start in range(0, len(keys), self.size)]

@@ -52,7 +52,7 @@ def after(looks: int, run: Callable[[Block], Any]) -> Diary:
     watchdog = Watchdog(diary, 600)
     with blocked(run) as stack:
         for _ in range(looks + 1):
-            watchdog.look(stack())
+            watchdog.check(stack())
     return diary
 
 
@@ -139,13 +139,13 @@ def test_a_loop_that_turns_again() -> None:
     watchdog = Watchdog(diary, 600)
     with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
         for _ in range(LOOKS + 3):
-            watchdog.look(stack())
+            watchdog.check(stack())
     with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
-        watchdog.look(stack())
+        watchdog.check(stack())
         with blocked(agent(lambda mark: mark.begin("the agent", 600))) as other:
             for _ in range(LOOKS):
-                watchdog.look(other())
-                watchdog.look(stack())
+                watchdog.check(other())
+                watchdog.check(stack())
 
     assert ["shop[shop-3]: the agent", f"the event loop turns again, after {(LOOKS + 2) * TICK:.0f} s"] == [
         diary.said[0].partition(" blocks")[0],

@@ -13,7 +13,7 @@ import pytest
 from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.attempt_context import attempt_in, current_attempt
-from pytest_agentbench.rollouts.pool.watchdog import OURS, CodeLine, context_of, line_to_name, lines_of, step_of
+from pytest_agentbench.rollouts.pool.watchdog import OWN_FOLDER, CodeLine, context_of, line_to_name, lines_of, step_of
 from tests.blocked_loop import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
@@ -23,14 +23,14 @@ PACKAGE = "/shop/.venv/lib/python3/site-packages"
 @pytest.mark.parametrize(
     ("files", "named"),
     [
-        ([f"{PACKAGE}/requests/api.py", "/shop/agent.py", f"{OURS}/rollouts.py", asyncio.__file__], "/shop/agent.py"),
-        ([threading.__file__, "/shop/helper.py", "/shop/agent.py", f"{OURS}/rollouts.py"], "/shop/helper.py"),
-        (["<frozen importlib>", "/shop/agent.py", f"{OURS}/pool/server.py"], "/shop/agent.py"),
+        ([f"{PACKAGE}/requests/api.py", "/shop/agent.py", f"{OWN_FOLDER}/rollouts.py", asyncio.__file__], "/shop/agent.py"),
+        ([threading.__file__, "/shop/helper.py", "/shop/agent.py", f"{OWN_FOLDER}/rollouts.py"], "/shop/helper.py"),
+        (["<frozen importlib>", "/shop/agent.py", f"{OWN_FOLDER}/pool/server.py"], "/shop/agent.py"),
         (
-            [threading.__file__, f"{PACKAGE}/urllib3/pool.py", f"{PACKAGE}/my_agents/one.py", f"{OURS}/rollouts.py"],
+            [threading.__file__, f"{PACKAGE}/urllib3/pool.py", f"{PACKAGE}/my_agents/one.py", f"{OWN_FOLDER}/rollouts.py"],
             f"{PACKAGE}/my_agents/one.py",
         ),
-        ([f"{OURS}/scorers/tsq.py", f"{OURS}/rollouts.py", asyncio.__file__], f"{OURS}/scorers/tsq.py"),
+        ([f"{OWN_FOLDER}/scorers/tsq.py", f"{OWN_FOLDER}/rollouts.py", asyncio.__file__], f"{OWN_FOLDER}/scorers/tsq.py"),
         (["/usr/lib/python3/dist-packages/x.py", f"{PACKAGE}/pytest_agentbench_more/y.py"], f"{PACKAGE}/pytest_agentbench_more/y.py"),
     ],
 )
