@@ -221,5 +221,5 @@ def test_who_plays_a_role(access: Access, expected: Json) -> None:
 
 def test_a_role_that_nobody_plays() -> None:
     """Where neither suite nor backend names it nothing can be measured."""
-    with pytest.raises(InfraError, match="nobody plays the role 'serach'"):
+    with pytest.raises(InfraError, match="no model plays the role 'serach'"):
         role_facts(Access(role="serach"), BACKEND)

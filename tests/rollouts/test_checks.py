@@ -68,7 +68,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "isolation: the agent runs with the suite's tools in a process for each rollout",
     ),
     "an answer of an unknown tool": ({"answers": {"buy": {"text": "sold"}}}, "answers: no tool 'buy'; known: find"),
-    "no task": ({"agent": {"kind": "terminal"}}, "agent: 'terminal' works in a sandbox, and scenario 's-0' is no task; "),
+    "no task": ({"agent": {"kind": "terminal"}}, "agent: 'terminal' works in a sandbox, and scenario 's-0' is not a task; "),
     "a second sandbox": (
         {"dataset": TASKS, "agent": {"kind": "orchestrator", "code_sandbox": "bubblewrap"}},
         "agent: scenario 'hello' is a task and brings a sandbox; leave `code_sandbox` out, or set it to `task`",

@@ -89,7 +89,7 @@ async def test_no_judge_is_no_score() -> None:
     """Where no model can be asked the score is missing, and says why."""
     rollout = await scored(ROLLOUT, SCENARIO, {"done": action_completion}, no_judge)  # type: ignore[dict-item]
 
-    assert ({}, {"done": "judge_error: there is no model here that could judge"}) == (rollout.scores, rollout.score_errors)
+    assert ({}, {"done": "judge_error: no model is available here to judge"}) == (rollout.scores, rollout.score_errors)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"user_goals": []}])

@@ -1,4 +1,4 @@
-"""The pool and the taps of one session: started together, each started again when it dies, and given up if that does not help."""
+"""Starts the pool and the taps of one session, restarts each when it dies, and gives up if it dies too often."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from pytest_agentbench.rollouts.protocol import PoolConfig, PoolSettings
 from pytest_agentbench.runs.attempts import AttemptLog, EndRollout, PoolDied, PoolEntry, PrepareBlock, RoundAdded, RunAlone
 from pytest_agentbench.tap.protocol import Budgets
 
-NOTICE = 5.0  # seconds that the death of a process may take to be noticed
+NOTICE = 5.0  # seconds within which the death of a process is noticed
 DIED = "died in the middle of the run"
 DIED_AGAIN = f"{DIED}, again and again with no rollout that got through"
 
 
 class Owner(Protocol):
-    """What the parts need of the controller. All methods may be called from any thread.
+    """The methods of the controller that the parts need. All of them may be called from any thread.
 
     `fail`, `on_pool_lost` and `processes` can be called while the lock of the parts is held, so they must not wait for another thread.
     """
 
     def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
-        """Takes a message of the pool that is not about parts, and answers a question."""
+        """Handles a message of the pool that is not about parts. Answers it if it is a question."""
 
     def fail(self, reason: str) -> None:
-        """Nothing can run any more."""
+        """Called when no rollout can run any more."""
 
     def on_pool_lost(self, reason: str) -> None:
-        """No pool exists, and none will be started, so requests to it are refused. `reason` is empty when the session ends."""
+        """Called when no pool exists and none will be started, so requests to it are refused. `reason` is empty if the session ends."""
 
     def check_backend(self) -> None:
-        """Asks the backend whether it still answers."""
+        """Checks whether the backend still answers."""
 
     def on_pool_died(self) -> None:
-        """The pool has died, so no rollout runs."""
+        """Called when the pool has died, so no rollout runs."""
 
     def processes(self) -> Mapping[str, Child]:
         """Returns the processes of the backend whose deaths this session notices."""
@@ -59,13 +59,13 @@ class SessionParts:
 
     1. `start` starts the taps and the pool. Tests may connect to `port` before that: the pool answers them when it serves.
     2. `begin` is called when the backend answers: the pool runs rollouts, and the taps are watched.
-    3. `end` is called when the session ends: nothing is started again. `stop` then returns the processes that are to be stopped.
+    3. `end` is called when the session ends: nothing is started again. `stop` then returns the processes that have to be stopped.
 
-    Deaths. While a part is away, the pool begins no attempt. This also applies to parts that others watch: the owner reports processes of
-    the backend with `report_unavailable`, and the pool reports its templates. `deaths` decides whether a part is started again, which rollouts run
-    alone from then on, and which one is to blame. What it decides about rollouts is in `log`, with the state of all attempts, and a new
-    pool reads it there. The controller sends a new pool only what is about the session's parts: which are away, where backend and taps
-    are, and whether nothing can run any more.
+    Deaths. While a part is unavailable, the pool begins no attempt. This also applies to parts that others watch: the owner reports
+    processes of the backend with `report_unavailable`, and the pool reports its templates. `deaths` decides whether a part is started
+    again, which rollouts run alone from then on, and which one is responsible. Its decisions about rollouts are in `log`, with the state
+    of all attempts, and a new pool reads them there. The controller sends a new pool only the state of the session's parts: which ones
+    are unavailable, the addresses of backend and taps, and whether nothing can run any more.
 
     If a part dies too often, the owner fails. After `fail`, the present pool tells tests why nothing runs. If the first pool does not
     serve, or a pool cannot be started, or none is alive after `fail`, the listening socket is closed (`abandon`), so that tests are
@@ -76,12 +76,12 @@ class SessionParts:
     """
 
     def __init__(self, logs: Path, pool_settings: PoolSettings, taps: int, budgets: Budgets, log: AttemptLog, owner: Owner) -> None:
-        """Opens the listening socket; starts nothing. `logs` is a folder for the logs of the processes."""
+        """Opens the listening socket, but starts no process. `logs` is the folder for the logs of the processes."""
         self.token = secrets.token_urlsafe(16)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port: int = self.listener.getsockname()[1]
-        self.mark = secrets.token_hex(16)  # in the environment of all processes that agents start
-        self.children: dict[str, Child] = {}  # pool and taps, by the names of their logs
+        self.mark = secrets.token_hex(16)  # value of an environment variable of all processes that agents start
+        self.children: dict[str, Child] = {}  # name of the log -> process, of pool and taps
         self.deaths, self.log = RestartPolicy(), log
         self._logs, self._pool_settings, self._owner = logs, pool_settings, owner
         self._tap_count, self._budgets = taps, budgets
@@ -90,16 +90,16 @@ class SessionParts:
         self._endpoint: Endpoint | None = None
         self._endpoints: dict[str, Endpoint] = {}  # URL -> endpoint that rollouts of this session have called
         self._unbuilt: Mapping[str, str] = {}
-        self._began_at = 0.0  # seconds, time.monotonic(), when rollouts could run
-        self._failed: protocol.NothingRuns | None = None  # what tests are told when nothing can run any more
-        self._unavailable: dict[str, frozenset[str]] = {}  # who reports them -> parts that are away
-        self._templates: dict[str, str] = {}  # names of template processes that have died -> suite and variant
-        self._is_ending = False  # nothing is started again
-        self._catch_ups_sent = self._catch_ups_answered = 0  # questions to the pool whether it has said all, and answers
+        self._began_at = 0.0  # seconds, time.monotonic(), since when rollouts can run
+        self._failed: protocol.NothingRuns | None = None  # set if nothing can run any more, with the reason for tests
+        self._unavailable: dict[str, frozenset[str]] = {}  # source of the report -> unavailable parts
+        self._templates: dict[str, str] = {}  # name of a template process that has died -> group of rollouts
+        self._is_ending = False  # whether processes are no longer started again
+        self._catch_ups_sent = self._catch_ups_answered = 0  # numbers of the last `CatchUp` and the last `CaughtUp`
         self._changed = threading.Condition()
 
     def start(self) -> None:
-        """Raises BackendError when a tap does not serve; tests can ask the pool before that."""
+        """Starts the pool and the taps. Tests can send requests before it returns. Raises BackendError if a tap does not serve."""
         taps = TapProcesses(self._tap_count, self._budgets, self._logs)
         with self._changed:
             self._taps = taps
@@ -112,7 +112,7 @@ class SessionParts:
         taps.ready()
 
     def begin(self, endpoint: Endpoint, unbuilt: Mapping[str, str]) -> None:
-        """The backend answers: rollouts run from now on. `unbuilt` are images of tasks that there are not, and why."""
+        """Lets the pool run rollouts, because the backend answers. `unbuilt` has images of tasks that could not be built -> reason."""
         with self._changed:
             self._endpoint, self._unbuilt, self._began_at = endpoint, unbuilt, time.monotonic()
             self._endpoints[endpoint.url] = endpoint
@@ -122,32 +122,32 @@ class SessionParts:
             daemon(self._watch_tap, name, name=f"watch-{name}")
 
     def move(self, endpoint: Endpoint) -> None:
-        """Has calls go to a backend that was booted again, which may answer elsewhere."""
+        """Makes calls go to a backend that was booted again, possibly at another address."""
         with self._changed:
             self._endpoint = self._endpoints[endpoint.url] = endpoint
             self.send(protocol.BackendMoved(endpoint))
 
     def answer_turn(self, pool: PoolProcess, answer: protocol.Turn | protocol.NoTurn) -> None:
-        """Answers `PrepareBlock` of a pool."""
+        """Sends the answer to `PrepareBlock` to a pool."""
         with self._changed:
             if isinstance(answer, protocol.Turn):
                 self._endpoints[answer.endpoint.url] = answer.endpoint
             pool.send(answer)
 
     def send(self, message: protocol.ToPool) -> bool:
-        """Whether the pool could be told; one that died is noticed by those who watch it."""
+        """Sends a message to the pool. Returns whether that was possible. The death of a pool is handled by its own threads."""
         pool = self._pool
         return pool is not None and pool.send(message)
 
     def add_round(self, keys: Sequence[RolloutKey], *, tell: bool) -> None:
-        """Runs rollouts that no test asks for; without keys, those are over. If `tell` is False, the pool gets them as an answer."""
+        """Runs rollouts that no test requests. No keys: there are no more rounds. If `tell` is False, the pool gets them as an answer."""
         with self._changed:
             self.log.append(RoundAdded(tuple(keys)))
             if tell:
                 self.send(protocol.AddRound(tuple(keys)))
 
     def fail(self, reason: str, status: str) -> None:
-        """Every test that waits is told why; what follows is told to the next pool as well."""
+        """Refuses the rollouts that have not begun, with this reason. A later pool gets it, too."""
         with self._changed:
             self._failed = protocol.NothingRuns(reason, status)
             self._changed.notify_all()
@@ -157,7 +157,7 @@ class SessionParts:
                 self.send(self._failed)
 
     def end(self) -> None:
-        """Nothing is started again from now on."""
+        """Prevents all restarts from now on."""
         with self._changed:
             self._is_ending = True
             if self._taps is not None:
@@ -165,14 +165,14 @@ class SessionParts:
             self._changed.notify_all()
 
     def abandon(self, reason: str) -> None:
-        """There is no pool that can be told: whoever waits for it shall be refused instead."""
+        """Closes the listening socket and kills the pool, so that tests are refused instead of waiting."""
         self.listener.close()
         if self._pool is not None:
             self._pool.child.process.kill()
         self._owner.on_pool_lost(reason)
 
     def break_down(self, error: BaseException) -> None:
-        """A thread of the session cannot start, or has failed: whoever waits for it is refused instead, and nothing is started again."""
+        """Abandons the pool because a thread of the session could not start or has failed. Nothing is started again."""
         self.end()
         reason = f"agentbench cannot run rollouts: {error if isinstance(error, BackendError) else cause(error)}"
         try:
@@ -181,7 +181,7 @@ class SessionParts:
             self.abandon(reason)
 
     def stop(self) -> list[Child]:
-        """The processes that are to be stopped; nothing is said to the pool any more."""
+        """Closes the connection to the pool, and returns the processes that have to be stopped."""
         self.end()
         self.listener.close()
         if self._pool is not None:
@@ -189,10 +189,10 @@ class SessionParts:
         return [*([self._pool.child] if self._pool else []), *(self._taps.stop() if self._taps else [])]
 
     def report_unavailable(self, source: str, names: Collection[str]) -> bool:
-        """Somebody says which of his parts are away, so that no attempt begins; whether they may be started again."""
+        """Takes all unavailable parts that `source` watches, so that no attempt begins. Returns whether they may be started again."""
         with self._changed:
             new = frozenset(names) - self._unavailable.get(source, frozenset())
-            self._set_unavailable(source, names)  # first, because a pool that starts meanwhile has to know it
+            self._set_unavailable(source, names)  # Set this first, because a pool that starts meanwhile needs it.
         if new:
             self._catch_up()
         with self._changed:
@@ -215,7 +215,7 @@ class SessionParts:
             return again
 
     def _catch_up(self) -> None:
-        """Waits until all is heard that the pool has said, which attempts it has begun among that; for a while at most."""
+        """Waits until all earlier messages of the pool are handled, for NOTICE at most. They tell which attempts have begun."""
         with self._changed:
             self._catch_ups_sent += 1
             number, pool = self._catch_ups_sent, self._pool
@@ -224,7 +224,7 @@ class SessionParts:
                 self._changed.wait_for(lambda: self._catch_ups_answered >= number or self._is_ending or self._pool is not pool, NOTICE)
 
     def _apply(self, part: str, decision: RestartDecision) -> bool:
-        """Tells the pool what follows from the death of another part."""
+        """Tells the pool what follows from the death of another part. Returns whether that part may be started again."""
         if decision.alone:
             self._tell_all(RunAlone(tuple(decision.alone)))
         if (key := decision.responsible) is not None:
@@ -233,7 +233,7 @@ class SessionParts:
         return decision.again
 
     def _tell_all(self, decision: RunAlone | EndRollout) -> None:
-        """Tells a decision to this pool, and to all later ones."""
+        """Sends a decision to this pool, and stores it for all later ones."""
         self.log.append(decision)
         self.send(decision)
 
@@ -261,7 +261,8 @@ class SessionParts:
     def _pool_died(self, pool: PoolProcess, has_served: bool) -> None:
         try:
             if self._is_replaced(has_served):
-                self._owner.on_pool_died()  # Without the lock: this may take as long as an arm takes to load, and the session may end meanwhile.
+                # Without the lock, because this may take as long as an arm takes to load, and the session may end meanwhile.
+                self._owner.on_pool_died()
             with self._changed:
                 if self._is_ending:
                     self._owner.on_pool_lost("")
@@ -273,14 +274,14 @@ class SessionParts:
             self.break_down(error)
 
     def _is_replaced(self, has_served: bool) -> bool:
-        """Returns whether another pool is started after one that has died. If the first one never served, the next one would not either."""
+        """Returns whether to start another pool after one has died. If the first pool never served, another one would not either."""
         with self._changed:
             return not self._is_ending and self._failed is None and (has_served or self.deaths.counts["pool"] > 0)
 
     def _replace(self, pool: PoolProcess) -> None:
-        """Starts another pool, which reads what this one has told and what follows from its death."""
+        """Starts another pool. It reads from `log` what this pool has reported and what follows from its death."""
         blocked = pool.blocked_rollout
-        for name in self._templates:  # these processes ended with the pool
+        for name in self._templates:  # The template processes ended with the pool.
             self._unavailable.pop(name, None)
         decision = self.deaths.add("pool", self.log.in_flight, responsible=blocked.key if blocked else None)
         why = f"the pool died ({pool.fault or f'exit code {pool.child.process.returncode}'})"
@@ -329,7 +330,7 @@ class SessionParts:
                 self.report_unavailable(name, ())
 
     def _lose_tap(self, why: str) -> None:
-        """Fails because a tap is not started again, unless that is because the session ends."""
+        """Fails because a tap is not started again, unless the session ends."""
         if not self._is_ending:
             self._owner.fail(f"the tap is gone: {why}")
 
@@ -353,7 +354,7 @@ class SessionParts:
                 self._owner.on_message(pool, message, body)
 
     def _check_processes(self, pool: PoolProcess) -> None:
-        """Answers when everything that has died or does not answer is known."""
+        """Answers `CheckProcesses` when all deaths, and a backend that does not answer, are known."""
         try:
             self._owner.check_backend()
         except Exception as error:
@@ -371,7 +372,7 @@ class SessionParts:
         return not any(child.is_gone for name, child in watched.items() if name not in unavailable)
 
     def ended(self, key: RolloutKey, calls: int, kind: str) -> None:
-        """Takes down that a rollout is in the journal, with so many LLM calls."""
+        """Records that a rollout is in the journal, with the number of its LLM calls."""
         self.log.recorded(key, calls)
         if kind == "scenario":
             unused = self._owner.unused(key)

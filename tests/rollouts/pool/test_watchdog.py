@@ -147,7 +147,7 @@ def test_a_loop_that_turns_again() -> None:
                 watchdog.check(other())
                 watchdog.check(stack())
 
-    assert ["shop[shop-3]: the agent", f"the event loop turns again, after {(LOOKS + 2) * TICK:.0f} s"] == [
+    assert ["shop[shop-3]: the agent", f"the event loop runs again after {(LOOKS + 2) * TICK:.0f} s"] == [
         diary.said[0].partition(" blocks")[0],
         *diary.said[1:],
     ]
