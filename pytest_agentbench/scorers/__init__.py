@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Scorer = Callable[["Scenario", Rollout], Score]
 
 #: What a scorer takes; the judge only where it asks for one.
-TAKEN = ("scenario", "rollout", "judge")
+PARAMETERS = ("scenario", "rollout", "judge")
 
 #: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
 SCORERS: Mapping[str, str] = {
@@ -81,5 +81,5 @@ def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -
     if not callable(scorer):
         raise ConfigError(f"scorer {name!r} is a {type(scorer).__name__}, should be a function (scenario, rollout) -> Score")
     bound: Scorer = with_options("scorer", name, scorer, options or {})
-    check_takes(f"scorer {name!r}", bound, TAKEN if "judge" in inspect.signature(bound).parameters else TAKEN[:2])
+    check_takes(f"scorer {name!r}", bound, PARAMETERS if "judge" in inspect.signature(bound).parameters else PARAMETERS[:2])
     return bound

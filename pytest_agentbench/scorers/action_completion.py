@@ -52,15 +52,15 @@ async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *,
         raise ValueError("the scenario has no user_goals, so there is nothing that could be completed")
     whole(1).check("judgements", judgements)
     form = _form(len(goals))
-    seen = {
+    fields = {
         "question": user_text(scenario.messages),
         "goals": numbered(goals),
         "tool_calls": calls_text(rollout.tool_calls),
         "answer": rollout.answer or "(none)",
     }
-    prompt, parameters = filled(PROMPT, seen), {"temperature": temperature}
-    said = [_completed(await ask(judge, prompt, form, **parameters, seed=number)) for number in range(judgements)]
-    return _score(goals, said, identity(judge, PROMPT, form, parameters))
+    prompt, parameters = filled(PROMPT, fields), {"temperature": temperature}
+    judgements_made = [_completed(await ask(judge, prompt, form, **parameters, seed=number)) for number in range(judgements)]
+    return _score(goals, judgements_made, identity(judge, PROMPT, form, parameters))
 
 
 def goals_of(scenario: Scenario) -> list[str]:

@@ -96,9 +96,9 @@ def scale_of(function: Any) -> Scale:
 def _declaration(function: Any) -> Declaration | None:
     """Returns the declaration of a function, or of an object by its class or its `__call__`."""
     for place in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - its own one
-        found = getattr(place, ATTRIBUTE, None)
-        if isinstance(found, Declaration):
-            return found
+        declaration = getattr(place, ATTRIBUTE, None)
+        if isinstance(declaration, Declaration):
+            return declaration
     return None
 
 

@@ -21,5 +21,5 @@ def exact(
     expected = [str(each).strip() for each in expected_answers(scenario, answer, key)]
     actual = rollout.answer.strip()
     right = actual in expected or (ignore_case and actual.casefold() in [each.casefold() for each in expected])
-    said = beginning(actual, 200)
-    return Score(float(right), {}, f"the answer is {said!r}, expected {' or '.join(map(repr, expected))}")
+    shown = beginning(actual, 200)
+    return Score(float(right), {}, f"the answer is {shown!r}, expected {' or '.join(map(repr, expected))}")

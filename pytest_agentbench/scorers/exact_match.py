@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, both_sides
+from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, expected_and_actual
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @scorer(range=(0, 1))
 def exact_match(scenario: Scenario, rollout: Rollout) -> Score:
     """1.0 when every call is the expected one, else 0.0, with the first difference."""
-    expected, made = both_sides(scenario, rollout)
+    expected, made = expected_and_actual(scenario, rollout)
     faults = [_fault(*pair) for pair in zip_longest(expected, made)]
     right = next((i for i, fault in enumerate(faults) if fault), len(faults))
     return Score(

@@ -85,14 +85,14 @@ async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key
     if settled is not None:
         return _score(settled, stated, f"the answer is {final!r}, expected {expected!r}; by its text", judged=False)
     question = user_text(scenario.messages)
-    seen = {"question": question, "response": rollout.answer, "answer": expected}
+    fields = {"question": question, "response": rollout.answer, "answer": expected}
     parameters = {"temperature": temperature}
-    verdict = await ask(judge, filled(PROMPT, seen), FORM, **parameters)
+    verdict = await ask(judge, filled(PROMPT, fields), FORM, **parameters)
     who = identity(judge, PROMPT, FORM, parameters)
     by = f"judge {who['model']}, prompt {who['prompt_sha256'][:12]}, temperature {temperature:g}"
     sure = verdict["confidence"] / 100 if stated is None and verdict["confidence"] is not None else stated
-    said = f"the answer is {verdict['extracted_final_answer']!r}, expected {expected!r}: {verdict['reasoning']}; by {by}"
-    return _score(verdict["correct"], sure, said, judged=True)
+    explanation = f"the answer is {verdict['extracted_final_answer']!r}, expected {expected!r}: {verdict['reasoning']}; by {by}"
+    return _score(verdict["correct"], sure, explanation, judged=True)
 
 
 def final_answer(text: str) -> str:
@@ -121,8 +121,8 @@ def by_text(final: str, expected: str, *, choice: bool) -> bool | None:
         return False
     if normalised(final) == normalised(expected):
         return True
-    ours, theirs = (_LETTER.fullmatch(unicodedata.normalize("NFKC", each).strip(" *$`")) for each in (final, expected))
-    return ours[1] == theirs[1] if choice and ours and theirs else None
+    actual, correct = (_LETTER.fullmatch(unicodedata.normalize("NFKC", each).strip(" *$`")) for each in (final, expected))
+    return actual[1] == correct[1] if choice and actual and correct else None
 
 
 def normalised(text: str) -> str:

@@ -43,7 +43,7 @@ class ActualCall(NamedTuple):
     call: ToolCall
 
 
-def both_sides(scenario: Scenario, rollout: Rollout) -> tuple[list[ExpectedCall], list[ActualCall]]:
+def expected_and_actual(scenario: Scenario, rollout: Rollout) -> tuple[list[ExpectedCall], list[ActualCall]]:
     """The expected and the actual calls in their order. Where labels have turns, calls of different turns are never the same.
 
     A label without a turn belongs to the first one, where another label has one.
@@ -51,28 +51,28 @@ def both_sides(scenario: Scenario, rollout: Rollout) -> tuple[list[ExpectedCall]
     tools = {normalised(tool.name): tool for tool in scenario.tools}
     with_turns = any("turn" in label for label in scenario.expected)
     labels = [(int(label.get("turn", 1)) if with_turns else 0, str(label["tool"]), label) for label in scenario.expected]
-    wanted = [ExpectedCall((turn, normalised(name)), name, label, tools.get(normalised(name))) for turn, name, label in labels]
-    made = [ActualCall((call.user_turn if with_turns else 0, normalised(call.name)), call.name, call) for call in rollout.tool_calls]
-    return sorted(wanted, key=lambda each: each.key[0]), sorted(made, key=lambda each: each.key[0])
+    expected = [ExpectedCall((turn, normalised(name)), name, label, tools.get(normalised(name))) for turn, name, label in labels]
+    actual = [ActualCall((call.user_turn if with_turns else 0, normalised(call.name)), call.name, call) for call in rollout.tool_calls]
+    return sorted(expected, key=lambda each: each.key[0]), sorted(actual, key=lambda each: each.key[0])
 
 
 def most_pairs(choices: Sequence[Sequence[int]]) -> dict[int, int]:
     """The largest number of pairs that share nothing: position -> one of its choices. Kuhn's augmenting paths."""
-    owners: dict[int, int] = {}  # choice -> who has it
+    owners: dict[int, int] = {}  # choice -> position that has it
 
-    def place(who: int, tried: set[int]) -> bool:
+    def place(row: int, tried: set[int]) -> bool:
         """Finds a choice for somebody; whoever has it now looks for another one. As deep as there are expected calls, at most."""
-        for choice in choices[who]:
+        for choice in choices[row]:
             if choice not in tried:
                 tried.add(choice)
                 if choice not in owners or place(owners[choice], tried):
-                    owners[choice] = who
+                    owners[choice] = row
                     return True
         return False
 
-    for who in range(len(choices)):
-        place(who, set())
-    return {who: choice for choice, who in owners.items()}
+    for row in range(len(choices)):
+        place(row, set())
+    return {row: choice for choice, row in owners.items()}
 
 
 def best_pairs(worths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
@@ -95,19 +95,19 @@ def best_pairs(worths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 def _settle(worths: Sequence[Sequence[int]], prices: tuple[list[int], list[int]], owners: list[int]) -> None:
     """Finds a column for the row that has column 0, by the shortest path over columns that change hands, and moves the prices along."""
-    of_rows, of_columns = prices
+    row_prices, column_prices = prices
     slack: list[float] = [math.inf] * len(owners)  # column -> how far it is from the tree
     before = [0] * len(owners)  # column -> the column of the tree that it is nearest to
     tree, outside, column = [0], [*range(1, len(owners))], 0
     while row := owners[column]:
         for each in outside:
-            if (distance := -worths[row - 1][each - 1] - of_rows[row] - of_columns[each]) < slack[each]:
+            if (distance := -worths[row - 1][each - 1] - row_prices[row] - column_prices[each]) < slack[each]:
                 slack[each], before[each] = distance, column
         column = min(outside, key=slack.__getitem__)
         step = int(slack[column])
         for each in tree:
-            of_rows[owners[each]] += step
-            of_columns[each] -= step
+            row_prices[owners[each]] += step
+            column_prices[each] -= step
         for each in outside:
             slack[each] -= step
         outside.remove(column)
@@ -129,13 +129,13 @@ def f1(expected: int, actual: int, matched: int, *remarks: str) -> Score:
     )
 
 
-def one_side(expected: int, actual: int, matched: int, whole: int, remark: str) -> Score:
+def share_of_calls(expected: int, actual: int, matched: int, whole: int, remark: str) -> Score:
     """The share of one side's calls, `whole` of them, that have a match on the other; 1.0 of none."""
     parts = {"expected": expected, "actual": actual, "matched": matched}
     return Score(matched / whole if whole else 1.0, parts, f"{matched} of {whole}; {remark}")
 
 
-def beyond(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]) -> Iterator[str]:
+def unmatched(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]) -> Iterator[str]:
     """Names of the calls that are left when each of the others has taken one of its kind."""
     left = Counter(others)
     for call in calls:
@@ -144,7 +144,7 @@ def beyond(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]
             yield call.name
 
 
-def listed(names: Iterable[str]) -> str:
+def names_text(names: Iterable[str]) -> str:
     """`find_item, order_item (2 times)`, or `none`."""
     counts: dict[str, int] = {}
     for name in names:

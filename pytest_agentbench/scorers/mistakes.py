@@ -95,7 +95,7 @@ def _of_its_choice(rollout: Rollout) -> Iterator[Mistake]:
         yield Mistake("gave up", tuple(missing))
         return
     pairs = min(len(missing), len(extra))
-    yield from (Mistake("wrong tool", (wanted,), called) for wanted, called in zip(missing, extra, strict=False))
+    yield from (Mistake("wrong tool", (missing_name,), called) for missing_name, called in zip(missing, extra, strict=False))
     yield from (Mistake("missing call", (name,)) for name in missing[pairs:])
     yield from (Mistake("extra call", actual=name) for name in extra[pairs:])
 

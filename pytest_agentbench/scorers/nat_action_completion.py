@@ -35,5 +35,5 @@ def nat_action_completion(scenario: Scenario, rollout: Rollout) -> Score:
 def addressed(goal: str, response: str) -> bool:
     """Whether the response contains an action that the goal contains, or, of a goal without one, any of its longer words."""
     goal, response = goal.lower(), response.lower()
-    wanted = [action for action in ACTIONS if action in goal] or [word for word in goal.split() if len(word) > 3]
-    return any(word in response for word in wanted)
+    words = [action for action in ACTIONS if action in goal] or [word for word in goal.split() if len(word) > 3]
+    return any(word in response for word in words)

@@ -50,15 +50,15 @@ def numeric(
     be left out on either side: 25 % is 25, and 0.25.
     """
     expected = [_expected(each) for each in expected_answers(scenario, answer, key)]
-    wanted = " or ".join(each.text for each in expected)
-    found = numbers(rollout.answer)
-    if not found:
-        return Score(0.0, {}, f"there is no number in the answer, expected {wanted}")
-    last = found[-1]
+    expected_text = " or ".join(each.text for each in expected)
+    parsed = numbers(rollout.answer)
+    if not parsed:
+        return Score(0.0, {}, f"there is no number in the answer, expected {expected_text}")
+    last = parsed[-1]
     right = any(_near(one, other, absolute, relative) for each in expected for one, other in _readings(each, last))
     number = float(last.value)  # infinite of more than 308 digits, as models write them that go round in circles
     parts = {"number": number} if math.isfinite(number) else {}
-    return Score(float(right), parts, f"the last number of the answer is {cut(last.text, SHOWN)}, expected {wanted}")
+    return Score(float(right), parts, f"the last number of the answer is {cut(last.text, SHOWN)}, expected {expected_text}")
 
 
 def numbers(text: str) -> list[Number]:
@@ -73,10 +73,10 @@ def _read(match: re.Match[str]) -> Number:
 
 
 def _expected(answer: float | str) -> Number:
-    found = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
-    if len(found) != 1:
+    parsed = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
+    if len(parsed) != 1:
         raise ValueError(f"the expected answer {answer!r} is not one number")
-    return found[0]
+    return parsed[0]
 
 
 def _readings(expected: Number, actual: Number) -> list[tuple[Decimal, Decimal]]:

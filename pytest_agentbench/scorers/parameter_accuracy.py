@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import accepted, faults
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, best_pairs, both_sides
+from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, best_pairs, expected_and_actual
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -39,7 +39,7 @@ def parameter_accuracy(scenario: Scenario, rollout: Rollout) -> Score:
       when every expected call was made, and the explanation says so.
     - Arguments and calls that no label mentions do not count; where nothing is expected the value is 1.0.
     """
-    expected, made = both_sides(scenario, rollout)
+    expected, made = expected_and_actual(scenario, rollout)
     pairs = _best(expected, made)
     parameters = sum(len(accepted(each.label)) for each in expected)
     correct = sum(pair.correct for pair in pairs)

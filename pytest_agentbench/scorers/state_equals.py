@@ -18,11 +18,11 @@ Place = tuple[str | int, ...]  # names of fields and positions in lists, from th
 Leaves = dict[Place, Any]
 
 
-class _Nothing:
+class _Missing:
     """What is not there, which is something else than null."""
 
 
-NOTHING = _Nothing()
+MISSING = _Missing()
 
 
 @scorer(range=(0, 1))
@@ -32,16 +32,16 @@ def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
         raise ValueError(f"scenario {scenario.id!r} has no `final_state`")
     if rollout.final_state is None:
         raise ValueError("the tools have no state: `tools` in suite.yaml says what carries them out")
-    expected, is_there = dict(_leaves(scenario.final_state)), dict(_leaves(rollout.final_state))
+    expected, actual = dict(_leaves(scenario.final_state)), dict(_leaves(rollout.final_state))
     before = dict(_leaves(scenario.state))
-    places = [place for place in dict.fromkeys([*expected, *is_there]) if not _same(expected, is_there, place)]
+    places = [place for place in dict.fromkeys([*expected, *actual]) if not _is_same(expected, actual, place)]
     changed = [
         place
-        for place in dict.fromkeys([*before, *expected, *is_there])
-        if not (_same(before, expected, place) and _same(before, is_there, place))
+        for place in dict.fromkeys([*before, *expected, *actual])
+        if not (_is_same(before, expected, place) and _is_same(before, actual, place))
     ]
     share = 1 - len(places) / len(changed) if changed else float(not places)
-    return Score(float(not places), {"changes": share, "differences": len(places)}, _differences(places, expected, is_there))
+    return Score(float(not places), {"changes": share, "differences": len(places)}, _differences(places, expected, actual))
 
 
 def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
@@ -56,24 +56,24 @@ def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
         yield place, value
 
 
-def _same(one: Leaves, other: Leaves, place: Place) -> bool:
+def _is_same(one: Leaves, other: Leaves, place: Place) -> bool:
     """Whether both say the same there. JSON's true is not 1, and 5 is 5.0."""
-    left, right = one.get(place, NOTHING), other.get(place, NOTHING)
+    left, right = one.get(place, MISSING), other.get(place, MISSING)
     return (isinstance(left, bool) == isinstance(right, bool)) and left == right
 
 
-def _differences(places: list[Place], expected: Leaves, is_there: Leaves) -> str:
+def _differences(places: list[Place], expected: Leaves, actual: Leaves) -> str:
     if not places:
         return "the state is as it should be"
-    lines = [f"{_written(place)} is {_shown(is_there, place)}, expected {_shown(expected, place)}" for place in places[:MOST]]
+    lines = [f"{_path_text(place)} is {_value_text(actual, place)}, expected {_value_text(expected, place)}" for place in places[:MOST]]
     return "; ".join([*lines, *([f"and {len(places) - MOST} more"] if len(places) > MOST else [])])
 
 
-def _written(place: Place) -> str:
+def _path_text(place: Place) -> str:
     """`accounts.checking`, `cards[0].blocked`."""
     return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place).removeprefix(".")
 
 
-def _shown(leaves: Leaves, place: Place) -> str:
-    value = leaves.get(place, NOTHING)
-    return "not there" if value is NOTHING else json.dumps(value, ensure_ascii=False)
+def _value_text(leaves: Leaves, place: Place) -> str:
+    value = leaves.get(place, MISSING)
+    return "not there" if value is MISSING else json.dumps(value, ensure_ascii=False)

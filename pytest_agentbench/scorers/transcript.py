@@ -49,8 +49,8 @@ async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, 
 
 def conversation_text(messages: Sequence[Json]) -> str:
     """What was said and done after the request, each message in its place; long ones, and a long conversation, lose their middles."""
-    said = [_message_text(message) for message in messages if message.get("role") != "system"]
-    return cut("\n\n".join(said[1:]), CONVERSATION) or "(nothing was said or done)"
+    texts = [_message_text(message) for message in messages if message.get("role") != "system"]
+    return cut("\n\n".join(texts[1:]), CONVERSATION) or "(nothing was said or done)"
 
 
 def _message_text(message: Json) -> str:

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.matches import ActualCall, CallKey, ExpectedCall, beyond, both_sides, f1, listed, most_pairs, one_side
+from pytest_agentbench.scorers.matches import (
+    ActualCall,
+    CallKey,
+    ExpectedCall,
+    expected_and_actual,
+    f1,
+    most_pairs,
+    names_text,
+    share_of_calls,
+    unmatched,
+)
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -21,12 +31,12 @@ def tsq(scenario: Scenario, rollout: Rollout) -> Score:
 
     Where no tool is expected, a rollout without tool calls has 1.0 and any other 0.0.
     """
-    wanted, made = both_sides(scenario, rollout)
-    expected, actual = _distinct(wanted), _distinct(made)
+    expected_calls, made = expected_and_actual(scenario, rollout)
+    expected, actual = _distinct(expected_calls), _distinct(made)
     missing = [name for key, name in expected.items() if key not in actual]
     unexpected = [name for key, name in actual.items() if key not in expected]
     matched = len(expected.keys() & actual.keys())
-    return f1(len(expected), len(actual), matched, f"missing: {listed(missing)}", f"unexpected: {listed(unexpected)}")
+    return f1(len(expected), len(actual), matched, f"missing: {names_text(missing)}", f"unexpected: {names_text(unexpected)}")
 
 
 def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[CallKey, str]:
@@ -40,7 +50,7 @@ def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[CallKey, str]:
 @scorer(range=(0, 1))
 def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over calls, matched by tool and arguments: as many pairs as can be made, in whatever order the calls were made."""
-    expected, made = both_sides(scenario, rollout)
+    expected, made = expected_and_actual(scenario, rollout)
     faults = [[fits(call.call, each.label, each.tool) if call.key == each.key else "" for call in made] for each in expected]
     pairs = most_pairs([[j for j, fault in enumerate(row) if fault is None] for row in faults])
     left = {j: call for j, call in enumerate(made) if j not in pairs.values()}
@@ -53,36 +63,36 @@ def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
             else:
                 del left[nearest]
                 wrong.append(f"{each.name}: {faults[i][nearest]}")
-    unexpected = listed(call.name for call in left.values())
-    remarks = (f"missing: {listed(missing)}", f"unexpected: {unexpected}", f"wrong arguments: {' | '.join(wrong) or 'none'}")
+    unexpected = names_text(call.name for call in left.values())
+    remarks = (f"missing: {names_text(missing)}", f"unexpected: {unexpected}", f"wrong arguments: {' | '.join(wrong) or 'none'}")
     return f1(len(expected), len(made), len(pairs), *remarks)
 
 
 @scorer(range=(0, 1))
 def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over calls, matched by the name of their tool; order and arguments do not count, a repeat that is not expected does."""
-    expected_calls, made = both_sides(scenario, rollout)
+    expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
-    missing, unexpected = listed(beyond(expected_calls, actual.elements())), listed(beyond(made, expected.elements()))
+    missing, unexpected = names_text(unmatched(expected_calls, actual.elements())), names_text(unmatched(made, expected.elements()))
     return f1(len(expected_calls), len(made), (expected & actual).total(), f"missing: {missing}", f"unexpected: {unexpected}")
 
 
 @scorer(range=(0, 1))
 def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:
     """F1 over the longest common subsequence of tool names: calls that are in the expected order, others between them or not."""
-    expected, made = both_sides(scenario, rollout)
+    expected, made = expected_and_actual(scenario, rollout)
     places = common([call.key for call in expected], [call.key for call in made])
-    late = [call for i, call in enumerate(expected) if i not in places]
+    unmatched_calls = [call for i, call in enumerate(expected) if i not in places]
     used = {*places.values()}
     extra = [call for j, call in enumerate(made) if j not in used]
-    elsewhere = {call.key for call in extra}
+    extra_keys = {call.key for call in extra}
     return f1(
         len(expected),
         len(made),
         len(places),
-        f"missing: {listed(beyond(late, (call.key for call in extra)))}",
-        f"unexpected: {listed(beyond(extra, (call.key for call in late)))}",
-        f"out of order: {listed(dict.fromkeys(call.name for call in late if call.key in elsewhere))}",
+        f"missing: {names_text(unmatched(unmatched_calls, (call.key for call in extra)))}",
+        f"unexpected: {names_text(unmatched(extra, (call.key for call in unmatched_calls)))}",
+        f"out of order: {names_text(dict.fromkeys(call.name for call in unmatched_calls if call.key in extra_keys))}",
     )
 
 
@@ -111,10 +121,10 @@ def tsq_subset(scenario: Scenario, rollout: Rollout) -> Score:
 
     Order and arguments do not count, and an expected call that was not made does not, either. A repeat that is not expected does.
     """
-    expected_calls, made = both_sides(scenario, rollout)
+    expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
-    unexpected = listed(beyond(made, expected.elements()))
-    return one_side(len(expected_calls), len(made), (expected & actual).total(), len(made), f"unexpected: {unexpected}")
+    unexpected = names_text(unmatched(made, expected.elements()))
+    return share_of_calls(len(expected_calls), len(made), (expected & actual).total(), len(made), f"unexpected: {unexpected}")
 
 
 @scorer(range=(0, 1))
@@ -123,7 +133,7 @@ def tsq_superset(scenario: Scenario, rollout: Rollout) -> Score:
 
     Order and arguments do not count, and a call that nobody expects does not, either.
     """
-    expected_calls, made = both_sides(scenario, rollout)
+    expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
-    missing = listed(beyond(expected_calls, actual.elements()))
-    return one_side(len(expected_calls), len(made), (expected & actual).total(), len(expected_calls), f"missing: {missing}")
+    missing = names_text(unmatched(expected_calls, actual.elements()))
+    return share_of_calls(len(expected_calls), len(made), (expected & actual).total(), len(expected_calls), f"missing: {missing}")
