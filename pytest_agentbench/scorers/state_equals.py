@@ -1,4 +1,4 @@
-"""Whether the tools' state is, when the agent is done, what the scenario says it should be."""
+"""Compares the state of the tools after the agent's work with the scenario's `final_state`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Leaves = dict[Place, Any]
 
 
 class _Missing:
-    """What is not there, which is something else than null."""
+    """A missing value, which differs from null."""
 
 
 MISSING = _Missing()
@@ -27,7 +27,10 @@ MISSING = _Missing()
 
 @scorer(range=(0, 1))
 def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
-    """1 where both are the same, else 0. The part `changes` is the share of what should have changed, and of what did, that is right."""
+    """Returns 1 if both states are equal, otherwise 0.
+
+    The part `changes` is the share of right values among all values that should have changed or did change.
+    """
     if scenario.final_state is None:
         raise ValueError(f"scenario {scenario.id!r} has no `final_state`")
     if rollout.final_state is None:
@@ -45,7 +48,7 @@ def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """Place -> value of all that holds nothing else. What is empty is a value, too."""
+    """Yields (place, value) for each value that contains no others. Empty lists and objects are such values."""
     if isinstance(value, dict) and value:
         for name, each in value.items():
             yield from _leaves(each, (*place, name))
@@ -57,7 +60,7 @@ def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
 
 
 def _is_same(one: Leaves, other: Leaves, place: Place) -> bool:
-    """Whether both say the same there. JSON's true is not 1, and 5 is 5.0."""
+    """Returns whether both states have the same value at a place. JSON's true is not 1, but 5 is 5.0."""
     left, right = one.get(place, MISSING), other.get(place, MISSING)
     return (isinstance(left, bool) == isinstance(right, bool)) and left == right
 
@@ -70,7 +73,7 @@ def _differences(places: list[Place], expected: Leaves, actual: Leaves) -> str:
 
 
 def _path_text(place: Place) -> str:
-    """`accounts.checking`, `cards[0].blocked`."""
+    """Returns for example `accounts.checking` or `cards[0].blocked`."""
     return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place).removeprefix(".")
 
 

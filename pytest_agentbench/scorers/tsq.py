@@ -1,4 +1,4 @@
-"""Tool selection quality: were the expected tools called, and no others? Its variants ask for more, or for one side only."""
+"""Tool selection quality: whether the expected tools were called, and no others. Variants check more, or only one of the two."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def tsq(scenario: Scenario, rollout: Rollout) -> Score:
-    """F1 over distinct tool names; order, repeats and arguments do not count.
+    """Returns the F1 over distinct tool names. Order, repeats and arguments do not count.
 
-    Where no tool is expected, a rollout without tool calls has 1.0 and any other 0.0.
+    If no tool is expected, a rollout without tool calls gets 1.0 and any other 0.0.
     """
     expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = _distinct(expected_calls), _distinct(made)
@@ -40,7 +40,7 @@ def tsq(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[CallKey, str]:
-    """Each tool once, with its name as it was first written, in order of appearance."""
+    """Returns each tool once in order of appearance, with the spelling of its first call."""
     distinct: dict[CallKey, str] = {}
     for call in calls:
         distinct.setdefault(call.key, call.name)
@@ -49,7 +49,7 @@ def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[CallKey, str]:
 
 @scorer(range=(0, 1))
 def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
-    """F1 over calls, matched by tool and arguments: as many pairs as can be made, in whatever order the calls were made."""
+    """Returns the F1 over calls, matched by tool and arguments. The number of matches is the largest possible. Order does not count."""
     expected, made = expected_and_actual(scenario, rollout)
     faults = [[fits(call.call, each.label, each.tool) if call.key == each.key else "" for call in made] for each in expected]
     pairs = most_pairs([[j for j, fault in enumerate(row) if fault is None] for row in faults])
@@ -70,7 +70,7 @@ def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
 
 @scorer(range=(0, 1))
 def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
-    """F1 over calls, matched by the name of their tool; order and arguments do not count, a repeat that is not expected does."""
+    """Returns the F1 over calls, matched by tool. Order and arguments do not count. Unexpected repeats count."""
     expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
     missing, unexpected = names_text(unmatched(expected_calls, actual.elements())), names_text(unmatched(made, expected.elements()))
@@ -79,7 +79,7 @@ def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
 
 @scorer(range=(0, 1))
 def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:
-    """F1 over the longest common subsequence of tool names: calls that are in the expected order, others between them or not."""
+    """Returns the F1 over the longest common subsequence of tool names: calls in the expected order, even with others between them."""
     expected, made = expected_and_actual(scenario, rollout)
     places = common([call.key for call in expected], [call.key for call in made])
     unmatched_calls = [call for i, call in enumerate(expected) if i not in places]
@@ -97,8 +97,8 @@ def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 def common(one: Sequence[CallKey], other: Sequence[CallKey]) -> dict[int, int]:
-    """A longest common subsequence: position in the one -> position in the other. Time and space are the product of their lengths."""
-    longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]  # [i][j]: of what begins at i and j
+    """Returns a longest common subsequence as position in `one` -> position in `other`. Takes time and space O(len(one) * len(other))."""
+    longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]  # [i][j] is the length for the rests that begin at i and j.
     for i in reversed(range(len(one))):
         for j in reversed(range(len(other))):
             longest[i][j] = 1 + longest[i + 1][j + 1] if one[i] == other[j] else max(longest[i + 1][j], longest[i][j + 1])
@@ -117,9 +117,9 @@ def common(one: Sequence[CallKey], other: Sequence[CallKey]) -> dict[int, int]:
 
 @scorer(range=(0, 1))
 def tsq_subset(scenario: Scenario, rollout: Rollout) -> Score:
-    """The share of the calls made that are expected ones, matched by the name of their tool; 1.0 where none was made.
+    """Returns the share of the actual calls that are expected, matched by tool, or 1.0 if none was made.
 
-    Order and arguments do not count, and an expected call that was not made does not, either. A repeat that is not expected does.
+    Order, arguments and missing calls do not count. Unexpected repeats count.
     """
     expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
@@ -129,9 +129,9 @@ def tsq_subset(scenario: Scenario, rollout: Rollout) -> Score:
 
 @scorer(range=(0, 1))
 def tsq_superset(scenario: Scenario, rollout: Rollout) -> Score:
-    """The share of the expected calls that were made, matched by the name of their tool; 1.0 where none is expected.
+    """Returns the share of the expected calls that were made, matched by tool, or 1.0 if none is expected.
 
-    Order and arguments do not count, and a call that nobody expects does not, either.
+    Order, arguments and unexpected calls do not count.
     """
     expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
