@@ -77,10 +77,10 @@ def test_arms(tmp_path: Path) -> None:
 
 def test_the_command_line_is_named(tmp_path: Path) -> None:
     """Where options have changed the suite its error names them, without their values: the file alone may be right."""
-    said = problems(suite_text(tmp_path), CompileOptions([("agent.temprature", 0.6)], "tool_callin"))
+    messages = problems(suite_text(tmp_path), CompileOptions([("agent.temprature", 0.6)], "tool_callin"))
 
-    assert said[0].startswith(f"{tmp_path}/suite.yaml: ")
-    assert said[-1].endswith(" (as changed by --agentbench-agent, --agentbench-set agent.temprature)")
+    assert messages[0].startswith(f"{tmp_path}/suite.yaml: ")
+    assert messages[-1].endswith(" (as changed by --agentbench-agent, --agentbench-set agent.temprature)")
 
 
 def test_all_problems_at_once(tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
         agent={"kind": "tool_callin"},
     )
 
-    said = problems(five)
+    messages = problems(five)
 
-    assert all(line.startswith(f"{tmp_path}/suite.yaml: ") for line in said)
-    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(said, STARTS, strict=True))
+    assert all(line.startswith(f"{tmp_path}/suite.yaml: ") for line in messages)
+    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(messages, STARTS, strict=True))
     many = suite_text(tmp_path, gate=[f"tsq.mean >= {number}" for number in range(2, 16)])
     assert (MOST + 1, f"{tmp_path}/suite.yaml: and 4 more problems") == (len(lines := problems(many)), lines[-1])
 
@@ -182,15 +182,15 @@ def test_what_is_known_is_told(tmp_path: Path) -> None:
         "isolation": "process",
     }
 
-    said = problems(suite_text(tmp_path, **keys, agent={"kind": "zz"}, tools={"kind": "zz"}, thresholds={"foo": 1}))
+    messages = problems(suite_text(tmp_path, **keys, agent={"kind": "zz"}, tools={"kind": "zz"}, thresholds={"foo": 1}))
 
     starts = ("tools: no kind of tools 'zz'", "no scorer 'tqs'", "gate rule 'ttft.p50 <= 5 apples'", "thresholds: 'foo' is not measured")
-    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(said, starts, strict=True))
+    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(messages, starts, strict=True))
 
 
 def test_the_command_line_is_named_once(tmp_path: Path) -> None:
     """Options that have changed the file are named once, behind all problems."""
-    said = problems(suite_text(tmp_path, trials="x", timeout=-1), CompileOptions([("agent.temperature", 0.3)]))
+    messages = problems(suite_text(tmp_path, trials="x", timeout=-1), CompileOptions([("agent.temperature", 0.3)]))
 
-    assert [f"{tmp_path}/suite.yaml: {each}: " in line for each, line in zip(("trials", "timeout"), said, strict=False)] == [True, True]
-    assert [f"{tmp_path}/suite.yaml: all of this is about the file (as changed by --agentbench-set agent.temperature)"] == said[2:]
+    assert [f"{tmp_path}/suite.yaml: {each}: " in line for each, line in zip(("trials", "timeout"), messages, strict=False)] == [True, True]
+    assert [f"{tmp_path}/suite.yaml: all of this is about the file (as changed by --agentbench-set agent.temperature)"] == messages[2:]

@@ -183,8 +183,8 @@ def test_agents_that_cannot_be_made(folder: Path, agent: Json, sentence: str) ->
 class QuietTap:
     """A tap that nobody calls through; it remembers which tokens are open, and tells of the calls that it is given."""
 
-    def __init__(self, *calls: LLMCall, gone: bool = False) -> None:
-        self.calls, self.gone = [*calls], gone
+    def __init__(self, *calls: LLMCall, is_lost: bool = False) -> None:
+        self.calls, self.is_lost = [*calls], is_lost
         self.open_ids: list[str] = []
 
     async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
@@ -198,7 +198,7 @@ class QuietTap:
 
     async def close(self, id: str) -> list[LLMCall]:
         self.open_ids.remove(id)
-        if self.gone:
+        if self.is_lost:
             raise InfraError("the tap is gone")
         return self.calls
 
@@ -388,7 +388,7 @@ async def test_a_budget_that_ends_during_a_call() -> None:
 
 async def test_calls_that_are_lost() -> None:
     """Where the tap cannot tell what was called nothing was measured, whatever the agent did."""
-    record = await ran(answer, QuietTap(gone=True), scorers={"mine": scoring(Score(1.0))})
+    record = await ran(answer, QuietTap(is_lost=True), scorers={"mine": scoring(Score(1.0))})
 
     assert ("infra_error", "the tap is gone", (), {}) == (record.status, record.reason, record.calls, record.scores)
 

@@ -141,14 +141,14 @@ async def test_a_job_that_cannot_be_read(tmp_path: Path, job: Job, reason: str) 
 
 async def test_a_template_process_that_is_gone(tmp_path: Path) -> None:
     """A job of a process that has died is an InfraError, whether that is known yet or not, and no socket stays open."""
-    gone = asyncio.Event()
-    template = await Template.start(shop(tmp_path), "default", lambda _: gone.set())
+    has_died = asyncio.Event()
+    template = await Template.start(shop(tmp_path), "default", lambda _: has_died.set())
     template._process.kill()
     for _ in range(2):
         with pytest.raises(InfraError, match=r"^the process that runs the suite's code "):
             async with template.process(AgentJob(SCENARIO, 1, ACCESS, {})) as process:
                 await process.read(FROM_AGENT)
-        await gone.wait()
+        await has_died.wait()
     await template.end()
     assert template._listening is not None
     await template._listening

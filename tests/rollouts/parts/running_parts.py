@@ -183,11 +183,11 @@ class RunningParts:
             os.kill(child.process.pid, signal.SIGKILL)
         return children
 
-    def in_flight(self, *keys: RolloutKey, asked: Path | None = None, requests: int = 0) -> None:
+    def in_flight(self, *keys: RolloutKey, request_log: Path | None = None, requests: int = 0) -> None:
         """Waits until these rollouts are in flight, and the engine, whose log of requests is `asked`, has got so many requests."""
         wait_for(lambda: self.parts.log.in_flight == {*keys}, f"attempts of {keys}")
-        if asked is not None:
-            wait_for(lambda: len(asked.read_text().splitlines()) >= requests, f"{requests} requests")
+        if request_log is not None:
+            wait_for(lambda: len(request_log.read_text().splitlines()) >= requests, f"{requests} requests")
 
     @property
     def recorded(self) -> list[tuple[RolloutKey, str]]:

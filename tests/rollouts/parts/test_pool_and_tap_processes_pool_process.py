@@ -43,12 +43,12 @@ def started(
 
 def test_it_is_listened_to_until_it_is_dead(tmp_path: Path) -> None:
     """What a pool sends is heard in its order; when it ends, that is told once, with whether it served."""
-    heard: queue.SimpleQueue[ToController] = queue.SimpleQueue()
-    with started(tmp_path, heard.put) as (pool, deaths):
+    messages: queue.SimpleQueue[ToController] = queue.SimpleQueue()
+    with started(tmp_path, messages.put) as (pool, deaths):
         assert pool.send(CatchUp(1))
         assert pool.send(CatchUp(2))
 
-        assert [CaughtUp(1), CaughtUp(2)] == [heard.get(timeout=PATIENCE) for _ in range(2)]
+        assert [CaughtUp(1), CaughtUp(2)] == [messages.get(timeout=PATIENCE) for _ in range(2)]
 
         pool.child.stop()
 
@@ -61,13 +61,13 @@ def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
     """Each whole line that cannot be read is a sentence for the user, and the lines after it are heard; a torn one says nothing."""
     end = Rollout("shop", "s-0", "default", 1, "agent_error", "it blocks")
     lines = [b"{", b'["BlockedBy", {"rollout": 5}]', json_text.dumps_any(header(BlockedBy(end))), b'["ShowU']
-    heard: queue.SimpleQueue[ToController] = queue.SimpleQueue()
-    with started(tmp_path, heard.put, b"\n".join(lines)) as (pool, deaths):
+    messages: queue.SimpleQueue[ToController] = queue.SimpleQueue()
+    with started(tmp_path, messages.put, b"\n".join(lines)) as (pool, deaths):
         pool.child.stop()
         deaths.get(timeout=PATIENCE)
 
-    first, second = heard.get_nowait(), heard.get_nowait()
-    assert heard.empty()
+    first, second = messages.get_nowait(), messages.get_nowait()
+    assert messages.empty()
     assert isinstance(first, ShowUser)
     assert "what the pool says while its event loop is blocked cannot be read: Expecting property name" in first.sentence
     assert ShowUser(f"{first.sentence.split(': ')[0]}: rollout is a whole number, not an object") == second

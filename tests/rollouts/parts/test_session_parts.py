@@ -78,12 +78,12 @@ def test_tests_connect_before_the_backend_answers(tmp_path: Path) -> None:
 
 def test_a_pool_that_is_killed(tmp_path: Path) -> None:
     """The next pool answers on the same port. What was in flight runs again, and keeps its interrupted attempt. What was read does not."""
-    asked = tmp_path / "requests.jsonl"
-    with engine(tmp_path, [stalled(B, 1), ANSWER], request_log=str(asked)) as url, running_parts(tmp_path) as running:
+    request_log = tmp_path / "requests.jsonl"
+    with engine(tmp_path, [stalled(B, 1), ANSWER], request_log=str(request_log)) as url, running_parts(tmp_path) as running:
         running.begin(url)
         running.test.plan(A, B)
         first = running.test.read(A)
-        running.in_flight(B, asked=asked, requests=2)
+        running.in_flight(B, request_log=request_log, requests=2)
         running.test.send(GetRollout(B))
         running.kill("pool")
         with pytest.raises(ConnectionError):
@@ -96,21 +96,21 @@ def test_a_pool_that_is_killed(tmp_path: Path) -> None:
     assert [(1, "ok", "", 1)] == attempts(first)
     assert [(1, "infra_error", KILLED, 1), (2, "ok", "", 1)] == attempts(again)
     assert [(A, "ok"), (B, "ok")] == running.recorded
-    assert (2, 3) == (running.lines, len(asked.read_text().splitlines()))
+    assert (2, 3) == (running.lines, len(request_log.read_text().splitlines()))
     assert (0, 1) == (running.parts.log.state.unrecorded, running.parts.log.state.interruptions)
     assert [] == [*running.owner.failures, *filter(None, running.owner.losses)]
 
 
 def test_a_tap_that_is_killed(tmp_path: Path) -> None:
     """One of two taps is started again on the same port. Its calls are lost, the rollouts are repeated, and none spends a retry."""
-    asked = tmp_path / "requests.jsonl"
+    request_log = tmp_path / "requests.jsonl"
     with (
-        engine(tmp_path, [stalled(A, 1), stalled(B, 1), ANSWER], request_log=str(asked)) as url,
+        engine(tmp_path, [stalled(A, 1), stalled(B, 1), ANSWER], request_log=str(request_log)) as url,
         running_parts(tmp_path, taps=2) as running,
     ):
         running.begin(url)
         running.test.plan(A, B, C)
-        running.in_flight(A, B, asked=asked, requests=2)
+        running.in_flight(A, B, request_log=request_log, requests=2)
         for name in ("tap", "tap-2"):  # one of them has the call, which only the kernel knows
             running.kill(name)
 
@@ -125,11 +125,11 @@ def test_a_tap_that_is_killed(tmp_path: Path) -> None:
 
 def test_pool_and_tap_are_killed_at_once(tmp_path: Path) -> None:
     """Both are started again. The calls that the tap had seen are lost with it; the rollout runs again, and is recorded once."""
-    asked = tmp_path / "requests.jsonl"
-    with engine(tmp_path, [stalled(A, 1), ANSWER], request_log=str(asked)) as url, running_parts(tmp_path) as running:
+    request_log = tmp_path / "requests.jsonl"
+    with engine(tmp_path, [stalled(A, 1), ANSWER], request_log=str(request_log)) as url, running_parts(tmp_path) as running:
         running.begin(url)
         running.test.plan(A)
-        running.in_flight(A, asked=asked, requests=1)
+        running.in_flight(A, request_log=request_log, requests=1)
         running.kill("pool", "tap")
 
         assert [(1, "infra_error", KILLED, 0), (2, "ok", "", 1)] == attempts(running.test.read(A))
@@ -203,16 +203,16 @@ class Deadly(ToolCalling):
 def test_agent_code_that_kills_the_pool(tmp_path: Path) -> None:
     """What was in flight at two deaths runs alone. At the third one the killer is known: it is an agent_error, and the others are whole."""
     (tmp_path / "agent.py").write_text(DEADLY)
-    go, asked = tmp_path / "go", tmp_path / "requests.jsonl"
+    go, request_log = tmp_path / "go", tmp_path / "requests.jsonl"
     settings = pool_settings(small_suite(tmp_path, agent={"kind": "./agent.py:Deadly"}))
     rules = [stalled(B, 1), stalled(B, 2), ANSWER]
-    with engine(tmp_path, rules, request_log=str(asked)) as url, running_parts(tmp_path, settings) as running:
+    with engine(tmp_path, rules, request_log=str(request_log)) as url, running_parts(tmp_path, settings) as running:
         running.begin(url)
         running.test.plan(A, B, C)
-        running.in_flight(A, B, asked=asked, requests=2)
+        running.in_flight(A, B, request_log=request_log, requests=2)
         go.touch()
         wait_for(lambda: running.parts.deaths.counts["pool"] == 1, "the first death")
-        running.in_flight(A, B, asked=asked, requests=4)
+        running.in_flight(A, B, request_log=request_log, requests=4)
         after_one = {*running.parts.log.state.alone}
         go.touch()
         wait_for(lambda: running.parts.log.state.alone, "the second death")

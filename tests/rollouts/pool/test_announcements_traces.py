@@ -20,8 +20,8 @@ WORKER: Json = {"prefill_worker_id": 1, "decode_worker_id": 2}
 
 def line(request: str, session: str = "run:1", **more: object) -> str:
     """As Dynamo 1.4.2 writes it, in what is read of it."""
-    told = {"request_id": request, "worker": WORKER, "ttft_ms": 7.5, "kv_hit_rate": 0.5, "queue_depth": 3, "input_tokens": 9, **more}
-    event = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "agent_context": {"session_id": session}, "request": told}
+    facts = {"request_id": request, "worker": WORKER, "ttft_ms": 7.5, "kv_hit_rate": 0.5, "queue_depth": 3, "input_tokens": 9, **more}
+    event = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "agent_context": {"session_id": session}, "request": facts}
     return json.dumps({"timestamp": 1, "event": event}) + "\n"
 
 
@@ -43,9 +43,9 @@ def test_lines(tmp_path: Path) -> None:
         end.write(truncated[40:])
     trace.read_new()
 
-    told = {"worker_id": WORKER, "timing": {"ttft_ms": 7.5, "kv_hit_rate": 0.5, "router_queue_depth": 3}}
+    facts = {"worker_id": WORKER, "timing": {"ttft_ms": 7.5, "kv_hit_rate": 0.5, "router_queue_depth": 3}}
     assert ({"run:1"}, None) == (trace.sessions, early)
-    assert [told, told, None, None, None] == [trace.take(f"chatcmpl-{id}") for id in ("a", "b", "b", "c", "from-before")]
+    assert [facts, facts, None, None, None] == [trace.take(f"chatcmpl-{id}") for id in ("a", "b", "b", "c", "from-before")]
 
 
 def test_one_that_begins_anew(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ async def test_calls_get_what_their_answers_lack(
         stack = Announcer(Endpoint("http://127.0.0.1:9/v1", "m", labels=labels), session, "run")
         ids = [stack.announce(token, RolloutKey("shop", "a")).headers["x-dynamo-session-id"] for token in ("1", "2", "3")]
         file.write_text(line("a", ids[0]) + line("b", ids[0]))
-        said: Json = {"worker_id": {"decode_worker_id": 9}}
-        made = answered("chatcmpl-a"), answered("chatcmpl-b", said), answered("resp_c"), answered(None)
+        own_facts: Json = {"worker_id": {"decode_worker_id": 9}}
+        made = answered("chatcmpl-a"), answered("chatcmpl-b", own_facts), answered("resp_c"), answered(None)
         calls = await stack.complete("1", made)
         stack.end("1", calls)
         stack.end("2", await stack.complete("2", (answered("chatcmpl-lost"),)))

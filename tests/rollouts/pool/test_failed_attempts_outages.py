@@ -22,8 +22,8 @@ class Controller:
     """Outages, and the questions that they ask."""
 
     def __init__(self) -> None:
-        self.told: list[PoolNote] = []
-        self.outages = Outages(self.told.append)
+        self.notes: list[PoolNote] = []
+        self.outages = Outages(self.notes.append)
 
     def explains(self, *calls: LLMCall, key: RolloutKey = SHOP, before: int = 0) -> asyncio.Task[bool]:
         """Returns a task in which an attempt with these calls, which has failed, waits to know whether it was interrupted."""
@@ -31,7 +31,7 @@ class Controller:
 
     async def is_asked(self, times: int = 1) -> None:
         """Waits until so many questions have been asked in all."""
-        await until(lambda: len(self.told) >= times, "a question")
+        await until(lambda: len(self.notes) >= times, "a question")
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -85,7 +85,7 @@ async def test_calls_that_were_all_answered() -> None:
     controller.outages.add("tap", "")
     assert await controller.explains(ANSWERED)
     assert not await controller.explains(ANSWERED, before=1)
-    assert [] == controller.told
+    assert [] == controller.notes
 
 
 @pytest.mark.parametrize("calls", [[], *([ANSWERED, LLMCall(0, 1, 2, error_kind=kind)] for kind in UNANSWERED)])
@@ -95,7 +95,7 @@ async def test_a_call_without_an_answer(calls: list[LLMCall], away: dict[str, st
     controller = Controller()
     waiting = controller.explains(*calls)
     await controller.is_asked()
-    assert [CheckProcesses()] == controller.told
+    assert [CheckProcesses()] == controller.notes
     assert not waiting.done()
 
     controller.outages.update(away)
@@ -115,7 +115,7 @@ async def test_attempts_that_fail_together_ask_once() -> None:
     controller.outages.answer()
 
     assert [True, False, False, True] == await asyncio.gather(*early)
-    assert [CheckProcesses()] == controller.told
+    assert [CheckProcesses()] == controller.notes
 
     late = controller.explains(CUT, before=1)
     await controller.is_asked(2)
@@ -124,7 +124,7 @@ async def test_attempts_that_fail_together_ask_once() -> None:
 
     controller.outages.answer()
     assert not await late
-    assert [CheckProcesses()] * 2 == controller.told
+    assert [CheckProcesses()] * 2 == controller.notes
 
 
 async def test_an_attempt_that_is_cancelled_while_it_waits() -> None:
@@ -155,4 +155,4 @@ async def test_the_end_of_the_controller(is_asked: bool) -> None:
         assert [False, False] == await asyncio.gather(*waiting)
     controller.outages.add("tap", "")
     assert await controller.explains(CUT)
-    assert [CheckProcesses()] * is_asked == controller.told
+    assert [CheckProcesses()] * is_asked == controller.notes

@@ -16,11 +16,11 @@ def rollout(status: str = "infra_error", **fields: object) -> Rollout:
 
 
 @pytest.mark.parametrize(
-    ("asked", "attempt", "seconds"), [(None, 1, 0.2), (None, 3, 0.8), (0.1, 1, 0.2), (7, 1, 7), (7, 9, 51.2), (3600, 1, 60), (None, 99, 60)]
+    ("retry_after", "attempt", "seconds"), [(None, 1, 0.2), (None, 3, 0.8), (0.1, 1, 0.2), (7, 1, 7), (7, 9, 51.2), (3600, 1, 60), (None, 99, 60)]
 )
-def test_the_pause_before_the_next_attempt(asked: float | None, attempt: int, seconds: float) -> None:
+def test_the_pause_before_the_next_attempt(retry_after: float | None, attempt: int, seconds: float) -> None:
     """It doubles, and is never shorter than what the backend asked for with Retry-After; a minute is the most."""
-    call = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="rate_limited", retry_after_s=asked)
+    call = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="rate_limited", retry_after_s=retry_after)
     failed = Rollout("shop", "a", "default", 1, status="infra_error", calls=(LLMCall(0, 0, 1, retry_after_s=99), call))
 
     assert seconds == pause(failed, attempt)
@@ -31,8 +31,8 @@ def test_attempts_of_earlier_pools_count() -> None:
     """They are in the record, and those that were not interrupted are retries that are spent."""
     first = AttemptFailed(KEY, Attempt(1, "infra_error", "no route"), interrupted=False)
     second = AttemptFailed(KEY, Attempt(2, "infra_error", "interrupted"), interrupted=True)
-    told: list[AttemptFailed] = []
-    retries = RetryPolicy(2, {KEY: [first, second]}, told.append)
+    reported: list[AttemptFailed] = []
+    retries = RetryPolicy(2, {KEY: [first, second]}, reported.append)
 
     third = retries.numbered(rollout())
     assert (3, (first.attempt, second.attempt)) == (third.attempt, third.earlier_attempts)
@@ -40,7 +40,7 @@ def test_attempts_of_earlier_pools_count() -> None:
 
     retries.keep(KEY, third.attempts[-1], interrupted=False)
     fourth = retries.numbered(rollout())
-    assert (4, [AttemptFailed(KEY, third.attempts[-1], interrupted=False)]) == (fourth.attempt, told)
+    assert (4, [AttemptFailed(KEY, third.attempts[-1], interrupted=False)]) == (fourth.attempt, reported)
     assert retries.pause_after(fourth) is None
 
 

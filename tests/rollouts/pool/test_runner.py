@@ -102,12 +102,12 @@ class Host(ControllerLink):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[PoolNote] = []
+        self.notes: list[PoolNote] = []
         self.outages = Outages(self.tell)
         self.dead: Mapping[str, str] = {}  # what has died when the pool asks: part -> group
 
     def tell(self, message: PoolNote) -> None:
-        self.told.append(message)
+        self.notes.append(message)
         if isinstance(message, CheckProcesses):
             self.outages.update(self.dead)
             self.outages.answer()
@@ -126,7 +126,7 @@ class Host(ControllerLink):
     @property
     def kinds(self) -> list[type[PoolNote]]:
         """The kinds of the messages that were told."""
-        return [type(each) for each in self.told]
+        return [type(each) for each in self.notes]
 
 
 NO_STATE = AttemptState()
@@ -168,7 +168,7 @@ async def test_an_attempt(folder: Path, taps: TapPorts) -> None:
     assert (KEY, "ok", 3, "Yes.", 2) == (rollout.key, rollout.status, rollout.session, rollout.answer, len(rollout.calls))
     assert {"polite": Score(0.5)} == rollout.scores
     assert CALLED == host.kinds
-    begun = host.told[0]
+    begun = host.notes[0]
     assert isinstance(begun, AttemptBegun)
     assert KEY == begun.key
     assert begun.began_ns <= rollout.started_ns <= rollout.ended_ns
@@ -190,7 +190,7 @@ async def test_an_attempt_begins_when_it_has_its_sandbox(
     held = await Slots(1, print).take()
     async with running(shop(folder, "Coder"), taps, host, sandboxes=1) as runner:
         attempt = asyncio.create_task(runner.run(KEY))
-        await until(lambda: host.told, "the sentence that the attempt waits for a slot")
+        await until(lambda: host.notes, "the sentence that the attempt waits for a slot")
         waiting = host.kinds
         held.release()
         rollout = await attempt
@@ -361,7 +361,7 @@ async def test_a_rollout_that_has_to_end(folder: Path, taps: TapPorts, was_in_fl
     assert expected == replace(rollout, started_at=0.0, ended_ns=0)
     assert rollout.started_at > 0
     assert rollout.ended_ns > 5
-    assert [] == host.told
+    assert [] == host.notes
 
 
 async def test_a_rollout_that_has_to_end_without_a_score(folder: Path, taps: TapPorts) -> None:
@@ -375,7 +375,7 @@ async def test_a_rollout_that_has_to_end_without_a_score(folder: Path, taps: Tap
         rollout = await runner.run(KEY)
 
     assert replace(end, session=3, other_calls=(ELSEWHERE, JUDGED)) == rollout
-    assert [] == host.told
+    assert [] == host.notes
 
 
 async def test_rollouts_end_one_by_one(folder: Path, taps: TapPorts) -> None:
@@ -414,7 +414,7 @@ async def test_a_first_call_of_code_that_cannot_be_loaded(folder: Path, taps: Ta
     async with running(shop(folder, "Lost"), taps, host) as runner:
         assert await runner.first_call(KEY, runner.addresses) is None
 
-    assert [] == host.told
+    assert [] == host.notes
 
 
 async def test_a_first_call_without_a_tap(folder: Path, taps: TapPorts) -> None:

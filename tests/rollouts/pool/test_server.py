@@ -73,7 +73,7 @@ class Line:
         """Sends a message of the controller."""
         self.writer.write(wire.pack(message, body))
 
-    async def told(self) -> tuple[protocol.ToController, bytes]:
+    async def next_message(self) -> tuple[protocol.ToController, bytes]:
         """Returns what the pool wants of its controller next; nothing has died, whenever it asks. Entries before that are kept."""
         while True:
             header, body = await wire.read(self.reader)
@@ -146,10 +146,10 @@ class Session:
         """A plan on its way from a test to the scheduler; what the controller was told of it."""
         plan = PlanSelected(keys, {"shop": len(keys)})
         test.ask(plan)
-        told, _ = await controller.told()
+        message, _ = await controller.next_message()
         controller.tell(protocol.PlanTaken(()))
         assert (PlanAccepted(), b"") == await test.answer(plan)
-        return told
+        return message
 
 
 def pool_settings(suite: Suite, **changes: Any) -> PoolSettings:
@@ -221,9 +221,9 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
 
         connected.start(controller)
         test.ask(ROLLOUT)
-        told, line = await controller.told()
-        assert isinstance(told, protocol.RolloutFinished)
-        assert (ROLLOUT.key, "scenario", "infra_error") == (told.key, told.kind, told.status)
+        message, line = await controller.next_message()
+        assert isinstance(message, protocol.RolloutFinished)
+        assert (ROLLOUT.key, "scenario", "infra_error") == (message.key, message.kind, message.status)
         assert "the tap refused: it is full" == rollout_of(line).reason
 
         controller.tell(protocol.RecordLine(), b'{"redacted": true}')
@@ -237,14 +237,14 @@ async def test_an_end_in_the_middle_of_a_record() -> None:
         await connected.plan(controller, test, ROLLOUT.key)
         connected.start(controller)
         test.ask(ROLLOUT)
-        await controller.told()
+        await controller.next_message()
 
         controller.tell(protocol.Cancel("a test failed"))
         controller.tell(protocol.EndSession())
         controller.tell(protocol.RecordLine(), b"{}")
 
         assert (RecordedRollout(None, over=False), b"{}") == await test.answer(ROLLOUT)
-        assert (protocol.Drained(RolloutTally()), b"") == await controller.told()
+        assert (protocol.Drained(RolloutTally()), b"") == await controller.next_message()
 
 
 async def test_a_controller_that_cannot_be_understood() -> None:
@@ -257,10 +257,10 @@ async def test_a_controller_that_cannot_be_understood() -> None:
 
         assert isinstance(answer, UnrecordedRollout)
         assert "the pool cannot read what the controller sent: away is a whole number, not an object" == answer.reason
-        assert protocol.PlanSettled(whole=False) == (await controller.told())[0]
+        assert protocol.PlanSettled(whole=False) == (await controller.next_message())[0]
 
         controller.tell(protocol.EndSession())
-        while not isinstance(message := (await controller.told())[0], protocol.Drained):
+        while not isinstance(message := (await controller.next_message())[0], protocol.Drained):
             assert isinstance(message, RolloutRead)
 
 
@@ -271,7 +271,7 @@ async def test_a_turn_that_cannot_be_understood() -> None:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
         test.ask(ROLLOUT)
-        assert PrepareBlock("a", 1) == (await controller.told())[0]
+        assert PrepareBlock("a", 1) == (await controller.next_message())[0]
 
         controller.writer.write(wire.framed(["Turn", {"endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}]))
         answer, _ = await test.answer(ROLLOUT)

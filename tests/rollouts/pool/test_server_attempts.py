@@ -48,7 +48,7 @@ async def finished(controller: Line, count: int = 1) -> list[Rollout]:
     """Waits for the records of so many rollouts, which the journal takes, and returns them."""
     records = []
     for _ in range(count):
-        message, line = await controller.told()
+        message, line = await controller.next_message()
         assert isinstance(message, protocol.RolloutFinished)
         controller.tell(protocol.RecordLine(), line)
         records.append(rollout_of(line))
@@ -59,12 +59,12 @@ async def rest(controller: Line) -> list[protocol.ToController]:
     """Ends the session; returns what the pool tells before it is drained, other than entries."""
     controller.tell(protocol.EndSession())
     messages: list[protocol.ToController] = []
-    while not isinstance(message := (await controller.told())[0], protocol.Drained):
+    while not isinstance(message := (await controller.next_message())[0], protocol.Drained):
         messages.append(message)
     return messages
 
 
-def begun(controller: Line) -> list[RolloutKey]:
+def begun_attempts(controller: Line) -> list[RolloutKey]:
     """The rollouts whose attempts have begun, once for each."""
     return [entry.key for entry in controller.entries if isinstance(entry, AttemptBegun)]
 
@@ -87,7 +87,7 @@ async def test_the_plan_of_an_earlier_pool() -> None:
         answer, _ = await test.answer(question)
         others = await rest(controller)
 
-    assert {FIRST: 1, THIRD: 1} == Counter(begun(controller))
+    assert {FIRST: 1, THIRD: 1} == Counter(begun_attempts(controller))
     assert {FIRST, THIRD} == {record.key for record in records}
     assert RecordedRollout(None, over=False) == answer
     assert [] == others
@@ -101,13 +101,13 @@ async def test_a_record_of_an_earlier_pool() -> None:
         connected.start(controller)
         await finished(controller)
         test.ask(question := GetRollout(FIRST))
-        wanted, _ = await controller.told()
+        message, _ = await controller.next_message()
         controller.tell(protocol.RecordLine(), b"{}")
         answer = await test.answer(question)
 
-    assert protocol.GetRecord(FIRST) == wanted
+    assert protocol.GetRecord(FIRST) == message
     assert (RecordedRollout(None, over=False), b"{}") == answer
-    assert ([SECOND], []) == (begun(controller), failures(controller))
+    assert ([SECOND], []) == (begun_attempts(controller), failures(controller))
 
 
 async def test_a_round_of_an_earlier_pool() -> None:
@@ -117,10 +117,10 @@ async def test_a_round_of_an_earlier_pool() -> None:
         controller = await connected.connect("controller")
         connected.start(controller)
         await finished(controller, 2)
-        settled, _ = await controller.told()
+        settled, _ = await controller.next_message()
 
     assert protocol.PlanSettled(whole=True) == settled
-    assert {SECOND: 1, THIRD: 1} == Counter(begun(controller))
+    assert {SECOND: 1, THIRD: 1} == Counter(begun_attempts(controller))
 
 
 async def test_a_rollout_that_runs_alone() -> None:
@@ -129,8 +129,8 @@ async def test_a_rollout_that_runs_alone() -> None:
     async with session(left, scheduling=scheduling()) as connected:
         controller = await connected.connect("controller")
         connected.start(controller)
-        message, line = await controller.told()
-        assert [SECOND] == begun(controller)
+        message, line = await controller.next_message()
+        assert [SECOND] == begun_attempts(controller)
 
         controller.tell(protocol.RecordLine(), line)
         others = await finished(controller, 2)
@@ -166,7 +166,7 @@ async def test_failed_attempts_of_an_earlier_pool(interrupted: bool, attempts: i
         (record,) = await finished(controller)
 
     assert ("infra_error", attempts, FAILED) == (record.status, record.attempt, record.earlier_attempts[0])
-    assert [FIRST] * (attempts - 1) == begun(controller)
+    assert [FIRST] * (attempts - 1) == begun_attempts(controller)
     assert [(number, False) for number in range(2, attempts)] == [(each.attempt.attempt, each.interrupted) for each in failures(controller)]
 
 
@@ -176,7 +176,7 @@ async def test_an_attempt_that_was_in_flight() -> None:
     async with session(left, scheduling=scheduling(retries=1)) as connected:
         controller = await connected.connect("controller")
         controller.tell(protocol.CatchUp(7))
-        caught, _ = await controller.told()
+        caught, _ = await controller.next_message()
         before = [*controller.entries]
         connected.start(controller)
         (record,) = await finished(controller)
@@ -188,18 +188,18 @@ async def test_an_attempt_that_was_in_flight() -> None:
     assert AttemptFailed(FIRST, lost, interrupted=True) == failed
     assert lost.ended_ns > 30
     assert (3, (FAILED, lost)) == (record.attempt, record.earlier_attempts)
-    assert [FIRST] == begun(controller)
+    assert [FIRST] == begun_attempts(controller)
 
 
 async def test_the_calls_of_an_attempt_that_was_in_flight(taps: TapPorts) -> None:
     """The taps still have them. They are in the failed attempt, and its address is closed before the attempt is told as failed."""
     token = secrets.token_hex(16)
-    told: list[PoolEntry] = [AttemptBegun(FIRST, 30)]
+    entries: list[PoolEntry] = [AttemptBegun(FIRST, 30)]
     async with backend(answering(response(ANSWER))) as url:
-        async with addresses(taps, Endpoint(f"{url}/v1", "m", context_length=8192), token, told.append) as old:
+        async with addresses(taps, Endpoint(f"{url}/v1", "m", context_length=8192), token, entries.append) as old:
             address = await old.open(FIRST, Access())
             assert [200, 200] == [await call(address), await call(address)]
-        async with session((RolloutsPlanned((FIRST,)), *told), taps, token) as connected:
+        async with session((RolloutsPlanned((FIRST,)), *entries), taps, token) as connected:
             controller = await connected.connect("controller")
             connected.start(controller)
             (record,) = await finished(controller)
@@ -221,7 +221,7 @@ async def test_blocks_continue_to_be_numbered(taps: TapPorts) -> None:
     async with session(left, taps, secrets.token_hex(16), blocks=blocks) as connected:
         controller = await connected.connect("controller")
         connected.start(controller)
-        assert PrepareBlock("a", 1) == (await controller.told())[0]
+        assert PrepareBlock("a", 1) == (await controller.next_message())[0]
         controller.tell(protocol.Turn(Endpoint("http://127.0.0.1:9/v1", "m", context_length=8192), ""))
         (primer,) = await finished(controller)
 
@@ -233,7 +233,7 @@ async def test_lines_that_are_damaged() -> None:
     left = (RolloutsPlanned((FIRST, SECOND)), b"what?\n", RolloutRead(FIRST), b"{}\n")
     async with session(left) as connected:
         controller = await connected.connect("controller")
-        sentences = [(await controller.told())[0] for _ in range(2)]
+        sentences = [(await controller.next_message())[0] for _ in range(2)]
         connected.start(controller)
         (record,) = await finished(controller)
         others = await rest(controller)
@@ -244,7 +244,7 @@ async def test_lines_that_are_damaged() -> None:
         for each in sentences
         if isinstance(each, protocol.ShowUser) and "attempts.jsonl is damaged, and is left out: " in each.sentence
     ]
-    assert (SECOND, [SECOND], []) == (record.key, begun(controller), others)
+    assert (SECOND, [SECOND], []) == (record.key, begun_attempts(controller), others)
 
 
 async def test_entries_that_come_later() -> None:
@@ -263,6 +263,6 @@ async def test_a_first_pool() -> None:
         controller = await connected.connect("controller")
         connected.start(controller)
         controller.tell(protocol.CatchUp(1))
-        caught, _ = await controller.told()
+        caught, _ = await controller.next_message()
 
     assert (protocol.CaughtUp(1), []) == (caught, controller.entries)

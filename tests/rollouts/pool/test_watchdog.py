@@ -14,18 +14,18 @@ from pytest_agentbench.rollouts.pool.watchdog import PATIENCE, TICK, Watchdog
 from tests.blocked_loop import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
-LOOKS = int(PATIENCE / TICK)  # that a step has to last
+SAMPLES = int(PATIENCE / TICK)  # that a step has to last
 
 
-class Diary:
+class FakePipe:
     """A voice that writes down what was said, and by what the pool would have ended."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.sentences: list[str] = []
         self.ends: list[Any] = []
 
     def say(self, sentence: str) -> None:
-        self.said.append(sentence)
+        self.sentences.append(sentence)
 
     def leave(self, rollout: Rollout | None) -> None:
         self.ends.append(rollout)
@@ -46,48 +46,48 @@ def agent(change: Callable[[AttemptContext], None], *, left: bool = False) -> Ca
     return run
 
 
-def after(looks: int, run: Callable[[Block], Any]) -> Diary:
+def after(samples: int, run: Callable[[Block], Any]) -> FakePipe:
     """What is in the diary after so many looks at a loop that is blocked, from the first one on."""
-    diary = Diary()
-    watchdog = Watchdog(diary, 600)
+    pipe = FakePipe()
+    watchdog = Watchdog(pipe, 600)
     with blocked(run) as stack:
-        for _ in range(looks + 1):
+        for _ in range(samples + 1):
             watchdog.check(stack())
-    return diary
+    return pipe
 
 
 def test_it_speaks_when_a_step_lasts() -> None:
     """Once, in a sentence with the rollout, the line and what would work; not before it has looked often enough."""
     run = agent(lambda mark: mark.begin("the agent", 600))
 
-    assert [] == after(LOOKS - 1, run).said
-    for looks in (LOOKS, LOOKS + 9):
-        diary = after(looks, run)
+    assert [] == after(SAMPLES - 1, run).sentences
+    for samples in (SAMPLES, SAMPLES + 9):
+        pipe = after(samples, run)
 
-        (sentence,) = diary.said
+        (sentence,) = pipe.sentences
         assert sentence.startswith("shop[shop-3]: the agent blocks the event loop, and with it all rollouts: blocked_loop.py:")
         assert ": reached.set() or go_on.wait()" in sentence
         assert sentence.endswith("; take `def`, `await asyncio.to_thread(...)` or `isolation: process`")
-        assert [] == diary.ends
+        assert [] == pipe.ends
 
 
 def test_a_process_that_was_stopped() -> None:
     """However long nobody looked, one look is one look: suspending a machine, or its debugger, accuses nobody."""
-    diary = after(1, agent(lambda mark: setattr(mark, "over_at", 0.0)))
+    pipe = after(1, agent(lambda mark: setattr(mark, "over_at", 0.0)))
 
-    assert ([], []) == (diary.said, diary.ends)
+    assert ([], []) == (pipe.sentences, pipe.ends)
 
 
 def test_the_end_of_a_rollouts_time() -> None:
     """The rollout is named, with the line; while it has time, and where it has all the time of the world, nothing ends."""
     for seconds in (None, 600):
-        assert [] == after(LOOKS, agent(lambda mark, seconds=seconds: mark.begin("the agent", seconds))).ends  # type: ignore[misc]
+        assert [] == after(SAMPLES, agent(lambda mark, seconds=seconds: mark.begin("the agent", seconds))).ends  # type: ignore[misc]
 
     def begin(mark: AttemptContext) -> None:
         mark.begin("the agent", 0.0)
         mark.log.write("hello\n")
 
-    (rollout,) = after(LOOKS, agent(begin)).ends
+    (rollout,) = after(SAMPLES, agent(begin)).ends
 
     assert (KEY, "agent_error", "hello\n", 0) == (rollout.key, rollout.status, rollout.log, rollout.ended_ns)
     reason = rollout.reason
@@ -104,10 +104,10 @@ def test_a_scorer_that_blocks() -> None:
         mark.log.write("scoring\n")
         mark.begin_score("slow", 0.0)
 
-    diary = after(LOOKS, agent(score))
+    pipe = after(SAMPLES, agent(score))
 
-    (rollout,) = diary.ends
-    assert "shop[shop-3]: the scorer 'slow' blocks the event loop" in diary.said[0]
+    (rollout,) = pipe.ends
+    assert "shop[shop-3]: the scorer 'slow' blocks the event loop" in pipe.sentences[0]
     assert ("ok", "A lamp.", {"tsq": 0.5}, "scoring\n") == (rollout.status, rollout.answer, rollout.scores, rollout.log)
     assert ["slow"] == [*rollout.score_errors]
     assert "blocked_loop.py:" in rollout.score_errors["slow"]
@@ -115,10 +115,10 @@ def test_a_scorer_that_blocks() -> None:
 
 def test_what_an_agent_has_left_behind() -> None:
     """What blocks the loop after its rollout has ended ends the pool, but harms no record."""
-    diary = after(LOOKS, agent(lambda mark: mark.begin("the agent", 0.0), left=True))
+    pipe = after(SAMPLES, agent(lambda mark: mark.begin("the agent", 0.0), left=True))
 
-    assert [None] == diary.ends
-    assert diary.said[0].startswith("shop[shop-3]: what its agent left behind blocks")
+    assert [None] == pipe.ends
+    assert pipe.sentences[0].startswith("shop[shop-3]: what its agent left behind blocks")
 
 
 def test_code_that_works_for_no_rollout() -> None:
@@ -127,27 +127,27 @@ def test_code_that_works_for_no_rollout() -> None:
     async def run(block: Block) -> None:
         block()
 
-    diary = after(10 * LOOKS, run)
+    pipe = after(10 * SAMPLES, run)
 
-    assert diary.said[0].startswith("a suite's code blocks the event loop")
-    assert [] == diary.ends
+    assert pipe.sentences[0].startswith("a suite's code blocks the event loop")
+    assert [] == pipe.ends
 
 
 def test_a_loop_that_turns_again() -> None:
     """It is said after how long; a loop that turns slowly is not said to stand still."""
-    diary = Diary()
-    watchdog = Watchdog(diary, 600)
+    pipe = FakePipe()
+    watchdog = Watchdog(pipe, 600)
     with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
-        for _ in range(LOOKS + 3):
+        for _ in range(SAMPLES + 3):
             watchdog.check(stack())
     with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
         watchdog.check(stack())
         with blocked(agent(lambda mark: mark.begin("the agent", 600))) as other:
-            for _ in range(LOOKS):
+            for _ in range(SAMPLES):
                 watchdog.check(other())
                 watchdog.check(stack())
 
-    assert ["shop[shop-3]: the agent", f"the event loop runs again after {(LOOKS + 2) * TICK:.0f} s"] == [
-        diary.said[0].partition(" blocks")[0],
-        *diary.said[1:],
+    assert ["shop[shop-3]: the agent", f"the event loop runs again after {(SAMPLES + 2) * TICK:.0f} s"] == [
+        pipe.sentences[0].partition(" blocks")[0],
+        *pipe.sentences[1:],
     ]
