@@ -1,4 +1,4 @@
-"""Addresses at a real tap: who knows their tokens, what the controller is told, and what becomes of those that a dead pool has left."""
+"""Addresses at a real tap: their tokens, the entries sent to the controller, and the addresses that a dead pool left open."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tests.tap.peers import CHAT, until
 pytestmark = pytest.mark.timeout(60)
 
 KEY, OTHER, LENT = (RolloutKey("shop", name) for name in ("s-0", "s-1", "s-2"))
-NOTHING = Endpoint("http://127.0.0.1:9/v1", "m", context_length=8192)  # where nothing listens
+NOTHING = Endpoint("http://127.0.0.1:9/v1", "m", context_length=8192)  # no server listens there
 NO_TALLY = RolloutTally()
 
-OK, CLOSED = 200, 410  # of a call under an address
+OK, CLOSED = 200, 410  # HTTP statuses of a call under an address
 
 
 @pytest.fixture
 def router() -> Iterator[Router]:
-    """A backend that knows of rollouts."""
+    """A backend that tracks rollouts."""
     with routing() as router:
         yield router
 
@@ -52,7 +52,7 @@ async def addresses(
     pool: int = 1,
     before: RolloutTally = NO_TALLY,
 ) -> AsyncIterator[Addresses]:
-    """The addresses of one pool, whose taps send calls to an endpoint. The pool ends with the block, and leaves open what is open then."""
+    """Yields the addresses of one pool, whose taps forward calls to an endpoint. The pool ends with the block; open addresses stay open."""
     async with aiohttp.ClientSession() as session:
         those = Addresses("20260101-120000-1a2b", pool, secret, tell, lambda: "", before)
         those.session = session
@@ -68,7 +68,7 @@ def endpoint_of(router: Router, **more: Any) -> Endpoint:
 
 
 def state_after(entries: Sequence[PoolEntry]) -> AttemptState:
-    """The state of the attempts that the next pool begins with."""
+    """Returns the state of the attempts with which the next pool begins."""
     state = AttemptState()
     for entry in entries:
         state.apply(entry)
@@ -83,7 +83,7 @@ async def call(address: ModelAddress) -> int:
 
 
 async def test_the_life_of_an_address(taps: TapPorts, router: Router, secret: str) -> None:
-    """Its number is told before it is opened and after it was closed; between the two it can be called, and its calls come back."""
+    """An address is reported before it is opened and after it was closed. In between it can be called, and closing returns its calls."""
     entries: list[PoolEntry] = []
     async with addresses(taps, endpoint_of(router), secret, entries.append, pool=3) as pool:
         agent, lent = await pool.open(KEY, Access()), await pool.lend(LENT, Access(role=JUDGE))
@@ -98,7 +98,7 @@ async def test_the_life_of_an_address(taps: TapPorts, router: Router, secret: st
 
 
 async def test_an_address_that_the_tap_refuses(taps: TapPorts, secret: str) -> None:
-    """It is told as opened all the same, since it might be open, and then as closed without a call."""
+    """An address that the tap refuses is reported as opened, because it might be open, and then as closed without calls."""
     entries: list[PoolEntry] = []
     for refusal in ("", "the tap refused: an address with this id was opened before"):
         entries.clear()
@@ -113,7 +113,7 @@ async def test_an_address_that_the_tap_refuses(taps: TapPorts, secret: str) -> N
 
 
 async def test_no_two_pools_use_one_number(taps: TapPorts, secret: str) -> None:
-    """The number begins with the pool's, so the pools of a session can count for themselves; the tap takes all tokens."""
+    """Numbers begin with the pool's number, so pools of a session can count independently. The tap accepts all tokens."""
     entries: list[PoolEntry] = []
     for pool in (1, 2, 11, 12):
         async with addresses(taps, NOTHING, secret, entries.append, pool) as those:
@@ -126,7 +126,7 @@ async def test_no_two_pools_use_one_number(taps: TapPorts, secret: str) -> None:
 
 
 async def test_a_token_can_be_derived_from_number_and_secret(taps: TapPorts, secret: str) -> None:
-    """Nothing else is needed, so a later pool knows the token of a number. Another secret or number makes another token."""
+    """A later pool can derive the token from number and secret alone. Another secret or number gives another token."""
     entries: list[PoolEntry] = []
     async with addresses(taps, NOTHING, secret, entries.append, pool=4) as pool:
         address = await pool.open(KEY, Access())
@@ -141,7 +141,7 @@ async def test_a_token_can_be_derived_from_number_and_secret(taps: TapPorts, sec
 
 
 async def test_nothing_secret_is_told(taps: TapPorts, router: Router, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No entry contains a token of an address or of the session, or a key or header of an endpoint, those of a take-over included."""
+    """No entry contains a token, a key or a header of an endpoint, including the entries of a take-over."""
     monkeypatch.setenv("SEARCH_KEY", "hush-role")
     labels = {"kind": "thunderagent"}
     endpoint = endpoint_of(router, labels=labels, api_key="hush-backend", headers={"x-team": "hush-header"})
@@ -171,7 +171,7 @@ async def test_nothing_secret_is_told(taps: TapPorts, router: Router, secret: st
 
 
 async def test_addresses_that_a_dead_pool_left_open(taps: TapPorts, router: Router, secret: str) -> None:
-    """They are closed at the tap, so that what is left of an attempt can call no more, and their calls are kept by rollout."""
+    """They are closed at the tap, so that leftovers of an attempt can make no calls. Their calls are kept by rollout."""
     entries: list[PoolEntry] = []
     endpoint = endpoint_of(router)
     async with addresses(taps, endpoint, secret, entries.append) as old:
@@ -193,7 +193,7 @@ async def test_addresses_that_a_dead_pool_left_open(taps: TapPorts, router: Rout
 
 
 async def test_addresses_that_a_dead_pool_has_lent(taps: TapPorts, router: Router, secret: str) -> None:
-    """They stay open, because the test process lives: it continues to call there, and any later pool can close them."""
+    """Lent addresses stay open, because the test process still lives. It can call there, and any later pool can close them."""
     entries: list[PoolEntry] = []
     endpoint = endpoint_of(router, labels={"kind": "thunderagent"})
     async with addresses(taps, endpoint, secret, entries.append) as old:
@@ -218,9 +218,9 @@ async def test_addresses_that_a_dead_pool_has_lent(taps: TapPorts, router: Route
 
 
 async def test_labels_that_a_dead_pool_has_not_released(taps: TapPorts, router: Router, secret: str) -> None:
-    """Those of closed addresses are released where they were announced, also if the dead pool had closed the address.
+    """Labels are released where they were announced, even if the dead pool had closed the address.
 
-    Calls may go elsewhere by now. The tally of both pools is one.
+    Calls may go to another endpoint by now. The tally covers both pools.
     """
     entries: list[PoolEntry] = []
     endpoint = endpoint_of(router, labels={"kind": "thunderagent"})
@@ -243,13 +243,13 @@ async def test_labels_that_a_dead_pool_has_not_released(taps: TapPorts, router: 
     assert {ids[LENT]} == router.programs.keys()
     assert {ids[KEY], ids[OTHER]} == {entry.id for entry in entries if isinstance(entry, LabelReleased)}
     assert [("1.1", 1, True)] == [(entry.number, entry.calls, entry.unreleased) for entry in entries if isinstance(entry, AddressClosed)]
-    # The tally that the last entry of the dead pool has does not count a release that failed after it.
+    # The tally in the last entry of the dead pool does not include a release that failed later.
     assert asdict(replace(state.tally, announced=2, released=2)) == asdict(tally)
     assert (3, 2, 2) == (tally.labelled, tally.announced, tally.released)
 
 
 async def test_an_endpoint_that_is_not_known(taps: TapPorts, router: Router, secret: str) -> None:
-    """Addresses there are closed like all others. Their labels are not released, because the place to release them is unknown."""
+    """Addresses at an unknown endpoint are closed like all others. Their labels are not released, because their router is unknown."""
     entries: list[PoolEntry] = []
     async with addresses(taps, endpoint_of(router, labels={"kind": "thunderagent"}), secret, entries.append) as old:
         address = await old.open(KEY, Access())
@@ -267,7 +267,7 @@ async def test_an_endpoint_that_is_not_known(taps: TapPorts, router: Router, sec
 
 
 async def test_a_tap_that_was_restarted(taps: TapPorts, router: Router, secret: str) -> None:
-    """It knows none of the addresses that were open. They count as closed without calls, and the others are closed as usual."""
+    """A restarted tap knows none of the open addresses. They count as closed without calls, and the others are closed as usual."""
     entries: list[PoolEntry] = []
     endpoint = endpoint_of(router, labels={"kind": "thunderagent"})
     async with addresses(taps, endpoint, secret, entries.append) as old:
@@ -289,7 +289,7 @@ async def test_a_tap_that_was_restarted(taps: TapPorts, router: Router, secret: 
 
 
 async def test_without_a_tap(secret: str) -> None:
-    """An address cannot be opened, and the reason is why there is no backend; what was open counts as closed, so that nothing waits."""
+    """Without a tap an address cannot be opened, and the error has the reason. Open addresses count as closed, so that nothing waits."""
     entries: list[PoolEntry] = []
     state = state_after([AddressOpened("1.1", KEY, False, None, NO_TALLY)])
     async with aiohttp.ClientSession() as session:

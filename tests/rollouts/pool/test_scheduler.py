@@ -1,4 +1,4 @@
-"""Which rollout runs next, how many at the same time, and what is done about those that did not work."""
+"""Which rollout runs next, how many run at the same time, and what happens to failed ones."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, RetryPo
 from pytest_agentbench.rollouts.pool.scheduler import KEPT, Outcome, Scheduler, longest_first
 from pytest_agentbench.rollouts.protocol import Scheduling
 
-pytestmark = pytest.mark.timeout(60)  # a scheduler that forgets somebody is a failure instead of a hang
+pytestmark = pytest.mark.timeout(60)  # A forgotten waiter fails the test instead of hanging it.
 
 OK = Outcome("ok", recorded=True)
-INTERRUPTED = "interrupted"  # how an attempt ends that raises Interrupted
+INTERRUPTED = "interrupted"  # end of an attempt that raises Interrupted
 CALL = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="server_error")
 JUDGED = LLMCall(received_ns=1, sent_ns=1, ended_ns=2)
 WORK: dict[str, Any] = {"ended_ns": 2_000_000_000, "calls": (CALL,), "other_calls": (JUDGED,)}  # of every attempt
 
 
 def keys(names: str) -> list[RolloutKey]:
-    """A key for every letter."""
+    """Returns a key for every letter."""
     return [RolloutKey("shop", name) for name in names]
 
 
 class FakeRollouts:
-    """What a scheduler works on: rollouts that end when they are told to, and a journal."""
+    """The environment of a scheduler: rollouts that end when the test says so, and a journal."""
 
     def __init__(
         self, *, concurrency: int = 8, retries: int = 0, keep_order: bool = False, durations: dict[str, float] | None = None
     ) -> None:
-        self.begun = ""  # the letters of rollouts, in the order in which they began
+        self.begun = ""  # letters of rollouts, in the order in which they began
         self.peak = self.running = 0
         self.begins = asyncio.Condition()
-        self.go = asyncio.Event()  # rollouts end from now on
-        self.open_journal = asyncio.Event()  # the journal takes records from now on
+        self.go = asyncio.Event()  # set if rollouts may end
+        self.open_journal = asyncio.Event()  # set if the journal accepts records
         self.open_journal.set()
         self.journal: list[Rollout] = []
-        self.refused = ""  # letters that the journal cannot take
-        self.ends: dict[str, list[str | BaseException]] = {}  # letter -> how its attempts end, the last one again and again
+        self.refused = ""  # letters of rollouts whose records cannot be written
+        self.ends: dict[str, list[str | BaseException]] = {}  # letter -> ends of its attempts; the last one is repeated
         settings = Scheduling(concurrency, retries, keep_order, durations or {})
         self.scheduler = Scheduler(self._run, self._record, settings, RetryPolicy(retries, {}))
 
@@ -79,18 +79,18 @@ class FakeRollouts:
         return [await self.scheduler.outcome(key) for key in keys(names)]
 
     def request(self, names: str) -> list[asyncio.Task[Outcome]]:
-        """Tests that wait."""
+        """Requests outcomes, as tests do."""
         return [asyncio.create_task(self.scheduler.outcome(key)) for key in keys(names)]
 
 
 async def settle() -> None:
-    """Lets everything happen that can."""
+    """Runs the event loop until no callback is ready."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def test_each_rollout_runs_once() -> None:
-    """However often a rollout is planned and asked for, before, while and after it runs, it runs once and everybody gets its end."""
+    """A rollout runs once, however often it is planned and requested before, while and after it runs. All requests get its outcome."""
     fake = FakeRollouts()
     early = fake.request("aa")
     fake.scheduler.plan(keys("abab"))
@@ -107,7 +107,7 @@ async def test_each_rollout_runs_once() -> None:
 
 
 async def test_nothing_runs_before_the_start() -> None:
-    """A plan waits for the backend, and so does a rollout that was in no plan."""
+    """Planned rollouts, and rollouts that are requested without a plan, wait for `start`."""
     fake = FakeRollouts()
     fake.go.set()
     fake.scheduler.plan(keys("ab"))
@@ -123,7 +123,7 @@ async def test_nothing_runs_before_the_start() -> None:
 
 
 async def test_what_comes_after_the_start_begins_at_once() -> None:
-    """A plan, or a rollout that is in none, finds the backend answering and places free."""
+    """A plan or a request after `start` begins at once if places are free."""
     fake = FakeRollouts()
     fake.go.set()
     fake.scheduler.start()
@@ -135,7 +135,7 @@ async def test_what_comes_after_the_start_begins_at_once() -> None:
 
 
 async def test_the_concurrency_is_reached_and_never_exceeded() -> None:
-    """As many rollouts run at once as are allowed, until fewer are left."""
+    """As many rollouts run at the same time as allowed, until fewer are left."""
     fake = FakeRollouts(concurrency=3)
     fake.scheduler.plan(keys("abcdefgh"))
     fake.scheduler.start()
@@ -151,7 +151,7 @@ async def test_the_concurrency_is_reached_and_never_exceeded() -> None:
 
 
 async def test_a_recording_holds_its_place() -> None:
-    """A rollout counts as running until it is in the journal, so that a slow journal slows the pool down."""
+    """A rollout counts as running until it is in the journal, so a slow journal slows the pool down."""
     fake = FakeRollouts(concurrency=1)
     fake.go.set()
     fake.open_journal.clear()
@@ -178,7 +178,7 @@ async def test_a_recording_holds_its_place() -> None:
     ],
 )
 async def test_the_order(durations: dict[str, float], keep_order: bool, order: str) -> None:
-    """Longest first where durations are known; those that are unknown may be long and go first; else, and under -x, as planned."""
+    """Rollouts run longest first if durations are known, unknown ones before all others; otherwise, and under -x, as planned."""
     fake = FakeRollouts(concurrency=1, durations=durations, keep_order=keep_order)
     fake.go.set()
     fake.scheduler.plan(keys("abcd"))
@@ -197,7 +197,7 @@ def test_longest_first_knows_variants_and_trials() -> None:
 
 
 async def test_an_unplanned_rollout_goes_first() -> None:
-    """A test that asks for what is in no plan gets the next free place."""
+    """A rollout that was not planned runs next when a test requests it."""
     fake = FakeRollouts(concurrency=1)
     fake.scheduler.plan(keys("abc"))
     fake.scheduler.start()
@@ -214,7 +214,7 @@ async def test_an_unplanned_rollout_goes_first() -> None:
 
 
 async def test_who_stops_waiting_harms_nobody() -> None:
-    """A test process that dies while it waits cancels neither the rollout nor the others that wait for it."""
+    """A test process that dies while it waits cancels neither the rollout nor other waits for it."""
     fake = FakeRollouts()
     fake.scheduler.plan(keys("a"))
     fake.scheduler.start()
@@ -228,7 +228,7 @@ async def test_who_stops_waiting_harms_nobody() -> None:
 
 
 async def test_bodies_are_bounded() -> None:
-    """The lines of the last finished rollouts are in memory, older ones are not."""
+    """Only the lines of the last finished rollouts are in memory."""
     fake = FakeRollouts()
     fake.go.set()
     many = [RolloutKey("shop", f"{number}") for number in range(KEPT + 3)]
@@ -241,7 +241,7 @@ async def test_bodies_are_bounded() -> None:
 
 
 async def test_an_infra_error_is_tried_again() -> None:
-    """An infra_error is tried again, at most `retries` times; the attempts before the last one are kept with their reasons and calls."""
+    """An infra_error is retried up to `retries` times. Earlier attempts are kept with their reasons and calls."""
     fake = FakeRollouts(retries=2)
     fake.ends = {"a": ["infra_error", "ok"], "b": ["infra_error"], "c": ["infra_error", "limit"]}
     fake.go.set()
@@ -261,7 +261,7 @@ async def test_an_infra_error_is_tried_again() -> None:
 
 @pytest.mark.parametrize("status", ["ok", "limit", "agent_error", "cancelled"])
 async def test_nothing_else_is_tried_again(status: str) -> None:
-    """Whatever is not an infra_error is final at once."""
+    """Any status other than infra_error is final."""
     fake = FakeRollouts(retries=2)
     fake.ends = {"a": [status]}
     fake.go.set()
@@ -273,7 +273,7 @@ async def test_nothing_else_is_tried_again(status: str) -> None:
 
 
 async def test_no_retries() -> None:
-    """With no retries the first infra_error is the last."""
+    """With no retries the first infra_error is final."""
     fake = FakeRollouts(retries=0)
     fake.ends = {"a": ["infra_error", "ok"]}
     fake.go.set()
@@ -285,7 +285,7 @@ async def test_no_retries() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("oh"), GeneratorExit("oh"), KeyboardInterrupt("oh")])
 async def test_a_fault_of_ours_reaches_who_waits(error: BaseException) -> None:
-    """An error of the pool itself ends one rollout, which has no record then; the others go on."""
+    """A bug in the pool ends one rollout without a record, and the waiting test gets it. Other rollouts continue."""
     fake = FakeRollouts(concurrency=1, retries=2)
     fake.ends = {"a": [error]}
     fake.go.set()
@@ -299,7 +299,7 @@ async def test_a_fault_of_ours_reaches_who_waits(error: BaseException) -> None:
 
 
 async def test_a_record_that_cannot_be_written() -> None:
-    """A rollout whose record is lost has none, is not run again for it, and says why; the others go on."""
+    """A rollout whose record cannot be written is not run again, and its outcome says why. Other rollouts continue."""
     fake = FakeRollouts(concurrency=1, retries=2)
     fake.refused = "a"
     fake.go.set()
@@ -312,7 +312,7 @@ async def test_a_record_that_cannot_be_written() -> None:
 
 
 async def test_stop_answers_what_waits_and_lets_the_rest_end() -> None:
-    """After a stop nothing begins; those who wait for it are told at once, and what runs still ends and is recorded."""
+    """After `stop` no rollout begins. Waiting ones get the reason at once, and running ones end and are recorded."""
     fake = FakeRollouts(concurrency=1)
     fake.scheduler.plan(keys("abc"))
     fake.scheduler.start()
@@ -332,7 +332,7 @@ async def test_stop_answers_what_waits_and_lets_the_rest_end() -> None:
 
 @pytest.mark.parametrize("started", [True, False])
 async def test_a_plan_after_the_stop(started: bool) -> None:
-    """A backend may die before the plan comes: whoever asks for a planned rollout is told why, and nothing begins."""
+    """If the backend dies before the plan comes, requests get the reason, and no rollout begins."""
     fake = FakeRollouts()
     if started:
         fake.scheduler.start()
@@ -346,7 +346,7 @@ async def test_a_plan_after_the_stop(started: bool) -> None:
 
 
 async def test_no_attempt_after_the_stop() -> None:
-    """A rollout that fails because the backend is gone is not tried again."""
+    """A rollout that fails because the backend has died is not retried."""
     fake = FakeRollouts(retries=2)
     fake.ends = {"a": ["infra_error", "ok"]}
     fake.scheduler.plan(keys("a"))
@@ -360,7 +360,7 @@ async def test_no_attempt_after_the_stop() -> None:
 
 
 async def test_cancel_answers_everybody_at_once() -> None:
-    """After a cancel those who wait are told, whether their rollout ran, waited or was never planned; nothing is recorded."""
+    """After `cancel` all requests are answered, whether their rollout ran, waited or was never planned. Nothing is recorded."""
     fake = FakeRollouts(concurrency=2)
     fake.scheduler.plan(keys("abcd"))
     fake.scheduler.start()
@@ -377,7 +377,7 @@ async def test_cancel_answers_everybody_at_once() -> None:
 
 
 async def test_cancel_right_after_the_start() -> None:
-    """A rollout that is cancelled before it takes its first step is answered too, and the pool drains."""
+    """A rollout that is cancelled before its first step gets an outcome, and the pool drains."""
     fake = FakeRollouts()
     fake.scheduler.plan(keys("ab"))
     fake.scheduler.start()
@@ -389,7 +389,7 @@ async def test_cancel_right_after_the_start() -> None:
 
 
 async def test_cancel_in_the_pause_between_attempts() -> None:
-    """A rollout that waits for its next attempt is answered at once as well."""
+    """A rollout in the pause between two attempts gets its outcome at once."""
     fake = FakeRollouts(retries=1)
     fake.ends = {"a": ["infra_error"]}
     fake.go.set()
@@ -403,7 +403,7 @@ async def test_cancel_in_the_pause_between_attempts() -> None:
 
 
 async def test_what_has_ended_is_recorded() -> None:
-    """A rollout on its way to the journal gets there, whatever is cancelled meanwhile, and whoever waits for it has it."""
+    """A rollout that is being recorded is recorded despite a cancellation, and requests get it."""
     fake = FakeRollouts(concurrency=2)
     fake.open_journal.clear()
     fake.go.set()
@@ -427,7 +427,7 @@ async def test_what_has_ended_is_recorded() -> None:
 
 
 async def test_held_back() -> None:
-    """While a part of the backend is away no attempt begins, neither a first one nor a further one; then they go on."""
+    """While a part is unavailable no attempt begins, neither a first nor a further one. After that they begin."""
     fake = FakeRollouts(concurrency=1, retries=1)
     fake.ends["a"] = ["infra_error", "ok"]
     fake.scheduler.plan(keys("ab"))
@@ -445,7 +445,7 @@ async def test_held_back() -> None:
 
 
 async def test_a_hold_that_follows_at_once() -> None:
-    """If another part goes away just after a hold has ended, nothing begins in between, neither a first attempt nor another one."""
+    """If another part becomes unavailable directly after a hold has ended, no attempt begins in between."""
     fake = FakeRollouts(concurrency=2)
     fake.ends["a"] = [INTERRUPTED, "ok"]
     fake.scheduler.plan(keys("abc"))
@@ -470,7 +470,7 @@ async def test_a_hold_that_follows_at_once() -> None:
 
 
 async def test_a_stop_after_a_hold_that_follows_at_once() -> None:
-    """A rollout whose start such a hold has prevented does not begin after a stop, whose reason its test gets."""
+    """A rollout that such a second hold has delayed does not begin after a stop, and gets the reason of the stop."""
     fake = FakeRollouts()
     fake.go.set()
     fake.scheduler.hold("tap")
@@ -486,7 +486,7 @@ async def test_a_stop_after_a_hold_that_follows_at_once() -> None:
 
 
 async def test_held_back_for_ever() -> None:
-    """When the part does not come back, those that are held back end with the attempts that they had."""
+    """If the part does not come back, held rollouts end with the attempts that they had."""
     fake = FakeRollouts(concurrency=1, retries=5)
     fake.ends["a"] = ["infra_error"]
     fake.scheduler.plan(keys("ab"))
@@ -504,13 +504,13 @@ async def test_held_back_for_ever() -> None:
 
 
 async def test_what_is_stored_does_not_run() -> None:
-    """Rollouts of earlier sessions are answered from the record, planned or not, also when nothing can run; the others run."""
+    """Rollouts of earlier sessions are answered from the record, planned or not, even if nothing can run. The others run."""
     fake = FakeRollouts()
     fake.scheduler.stored = dict.fromkeys(keys("az"), OK)
     fake.go.set()
     fake.scheduler.plan(keys("abc"))
 
-    assert [OK, OK] == await fake.outcomes("az")  # before the start: the backend need not be there for them
+    assert [OK, OK] == await fake.outcomes("az")  # Before `start`, because stored rollouts do not need the backend.
 
     fake.scheduler.start()
 
@@ -523,7 +523,7 @@ async def test_what_is_stored_does_not_run() -> None:
 
 
 async def test_an_interruption_costs_no_retry() -> None:
-    """An attempt that was interrupted is run again, also without retries, and stays in the record."""
+    """An interrupted attempt is repeated even without retries, and stays in the record."""
     fake = FakeRollouts(concurrency=1)
     fake.ends["a"] = [INTERRUPTED, INTERRUPTED, "ok"]
     fake.go.set()
@@ -531,12 +531,12 @@ async def test_an_interruption_costs_no_retry() -> None:
     fake.scheduler.start()
 
     assert [OK, OK] == await fake.outcomes("ab")
-    assert "aaab" == fake.begun  # it goes back to the front of the queue
+    assert "aaab" == fake.begun  # It returns to the front of the queue.
     assert [("infra_error", 1), ("infra_error", 2), ("ok", 3)] == [(each.status, each.attempt) for each in fake.journal[0].attempts]
 
 
 async def test_an_interruption_of_one_attempt_excuses_no_other() -> None:
-    """Of two attempts that fail at the same time, the one that was not interrupted has spent its retry."""
+    """Of two attempts that fail at the same time, only the one that was not interrupted spends a retry."""
     fake = FakeRollouts(concurrency=2)
     fake.ends = {"a": [INTERRUPTED, "ok"], "b": ["infra_error", "ok"]}
     fake.scheduler.plan(keys("ab"))
@@ -548,7 +548,7 @@ async def test_an_interruption_of_one_attempt_excuses_no_other() -> None:
 
 
 async def test_an_interruption_while_a_part_is_away() -> None:
-    """The rollout waits until the part is there again. If that never happens, it ends with the attempt that it had."""
+    """The rollout waits until the part is available again. If that never happens, it ends with the attempt that it had."""
     for comes_back in (True, False):
         fake = FakeRollouts(concurrency=1)
         fake.ends["a"] = [INTERRUPTED, "ok"]
@@ -570,7 +570,7 @@ async def test_an_interruption_while_a_part_is_away() -> None:
 
 
 async def test_the_concurrency_changes() -> None:
-    """More rollouts begin at once if it rises. If it falls, those that run finish, and none begins until fewer are running."""
+    """If the concurrency rises, more rollouts begin at once. If it falls, none begins until fewer are running."""
     fake = FakeRollouts(concurrency=2)
     fake.scheduler.plan(keys("abcdefgh"))
     fake.scheduler.start()
@@ -591,7 +591,7 @@ async def test_the_concurrency_changes() -> None:
 
 
 async def test_what_runs_alone() -> None:
-    """It comes first, and nothing runs beside it."""
+    """A rollout that runs alone comes first, and no other runs beside it."""
     fake = FakeRollouts(concurrency=3)
     fake.scheduler.alone.update(keys("cd"))
     fake.scheduler.plan(keys("abcd"))
@@ -607,7 +607,7 @@ async def test_what_runs_alone() -> None:
 
 
 async def test_a_round_is_over() -> None:
-    """When all that was planned has ended, what was planned meanwhile too; each rollout has a record."""
+    """`settled` waits for all planned rollouts, including those that are planned meanwhile, and each has a record."""
     fake = FakeRollouts()
     fake.scheduler.plan(keys("ab"))
     fake.scheduler.start()
@@ -624,7 +624,7 @@ async def test_a_round_is_over() -> None:
 
 @pytest.mark.parametrize("why", ["stopped", "the disk is full"])
 async def test_a_round_that_is_not_whole(why: str) -> None:
-    """One that is broken off, or of which a rollout has no record, is over, and not whole."""
+    """`settled` returns False if rollouts were stopped, or one has no record."""
     fake = FakeRollouts(concurrency=1)
     fake.refused = "a" if why != "stopped" else ""
     fake.scheduler.plan(keys("ab"))

@@ -1,4 +1,4 @@
-"""A scheduler whose rollouts run in blocks: nothing runs between two of them, and whatever goes wrong there reaches the tests."""
+"""A scheduler with blocks: nothing runs between two blocks, and faults there reach the tests."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class FakeSwitch:
-    """Small letters are one arm, capital ones the other; every change of block is written down among what began."""
+    """Small letters are one arm, capital letters the other. Every switch is recorded in `story`."""
 
     def __init__(self, fake: FakeRollouts, size: int = 2) -> None:
         self.fake, self.size = fake, size
         self.story: list[str] = []
-        self.own: dict[str, int] = {}  # arm -> rollouts in flight
-        self.pauses = False  # each block's rollouts wait until they are told to end
+        self.own: dict[str, int] = {}  # arm -> its own maximum number of rollouts in flight
+        self.pauses = False  # whether the rollouts of each block wait until `go` is set
         self.unavailable: dict[str, str | Exception] = {}  # arm -> why it cannot run
-        self.holds_in_between = False  # whether a part goes away while a block is left
-        self.open = asyncio.Event()  # blocks are entered from now on
+        self.holds_in_between = False  # whether a part becomes unavailable while a block is left
+        self.open = asyncio.Event()  # set if blocks may be entered
         self.open.set()
         fake.scheduler.block_switch = self
 
@@ -64,7 +64,7 @@ def fake_with_switch(*, concurrency: int = 8, retries: int = 0) -> tuple[FakeRol
 
 
 async def test_nothing_runs_between_blocks() -> None:
-    """A block begins when the one before it has ended, to its last retry; the last one is left as well."""
+    """A block begins when the previous one has ended, including its retries. The last block is left, too."""
     fake, turns = fake_with_switch(retries=1)
     fake.ends["b"] = ["infra_error", "ok"]
     fake.go.set()
@@ -78,7 +78,7 @@ async def test_nothing_runs_between_blocks() -> None:
 
 
 async def test_each_block_runs_at_its_own_concurrency() -> None:
-    """Of one arm three rollouts are in flight, of the other one at a time, and three again."""
+    """One arm has three rollouts in flight, the other one, and the first three again."""
     fake, turns = fake_with_switch(concurrency=3)
     turns.size, turns.own = 3, {"high": 1}
     turns.pauses = True
@@ -97,7 +97,7 @@ async def test_each_block_runs_at_its_own_concurrency() -> None:
 
 
 async def test_an_arm_that_is_not_there() -> None:
-    """Its rollouts are refused with the reason, those of the other arm run; so it is when the way to a block fails."""
+    """Rollouts of an arm that cannot run are refused with the reason, also if `enter` raises. Those of the other arm run."""
     for why in ("it did not boot", InfraError("the tap is gone"), ValueError("x")):
         fake, turns = fake_with_switch()
         turns.unavailable["high"] = why
@@ -112,7 +112,7 @@ async def test_an_arm_that_is_not_there() -> None:
 
 
 async def test_a_tap_that_dies_between_blocks() -> None:
-    """The block is entered anew when the tap is there again, and no rollout is refused."""
+    """The block is entered again when the tap is available, and no rollout is refused."""
     fake, turns = fake_with_switch()
     turns.open.clear()
     turns.unavailable["high"] = Interrupted(Rollout("shop", "C", "default", 1, status="infra_error", reason="the tap is gone"))
@@ -131,7 +131,7 @@ async def test_a_tap_that_dies_between_blocks() -> None:
 
 
 async def test_a_hold_between_two_blocks() -> None:
-    """If a part goes away while a block is left, the next one is not entered before the hold ends, and not at all after a stop."""
+    """If a part becomes unavailable while a block is left, the next one is entered after the hold, or never after a stop."""
     for is_stopped in (False, True):
         fake, turns = fake_with_switch()
         turns.holds_in_between = True
@@ -154,7 +154,7 @@ async def test_a_hold_between_two_blocks() -> None:
 
 
 async def test_an_arm_that_goes() -> None:
-    """What of it has not begun is refused, now and later; what runs may end, and the other arm's blocks come."""
+    """Rollouts of a dropped arm that have not begun are refused, also later ones. Running ones end, and the other arm's blocks run."""
     fake, _ = fake_with_switch(concurrency=1)
     fake.scheduler.plan(keys("abCDef"))
     fake.scheduler.start()
@@ -169,7 +169,7 @@ async def test_an_arm_that_goes() -> None:
 
 
 async def test_an_arm_that_goes_while_the_queue_is_held() -> None:
-    """An attempt that was interrupted ends as it is, with the reason as its cause; the other arm goes on."""
+    """An interrupted attempt of the dropped arm is final, with the drop as its cause. The other arm continues."""
     fake, _ = fake_with_switch(concurrency=1)
     fake.ends["a"] = [INTERRUPTED]
     fake.scheduler.plan(keys("abCD"))
@@ -188,7 +188,7 @@ async def test_an_arm_that_goes_while_the_queue_is_held() -> None:
 
 
 async def test_stopping_answers_those_of_later_blocks() -> None:
-    """A stop, or a cancellation in the middle of a change of arms, answers everybody who waits, and ends."""
+    """A stop, or a cancellation during a switch of arms, answers all requests, and the scheduler drains."""
     for how in ("stop", "cancel"):
         fake, turns = fake_with_switch()
         turns.open.clear()
@@ -210,7 +210,7 @@ async def test_stopping_answers_those_of_later_blocks() -> None:
 
 
 async def test_a_service_that_is_back_starts_nothing_early() -> None:
-    """While the next arm is made ready nothing begins, whatever else happens: a service that was away is there again."""
+    """While the next arm is prepared no rollout begins, even if a service becomes available again."""
     fake, turns = fake_with_switch()
     turns.open.clear()
     fake.scheduler.plan(keys("ab"))
@@ -227,7 +227,7 @@ async def test_a_service_that_is_back_starts_nothing_early() -> None:
 
 
 async def test_what_was_in_no_plan_has_a_block_of_its_own() -> None:
-    """A rollout that somebody asks for later waits for its turn, so that it never runs on the other arm."""
+    """A rollout that is requested later waits for a block of its own, so that it never runs on the other arm."""
     fake, turns = fake_with_switch()
     fake.scheduler.plan(keys("ab"))
     fake.scheduler.start()

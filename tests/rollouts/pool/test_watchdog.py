@@ -1,4 +1,4 @@
-"""When the watchdog speaks, and when it ends the pool. It looks when it is told to, at a real loop in another thread."""
+"""When the watchdog warns, and when it ends the pool. Tests take its samples of a real loop in another thread."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pytest_agentbench.rollouts.pool.watchdog import PATIENCE, TICK, Watchdog
 from tests.blocked_loop import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
-SAMPLES = int(PATIENCE / TICK)  # that a step has to last
+SAMPLES = int(PATIENCE / TICK)  # samples of a step after which the loop counts as blocked
 
 
 class FakePipe:
-    """A voice that writes down what was said, and by what the pool would have ended."""
+    """A pipe that records the sentences, and the rollouts with which the pool would have ended."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
@@ -32,7 +32,7 @@ class FakePipe:
 
 
 def agent(change: Callable[[AttemptContext], None], *, left: bool = False) -> Callable[[Block], Any]:
-    """A rollout that blocks the loop, before or after its end."""
+    """Returns a rollout that blocks the loop before or after its end."""
 
     async def run(block: Block) -> None:
         with current_attempt(KEY, Log()) as mark:
@@ -47,7 +47,7 @@ def agent(change: Callable[[AttemptContext], None], *, left: bool = False) -> Ca
 
 
 def after(samples: int, run: Callable[[Block], Any]) -> FakePipe:
-    """What is in the diary after so many looks at a loop that is blocked, from the first one on."""
+    """Returns the pipe after so many samples of a blocked loop, counted after the first one."""
     pipe = FakePipe()
     watchdog = Watchdog(pipe, 600)
     with blocked(run) as stack:
@@ -57,7 +57,7 @@ def after(samples: int, run: Callable[[Block], Any]) -> FakePipe:
 
 
 def test_it_speaks_when_a_step_lasts() -> None:
-    """Once, in a sentence with the rollout, the line and what would work; not before it has looked often enough."""
+    """The watchdog warns once, not before PATIENCE. The sentence has the rollout, the line and the advice."""
     run = agent(lambda mark: mark.begin("the agent", 600))
 
     assert [] == after(SAMPLES - 1, run).sentences
@@ -72,14 +72,14 @@ def test_it_speaks_when_a_step_lasts() -> None:
 
 
 def test_a_process_that_was_stopped() -> None:
-    """However long nobody looked, one look is one look: suspending a machine, or its debugger, accuses nobody."""
+    """Time without samples does not count, so suspending a machine or debugging causes no warning."""
     pipe = after(1, agent(lambda mark: setattr(mark, "over_at", 0.0)))
 
     assert ([], []) == (pipe.sentences, pipe.ends)
 
 
 def test_the_end_of_a_rollouts_time() -> None:
-    """The rollout is named, with the line; while it has time, and where it has all the time of the world, nothing ends."""
+    """The record has the rollout and the line. The pool does not end while the rollout has time, or if its time is unlimited."""
     for seconds in (None, 600):
         assert [] == after(SAMPLES, agent(lambda mark, seconds=seconds: mark.begin("the agent", seconds))).ends  # type: ignore[misc]
 
@@ -95,7 +95,7 @@ def test_the_end_of_a_rollouts_time() -> None:
 
 
 def test_a_scorer_that_blocks() -> None:
-    """Of its rollout all is kept but its score; those of the scorers before it are."""
+    """The record of the rollout is complete except for the blocking scorer's score."""
     now = time.monotonic_ns()
     unscored = Rollout(*KEY, status="ok", started_at=0.0, started_ns=now, ended_ns=now, answer="A lamp.", scores={"tsq": Score(0.5)})
 
@@ -114,7 +114,7 @@ def test_a_scorer_that_blocks() -> None:
 
 
 def test_what_an_agent_has_left_behind() -> None:
-    """What blocks the loop after its rollout has ended ends the pool, but harms no record."""
+    """Code that blocks the loop after its rollout has ended makes the pool end, but changes no record."""
     pipe = after(SAMPLES, agent(lambda mark: mark.begin("the agent", 0.0), left=True))
 
     assert [None] == pipe.ends
@@ -122,7 +122,7 @@ def test_what_an_agent_has_left_behind() -> None:
 
 
 def test_code_that_works_for_no_rollout() -> None:
-    """Nobody is accused, and nothing ends: a suite's code may take long to import."""
+    """Suite code outside of a rollout causes a warning without a rollout and no end, because an import may take long."""
 
     async def run(block: Block) -> None:
         block()
@@ -134,7 +134,7 @@ def test_code_that_works_for_no_rollout() -> None:
 
 
 def test_a_loop_that_turns_again() -> None:
-    """It is said after how long; a loop that turns slowly is not said to stand still."""
+    """The message says how long the loop was blocked. A slow loop does not count as blocked."""
     pipe = FakePipe()
     watchdog = Watchdog(pipe, 600)
     with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
