@@ -44,7 +44,7 @@ class CompileOptions:
     def explain(self, faults: str, file: Path) -> str:
         """Returns `faults` of a suite.yaml, followed by the names of the options that have changed the file."""
         options = [*(["--agentbench-agent"] if self.agent else []), *(f"--agentbench-set {name}" for name, _ in self.changes)]
-        about = f"\n{file}: all of this is about the file" if "\n" in faults else ""
+        about = f"\n{file}: these problems are about the file" if "\n" in faults else ""
         return f"{faults}{about} (as changed by {', '.join(options)})" if options else faults
 
 
@@ -65,12 +65,10 @@ class CompiledSuite:
 
     @property
     def name(self) -> str:
-        """The suite's name."""
         return self.suite.name
 
     @property
     def folder(self) -> Path:
-        """The suite's folder."""
         return self.suite.folder
 
 

@@ -43,7 +43,6 @@ class WorkerSuite:
 
     @property
     def name(self) -> str:
-        """The suite's name."""
         return self.info.name
 
     @property

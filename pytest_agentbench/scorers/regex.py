@@ -20,4 +20,4 @@ def regex(scenario: Scenario, rollout: Rollout, *, pattern: str | list[str] | No
     match = next((match for each in patterns if (match := re.search(each, rollout.answer))), None)
     if match is None:
         return Score(0.0, {}, f"nothing in the answer matches {' or '.join(map(repr, patterns))}")
-    return Score(1.0, {}, f"found {match[0]!r}, as {match.re.pattern!r} wants it")
+    return Score(1.0, {}, f"found {match[0]!r}, which matches {match.re.pattern!r}")

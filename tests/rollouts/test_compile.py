@@ -193,4 +193,4 @@ def test_the_command_line_is_named_once(tmp_path: Path) -> None:
     messages = problems(suite_text(tmp_path, trials="x", timeout=-1), CompileOptions([("agent.temperature", 0.3)]))
 
     assert [f"{tmp_path}/suite.yaml: {each}: " in line for each, line in zip(("trials", "timeout"), messages, strict=False)] == [True, True]
-    assert [f"{tmp_path}/suite.yaml: all of this is about the file (as changed by --agentbench-set agent.temperature)"] == messages[2:]
+    assert [f"{tmp_path}/suite.yaml: these problems are about the file (as changed by --agentbench-set agent.temperature)"] == messages[2:]

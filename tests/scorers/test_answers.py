@@ -34,10 +34,10 @@ def test_exact(answer: str, options: dict[str, Any], value: float) -> None:
 @pytest.mark.parametrize(
     ("answer", "pattern", "value", "explanation"),
     [
-        ("It is Paris.", "Paris", 1.0, "found 'Paris', as 'Paris' wants it"),
-        ("It is paris.", "(?i)PARIS", 1.0, "found 'paris', as '(?i)PARIS' wants it"),
+        ("It is Paris.", "Paris", 1.0, "found 'Paris', which matches 'Paris'"),
+        ("It is paris.", "(?i)PARIS", 1.0, "found 'paris', which matches '(?i)PARIS'"),
         ("It is Rome.", ["Paris", "^Rome"], 0.0, "nothing in the answer matches 'Paris' or '^Rome'"),
-        ("Rome it is.", ["Paris", "^Rome"], 1.0, "found 'Rome', as '^Rome' wants it"),
+        ("Rome it is.", ["Paris", "^Rome"], 1.0, "found 'Rome', which matches '^Rome'"),
     ],
 )
 def test_regex(answer: str, pattern: str | list[str], value: float, explanation: str) -> None:

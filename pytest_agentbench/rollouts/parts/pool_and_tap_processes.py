@@ -91,7 +91,7 @@ class PoolProcess:
         except BaseException as error:
             if isinstance(error, OSError) and not isinstance(error, OtherVersion):
                 return  # The pool has died or is about to.
-            self.fault = f"the controller failed on what the pool sent, and has ended it: {cause(error)}"
+            self.fault = f"the controller failed on a message of the pool and killed it: {cause(error)}"
             self.child.process.kill()  # It would wait for an answer for ever. The next pool gets a new connection.
             raise
 
@@ -116,7 +116,7 @@ class PoolProcess:
                 try:
                     message = FROM_PIPE.read(json_text.loads(line))
                 except ValueError as error:
-                    message = ShowUser(f"what the pool says while its event loop is blocked cannot be read: {error}")
+                    message = ShowUser(f"a message that the pool wrote while its event loop was blocked cannot be read: {error}")
                 match message:
                     case ShowUser():
                         on_message(self, message, b"")

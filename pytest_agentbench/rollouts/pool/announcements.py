@@ -283,7 +283,7 @@ class Announcer:
             self._count_arrival(id)
         if self._labels.bypassed(answer):
             self.tally.bypassed += 1
-            log(f"the release of {id} was answered with text: calls do not pass the router that `labels: {{release: true}}` speaks of")
+            log(f"the release of {id} was answered with text: calls do not go through the router that `labels: {{release: true}}` requires")
         self.on_release(id)
         return True
 

@@ -82,11 +82,11 @@ def arrange(
         side = origins[key.variant]
         groups.setdefault((side.variant, key.trial), {}).setdefault((key.suite, key.scenario), {})[side.arm] = key
     fewest = 2 if len(arms) > 1 and len(groups) == 1 else 1
-    wanted = math.ceil(ROUNDS / max(1, len(groups)))
+    minimum = math.ceil(ROUNDS / max(1, len(groups)))
     chunks = [
         chunk
         for tasks in groups.values()
-        for chunk in _chunks([*tasks.values()], _count(len(tasks), concurrency, wanted, fewest) if len(arms) > 1 else 1)
+        for chunk in _chunks([*tasks.values()], _count(len(tasks), concurrency, minimum, fewest) if len(arms) > 1 else 1)
     ]
     blocks = [
         Block(arm, tuple(task[arm] for task in chunk if arm in task), own.get(arm, concurrency))
@@ -98,9 +98,9 @@ def arrange(
     return [block for block in blocks if block.keys]
 
 
-def _count(tasks: int, concurrency: int, wanted: int, fewest: int) -> int:
-    """Returns the number of rounds of blocks: as many as `WAVES` gives, more if that is below the wanted number."""
-    return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(wanted, tasks // concurrency))
+def _count(tasks: int, concurrency: int, minimum: int, fewest: int) -> int:
+    """Returns the number of rounds of blocks: as many as `WAVES` gives, more if that is below the minimum."""
+    return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(minimum, tasks // concurrency))
 
 
 def _chunks(tasks: BlockTasks, count: int) -> list[BlockTasks]:

@@ -141,7 +141,7 @@ class Pool:
                     header, body = await wire.read(reader)
                     message = protocol.TO_POOL.read(header)
                 except ValueError as error:
-                    reason = f"the pool cannot read what the controller sent: {error}"
+                    reason = f"the pool cannot read a message of the controller: {error}"
                     self.link.fail(reason)
                     self._give_up(reason)
                     continue

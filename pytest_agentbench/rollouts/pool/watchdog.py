@@ -167,4 +167,4 @@ class Watchdog:
 def _whose(mark: AttemptContext | None) -> str:
     if mark is None:
         return "a suite's code"
-    return f"{mark.key}: {'what its agent left behind' if mark.is_over else mark.part}"
+    return f"{mark.key}: {'code that its agent left running' if mark.is_over else mark.part}"

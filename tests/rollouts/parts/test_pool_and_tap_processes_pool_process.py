@@ -69,7 +69,7 @@ def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
     first, second = messages.get_nowait(), messages.get_nowait()
     assert messages.empty()
     assert isinstance(first, ShowUser)
-    assert "what the pool says while its event loop is blocked cannot be read: Expecting property name" in first.sentence
+    assert "a message that the pool wrote while its event loop was blocked cannot be read: Expecting property name" in first.sentence
     assert ShowUser(f"{first.sentence.split(': ')[0]}: rollout is a whole number, not an object") == second
     assert end == pool.blocked_rollout
 
@@ -87,7 +87,7 @@ def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
         assert deaths.get(timeout=PATIENCE)
         assert -9 == pool.child.process.returncode
         exit_message = pool.exit_message("died")
-        assert " died: the controller failed on what the pool sent, and has ended it: ValueError('CaughtUp(number=1) " in exit_message
+        assert " died: the controller failed on a message of the pool and killed it: ValueError('CaughtUp(number=1) " in exit_message
         assert "SIGKILL" not in exit_message
 
 

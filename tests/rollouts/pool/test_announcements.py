@@ -185,7 +185,7 @@ async def test_a_router_that_is_bypassed(router: Router, capsys: pytest.CaptureF
         stack.end("1")
         await stack.release_all()
 
-    assert "was answered with text: calls do not pass the router" in capsys.readouterr().err
+    assert "was answered with text: calls do not go through the router" in capsys.readouterr().err
     assert tally(labelled=1, released=1, bypassed=1) == asdict(stack.tally)
 
 

@@ -256,7 +256,7 @@ async def test_a_controller_that_cannot_be_understood() -> None:
         answer, _ = await test.answer(ROLLOUT)
 
         assert isinstance(answer, UnrecordedRollout)
-        assert "the pool cannot read what the controller sent: away is a whole number, not an object" == answer.reason
+        assert "the pool cannot read a message of the controller: away is a whole number, not an object" == answer.reason
         assert protocol.PlanSettled(whole=False) == (await controller.next_message())[0]
 
         controller.tell(protocol.EndSession())
@@ -276,7 +276,7 @@ async def test_a_turn_that_cannot_be_understood() -> None:
         controller.writer.write(wire.framed(["Turn", {"endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}]))
         answer, _ = await test.answer(ROLLOUT)
         assert isinstance(answer, UnrecordedRollout)
-        assert answer.reason.startswith("the pool cannot read what the controller sent: ")
+        assert answer.reason.startswith("the pool cannot read a message of the controller: ")
 
         controller.tell(protocol.RecordLine(), b"{}")
         test.ask(plan := PlanSelected((ROLLOUT.key,), {"shop": 1}))

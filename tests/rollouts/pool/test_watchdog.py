@@ -118,7 +118,7 @@ def test_what_an_agent_has_left_behind() -> None:
     pipe = after(SAMPLES, agent(lambda mark: mark.begin("the agent", 0.0), left=True))
 
     assert [None] == pipe.ends
-    assert pipe.sentences[0].startswith("shop[shop-3]: what its agent left behind blocks")
+    assert pipe.sentences[0].startswith("shop[shop-3]: code that its agent left running blocks")
 
 
 def test_code_that_works_for_no_rollout() -> None:
