@@ -1,1 +1,1 @@
-"""The only room where agent, model, tools and scorers meet."""
+"""Runs rollouts. This is the only layer that combines agents, models, tools and scorers."""

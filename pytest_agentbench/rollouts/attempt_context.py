@@ -1,4 +1,4 @@
-"""Which rollout a task works for, and whether its agent or a scorer has the turn: for who looks at it from another thread."""
+"""Tells which rollout an asyncio task belongs to, and whether its agent or a scorer is running. Can be read from another thread."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ VERIFIER = "the verifier"
 
 @dataclass
 class AttemptContext:
-    """One attempt, from its agent's first step to its last score. Tasks and callbacks that it starts share it."""
+    """State of one attempt, from the agent's first step to the last score. Tasks and callbacks that the attempt starts share it."""
 
     key: RolloutKey
     log: Log
-    part: str = AGENT
-    seconds: float | None = None  # that the part has; None: as long as it takes
-    over_at: float | None = None  # seconds, time.monotonic()
-    is_over: bool = False  # what still runs was left behind
-    rollout: Rollout | None = None  # once its agent is done; its scores are filled in as they come
+    part: str = AGENT  # the part that runs: agent, verifier or a scorer
+    seconds: float | None = None  # time limit of the part in seconds; None: no limit
+    over_at: float | None = None  # end of that time in seconds, time.monotonic()
+    is_over: bool = False  # whether the attempt has ended; tasks that still run were left behind
+    rollout: Rollout | None = None  # set when the agent is done; scores are added as they come
     _scorer: str = ""
 
     def begin(self, part: str, seconds: float | None) -> None:
-        """A part has its turn."""
+        """Records that a part begins to run."""
         self.part, self.seconds = part, seconds
         self.over_at = None if seconds is None else time.monotonic() + seconds
 
     def begin_score(self, name: str, seconds: float | None) -> None:
-        """A scorer has its turn."""
+        """Records that a scorer begins to run."""
         self.begin(f"the scorer {name!r}", seconds)
         self._scorer = name
 
     def without_score(self, why: str) -> Rollout | None:
-        """The rollout as far as it is scored, and `why` the scorer that has the turn said nothing; None while the agent has it."""
+        """Returns the rollout with its scores so far, and `why` as the error of the running scorer. Returns None while the agent runs."""
         if self.rollout is None:
             return None
         errors = {**self.rollout.score_errors} if self._scorer in self.rollout.scores else {**self.rollout.score_errors, self._scorer: why}
@@ -51,7 +51,7 @@ _current: ContextVar[AttemptContext | None] = ContextVar("agentbench_attempt", d
 
 @contextmanager
 def current_attempt(key: RolloutKey, log: Log) -> Iterator[AttemptContext]:
-    """Marks this task, and those that it starts."""
+    """Gives a new attempt context to this task and the tasks that it starts."""
     mark = AttemptContext(key, log)
     token = _current.set(mark)
     try:
@@ -62,10 +62,10 @@ def current_attempt(key: RolloutKey, log: Log) -> Iterator[AttemptContext]:
 
 
 def current() -> AttemptContext | None:
-    """That of this task; None outside of a rollout."""
+    """Returns the attempt context of this task, or None outside of a rollout."""
     return _current.get()
 
 
 def attempt_in(context: Context) -> AttemptContext | None:
-    """That of the task which has this context."""
+    """Returns the attempt context in a task's context, or None if it has none."""
     return context.get(_current)

@@ -1,6 +1,6 @@
-"""Checks of a suite before anything boots. Each function asks one question and yields a sentence for each answer that is a fault.
+"""Checks a suite before anything boots. Each check is a function that yields a sentence for each fault of one kind.
 
-A new check is a function here and an entry of CHECKS. A plugin adds one by the entry-point group `pytest_agentbench.checks`.
+A new check is a function here and an entry in CHECKS. Plugins add checks with the entry-point group `pytest_agentbench.checks`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ENTRY_POINTS = "pytest_agentbench.checks"
 
 @dataclass(frozen=True)
 class SuiteDraft:
-    """A suite that was read and not checked yet."""
+    """A suite that was read but not checked yet."""
 
     suite: Suite  # with the scales that its scorers declare
     variants: tuple[str, ...]  # variants that run, without those whose agent or tools cannot be made
-    agents: Mapping[str, Agent]  # variant -> its agent, if it is a built-in one with sound settings
+    agents: Mapping[str, Agent]  # variant -> its agent, if it is a built-in one with valid settings
     rules: tuple[Rule, ...]  # parsed from `gate`
     today: date
 
@@ -44,7 +44,7 @@ SuiteCheck = Callable[[SuiteDraft], Iterable[str]]
 
 
 def known_sandboxes(draft: SuiteDraft) -> Iterator[str]:
-    """Can the sandboxes of the tasks be had?"""
+    """Yields a sentence for each sandbox of a task that is not available."""
     for sandbox in sorted({each.task.sandbox for each in draft.suite.scenarios if each.task}):
         try:
             check_sandbox(sandbox)
@@ -53,7 +53,7 @@ def known_sandboxes(draft: SuiteDraft) -> Iterator[str]:
 
 
 def tasks_outside_processes(draft: SuiteDraft) -> Iterator[str]:
-    """Would an agent run in a process of its own, where the sandbox of its task is out of reach?"""
+    """Yields a sentence for each agent that would run in a process of its own and could not reach the sandbox of its task."""
     suite = draft.suite
     task = next((each.id for each in suite.scenarios if each.task), None)
     if suite.isolation != "process" or task is None:
@@ -67,7 +67,7 @@ def tasks_outside_processes(draft: SuiteDraft) -> Iterator[str]:
 
 
 def answers_of_known_tools(draft: SuiteDraft) -> Iterator[str]:
-    """Is a canned answer one of a tool that no scenario offers?"""
+    """Yields a sentence for each canned answer of a tool that no scenario offers."""
     suite = draft.suite
     for variant in draft.variants:
         if isinstance(tool_factory.tool_kind(suite.tools_of(variant)), DecisionOnly) or all(each.tools for each in suite.scenarios):
@@ -78,7 +78,7 @@ def answers_of_known_tools(draft: SuiteDraft) -> Iterator[str]:
 
 
 def tasks_for_agents(draft: SuiteDraft) -> Iterator[str]:
-    """Does an agent that works in a sandbox have one in each scenario, and only one?"""
+    """Yields a sentence for each agent that works in a sandbox but has none, or two, in a scenario."""
     scenarios = draft.suite.scenarios
     task = next((each.id for each in scenarios if each.task), None)
     other = next((each.id for each in scenarios if each.task is None), None)
@@ -86,19 +86,19 @@ def tasks_for_agents(draft: SuiteDraft) -> Iterator[str]:
         if other is not None and needs_task(agent):
             kind = draft.suite.agent_of(variant)["kind"]
             how = "a data set of format harbor has tasks, and an orchestrator takes `code_sandbox: docker` or `code_sandbox: bubblewrap`"
-            yield f"agent: {kind!r} works in a sandbox, and scenario {other!r} is no task; {how}"
+            yield f"agent: {kind!r} works in a sandbox, and scenario {other!r} is not a task; {how}"
         elif task is not None and code_place(agent):
             yield f"agent: scenario {task!r} is a task and brings a sandbox; leave `code_sandbox` out, or set it to `task`"
 
 
 def tools_for_agents(draft: SuiteDraft) -> Iterator[str]:
-    """Are tools carried out, or answered, for an agent whose calls do not come to them?"""
+    """Yields a sentence for tools, or canned answers, of each agent that never calls them."""
     for variant, agent in draft.agents.items():
         yield from uncalled_tools(draft.suite, variant, agent)
 
 
 def uncalled_tools(suite: PoolSuite, variant: str, agent: Agent) -> Iterator[str]:
-    """Yields a sentence for tools, and one for answers, that the agent of a variant never reaches."""
+    """Yields a sentence for tools, and one for canned answers, if the agent of a variant never calls them."""
     if not (is_black_box(agent) or needs_task(agent) or code_place(agent)):
         return
     calls_none = f"the agent {suite.agent_of(variant)['kind']!r} calls none of the suite's tools, so there is nothing to"
@@ -109,7 +109,7 @@ def uncalled_tools(suite: PoolSuite, variant: str, agent: Agent) -> Iterator[str
 
 
 def measured_thresholds(draft: SuiteDraft) -> Iterator[str]:
-    """Is there a threshold for a score that no scorer of the suite measures?"""
+    """Yields a sentence for each threshold of a score that no scorer of the suite measures."""
     for name in draft.suite.thresholds:
         if name.removesuffix(".mean") not in draft.suite.score_names:
             scores = f"{', '.join(draft.suite.score_names)} (and <score>.mean)"
@@ -117,17 +117,17 @@ def measured_thresholds(draft: SuiteDraft) -> Iterator[str]:
 
 
 def quarantine(draft: SuiteDraft) -> Iterable[str]:
-    """Are the entries of the quarantine known, single and in force, and not too many?"""
+    """Yields a sentence for each quarantine entry that is unknown, duplicate or expired, and for too many entries."""
     return quarantine_faults(draft.suite.quarantine, {each.id for each in draft.suite.scenarios}, draft.today)
 
 
 def thresholds_in_range(draft: SuiteDraft) -> Iterable[str]:
-    """Would every score, or none, reach a threshold?"""
+    """Yields a sentence for each threshold that every score, or none, would reach."""
     return threshold_faults(draft.suite, draft.suite.thresholds)
 
 
 def threshold_faults(suite: Suite, thresholds: Mapping[str, float]) -> Iterator[str]:
-    """Yields a sentence for each threshold that lies outside of the range of its score."""
+    """Yields a sentence for each threshold outside the range of its score."""
     for name, threshold in thresholds.items():
         score = name.removesuffix(".mean")
         if not (scale := suite.scale(score)).contains(threshold):
@@ -135,12 +135,12 @@ def threshold_faults(suite: Suite, thresholds: Mapping[str, float]) -> Iterator[
 
 
 def rules_in_range(draft: SuiteDraft) -> Iterator[str]:
-    """Would every run, or none, keep a rule of the gate?"""
+    """Yields a sentence for each gate rule that every run, or none, would pass."""
     yield from filter(None, (rule_fault(draft.suite, rule) for rule in draft.rules))
 
 
 def rule_fault(suite: Suite, rule: Rule) -> str:
-    """Returns why a rule about a score would decide nothing; an empty text if it decides something."""
+    """Returns why a rule about a score would decide nothing, or an empty string if it can decide."""
     if rule.kind != "score":
         return ""
     scale = suite.scale(rule.metric)
@@ -154,7 +154,7 @@ def _out_of_range(what: str, score: str, scale: Scale) -> str:
     return f"{what} is out of range: {score} is {scale.range_text}, so it would decide nothing"
 
 
-#: All checks, in the order of their sentences.
+#: All built-in checks, in the order in which their sentences are shown.
 CHECKS: tuple[SuiteCheck, ...] = (
     known_sandboxes,
     tasks_outside_processes,
@@ -169,7 +169,7 @@ CHECKS: tuple[SuiteCheck, ...] = (
 
 
 def plugin_checks() -> list[SuiteCheck]:
-    """Returns the checks of installed plugins. One that cannot be loaded, or that fails, yields a sentence that names it."""
+    """Returns the checks of installed plugins. A check that cannot be loaded, or that raises, yields a sentence with its name."""
     from importlib.metadata import entry_points
 
     return [functools.partial(_problems_of, each) for each in entry_points(group=ENTRY_POINTS)]
@@ -178,5 +178,5 @@ def plugin_checks() -> list[SuiteCheck]:
 def _problems_of(entry: EntryPoint, draft: SuiteDraft) -> list[str]:
     try:
         return [*entry.load()(draft)]
-    except Exception as error:  # It is code of a plugin.
+    except Exception as error:  # Code of a plugin may raise anything.
         return [f"the check {entry.name!r}, an entry point of {ENTRY_POINTS}, failed: {type(error).__name__}: {error}"]

@@ -1,4 +1,4 @@
-"""Compiles a suite: its folder is read once, its rules are parsed once, and everything about it is checked, before anything boots."""
+"""Compiles suites: reads the folder and parses the rules of each suite once, and checks everything before anything boots."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pytest_agentbench.tools.factory import tool_kind
 
 Result = TypeVar("Result")
 
-PASS_RATES = "pass"  # begins rules such as `pass^3 >= 0.7`, which depend on the main score
-MOST = 10  # problems of a suite that are told
+PASS_RATES = "pass"  # beginning of rules such as `pass^3 >= 0.7`, which depend on the main score
+MOST = 10  # maximum number of problems of a suite that are shown
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class CompileOptions:
     """Options of a command line that change a suite or choose its variants."""
 
     changes: Sequence[tuple[str, Any]] = ()  # (dotted path, value)
-    agent: str | None = None  # in the place of the suite's own
+    agent: str | None = None  # agent that replaces the suite's own
     variants: Sequence[str] = (arms_of.DEFAULT,)
     arms: Sequence[Arm] = ()  # arms of an A/B session
     trials: int | None = None
 
     def explain(self, faults: str, file: Path) -> str:
-        """Returns lines about a suite.yaml, followed by the options that have changed it, without their values."""
+        """Returns `faults` of a suite.yaml, followed by the names of the options that have changed the file."""
         options = [*(["--agentbench-agent"] if self.agent else []), *(f"--agentbench-set {name}" for name, _ in self.changes)]
-        about = f"\n{file}: all of this is about the file" if "\n" in faults else ""
+        about = f"\n{file}: these problems are about the file" if "\n" in faults else ""
         return f"{faults}{about} (as changed by {', '.join(options)})" if options else faults
 
 
@@ -53,32 +53,30 @@ AS_IT_IS = CompileOptions()
 
 @dataclass(frozen=True)
 class CompiledSuite:
-    """A sound suite with everything that a session derives from its folder. Nothing is parsed again later."""
+    """A valid suite with everything that a session derives from its folder. Nothing is parsed again later."""
 
     suite: Suite  # with the scales that its scorers declare
     variants: tuple[str, ...]  # variants that run; in an A/B session one for each variant and arm
     trials: int
-    thresholds: Mapping[str, float]  # in force
+    thresholds: Mapping[str, float]  # effective thresholds
     rules: tuple[Rule, ...] = ()  # parsed from `gate`
     agents: Mapping[str, Agent] = field(default_factory=dict)  # variant -> its agent, if it is a built-in one
-    origins: Mapping[str, VariantOrigin] = field(default_factory=dict)  # in an A/B session: variant -> the suite's own, and the arm
+    origins: Mapping[str, VariantOrigin] = field(default_factory=dict)  # in an A/B session: variant -> suite's own variant and arm
 
     @property
     def name(self) -> str:
-        """The suite's name."""
         return self.suite.name
 
     @property
     def folder(self) -> Path:
-        """The suite's folder."""
         return self.suite.folder
 
 
 class UnsoundSuite(ConfigError):
-    """A suite that cannot run: a line for each of its problems, the first MOST of them."""
+    """Raised for a suite that cannot run. The message has a line for each of the first MOST problems."""
 
     def __init__(self, file: Path, problems: Sequence[str], options: CompileOptions) -> None:
-        """`problems` do not name the file; `options` may have changed it."""
+        """`problems` do not name the file. `options` may have changed it."""
         lines = [f"{file}: {problem}" for problem in problems[:MOST]]
         if more := len(problems) - MOST if len(problems) > MOST else 0:
             lines.append(f"{file}: and {more} more problem{'s' * (more > 1)}")
@@ -86,16 +84,17 @@ class UnsoundSuite(ConfigError):
 
 
 def compile_suite(text: SuiteText, options: CompileOptions = AS_IT_IS) -> CompiledSuite:
-    """Reads and checks the suite of a suite.yaml that has been parsed.
+    """Reads and checks the suite of a parsed suite.yaml. The suite's own code is imported in a separate process.
 
-    Code that the suite brings is imported in a process of its own. Raises UnsoundSuite with all problems, and MissingData if the data
-    are not on this machine.
+    Raises:
+        UnsoundSuite: The suite has problems.
+        MissingData: The data of the suite are not on this machine.
     """
-    return _finished(_read(text, options))
+    return _finish(_read(text, options))
 
 
 def compile_all(texts: Iterable[tuple[SuiteText, CompileOptions]]) -> list[CompiledSuite | ConfigError]:
-    """Compiles several suites as `compile_suite` does; the error of a suite takes its place. Their code is checked side by side."""
+    """Compiles several suites like `compile_suite`. The result of a suite that fails is its error. Code is checked in parallel."""
     readings, checks = [_result(_read, text, options) for text, options in texts], (*CHECKS, *plugin_checks())
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         codes = [threads.submit(each.code_check) if isinstance(each, _Reading) and each.brings_code else None for each in readings]
@@ -113,21 +112,22 @@ def _result(function: Callable[..., Result], *arguments: Any) -> Result | Config
 
 
 def checked(suite: Suite, variants: Sequence[str] = (arms_of.DEFAULT,)) -> CompiledSuite:
-    """Checks a suite that was read; raises UnsoundSuite as `compile_suite` does."""
-    return _finished(_Reading(suite, tuple(variants), {}, AS_IT_IS, []))
+    """Checks a suite that was already read. Raises UnsoundSuite if it has problems."""
+    return _finish(_Reading(suite, tuple(variants), {}, AS_IT_IS, []))
 
 
-def _finished(reading: _Reading) -> CompiledSuite:
+def _finish(reading: _Reading) -> CompiledSuite:
     return reading.finish(reading.code_check(), (*CHECKS, *plugin_checks()))
 
 
 def _read(text: SuiteText, options: CompileOptions) -> _Reading:
-    """Reads a suite with its data, and with the arms of a session; raises ConfigError if there is no suite to speak of then."""
+    """Reads a suite with its data, and with the arms of a session. Raises ConfigError if that is impossible."""
     try:
         suite = read_suite(text, options.changes, options.agent)
-        if faults := [*keys_in_names((suite.name, *suite.variants), suite.scenarios)]:  # Sentences about other faults would tell the key.
+        # Raise this alone, because sentences about other faults would contain the key.
+        if faults := [*keys_in_names((suite.name, *suite.variants), suite.scenarios)]:
             raise UnsoundSuite(text.file, faults, options)
-        problems, variants = _chosen(suite, options.variants)
+        problems, variants = _choose_variants(suite, options.variants)
         origins: Mapping[str, VariantOrigin] = {}
         if options.arms:
             origins = arms_of.origins(variants, options.arms)
@@ -139,8 +139,8 @@ def _read(text: SuiteText, options: CompileOptions) -> _Reading:
     return _Reading(suite, variants, origins, options, problems)
 
 
-def _chosen(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Returns a sentence for each name that is none of a variant, and the variants to run."""
+def _choose_variants(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Returns a sentence for each unknown variant name, and the variants to run."""
     every = (arms_of.DEFAULT, *suite.variants)
     if tuple(names) == ("all",):
         return [], every
@@ -150,7 +150,7 @@ def _chosen(suite: Suite, names: Sequence[str]) -> tuple[list[str], tuple[str, .
 
 @dataclass
 class _Reading:
-    """A suite that was read, and the problems that have been found in it."""
+    """A suite that was read, and its problems so far."""
 
     suite: Suite
     variants: tuple[str, ...]
@@ -161,22 +161,22 @@ class _Reading:
     sound: tuple[str, ...] = field(init=False)  # variants whose agents and tools can be made
 
     def __post_init__(self) -> None:
-        self.agents, self.sound = self._made()
+        self.agents, self.sound = self._make_agents()
         scales, faults = built_in_scales(self.suite)
         self.suite = self.suite.with_scales(scales)
         self.problems += faults
 
     @property
     def brings_code(self) -> bool:
-        """Whether the suite has code of its own that can be checked, because all names in its settings are known."""
+        """Whether the suite has code of its own and no problems so far, so that the code can be checked."""
         return not self.problems and brings_any(self.suite, self.variants)
 
     def code_check(self) -> FromCodeCheck | None:
-        """Checks the suite's own code; returns None if it has none. May be called in a thread."""
+        """Checks the suite's own code. Returns None if there is none to check. May be called in a thread."""
         return check_code(self.suite, self.variants) if self.brings_code else None
 
     def finish(self, code: FromCodeCheck | None, checks: Sequence[SuiteCheck]) -> CompiledSuite:
-        """Checks the suite, with the result for its code, and returns it compiled; raises UnsoundSuite with all problems."""
+        """Checks the suite and returns it compiled. `code` is the result of `code_check`. Raises UnsoundSuite with all problems."""
         if isinstance(code, NotLoaded):
             self.problems.append(code.reason.removeprefix(f"{self.suite.folder / SUITE_FILE}: "))
         elif code is not None:
@@ -189,8 +189,8 @@ class _Reading:
         trials = self.options.trials or self.suite.trials
         return CompiledSuite(self.suite, self.variants, trials, dict(self.suite.thresholds), rules, self.agents, self.origins)
 
-    def _made(self) -> tuple[dict[str, Agent], tuple[str, ...]]:
-        """Makes the agents that are built-in ones, and looks at the tools. Returns the agents, and the variants without a fault."""
+    def _make_agents(self) -> tuple[dict[str, Agent], tuple[str, ...]]:
+        """Makes the built-in agents, and checks the kinds of the tools. Returns the agents, and the variants without a fault."""
         agents: dict[str, Agent] = {}
         sound: list[str] = []
         for variant in self.variants:
@@ -205,7 +205,7 @@ class _Reading:
         return agents, tuple(sound)
 
     def _rules(self) -> tuple[Rule, ...]:
-        """Parses the rules of the suite's gate, without those about a score whose scorer cannot be asked what it declares."""
+        """Parses the gate rules. Skips rules about scores of unknown scale, whose scorers could not be loaded."""
         suite, rules = self.suite, []
         undeclared = [score for score in suite.score_names if score not in suite.scales]
         passes = pass_threshold_of(suite.score_names, suite.thresholds, suite.scales) is not None

@@ -1,12 +1,12 @@
 """Messages between the controller of a session and its pool.
 
-The controller starts the pool with a `PoolConfig` , connects to it, says `Hello`, and then sends `ToPool`.
-The pool sends `ToController`. Most messages are notes, which are not answered. A `ControllerQuestion` is answered, in the order of the
-questions, and the pool waits for its `ControllerAnswer`. Messages that are entries of attempts.jsonl (`runs/attempts`) are written there
-by the controller, and a pool that replaces this one reads them. A message that cannot be read ends the pool's work with a sentence: no
-test waits for ever.
+The controller starts the pool with a `PoolConfig`, connects to it, sends `Hello`, and then messages of `ToPool`. The pool sends messages
+of `ToController`. Most messages are notes, which are not answered. The controller answers each `ControllerQuestion` with a
+`ControllerAnswer`, in the order of the questions. It writes messages that are entries of attempts.jsonl (`runs/attempts`) to that file,
+where a pool that replaces this one reads them. After a message that cannot be read, the pool refuses all rollouts with a reason, so that
+no test waits for ever.
 
-The life of a rollout. Messages in lower case are those of tests and of taps, which have protocols of their own:
+The life of a rollout. Messages in lower case belong to the protocols of tests and taps:
 
     test              pool                          controller           journal    tap
       |-- plan -------->|-- PlanMade ------------------>|                   |        |
@@ -25,7 +25,7 @@ The life of a rollout. Messages in lower case are those of tests and of taps, wh
       |                 |-- RolloutRead --------------->|                   |        |
       |<- redacted line |                               |                   |        |
 
-A pool that dies while a test waits. The listening socket is the controller's, so the test reaches the new pool on the same port:
+The death of a pool while a test waits. The listening socket belongs to the controller, so the test reaches the new pool on the same port:
 
     controller            old pool               new pool                    test
       |                      |<------------------------------- get rollout ----|
@@ -59,31 +59,31 @@ Answered = TypeVar("Answered")
 
 @dataclass(frozen=True)
 class PlanTaken:
-    """Answers `PlanMade`. The pool plans the tests' rollouts and these, and lets the tests go on."""
+    """The answer to `PlanMade`. The pool plans the rollouts of tests and these, and lets the tests continue."""
 
-    beside: tuple[RolloutKey, ...]  # trials that no test asks for
+    beside: tuple[RolloutKey, ...]  # trials that no test requests
 
 
 @dataclass(frozen=True)
 class RecordLine:
-    """Answers `RolloutFinished` and `GetRecord`; the body is the line as it stands in the journal, which tests get."""
+    """The answer to `RolloutFinished` and `GetRecord`. The body is the line in the journal, which tests get."""
 
 
 @dataclass(frozen=True)
 class BlockNoted:
-    """Answers `BlockBegun` and `BlockEnded`, when the backend's counters are read. The pool goes on with its rollouts."""
+    """The answer to `BlockBegun` and `BlockEnded`, sent when the backend's counters are read. The pool continues with its rollouts."""
 
 
 @dataclass(frozen=True)
 class TemplateVerdict:
-    """Answers `TemplateLost`. The pool starts the process again, or gives up the rollouts of its suite and variant."""
+    """The answer to `TemplateLost`. The pool starts the process again, or gives up the rollouts of its suite and variant."""
 
-    again: bool
+    again: bool  # whether to start the process again
 
 
 @dataclass(frozen=True)
 class QuestionFailed:
-    """Answers a question that the controller could not answer: the disk is full, say. Whoever has asked in the pool gets an InfraError."""
+    """The answer to a question that failed, for example because the disk is full. It becomes an InfraError in the pool."""
 
     reason: str
 
@@ -93,18 +93,18 @@ ControllerAnswer = PlanTaken | RecordLine | BlockNoted | TemplateVerdict | Quest
 
 @dataclass(frozen=True)
 class Start:
-    """Sent when the backend answers, to the next pool of a session as well. The pool connects to the taps and begins."""
+    """Sent when the backend answers, and to each later pool of the session. The pool connects to the taps and begins to run rollouts."""
 
     endpoint: Endpoint
-    known: tuple[Endpoint, ...]  # all endpoints of this session so far: earlier pools may have left labels that are not released there
+    known: tuple[Endpoint, ...]  # all endpoints of this session so far, where labels of earlier pools may have to be released
     taps: TapPorts  # on this host
-    elapsed_s: float  # seconds in which rollouts of this session could run before
-    unbuilt: Mapping[str, str]  # image of a task -> why it could not be made
+    elapsed_s: float  # seconds since rollouts of this session could run first
+    unbuilt: Mapping[str, str]  # image of a task -> why it could not be built
 
 
 @dataclass(frozen=True)
 class TapsRestarted:
-    """Sent when a tap has been started again, and knows nothing. The pool connects anew and points the taps at the backend."""
+    """Sent when a tap was started again, without state. The pool connects again and points the taps at the backend."""
 
     taps: TapPorts  # on this host
 
@@ -121,7 +121,7 @@ class Turn:
     """Sent after `PrepareBlock`, when the arm is ready. The pool points the taps at it and begins the block."""
 
     endpoint: Endpoint
-    salt: str  # before the system prompts of agents; empty if the cache needs none
+    salt: str  # text before the system prompts of agents; empty if the cache policy needs none
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class NoTurn:
 
 @dataclass(frozen=True)
 class ArmLost:
-    """Sent when the backend of an arm has died for good. The pool starts none of its rollouts any more."""
+    """Sent when the backend of an arm has died and is not started again. The pool starts no more rollouts of this arm."""
 
     arm: str
     reason: str
@@ -143,31 +143,31 @@ class ArmLost:
 class HoldAttempts:
     """Sent when a part of the session has died or serves again. The pool begins no attempt until all of them serve."""
 
-    away: Mapping[str, str]  # part that does not serve -> group of the only rollouts that use it; empty if all of them do
+    away: Mapping[str, str]  # unavailable part -> group of the only rollouts that use it; empty string if all rollouts use it
 
 
 @dataclass(frozen=True)
 class AddRound:
-    """Sent when trials are to run that no test asks for. The pool plans them behind all others, and says `PlanSettled` at the end."""
+    """Sent to run trials that no test requests. The pool plans them after all others, and sends `PlanSettled` at the end."""
 
     keys: tuple[RolloutKey, ...]
 
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Sent when a part of the session has died. The pool returns the number, behind all that it has told before."""
+    """Sent when a part of the session has died. The pool answers with `CaughtUp` after all its earlier messages."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class ProcessesChecked:
-    """Sent after `CheckProcesses`, when all that has died is known, and the pool was told to hold."""
+    """Sent after `CheckProcesses`, when all deaths are known and the pool has got `HoldAttempts` for them."""
 
 
 @dataclass(frozen=True)
 class NothingRuns:
-    """Sent when nothing can run any more. The pool finishes what runs, and refuses all other rollouts with this reason."""
+    """Sent when no further rollout can run. The pool finishes running rollouts, and refuses all others with this reason."""
 
     reason: str
     status: str  # one of STATUSES, or `missing` if this machine lacks something
@@ -175,17 +175,17 @@ class NothingRuns:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Sent when pytest is about to end the session. The pool ends its rollouts, and answers all tests that wait."""
+    """Sent when pytest is about to end the session. The pool cancels its rollouts, and answers all waiting tests."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class EndSession:
-    """Sent at the end of a session. The pool ends its rollouts, releases labels, and says `Drained`; it lives until its stdin closes."""
+    """Sent at the end of a session. The pool cancels its rollouts, releases labels, and sends `Drained`. It runs until its stdin closes."""
 
 
-#: What follows from the death of a part of the session.
+#: Messages about the death of a part of the session and its consequences.
 Recovery = TapsRestarted | BackendMoved | RunAlone | EndRollout | CatchUp | ProcessesChecked
 SessionCommand = Start | Turn | NoTurn | ArmLost | HoldAttempts | AddRound | NothingRuns | Cancel | EndSession
 ToPool = ControllerAnswer | SessionCommand | Recovery
@@ -193,34 +193,34 @@ TO_POOL: Messages[ToPool] = Messages(ToPool)
 
 
 class ControllerQuestion(Generic[Answered]):
-    """A message that the controller answers, with a message of this type or with `QuestionFailed`."""
+    """A message that the controller answers with a message of the type argument, or with `QuestionFailed`."""
 
 
 @dataclass(frozen=True)
 class PlanMade(ControllerQuestion[PlanTaken]):
-    """Sent for the first plan that a test process sends. The controller counts the rollouts, and may have others run beside them."""
+    """Sent for the first plan of a test process. The controller counts the rollouts, and its answer may add others."""
 
     keys: tuple[RolloutKey, ...]  # once for each test
-    stored: int  # of the rollouts, those that an earlier session has recorded
-    selected: Mapping[str, int]  # suite under a variant -> selected tests that want a rollout, skipped ones included
+    stored: int  # number of the rollouts that an earlier session has recorded
+    selected: Mapping[str, int]  # group of rollouts -> number of selected tests that read one, including skipped tests
 
 
 @dataclass(frozen=True)
 class RolloutFinished(ControllerQuestion[RecordLine]):
-    """Sent when a rollout is over; the body is its record as a line. The controller redacts the line and writes it to the journal."""
+    """Sent when a rollout has ended. The body is the line of its record. The controller redacts the line and writes it to the journal."""
 
     key: RolloutKey
     kind: str  # as in Rollout
     status: str  # one of STATUSES
     scores: Mapping[str, float]
-    tokens: int  # of completions, in all of its calls
-    calls: int  # in all attempts, of judges too
+    tokens: int  # completion tokens in all its calls
+    calls: int  # calls in all attempts, including those of judges
     duration_s: float
 
 
 @dataclass(frozen=True)
 class GetRecord(ControllerQuestion[RecordLine]):
-    """Sent when a test asks for a record that the pool does not have in memory. The controller reads it from the journal."""
+    """Sent when a test requests a record that the pool does not have in memory. The controller reads it from the journal."""
 
     key: RolloutKey
 
@@ -229,7 +229,7 @@ class GetRecord(ControllerQuestion[RecordLine]):
 class BlockBegun(ControllerQuestion[BlockNoted]):
     """Sent when the taps point at the arm of a block. The controller reads the backend's counters."""
 
-    primed: int | None  # rollouts whose first call was made before; None if none was to be
+    primed: int | None  # rollouts whose first call was made before the block; None if the cache policy makes none
 
 
 @dataclass(frozen=True)
@@ -242,17 +242,17 @@ class TemplateLost(ControllerQuestion[TemplateVerdict]):
     """Sent when a template process of the pool has died. The controller counts the death, and decides whether it is started again."""
 
     name: str
-    group: str  # suite under a variant whose rollouts it runs
+    group: str  # group of rollouts that it runs
 
 
 @dataclass(frozen=True)
 class CheckProcesses:
-    """Sent when an attempt has failed in a way that the death of a part of the session explains. `ProcessesChecked` is the answer."""
+    """Sent when an attempt has failed, possibly because a part of the session died. The controller answers with `ProcessesChecked`."""
 
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """Sent after `CatchUp`. The controller knows then which attempts have begun."""
+    """The answer to `CatchUp`. After it the controller knows which attempts have begun."""
 
     number: int
 
@@ -266,34 +266,34 @@ class TemplateServes:
 
 @dataclass(frozen=True)
 class StartBackend:
-    """Sent when a test needs the backend. The controller boots one that boots on demand."""
+    """Sent when a test needs the backend. The controller boots it if it boots on demand."""
 
 
 @dataclass(frozen=True)
 class PlanSettled:
-    """Sent when all planned rollouts are over, if trials that no test asks for are among them, and when the pool gives up.
+    """Sent when all planned rollouts have ended, if they include trials that no test requests, and when the pool gives up.
 
     The controller may add another round.
     """
 
-    whole: bool  # whether each of them has a record
+    whole: bool  # whether each of them has a record, and more rollouts could run
 
 
 @dataclass(frozen=True)
 class ShowUser:
-    """Sent to have the controller show a sentence to the user."""
+    """Sent to show a sentence to the user."""
 
     sentence: str
 
 
 @dataclass(frozen=True)
 class Drained:
-    """Sent after `EndSession`, when nothing runs any more and all records are in the journal. The controller closes the pool's stdin."""
+    """Sent after `EndSession`, when no rollout runs and all records are in the journal. The controller then closes the pool's stdin."""
 
     tally: RolloutTally
 
 
-#: `session/processes` takes these messages, `rollouts/parts` all others.
+#: `session/processes` handles these messages, `rollouts/parts` all others.
 SessionNote = StartBackend | PrepareBlock | PlanSettled | ShowUser | Drained
 SessionQuestion = PlanMade | RolloutFinished | GetRecord | BlockBegun | BlockEnded
 
@@ -306,38 +306,38 @@ TO_CONTROLLER: Messages[ToController] = Messages(ToController)
 class Scheduling:
     """How the pool orders rollouts."""
 
-    concurrency: int  # rollouts in flight
-    retries: int  # attempts after one that ended as infra_error
-    keep_order: bool  # whether they run in the order of the plan
-    durations: Mapping[str, float]  # rollout -> seconds that it took the last time
+    concurrency: int  # maximum number of rollouts in flight
+    retries: int  # maximum number of further attempts after infra_error
+    keep_order: bool  # whether rollouts run in the order of the plan
+    durations: Mapping[str, float]  # rollout -> its last duration in seconds
 
 
 @dataclass(frozen=True)
 class BlockSettings:
     """How a session runs its rollouts in blocks, each of one arm."""
 
-    origins: Mapping[str, VariantOrigin]  # variant -> what it is made of, the arms in their order
+    origins: Mapping[str, VariantOrigin]  # variant -> suite's own variant and arm, in the order of the arms
     policy: str  # one of CACHE_POLICIES
     in_sequence: bool  # whether all blocks of one arm run before those of the next one
-    own: Mapping[str, int]  # arm -> rollouts in flight in its blocks, if not those of the session
+    own: Mapping[str, int]  # arm -> maximum number of rollouts in flight, for arms that have one of their own
 
 
 @dataclass(frozen=True)
 class PoolSettings:
-    """What all pools of a session are told alike."""
+    """The settings that all pools of a session share."""
 
     session: int  # number of the session within its run
-    rerun: tuple[str, ...]  # statuses of earlier sessions whose rollouts run again
-    run: str  # the session's own name, for sandboxes and ids of rollouts; no other session has it
+    rerun: tuple[str, ...]  # statuses whose rollouts of earlier sessions run again
+    run: str  # unique name of the session, for sandboxes and ids of rollouts
     backend: str  # hash of the backend's identity
     suites: Mapping[str, PoolSuite]  # by their names
-    sys_path: tuple[str, ...]  # of the controller's interpreter: paths of this host
+    sys_path: tuple[str, ...]  # `sys.path` of the controller: paths of this host
     log_level: str
     scheduling: Scheduling
     blocks: BlockSettings | None  # None: all rollouts are one block, without arms
-    sandboxes: int  # that may be open at the same time on this host
-    time_limit: float | None  # seconds in which rollouts of this session begin; None: no limit
-    budget: float | None  # seconds for a rollout; None: those of its suite
+    sandboxes: int  # maximum number of open sandboxes on this host
+    time_limit: float | None  # seconds in which rollouts of this session may begin; None: no limit
+    budget: float | None  # time limit of a rollout in seconds; None: the limit of its suite
     sizes: Sizes
 
 
@@ -345,28 +345,28 @@ class PoolSettings:
 class PoolConfig:
     """The first line that the controller writes to the stdin of a pool. The pool writes `Listening` and waits for a connection."""
 
-    token: str = field(repr=False)  # of the session: a connection begins with it
+    token: str = field(repr=False)  # token of the session, presented by each connection
     listener: int  # file descriptor of the listening socket, inherited from the controller on this host
     pipe: int  # file descriptor of the pipe for `FromPipe`, inherited from the controller on this host
     settings: PoolSettings
-    number: int  # of the pool within its session, counted from 1
-    directory: Path  # of the run on this host, whose journal and attempts.jsonl the pool reads
-    attempts_size: int  # bytes of attempts.jsonl on this host that the pool reads: what is written later, it is told as well
+    number: int  # number of the pool within its session, counted from 1
+    directory: Path  # run directory on this host, with the journal and attempts.jsonl
+    attempts_size: int  # bytes of attempts.jsonl on this host that the pool reads; later entries that concern it are sent to it
 
 
 @dataclass(frozen=True)
 class BlockedBy:
-    """Written by a pool that ends itself, because a rollout has blocked its event loop for too long. The next pool ends it like this."""
+    """Written by a pool that ends itself because a rollout has blocked its event loop for too long. The rollout does not run again."""
 
     rollout: Rollout  # as in `EndRollout`
 
 
-#: Lines of JSON in the pipe, which a thread of the pool writes while the event loop stands still. The controller reads them to the end.
+#: Lines of JSON in the pipe. A thread of the pool writes them while the event loop is blocked. The controller reads them to the end.
 FromPipe = ShowUser | BlockedBy
 FROM_PIPE: Messages[FromPipe] = Messages(FromPipe)
 
-#: Fields of messages to the pool that are true on the controller's host alone: paths, file descriptors, offsets in files, ports on
-#: loopback, and a number that follows from the host's cores. A runner on another host needs a value of its own for each.
+#: Fields of messages to the pool that are valid only on the controller's host: paths, file descriptors, file offsets, loopback ports,
+#: and a number that depends on the host's cores. A runner on another host needs its own value for each of them.
 HOST_BOUND: tuple[tuple[type, str], ...] = (
     (PoolConfig, "listener"),
     (PoolConfig, "pipe"),

@@ -1,4 +1,4 @@
-"""Scores of a stored run, computed again without a backend: a new run beside the old one, which is not touched."""
+"""Computes the scores of a stored run again, without a backend. Writes a new run next to the old one, which is not changed."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ from pytest_agentbench.suites.suite import SUITE_FILE, Scenario, Suite, public_o
 
 
 class RescoredScore(NamedTuple):
-    """What scoring again made of one score of one suite under one variant."""
+    """The change of one score of one suite under one variant."""
 
     group: str
     score: str
-    was: float | None  # mean over all; None when it was not measured
-    now: float | None
-    changed: int  # rollouts whose value is another one, or is there now, or is not there any more
-    rollouts: int  # that were scored
+    was: float | None  # old mean; None if the score was not measured
+    now: float | None  # new mean; None if the score was not measured
+    changed: int  # rollouts whose value has changed, was added or was removed
+    rollouts: int  # scored rollouts
     failed: int  # rollouts on which the scorer failed
-    reason: str  # why, of the first of them
+    reason: str  # reason of the first of these failures
 
 
 @dataclasses.dataclass
 class RescoredSuite:
-    """A suite under one variant, while its rollouts are read."""
+    """A suite under one variant, while its rollouts are scored again."""
 
     suite: Suite
     scenarios: Mapping[str, Scenario]
-    names: Mapping[str, str]  # score -> name or import path of its scorer, of the suite's and of those asked for
-    scorers: Mapping[str, Scorer]  # score -> what computes it again
-    kept: Sequence[str]  # scores whose scorers ask a judge
+    names: Mapping[str, str]  # score -> name or import path of its scorer, for scorers of the suite and of the command line
+    scorers: Mapping[str, Scorer]  # score -> scorer that computes it again
+    kept: Sequence[str]  # scores that keep their values, because their scorers call a judge
     old: SuiteResult
-    scales: Mapping[str, Scale]  # score -> what its scorer declares now, or of scores that are kept, what it declared then
+    scales: Mapping[str, Scale]  # score -> scale that its scorer declares now, or for kept scores, declared in the run
     changed: Counter[str] = dataclasses.field(default_factory=Counter)
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
     rollouts: int = 0
 
     @property
     def again(self) -> dict[str, str]:
-        """Score -> name of its scorer, of those that are computed again."""
+        """Score -> name of its scorer, for scores that are computed again."""
         return {score: self.names[score] for score in self.scorers}
 
     @cached_property
     def hashes(self) -> Mapping[str, str]:
-        """Of how those come about now."""
+        """Score -> hash of how it is computed now, for scores that are computed again."""
         return score_hashes(self.suite, self.again)
 
     @property
@@ -83,7 +83,7 @@ class RescoredSuite:
 
 
 def refuse_empty(run: Run, source: Path) -> None:
-    """Raises ConfigError for a run of which no rollout came far enough to be scored."""
+    """Raises ConfigError if no rollout of a run can be scored."""
     counts: Counter[str] = sum((Counter(suite.rollouts) for suite in run.suites.values()), Counter())
     if not any(counts[status] for status in EVALUABLE):
         known = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
@@ -91,16 +91,22 @@ def refuse_empty(run: Run, source: Path) -> None:
 
 
 def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> dict[str, RescoredSuite]:
-    """The groups of a run by their names; `folders` of suites take the place of those that the run names, `names` are scorers, or all.
+    """Returns the groups of a run by name, with their suites and scorers.
 
-    Raises ConfigError where a suite or a scorer is not found, and where the data are not those of the run.
+    Args:
+        run: The stored run.
+        folders: Suite -> folder, for suites that are not in the folder that the run names.
+        names: Scorers to run; empty: all scorers of a suite.
+
+    Raises:
+        ConfigError: A suite or a scorer is not found, or the data have changed since the run.
     """
     groups, suites = {}, dict[Path, Suite]()
     for group, old in run.suites.items():
         name = suite_of(group, old.variant)
         folder = folders.get(name) or Path(old.folder)
         if folder not in suites:
-            suites[folder] = _loaded(folder, name)
+            suites[folder] = _load(folder, name)
         suite = suites[folder]
         _check_data(suite, old)
         known = {score_name(scorer): scorer for scorer in suite.scorers}
@@ -113,12 +119,12 @@ def load_groups(run: Run, folders: Mapping[str, Path], names: Sequence[str]) -> 
     return groups
 
 
-def _loaded(folder: Path, name: str) -> Suite:
+def _load(folder: Path, name: str) -> Suite:
     if not (folder / SUITE_FILE).is_file():
-        raise ConfigError(f"suite {name!r}: there is no {folder / SUITE_FILE}; give its folder with --suite")
+        raise ConfigError(f"suite {name!r}: {folder / SUITE_FILE} does not exist; pass the suite's folder with --suite")
     suite = load_suite(folder / SUITE_FILE)
     if suite.name != name:
-        raise ConfigError(f"{folder / SUITE_FILE} is the suite {suite.name!r}, and the run has no rollouts of it but of {name!r}")
+        raise ConfigError(f"{folder / SUITE_FILE} is the suite {suite.name!r}, but the run has rollouts of {name!r}")
     return suite
 
 
@@ -129,23 +135,24 @@ def _check_data(suite: Suite, old: SuiteResult) -> None:
         differences.append(f"sha256 {was['sha256'][:12]}, now {now['sha256'][:12]}")
         raise ConfigError(
             f"{suite.folder / now['file']} is not the data set of the run: {'; '.join(differences)}. "
-            f"--suite names a folder that has it as it was"
+            f"Pass a folder with the old data with --suite"
         )
 
 
 async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -> tuple[Path, Run, RunReader]:
-    """Writes the new run, one rollout in memory at a time; returns its directory, the run, and what was counted.
+    """Writes the new run, without a gate verdict and without reports. Holds one rollout in memory at a time.
 
-    No gate judges it, and reports are not written. Raises ConfigError for a run without a journal.
+    Returns the directory of the new run, the run, and the reader that has counted its rollouts. Raises ConfigError for a run without a
+    journal.
     """
     check_journal(source)
-    target, redact = _beside(source), Redactor(public=public_of(group.suite for group in groups.values()))
+    target, redact = _make_directory(source), Redactor(public=public_of(group.suite for group in groups.values()))
     read = RunReader()
     try:
         with (target / FILE).open("xb") as lines:
             for old in read_journal(source):
                 group = groups.get(old.key.group) if old.kind == "scenario" else None
-                new = await _again(old, group, run.settings) if group else old
+                new = await _rescore_rollout(old, group, run.settings) if group else old
                 lines.write(sealed(redact(record_line(new).decode()).encode()) + b"\n")
                 if group:
                     group.add(old, new)
@@ -158,7 +165,7 @@ async def rescore(run: Run, source: Path, groups: Mapping[str, RescoredSuite]) -
     return target, new_run, read
 
 
-def _beside(source: Path) -> Path:
+def _make_directory(source: Path) -> Path:
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         target = source.resolve().with_name(f"{source.resolve().name}-rescored{suffix}")
         try:
@@ -169,11 +176,11 @@ def _beside(source: Path) -> Path:
     raise ConfigError(f"{source} was scored again 999 times; remove some of the results")
 
 
-async def _again(old: Rollout, group: RescoredSuite, settings: RunOptions) -> Rollout:
-    """Scores a rollout again, with the time for each scorer and the sizes of texts that the session had."""
+async def _rescore_rollout(old: Rollout, group: RescoredSuite, settings: RunOptions) -> Rollout:
+    """Scores a rollout again, with the session's time limit for scorers and its size limits for texts."""
     if old.scenario not in group.scenarios:
-        raise ConfigError(f"{group.suite.folder / SUITE_FILE}: there is no scenario {old.scenario!r}, of which the run has a rollout")
-    with redirect_stderr(StringIO()):  # tracebacks of scorers; their last lines are in the record
+        raise ConfigError(f"{group.suite.folder / SUITE_FILE} has no scenario {old.scenario!r}, but the run has a rollout of it")
+    with redirect_stderr(StringIO()):  # Hide tracebacks of scorers. Their last lines are in the record.
         seconds = settings.budgets.get("rollout") or group.suite.timeout
         new = await scored(old, group.scenarios[old.scenario], group.scorers, no_judge, seconds, codec.read(Sizes, settings.sizes))
     content = {**old.content, "scorers": {**old.content.get("scorers", {}), **group.hashes}}
@@ -190,7 +197,7 @@ async def _again(old: Rollout, group: RescoredSuite, settings: RunOptions) -> Ro
 
 
 def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], read: RunReader) -> Run:
-    """The new run: what is known of the old one, with other scores. No session has worked on it."""
+    """Returns the new run: the facts of the old one with new scores, but without a session and a gate verdict."""
     facts: SessionFacts = dataclasses.replace(
         run,
         id=name,
@@ -200,23 +207,23 @@ def _run(run: Run, name: str, groups: Mapping[str, RescoredSuite], read: RunRead
         resume=None,
         rescored=Rescored(run.id, datetime.now().astimezone().isoformat(timespec="seconds")),
     )
-    return build_run(facts, [_asked(group, each) for group, each in groups.items()], read)
+    return build_run(facts, [_planned_suite(group, each) for group, each in groups.items()], read)
 
 
 def _without_scores(ab: ArmsCompared, groups: Iterable[RescoredSuite]) -> ArmsCompared:
-    """The comparison of two arms without that of scores which were computed again: it was one of other scores."""
+    """Returns the comparison of two arms without scores that were computed again, because it compared their old values."""
     names = {score for group in groups for score in group.scorers}
     return dataclasses.replace(ab, comparisons=tuple(each for each in ab.comparisons if each.metric not in names))
 
 
 def _identity(old: RunIdentity, groups: Mapping[str, RescoredSuite]) -> RunIdentity:
-    """The identity of the run, with the scoring as it is now."""
+    """Returns the identity of the run, with the present scoring."""
     scoring = {name: mixed_scoring(each, groups[name].suite, groups[name].again) for name, each in old.scoring.items()}
     return dataclasses.replace(old, scoring=scoring, hashes={**old.hashes, "scoring": digest(scoring)})
 
 
-def _asked(name: str, group: RescoredSuite) -> PlannedSuite:
-    """The suite with the scores of the old run and the new ones; what the session asked, and only its tests knew, is as it was then."""
+def _planned_suite(name: str, group: RescoredSuite) -> PlannedSuite:
+    """Returns the suite with its old and new scores. Facts that only the session and its tests knew are taken from the old run."""
     suite, scorers = group.suite, {score: group.names.get(score, score) for score in group.scores}
     new = {score: ScoredBy(each, suite.scorers.get(each, {})) for score, each in scorers.items() if score in group.scorers}
     changes = {
@@ -230,24 +237,24 @@ def _asked(name: str, group: RescoredSuite) -> PlannedSuite:
 
 
 class ThresholdResult(NamedTuple):
-    """What became of one floor under each scenario of a suite under one variant."""
+    """The result of one threshold for the scenarios of a suite under one variant."""
 
     group: str
     score: str
     threshold: float
-    below: int  # rollouts, those in which the agent raised among them
+    below: int  # rollouts that miss the threshold, including those whose agent raised
     rollouts: int
 
 
 def missed_thresholds(groups: Mapping[str, RescoredSuite], read: RunReader) -> Iterator[ThresholdResult]:
-    """The thresholds that rollouts of a run do not reach with their new scores; scenarios in quarantine have none."""
+    """Yields the thresholds that rollouts of a run miss with their new scores. Scenarios in quarantine are ignored."""
     for name, group in groups.items():
-        held, tally = {each.scenario for each in group.old.quarantined}, read.suites[name]
+        quarantined, tally = {each.scenario for each in group.old.quarantined}, read.suites[name]
         for score, required in group.old.thresholds.items():
             if score.endswith(".mean"):
                 continue
-            values = [value for scenario, each in tally.scores[score].items() if scenario not in held for value in each]
-            crashed = sum(count for scenario, count in tally.agent_errors.items() if scenario not in held)
+            values = [value for scenario, each in tally.scores[score].items() if scenario not in quarantined for value in each]
+            crashed = sum(count for scenario, count in tally.agent_errors.items() if scenario not in quarantined)
             pass_threshold = PassThreshold(score, required, scale_in(group.scales, score).falling)
             below = crashed + sum(not pass_threshold.reached(value) for value in values)
             if below:
@@ -255,7 +262,7 @@ def missed_thresholds(groups: Mapping[str, RescoredSuite], read: RunReader) -> I
 
 
 def changes(groups: Mapping[str, RescoredSuite], new: Run) -> Iterator[RescoredScore]:
-    """What has become of each score that was computed again."""
+    """Yields the change of each score that was computed again."""
     for name, group in groups.items():
         for score in group.scorers:
             was, now = (_value(suite, score) for suite in (group.old, new.suites[name]))

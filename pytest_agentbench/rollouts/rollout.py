@@ -1,4 +1,4 @@
-"""The only place where agent, model and scorers meet: a job becomes a Rollout, which is verified if it is one of a task."""
+"""Runs one rollout: the agent on a scenario, then the verifier if the scenario is a task, then the scorers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 async def verified(rollout: Rollout, task: Task | None, sandbox: Sandbox | None) -> Rollout:
-    """The rollout with what the verifier says; also where its agent ran into a limit, and not where it failed or measured nothing.
+    """Returns a rollout with the verifier's result. This includes agents that reached a limit, but not agents that failed.
 
-    One that cannot be verified has another status and the reason.
+    If verification fails, the rollout has the status and the reason of that failure.
     """
     if task is None or sandbox is None or not rollout.evaluable:
         return rollout
@@ -54,30 +54,30 @@ async def verified(rollout: Rollout, task: Task | None, sandbox: Sandbox | None)
 
 
 def agents_time(seconds: float | None, task: Task | None) -> float | None:
-    """Seconds that an agent has: as long as a rollout may take, and no longer than its task says; None: no limit."""
+    """Returns the time limit of an agent in seconds, or None: the smaller one of the rollout's limit and the task's limit."""
     limits = [each for each in (seconds, task.agent_timeout_s if task else None) if each is not None]
     return min(limits, default=None)
 
 
 @dataclass(frozen=True)
 class RolloutSetup:
-    """What all rollouts of one suite and variant share."""
+    """The agent, scorers, tools and settings that all rollouts of one suite and variant share."""
 
     agent: Agent
     scorers: Mapping[str, Scorer]
     sampling: Json  # sampling parameters of every request
-    upgrade: bool | None  # whether calls that do not stream travel as streams; None: those of the built-in client do
-    settings: Json  # the agent's settings as they are recorded
-    roles: Mapping[str, Json] = field(default_factory=dict)  # what the suite says of each; scorers ask the one called `judge`
-    limits: Json = field(default_factory=dict)  # of `calls`, `tokens` and `cost`, for the agent and its roles together
-    tools: Tools = field(default_factory=DecisionOnly)  # where they are carried out
-    answers: Mapping[str, CannedAnswer] = field(default_factory=dict)  # tool -> what answers it before `tools` do
-    sizes: Sizes = USUAL  # of texts
-    unstructured: set[str] = field(default_factory=set)  # judges whose server has refused to answer by a schema
+    upgrade: bool | None  # whether calls without streaming are sent to the backend as streams; None: those of the built-in client are
+    settings: Json  # settings of the agent, as recorded
+    roles: Mapping[str, Json] = field(default_factory=dict)  # role -> its settings in the suite; scorers call the role `judge`
+    limits: Json = field(default_factory=dict)  # limits of `calls`, `tokens` and `cost`, for the agent and its roles together
+    tools: Tools = field(default_factory=DecisionOnly)  # executes the tool calls
+    answers: Mapping[str, CannedAnswer] = field(default_factory=dict)  # tool -> canned answer, used instead of `tools`
+    sizes: Sizes = USUAL  # size limits of texts
+    unstructured: set[str] = field(default_factory=set)  # judges whose server has refused structured output
 
 
 def prepare(suite: PoolSuite, variant: str, sizes: Sizes = USUAL) -> RolloutSetup:
-    """Resolves the names of a suite; raises ConfigError that names its suite.yaml."""
+    """Makes the setup of a suite and variant. Raises ConfigError with the path of its suite.yaml."""
     settings = suite.agent_of(variant)
     with _names_its_file(suite):
         agent = make_agent(settings, suite.folder)
@@ -111,12 +111,14 @@ async def run_rollout(
     session: aiohttp.ClientSession | None,
     budget: float | None,
     opening: SandboxFactory = AT_ONCE,
-    begun: Callable[[], object] = lambda: None,
+    on_begin: Callable[[], object] = lambda: None,
 ) -> Rollout:
-    """Runs the agent once on a scenario, for `budget` seconds at most, and scores what it did.
+    """Runs the agent once on a scenario, for at most `budget` seconds, and scores the result.
 
-    `begun` is called when the attempt begins: its sandbox is open, and it has called nothing yet. Leaves as an exception: a cancellation,
-    and an InfraError where there is no backend to speak to, or no sandbox.
+    `on_begin` is called when the sandbox is open and the agent has not started yet.
+
+    Raises:
+        InfraError: The backend or the sandbox is not available.
     """
     scenario = setup.tools.for_scenario(scenario)
     lines = Lines(tap, key, session, setup.unstructured, setup.roles, setup.limits)
@@ -126,7 +128,7 @@ async def run_rollout(
         setup.tools.opened(scenario, budget) as source,
     ):
         tools = Toolbox(scenario.tools, sandbox, answered(source, setup.answers, scenario, key.trial), code, setup.sizes)
-        begun()
+        on_begin()
         return await _run(key, scenario, setup, lines, tools, budget)
 
 
@@ -139,7 +141,7 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
         try:
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, agents, setup.sizes)
             ended = time.monotonic_ns()
-            status, reason, calls = await _whose_fault(status, reason, lines, None if agents is None else started + int(agents * 1e9))
+            status, reason, calls = await _end_of_agent(status, reason, lines, None if agents is None else started + int(agents * 1e9))
             measured, others = split_calls(calls)
             rollout = Rollout(
                 *key,
@@ -165,15 +167,18 @@ async def _run(key: RolloutKey, scenario: Scenario, setup: RolloutSetup, lines: 
             mark.begin(VERIFIER, None)
             rollout = await verified(rollout, scenario.task, tools.sandbox)
             rollout = await scored(rollout, scenario, setup.scorers, lambda: lines.role(JUDGE), budget, setup.sizes)
-            with suppress(InfraError):  # the judgements are there
+            with suppress(InfraError):  # The scores are complete, so losing the judges' calls is acceptable.
                 rollout = dataclasses.replace(rollout, other_calls=(*rollout.other_calls, *await lines.judges_are_done()))
         finally:
             await lines.hang_up()
     return dataclasses.replace(rollout, log=log.text)
 
 
-async def _whose_fault(status: str, reason: str, lines: Lines, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:
-    """(status, reason, calls): what the tap saw goes before what the agent returned. `time_up` in nanoseconds, time.monotonic_ns()."""
+async def _end_of_agent(status: str, reason: str, lines: Lines, time_up: int | None) -> tuple[str, str, Sequence[LLMCall]]:
+    """Returns (status, reason, calls) of an agent. Failures that the tap has recorded take precedence over the agent's own result.
+
+    `time_up` is the end of the agent's time in nanoseconds, time.monotonic_ns(); None: no limit.
+    """
     try:
         calls = await lines.agent_is_done()
     except InfraError as error:
@@ -184,9 +189,9 @@ async def _whose_fault(status: str, reason: str, lines: Lines, time_up: int | No
 async def outcome(
     agent: Agent, scenario: Scenario, llm: LLM, tools: Toolbox, seconds: float | None, sizes: Sizes = USUAL, *, grace: float = GRACE
 ) -> tuple[str, str, str]:
-    """Returns (status, reason, answer) of one run of the agent, or the failure of its tools. Reason and answer are no larger than `sizes`.
+    """Runs an agent. Returns (status, reason, answer) of the run, or of the failure of its tools. Truncates reason and answer to `sizes`.
 
-    An agent that is cancelled has `grace` seconds to end, and is left running after that.
+    A cancelled agent has `grace` seconds to end. After that it is left running.
     """
     status, reason, answer = await _worked(agent, scenario, llm, tools, seconds, grace, sizes)
     try:
@@ -204,7 +209,7 @@ async def _worked(
         return "limit", f"time: the rollout took longer than {seconds:g} s{end.left}", ""
     if isinstance(end.error, RolloutError):
         return end.error.status, str(end.error), end.error.answer
-    if end.error is not None:  # whatever else an agent raises is its own fault, and is shown as such
+    if end.error is not None:  # Any other exception is an error of the agent.
         return _agents_fault(end.error, sizes)
     answer = end.result().text
     if (size := size_of(answer)) > sizes.answer:
@@ -213,6 +218,6 @@ async def _worked(
 
 
 def _agents_fault(error: BaseException, sizes: Sizes) -> tuple[str, str, str]:
-    print_exception(error)  # into the rollout's log
+    print_exception(error)  # This goes to the rollout's log.
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return "agent_error", f"{type(error).__name__}: {cut(str(error), sizes.reason)} ({Path(frame.filename).name}:{frame.lineno})", ""

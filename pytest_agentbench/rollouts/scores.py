@@ -1,4 +1,4 @@
-"""Scores of a rollout, while it is fresh and again later. An error is never turned into a number."""
+"""Scores rollouts, in a session and when a stored run is scored again. An error never becomes a number."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
     from pytest_agentbench.suites.suite import Scenario
 
-#: Opens the line to the model that judges; raises InfraError when there is none.
+#: Returns a client for the judge. Raises InfraError if there is no judge.
 MakeJudge = Callable[[], Awaitable["LLM"]]
 
 
 def scorer_of(name: str, folder: Path, options: Json | None) -> Scorer:
-    """Loads a scorer of a suite in `folder`. One that the suite brings runs in a thread if it is not async, because it may block."""
+    """Loads a scorer of a suite in `folder`. The suite's own scorers run in a thread if they are not async, because they may block."""
     scorer = load_scorer(name, folder, options)
     if is_import_path(name) and not is_async(scorer):
         return off_the_loop(scorer)  # type: ignore[return-value]  # a scorer may be a coroutine function
@@ -45,9 +45,9 @@ async def scored(
     seconds: float | None = None,
     sizes: Sizes = USUAL,
 ) -> Rollout:
-    """The rollout with its scores, those of its drafts, and why any of them is missing. What cannot be evaluated has none.
+    """Returns a rollout with its scores, the scores of its drafts, and the errors of scorers. A rollout that is not evaluable gets none.
 
-    Each scorer has `seconds`; None: as long as it takes.
+    Each scorer may take `seconds`; None: no limit.
     """
     if not rollout.evaluable:
         return rollout
@@ -65,14 +65,17 @@ async def scored(
 async def _scored_drafts(
     rollout: Rollout, scenario: Scenario, scorers: Mapping[str, Scorer], seconds: float | None, sizes: Sizes
 ) -> tuple[Draft, ...]:
-    """The drafts with their scores. Labels are of all that the user says, so a draft of one message among several has none."""
+    """Returns the drafts with their scores.
+
+    A scenario with several user messages has labels only for all of them together, so drafts, which answer one message, get no scores.
+    """
     drafts = []
     for draft in rollout.drafts:
         scores: dict[str, Score] = {}
         if draft.status in EVALUABLE and not scenario.turns:
             done: Json = {name: getattr(draft, name) for name in ("status", "reason", "answer", "tool_calls", "final_state")}
             as_if = dataclasses.replace(rollout, **done)
-            errors: dict[str, str] = {}  # not kept: those of the chosen draft are the rollout's
+            errors: dict[str, str] = {}  # Not kept, because those of the chosen draft are in the rollout.
             await _score_all(scores, errors, as_if, scenario, scorers, no_judge, seconds, sizes)
         drafts.append(dataclasses.replace(draft, scores=scores))
     return tuple(drafts)
@@ -88,48 +91,48 @@ async def _score_all(
     seconds: float | None,
     sizes: Sizes,
 ) -> None:
-    """Fills in the scores, and why others are missing, one after the other."""
+    """Runs the scorers one after the other. Adds their scores to `scores`, and the reasons of missing ones to `errors`."""
     for name, scorer in scorers.items():
         if (mark := current()) is not None:
             mark.begin_score(name, seconds)
         end = await run_bounded(functools.partial(score, scorer, scenario, rollout, judge, sizes), seconds)
         if end.took_too_long:
             errors[name] = f"it took longer than {seconds:g} s{end.left}"
-        elif end.error is not None:  # a scorer may be the user's code
+        elif end.error is not None:  # A scorer may be user code and raise anything.
             print_exception(end.error)
-            errors[name] = with_place(f"{_blamed(end.error, scorer)}: {cut(str(end.error), sizes.reason)}", end.error)
+            errors[name] = with_place(f"{_error_kind(end.error, scorer)}: {cut(str(end.error), sizes.reason)}", end.error)
         else:
             scores[name] = end.result()
 
 
-def _blamed(error: BaseException, scorer: Scorer) -> str:
+def _error_kind(error: BaseException, scorer: Scorer) -> str:
     return "judge_error" if isinstance(error, RolloutError) and wants_judge(scorer) else type(error).__name__
 
 
 async def score(scorer: Scorer, scenario: Scenario, rollout: Rollout, judge: MakeJudge, sizes: Sizes = USUAL) -> Score:
-    """Returns the score that a scorer gives, with its explanation cut to its size. Raises whatever the scorer raises."""
+    """Returns the score that a scorer gives, with a truncated explanation. Raises whatever the scorer raises."""
     if wants_judge(scorer):
         value: Any = scorer(scenario, rollout, await judge())  # type: ignore[call-arg]  # such a scorer takes a third argument
     else:
         value = scorer(scenario, rollout)
-    found = _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
-    if (explanation := cut(str(found.explanation), sizes.reason)) is found.explanation:
-        return found
-    return Score(found, found.parts, explanation)
+    result = _checked(await value if inspect.isawaitable(value) else value, scale_of(scorer))
+    if (explanation := cut(str(result.explanation), sizes.reason)) is result.explanation:
+        return result
+    return Score(result, result.parts, explanation)
 
 
 def wants_judge(scorer: Scorer) -> bool:
-    """Whether a scorer asks a model: it then has a third argument, `judge`."""
+    """Returns whether a scorer calls a model. Such a scorer has a third parameter, `judge`."""
     return "judge" in inspect.signature(scorer).parameters
 
 
 async def no_judge() -> LLM:
-    """For scoring without a backend."""
-    raise InfraError("there is no model here that could judge")
+    """Raises InfraError. Used for scoring without a backend."""
+    raise InfraError("no model is available here to judge")
 
 
 def _checked(value: float, scale: Scale) -> Score:
-    """What a scorer returned; a plain number will do. Raises ValueError for a score outside the range that the scorer declares."""
-    if not scale.contains(found := value if isinstance(value, Score) else Score(value)):
-        raise ValueError(f"the score {float(found):g} is outside the range that its scorer declares ({scale.range_text})")
-    return found
+    """Returns a scorer's result, which may be a plain number, as a Score. Raises ValueError if it is outside the declared range."""
+    if not scale.contains(result := value if isinstance(value, Score) else Score(value)):
+        raise ValueError(f"the score {float(result):g} is outside the range that its scorer declares ({scale.range_text})")
+    return result

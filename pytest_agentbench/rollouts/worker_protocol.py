@@ -1,4 +1,4 @@
-"""Messages that a test process gets: its input from the controller, and the answers of the pool to what tests ask.
+"""The messages of test processes: their input from the controller, their questions to the pool, and the pool's answers.
 
 The controller gives each test process a `WorkerInput` when the process starts. Under xdist it travels as JSON in `workerinput`.
 
@@ -34,21 +34,20 @@ class PoolAddress:
 
 @dataclass(frozen=True)
 class WorkerSuite:
-    """A suite that runs: all that test processes need of it, without its data."""
+    """The data of a running suite that test processes need, without its scenarios."""
 
     info: SuiteInfo
-    sizes: Mapping[str, int]  # variant -> how many scenarios it takes, from the first one on
-    scales: Mapping[str, str]  # score -> its scale in words
+    sizes: Mapping[str, int]  # variant -> number of scenarios that it runs, from the first one on
+    scales: Mapping[str, str]  # score -> description of its scale
     unsupported: Mapping[str, str]  # scenario -> why it cannot run
 
     @property
     def name(self) -> str:
-        """The suite's name."""
         return self.info.name
 
     @property
     def marks(self) -> bool:
-        """Whether the suite's name is a mark of its tests. A suite whose name cannot be one does not run."""
+        """Whether the suite's name is a mark of its tests. Always True, because a suite whose name cannot be a mark does not run."""
         return True
 
 
@@ -56,20 +55,20 @@ class WorkerSuite:
 class UnavailableSuite:
     """A suite that does not run."""
 
-    name: str  # its folder's if the suite could not be loaded
+    name: str  # name of the suite, or of its folder if the suite could not be loaded
     marks: bool  # whether its name is a mark of its tests
     reason: str
-    skip: bool  # whether its tests are skipped, because the reason is not a fault; otherwise they are errors
+    skip: bool  # whether its tests are skipped, because the reason is not a fault; otherwise they fail with an error
 
 
 @dataclass(frozen=True)
 class WorkerInput:
-    """All that the controller tells a test process. If the controller does not use this plugin, the fields keep their defaults."""
+    """The data that the controller sends to a test process. If the controller does not use this plugin, all fields have their defaults."""
 
     suites: Mapping[str, WorkerSuite] = field(default_factory=dict)  # folder -> suite
     unavailable: Mapping[str, UnavailableSuite] = field(default_factory=dict)  # folder -> suite
     limit: int | None = None  # scenarios of each suite and variant that run; None: all that are selected
-    gated: tuple[str, ...] = ()  # groups of rollouts whose gate decides about thresholds
+    gated: tuple[str, ...] = ()  # groups of rollouts whose gate, not their tests, checks thresholds
     pool: PoolAddress | None = None  # None: this session runs no rollouts
     inline: bool = False  # whether rollouts run in their tests
 
@@ -80,15 +79,15 @@ class WorkerInput:
 
 
 class PoolQuestion(Generic[PoolAnswer_co]):
-    """A message from a test process to the pool, which answers it with its type argument or with `QuestionRefused`."""
+    """A message from a test process to the pool. The pool answers with a message of the type argument, or with `QuestionRefused`."""
 
 
 @dataclass(frozen=True)
 class QuestionRefused:
-    """The answer to a question that the pool cannot answer. The test process ends the test that asked, or skips it."""
+    """The answer to a question that the pool cannot answer. The test process fails or skips the test."""
 
     reason: str
-    status: str  # missing: this machine lacks something that the backend needs; otherwise the status of rollouts that cannot run
+    status: str  # `missing` if this machine lacks something that the backend needs; otherwise the status of rollouts that cannot run
 
 
 @dataclass(frozen=True)
@@ -100,19 +99,19 @@ class PlanAccepted:
 class PlanSelected(PoolQuestion[PlanAccepted]):
     """The rollouts that the selected tests read. Every test process sends it when its run loop starts.
 
-    All test processes of a session select the same tests, so the pool takes the first plan and answers later ones without using them.
+    All test processes of a session select the same tests, so the pool uses the first plan only.
     """
 
     keys: tuple[RolloutKey, ...]  # in the order of the tests; a rollout that several tests read occurs several times
-    selected: Mapping[str, int]  # group of rollouts -> its selected tests, with those that are skipped
+    selected: Mapping[str, int]  # group of rollouts -> number of its selected tests, including skipped ones
 
 
 @dataclass(frozen=True)
 class RecordedRollout:
-    """The answer to `GetRollout` for a rollout that ran. The frame's body is its line in the journal, redacted."""
+    """The answer to `GetRollout` for a rollout that ran. The frame's body is its redacted line in the journal."""
 
-    shared_cause: str | None  # why it and other rollouts are infra_error; None if the cause is its own
-    over: bool  # whether tests are left, and the pool can only give all of them the same cause
+    shared_cause: str | None  # why it and other rollouts are infra_error; None if no others have this cause
+    over: bool  # whether tests are left, and all of them would get the same cause
 
 
 @dataclass(frozen=True)
@@ -121,13 +120,13 @@ class UnrecordedRollout:
 
     status: str  # infra_error, missing or cancelled
     reason: str
-    shared_cause: str | None  # why nothing more of its group runs; None if this rollout alone is concerned
-    over: bool  # whether tests are left, and the pool can only give all of them the same cause
+    shared_cause: str | None  # why no further rollout of its group runs; None if only this rollout is affected
+    over: bool  # whether tests are left, and all of them would get the same cause
 
 
 @dataclass(frozen=True)
 class GetRollout(PoolQuestion[RecordedRollout | UnrecordedRollout]):
-    """Asks for a rollout before its test begins. The pool answers when it has ended; one that was not planned is queued first."""
+    """Requests a rollout before its test begins. The pool answers when it has ended. A rollout that was not planned runs next."""
 
     key: RolloutKey
 
@@ -136,12 +135,12 @@ class GetRollout(PoolQuestion[RecordedRollout | UnrecordedRollout]):
 class FoundScenario:
     """The answer to `GetScenario`."""
 
-    scenario: Json  # a Scenario; the test process decodes it, so that it imports suites only for tests that read scenarios
+    scenario: Json  # an encoded Scenario, so that test processes import suites only if tests read scenarios
 
 
 @dataclass(frozen=True)
 class GetScenario(PoolQuestion[FoundScenario]):
-    """Asks for the scenario of a test. The pool answers at once."""
+    """Requests the scenario of a test. The pool answers at once."""
 
     key: RolloutKey
 
@@ -150,12 +149,12 @@ class GetScenario(PoolQuestion[FoundScenario]):
 class BackendReady:
     """The answer to `GetBackend`."""
 
-    endpoint: Endpoint  # without a key and headers, which stay in the pool
+    endpoint: Endpoint  # without key and headers, which stay in the pool
 
 
 @dataclass(frozen=True)
 class GetBackend(PoolQuestion[BackendReady]):
-    """Asks where the backend answers. The pool answers when the backend is ready; one that boots on demand boots now."""
+    """Requests the backend's endpoint. A backend that boots on demand boots now. The pool answers when the backend is ready."""
 
 
 WorkerQuestion = PlanSelected | GetRollout | GetScenario | GetBackend
@@ -163,11 +162,11 @@ WorkerAnswer = PlanAccepted | RecordedRollout | UnrecordedRollout | FoundScenari
 
 
 def read_answer(question: PoolQuestion[PoolAnswer_co], header: object) -> PoolAnswer_co | QuestionRefused:
-    """Returns the answer to a question from the header of a frame.
+    """Parses the header of a frame that answers a question.
 
     Raises:
         ValueError: The header is not an answer to this question.
-        OtherVersion: The pool speaks another protocol.
+        OtherVersion: The pool uses another version of the protocol.
     """
     kind: Any = type(question)
     answer: PoolAnswer_co | QuestionRefused = _answers(kind).read(header)
@@ -176,7 +175,7 @@ def read_answer(question: PoolQuestion[PoolAnswer_co], header: object) -> PoolAn
 
 @functools.cache
 def _answers(kind: type[PoolQuestion[Any]]) -> Messages[Any]:
-    """Returns the reader of the answers that a class of questions names."""
+    """Returns the reader for the answers to a class of questions."""
     (base,) = vars(kind)["__orig_bases__"]
     (answers,) = typing.get_args(base)
     return Messages(answers | QuestionRefused)

@@ -1,4 +1,4 @@
-"""Scorers: how good a rollout was, as one number with its parts. A new one is a file here and a line in SCORERS."""
+"""Scorers: each rates a rollout with one number and its parts. A new built-in scorer is a file here and a line in SCORERS."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pytest_agentbench.scorers.declaration import scale_of
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario, Suite
 
-#: A function, or a coroutine function. One that asks a model takes an LLM as its third argument, `judge`. Its keyword-only
-#: arguments are its options in suite.yaml. It raises whatever it likes when it cannot score: the rollout then has no such score
-#: and says why.
+#: A function or a coroutine function. A scorer that calls a model takes an LLM as its third argument, `judge`. Its keyword-only
+#: arguments are its options in suite.yaml. If it cannot score a rollout it may raise any exception: the rollout's record then has
+#: the error instead of the score.
 Scorer = Callable[["Scenario", Rollout], Score]
 
-#: What a scorer takes; the judge only where it asks for one.
-TAKEN = ("scenario", "rollout", "judge")
+#: The positional parameters of a scorer. `judge` is optional.
+PARAMETERS = ("scenario", "rollout", "judge")
 
 #: Built-in scorers; any other name is an import path, `my_package.scorers:politeness` or `./scorers.py:politeness`.
 SCORERS: Mapping[str, str] = {
@@ -51,7 +51,7 @@ SCORERS: Mapping[str, str] = {
 
 
 def built_in_scales(suite: Suite) -> tuple[dict[str, Scale], list[str]]:
-    """Returns what the built-in scorers of a suite declare, by score, and a sentence for each that does not exist or is set up wrongly."""
+    """Returns the scales of a suite's built-in scorers by score, and a sentence for each scorer that is unknown or set up wrongly."""
     scales: dict[str, Scale] = {}
     faults: list[str] = []
     for name, options in suite.scorers.items():
@@ -64,22 +64,23 @@ def built_in_scales(suite: Suite) -> tuple[dict[str, Scale], list[str]]:
 
 
 def declared_scale(name: str, scorer: Scorer) -> Scale:
-    """Returns the scale of a loaded scorer; raises ConfigError for a range that its options make impossible."""
+    """Returns the scale of a loaded scorer. Raises ConfigError if its range cannot be computed from its options."""
     try:
         return scale_of(scorer)
-    except Exception as error:  # a range that depends on options is computed by the scorer's own code
+    except Exception as error:  # A range that depends on options is computed by the scorer's own code, which may raise anything.
         raise ConfigError(f"scorer {name!r}: its range cannot be computed: {error}") from error
 
 
 def load_scorer(name: str, folder: Path = Path(), options: Json | None = None) -> Scorer:
-    """The function behind a scorer's name, with its options; `folder` is where `./file.py:function` is looked up.
+    """Returns the function of a scorer's name, bound to its options. `./file.py:function` is looked up in `folder`.
 
-    Raises ConfigError for an unknown name, with the known ones, for an import path that leads to no function, for a function
-    that takes something else, and for an option that it does not have among its keyword-only arguments.
+    Raises:
+        ConfigError: The name is unknown, the import path does not lead to a function, the function has other parameters, or an option
+            is not among its keyword-only arguments.
     """
     scorer: Scorer = load_object("scorer", name, SCORERS, folder)
     if not callable(scorer):
         raise ConfigError(f"scorer {name!r} is a {type(scorer).__name__}, should be a function (scenario, rollout) -> Score")
     bound: Scorer = with_options("scorer", name, scorer, options or {})
-    check_takes(f"scorer {name!r}", bound, TAKEN if "judge" in inspect.signature(bound).parameters else TAKEN[:2])
+    check_takes(f"scorer {name!r}", bound, PARAMETERS if "judge" in inspect.signature(bound).parameters else PARAMETERS[:2])
     return bound

@@ -1,8 +1,8 @@
-"""Action completion: a judge says which of the user's goals were reached. As good as its judge; know that judge before you trust it.
+"""Action completion: a judge decides which of the user's goals were reached. The score is only as good as the judge.
 
-The judge sees the request, the goals, the tool calls and the answer, reasons about each goal before its verdict, and is asked several
-times; a goal is done when more than half of the judgements say so. Galileo's leaderboard gives the name to a judgement of whole
-simulated conversations, so numbers cannot be compared.
+The judge sees the request, the goals, the tool calls and the answer, and reasons about each goal before its verdict. It is asked several
+times, and a goal is completed if more than half of the judgements say so. Galileo's leaderboard uses the same name for a judgement of
+whole simulated conversations, so the numbers cannot be compared.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ A goal that asks to leave something alone is completed when it was left alone.""
 
 @scorer(range=(0, 1))
 async def action_completion(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
-    """The share of `user_goals` that were reached, by most of several judgements. A scenario without goals has no such score."""
+    """Returns the share of `user_goals` that were reached according to most judgements. A scenario without goals gets no score."""
     goals = goals_of(scenario)
     if not goals:
         raise ValueError("the scenario has no user_goals, so there is nothing that could be completed")
     whole(1).check("judgements", judgements)
     form = _form(len(goals))
-    seen = {
+    fields = {
         "question": user_text(scenario.messages),
         "goals": numbered(goals),
         "tool_calls": calls_text(rollout.tool_calls),
         "answer": rollout.answer or "(none)",
     }
-    prompt, parameters = filled(PROMPT, seen), {"temperature": temperature}
-    said = [_completed(await ask(judge, prompt, form, **parameters, seed=number)) for number in range(judgements)]
-    return _score(goals, said, identity(judge, PROMPT, form, parameters))
+    prompt, parameters = filled(PROMPT, fields), {"temperature": temperature}
+    judgements_made = [_completed(await ask(judge, prompt, form, **parameters, seed=number)) for number in range(judgements)]
+    return _score(goals, judgements_made, identity(judge, PROMPT, form, parameters))
 
 
 def goals_of(scenario: Scenario) -> list[str]:
-    """What the user wants, as the data set has it."""
+    """Returns the user's goals from the data set."""
     return [str(goal) for goal in scenario.metadata.get("user_goals") or ()]
 
 
@@ -84,7 +84,10 @@ def _completed(judgement: Json) -> list[bool]:
 
 
 def _score(goals: Sequence[str], judgements: Sequence[Sequence[bool]], judge: Json) -> Score:
-    """A tie is no completion. Agreement: the share of judgements on the side of most, averaged over goals; 1 when all say the same."""
+    """Returns the score. A goal with a tie is not completed.
+
+    The part `agreement` is the share of judgements that agree with the majority, averaged over goals; 1 if all judgements are equal.
+    """
     votes = [sum(each) for each in zip(*judgements, strict=True)]
     done = [2 * count > len(judgements) for count in votes]
     agreement = sum(max(count, len(judgements) - count) for count in votes) / (len(judgements) * len(goals))

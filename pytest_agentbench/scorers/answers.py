@@ -1,4 +1,4 @@
-"""What the scorers of the answer's text share: where the expected answer comes from."""
+"""Finds the expected answer, for the scorers that compare the answer's text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def expected_answers(scenario: Scenario, answer: Any, key: str) -> list[Any]:
-    """The answers that are right: the option's, or those that the scenario's metadata have under `key`; a list means any of them.
+    """Returns the right answers: those of the option, or of the scenario's metadata under `key`. Any answer in a list is right.
 
-    Raises LookupError when there are none: an answer that nobody knows is no reason for a score of 0.
+    Raises LookupError if there are none, so that the rollout gets no score instead of 0.
     """
     expected = scenario.metadata.get(key) if answer is None else answer
     answers = expected if isinstance(expected, list) else [expected]

@@ -1,6 +1,6 @@
-"""Whether a call carries the arguments that a label wants: the one definition of "the same argument" for all scorers.
+"""Compares the arguments of a call with a label. This is the one definition of "the same argument" for all scorers.
 
-`docs/scorers.md` has the rules.
+The rules are in `docs/scorers.md`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MONTH = {name: number for names in (_MONTHS, _NAMES) for number, name in enumer
 
 
 def same(expected: Any, actual: Any, schema: Json) -> bool:
-    """Whether two values, neither of them a list or an object, mean the same under a JSON schema. `{}` is a schema that says nothing."""
+    """Returns whether two scalar values mean the same under a JSON schema. `{}` is a schema without constraints."""
     if isinstance(expected, bool) or isinstance(actual, bool) or expected is None or actual is None:
         return expected is actual
     if isinstance(schema.get("enum"), list):
@@ -49,7 +49,7 @@ def same(expected: Any, actual: Any, schema: Json) -> bool:
 
 
 def types_of(schema: Json) -> frozenset[str]:
-    """The types that a schema allows; empty when it does not say."""
+    """Returns the types that a schema allows, or an empty set if it has no `type`."""
     kind = schema.get("type")
     return frozenset(map(str, kind)) if isinstance(kind, list) else frozenset({str(kind)} if kind else ())
 
@@ -59,7 +59,7 @@ def _same_scalar(expected: Any, actual: Any, types: frozenset[str]) -> bool:
     if texts and not (types & _NUMERIC and "string" not in types):
         return plain(expected) == plain(actual)
     if types & {"string"} and not types & _NUMERIC and (isinstance(expected, str) or isinstance(actual, str)):
-        return plain(_text(expected)) == plain(_text(actual))  # "0042" is not 42 where a text is wanted
+        return plain(_text(expected)) == plain(_text(actual))  # "0042" is not 42 if the schema requires a string.
     one, other = _number(expected), _number(actual)
     if one is None or other is None:
         return texts and plain(expected) == plain(actual)
@@ -67,7 +67,7 @@ def _same_scalar(expected: Any, actual: Any, types: frozenset[str]) -> bool:
 
 
 def plain(text: str) -> str:
-    """A text without case and outer spaces, and with one space where there are several."""
+    """Returns a text without case and outer spaces, and with single inner spaces."""
     return " ".join(text.split()).casefold()
 
 
@@ -78,19 +78,19 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> Decimal | None:
-    """The number that a value is or spells, exactly."""
+    """Returns the exact number that a value is or contains as text, or None."""
     if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
         return None
     if isinstance(value, float) and not math.isfinite(value):
         return None
     try:
         return Decimal(value.strip() if isinstance(value, str) else repr(value))
-    except InvalidOperation:  # lists and objects
+    except InvalidOperation:  # The value is a list or an object.
         return None
 
 
 def _of_enum(value: Any, values: list[Any]) -> Any:
-    """The value of an enum that is meant; the value itself when it is none of them, or may be two."""
+    """Returns the enum value that a value stands for, or the value itself if there is none or more than one."""
     if value in values:
         return value
     alike = [each for each in values if not isinstance(each, bool) and plain(_text(each)) == plain(_text(value))]
@@ -102,7 +102,7 @@ def _is_date(schema: Mapping[str, Any]) -> bool:
 
 
 def _moment(text: str, schema: Mapping[str, Any]) -> date | datetime | None:
-    """The day, or the day and time, that a text writes in ISO form, in words or in figures; None when it could be two days."""
+    """Returns the date, or date and time, that a text has in ISO form, in words or in figures. None if there is none or it is ambiguous."""
     text = " ".join(text.split())
     for read in (date.fromisoformat, datetime.fromisoformat):
         try:
@@ -113,7 +113,7 @@ def _moment(text: str, schema: Mapping[str, Any]) -> date | datetime | None:
 
 
 def _in_words(text: str) -> date | None:
-    """`5 March 2026`, `5th of Mar. 2026`, `March 5, 2026`, `Thursday, March 5th 2026`."""
+    """Parses `5 March 2026`, `5th of Mar. 2026`, `March 5, 2026`, `Thursday, March 5th 2026`."""
     words = re.sub(r"^[a-z]+day,? ", "", text.casefold())
     match = _DAY_THEN_MONTH.fullmatch(words) or _MONTH_THEN_DAY.fullmatch(words)
     if match and match["month"] in _MONTH:
@@ -122,7 +122,7 @@ def _in_words(text: str) -> date | None:
 
 
 def _in_figures(text: str, description: str) -> date | None:
-    """`2026/3/5`, `5.3.2026`; `03/05/2026` where the description says which comes first, or where only one can be the month."""
+    """Parses `2026/3/5` and `5.3.2026`. Parses `03/05/2026` if the description gives the order, or only one of them can be the month."""
     if match := re.fullmatch(r"(\d{4})[/.-](\d{1,2})[/.-](\d{1,2})", text, re.ASCII):
         return _day(*map(int, match.groups()))
     if not (match := re.fullmatch(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})", text, re.ASCII)):
@@ -148,9 +148,9 @@ _PATTERN = frozenset({"accepts", "optional"})
 
 
 def fits(call: ToolCall, label: Json, tool: Tool | None = None) -> str | None:
-    """Why a call is not the one that a label expects, as half a sentence (`city is "Rome", expected "Paris"`); None when it is.
+    """Returns why a call differs from a label, for example `city is "Rome", expected "Paris"`, or None if it fits.
 
-    `tool` is the tool that the label names; without it values are compared without a schema.
+    `tool` is the tool that the label names. If it is None, values are compared without a schema.
     """
     if normalised(call.name) != normalised(str(label["tool"])):
         return f"it is a call of {call.name or repr('')}"
@@ -158,7 +158,7 @@ def fits(call: ToolCall, label: Json, tool: Tool | None = None) -> str | None:
 
 
 def faults(call: ToolCall, label: Json, tool: Tool | None = None) -> dict[str, str]:
-    """Argument -> what is wrong with it, of a call of the right tool. Empty when all is well."""
+    """Returns argument -> description of the fault, for a call of the right tool. Returns an empty dict if all arguments fit."""
     if "accepts" not in label and "parameters" not in label:
         return {}
     if call.problem == "malformed_arguments":
@@ -177,7 +177,7 @@ def _without(arguments: Json, modes: Json) -> Json:
 
 
 def _fault_by(mode: str, name: str, label: Json, actual: Json) -> str:
-    """What is wrong with an argument that is compared in a mode of its own; empty when it is right."""
+    """Returns the fault of an argument that is compared in a mode of its own, or an empty string."""
     values = accepted(label).get(name)
     if mode == "ignore" or (values is None and name not in actual):
         return ""
@@ -193,12 +193,12 @@ def _fault_by(mode: str, name: str, label: Json, actual: Json) -> str:
 
 
 def _identical(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON: true is not 1, and 5 is not 5.0."""
+    """Returns whether two values are the same JSON: true is not 1, and 5 is not 5.0."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def accepted(label: Json) -> dict[str, list[Any]]:
-    """Argument -> the values that are right, of a label in either form, without those that are ignored."""
+    """Returns argument -> accepted values for a label in either form, without arguments that are ignored."""
     modes = label.get("modes") or {}
     accepts = label["accepts"] if "accepts" in label else {name: [value] for name, value in (label.get("parameters") or {}).items()}
     return {name: list(values) for name, values in accepts.items() if modes.get(name) != "ignore"}
@@ -225,7 +225,7 @@ def _faults(expected: Mapping[str, list[Any]], optional: frozenset[str], actual:
 
 
 def _matches(expected: Any, actual: Any, schema: Json) -> bool:
-    """Whether a value is the one that is accepted. Objects and lists are compared by their contents, under the schemas of these."""
+    """Returns whether a value is the accepted one. Objects and lists are compared by their contents, with the schemas of those."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         if _is_pattern(expected):
             return not _faults(accepted(expected), _optional(expected), actual, schema)
@@ -243,20 +243,20 @@ def _is_pattern(value: Json) -> bool:
 
 
 def _field(schema: Json, name: str) -> Json:
-    """The schema of an object's field; empty when there is none."""
+    """Returns the schema of an object's field, or an empty schema."""
     properties = _branch(schema, "properties").get("properties") or {}
     return _as_schema(properties.get(name, schema.get("additionalProperties")))
 
 
 def _item(schema: Json, at: int) -> Json:
-    """The schema of a list's item."""
+    """Returns the schema of a list's item, or an empty schema."""
     schema = _branch(schema, "prefixItems", "items")
     first = schema.get("prefixItems") or ()
     return _as_schema(first[at] if at < len(first) else schema.get("items"))
 
 
 def _branch(schema: Json, *keys: str) -> Json:
-    """The schema itself, or the first of its alternatives, that has one of the keys."""
+    """Returns the schema or the first of its alternatives that has one of the keys, or an empty schema."""
     branches = [schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
     return next((_as_schema(each) for each in branches if any(key in _as_schema(each) for key in keys)), {})
 

@@ -1,4 +1,4 @@
-"""Completeness: a judge says how much of what was asked for was done. As good as its judge; a verifier is better where there is one."""
+"""Completeness: a judge rates how much of the request was done. The score is only as good as the judge; prefer a verifier if possible."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ Then give a mark from 0 (nothing of it was done) to 10 (all of it was done, and 
 
 @scorer(range=(0, 1))
 async def completeness(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
-    """The mean of several marks for how much of the request was done, from 0 to 1."""
+    """Returns the mean of several marks for how much of the request was done, from 0 to 1."""
     return await marked(scenario, rollout, judge, PROMPT, judgements, temperature)

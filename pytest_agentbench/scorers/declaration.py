@@ -1,4 +1,4 @@
-"""The decorator by which a scorer declares which scores are better, their range and their unit."""
+"""The decorator with which a scorer declares which scores are better, their range and their unit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pytest_agentbench.lib.user_code import options_of
 from pytest_agentbench.records.rollout import BETTER, UNDECLARED, Scale, is_score
 
-ATTRIBUTE = "__agentbench_scale__"  # of a declared scorer
+ATTRIBUTE = "__agentbench_scale__"  # attribute of a scorer with its Declaration
 
 Range = tuple[float, float] | Callable[..., tuple[float, float]]
 Declared = TypeVar("Declared", bound=Callable[..., Any])
@@ -29,7 +29,7 @@ class Declaration:
     threshold: float | None
 
     def scale(self, options: Mapping[str, Any]) -> Scale:
-        """Returns the scale of a scorer with these options; raises ValueError for a range or a threshold that cannot be."""
+        """Returns the scale of a scorer with these options. Raises ValueError for an invalid range or threshold."""
         ends = self.range(**options) if callable(self.range) else self.range
         least, greatest = _ends(ends)
         scale = Scale(self.better, _finite(least), _finite(greatest), self.unit, declared=True, threshold=self.threshold)
@@ -69,9 +69,9 @@ def scorer(
 
 
 def scale_of(function: Any) -> Scale:
-    """Returns what a scorer declares, with the options that it is bound to. UNDECLARED if it declares nothing.
+    """Returns the scale that a scorer declares, with the options that it is bound to, or UNDECLARED.
 
-    Raises ValueError for a range of options that cannot be.
+    Raises ValueError if the options lead to an invalid range.
     """
     bound: dict[str, Any] = {}
     while True:
@@ -94,11 +94,11 @@ def scale_of(function: Any) -> Scale:
 
 
 def _declaration(function: Any) -> Declaration | None:
-    """Returns the declaration of a function, or of an object by its class or its `__call__`."""
-    for place in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - its own one
-        found = getattr(place, ATTRIBUTE, None)
-        if isinstance(found, Declaration):
-            return found
+    """Returns the declaration of a function, or of a callable object, its class or its `__call__`."""
+    for place in (function, getattr(type(function), "__call__", None)):  # noqa: B004 - `__call__` of its class
+        declaration = getattr(place, ATTRIBUTE, None)
+        if isinstance(declaration, Declaration):
+            return declaration
     return None
 
 

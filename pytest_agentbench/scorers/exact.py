@@ -1,4 +1,4 @@
-"""Whether the answer is the expected text."""
+"""Checks whether the answer is the expected text."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def exact(
     scenario: Scenario, rollout: Rollout, *, answer: str | list[str] | None = None, key: str = "answer", ignore_case: bool = False
 ) -> Score:
-    """1.0 when the answer is, spaces around it aside, one of the expected texts; else 0.0."""
+    """Returns 1.0 if the answer without outer spaces is one of the expected texts, otherwise 0.0."""
     expected = [str(each).strip() for each in expected_answers(scenario, answer, key)]
     actual = rollout.answer.strip()
     right = actual in expected or (ignore_case and actual.casefold() in [each.casefold() for each in expected])
-    said = beginning(actual, 200)
-    return Score(float(right), {}, f"the answer is {said!r}, expected {' or '.join(map(repr, expected))}")
+    shown = beginning(actual, 200)
+    return Score(float(right), {}, f"the answer is {shown!r}, expected {' or '.join(map(repr, expected))}")

@@ -1,4 +1,4 @@
-"""Whether the calls are the expected ones, all of them and no others, in their order and with their arguments."""
+"""Checks whether exactly the expected calls were made, in their order and with their arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, both_sides
+from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, expected_and_actual
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def exact_match(scenario: Scenario, rollout: Rollout) -> Score:
-    """1.0 when every call is the expected one, else 0.0, with the first difference."""
-    expected, made = both_sides(scenario, rollout)
+    """Returns 1.0 if every call is the expected one, otherwise 0.0 with the first difference as explanation."""
+    expected, made = expected_and_actual(scenario, rollout)
     faults = [_fault(*pair) for pair in zip_longest(expected, made)]
     right = next((i for i, fault in enumerate(faults) if fault), len(faults))
     return Score(
@@ -28,7 +28,7 @@ def exact_match(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 def _fault(expected: ExpectedCall | None, made: ActualCall | None) -> str:
-    """What is wrong with the call at one place; empty when nothing is."""
+    """Returns the fault of the call at one place, or an empty string."""
     if expected is None or made is None:
         return f"{expected.name} is missing" if expected else f"{made.name} is not expected" if made else ""
     if expected.key[0] != made.key[0]:

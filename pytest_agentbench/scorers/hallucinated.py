@@ -1,4 +1,4 @@
-"""How often the agent called a tool that does not exist."""
+"""Counts calls of tools that do not exist."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 @scorer(better="lower", range=(0, math.inf), unit="calls")
 def hallucinated(scenario: Scenario, rollout: Rollout) -> Score:
-    """The number of calls that were answered with "there is no such tool"; 0 is best."""
+    """Returns the number of calls of tools that do not exist. 0 is best."""
     names = [call.name for call in rollout.tool_calls if call.problem == "unknown_tool"]
     return Score(len(names), {"calls": len(rollout.tool_calls)}, f"unknown tools: {', '.join(dict.fromkeys(names)) or 'none'}")

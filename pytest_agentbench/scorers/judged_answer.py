@@ -1,7 +1,7 @@
-"""Whether the answer is the right one: by its text where that settles it, else by a judge.
+"""Decides whether an answer is right: from its text if possible, otherwise with a judge.
 
-The criteria of the judge are those of Humanity's Last Exam (github.com/centerforaisafety/hle, hle_eval/run_judge_results.py); here it fills
-in a form, and an answer that says nothing of how sure it is has no confidence instead of one of 100 %.
+The judge's criteria are those of Humanity's Last Exam (github.com/centerforaisafety/hle, hle_eval/run_judge_results.py), with two
+differences: the judge fills in a form, and an answer that states no confidence has none, instead of 100 %.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ FORM = Form(
 )
 
 CHOICE = "multipleChoice"
-#: An answer may be long and of any shape, so these patterns look at each character a few times at most. The indent ends with its line,
-#: because a search begins on every line, also on each of many empty ones.
+#: An answer may be long and have any form, so these patterns read each character a few times at most. The indent does not extend beyond
+#: its line, because a search begins on every line, even if there are many empty ones.
 _MARKS, _INDENT = r"[\s*_#>`-]*", r"(?:[^\S\n]|[*_#>`-])*+"
 _ANSWER = re.compile(
     rf"^{_INDENT}(?:(?:exact|final)\s++){{0,4}}+answer{_MARKS}+:{_MARKS}(\S.*)$",
@@ -74,10 +74,10 @@ _LETTER = re.compile(r"\(?([A-Z])(?:\)|[.):]\s.*)?\.?", re.DOTALL)
 
 @scorer(range=(0, 1))
 async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key: str = "answer", temperature: float = 0.0) -> Score:
-    """1.0 for an answer that is right, else 0.0.
+    """Returns 1.0 for a right answer, otherwise 0.0.
 
-    It is right where its text is the expected one, or the letter of a multiple choice; a letter that is another one, or no answer
-    at all, is wrong. Anything else the judge decides. Raises JudgeError where that cannot be understood: such an answer has no score.
+    An answer is right if its text is the expected one, or the right letter of a multiple choice. Another letter or an empty answer is
+    wrong. The judge decides about any other answer. Raises JudgeError if its verdict cannot be parsed, so that the answer gets no score.
     """
     expected = str(expected_answers(scenario, None, key)[0])
     final, stated = final_answer(rollout.answer), confidence(rollout.answer)
@@ -85,24 +85,24 @@ async def judged_answer(scenario: Scenario, rollout: Rollout, judge: LLM, *, key
     if settled is not None:
         return _score(settled, stated, f"the answer is {final!r}, expected {expected!r}; by its text", judged=False)
     question = user_text(scenario.messages)
-    seen = {"question": question, "response": rollout.answer, "answer": expected}
+    fields = {"question": question, "response": rollout.answer, "answer": expected}
     parameters = {"temperature": temperature}
-    verdict = await ask(judge, filled(PROMPT, seen), FORM, **parameters)
+    verdict = await ask(judge, filled(PROMPT, fields), FORM, **parameters)
     who = identity(judge, PROMPT, FORM, parameters)
     by = f"judge {who['model']}, prompt {who['prompt_sha256'][:12]}, temperature {temperature:g}"
     sure = verdict["confidence"] / 100 if stated is None and verdict["confidence"] is not None else stated
-    said = f"the answer is {verdict['extracted_final_answer']!r}, expected {expected!r}: {verdict['reasoning']}; by {by}"
-    return _score(verdict["correct"], sure, said, judged=True)
+    explanation = f"the answer is {verdict['extracted_final_answer']!r}, expected {expected!r}: {verdict['reasoning']}; by {by}"
+    return _score(verdict["correct"], sure, explanation, judged=True)
 
 
 def final_answer(text: str) -> str:
-    """What an answer says last between `<answer>` tags, or else behind `Answer:`; all of it where it has neither."""
+    """Returns the last text between `<answer>` tags, otherwise the last text after `Answer:`, otherwise the whole text."""
     marked = tagged(text, "answer") or [*map(_without_marks, _ANSWER.findall(text))] or [text]
     return marked[-1].strip()
 
 
 def _without_marks(line: str) -> str:
-    """Returns a line without spaces and Markdown at its end; the first character stays."""
+    """Returns a line without spaces and Markdown at its end. The first character always stays."""
     end = len(line)
     while end > 1 and (line[end - 1].isspace() or line[end - 1] in "*_`"):
         end -= 1
@@ -110,23 +110,23 @@ def _without_marks(line: str) -> str:
 
 
 def confidence(text: str) -> float | None:
-    """What an answer says last behind `Confidence:` in per cent, as a share; None where it does not say."""
+    """Returns the last percentage after `Confidence:` as a share, or None if there is none."""
     stated = [float(each) / 100 for each in _CONFIDENCE.findall(text) if float(each) <= 100]
     return stated[-1] if stated else None
 
 
 def by_text(final: str, expected: str, *, choice: bool) -> bool | None:
-    """Whether an answer is right, as far as its text says so; None where it does not."""
+    """Returns whether an answer is right, or None if its text alone does not decide that."""
     if not final:
         return False
     if normalised(final) == normalised(expected):
         return True
-    ours, theirs = (_LETTER.fullmatch(unicodedata.normalize("NFKC", each).strip(" *$`")) for each in (final, expected))
-    return ours[1] == theirs[1] if choice and ours and theirs else None
+    actual, correct = (_LETTER.fullmatch(unicodedata.normalize("NFKC", each).strip(" *$`")) for each in (final, expected))
+    return actual[1] == correct[1] if choice and actual and correct else None
 
 
 def normalised(text: str) -> str:
-    r"""Without what does not matter: case, width of characters, runs of spaces, and marks on both sides of it such as `$` or `\boxed{}`."""
+    r"""Returns a text without case, character width, repeated spaces, and enclosing marks such as `$` or `\boxed{}`."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     while plain != (bare := _bare(plain)):
         plain = bare

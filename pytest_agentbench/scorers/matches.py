@@ -1,4 +1,4 @@
-"""What the scorers of tool calls share: names as they are compared, both sides by turn of the user, pairs of them, and F1."""
+"""Shared code of the scorers of tool calls: normalised names, expected and actual calls by user turn, pairs of calls, and F1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def normalised(name: str) -> str:
-    """A name without its group prefix (up to the first `__`), case, `_`, `-` and outer spaces.
+    """Returns a name without its group prefix (up to the first `__`), case, `_`, `-` and outer spaces.
 
     `banking_tools__Get-Account-BALANCE` and `get_account_balance` are the same tool, and so are `a__search` and `b__search`.
     """
@@ -22,7 +22,7 @@ def normalised(name: str) -> str:
     return (rest if separator else group).lower().strip().replace("_", "").replace("-", "")
 
 
-#: What two calls have in common that may be matched by their names: the user's turn (0 where labels know of none) and the tool.
+#: The key by which calls are matched: the user's turn (0 if labels have no turns) and the normalised name of the tool.
 CallKey = tuple[int, str]
 
 
@@ -30,62 +30,64 @@ class ExpectedCall(NamedTuple):
     """An expected call."""
 
     key: CallKey
-    name: str  # of the tool, as the label has it
+    name: str  # name of the tool in the label
     label: Json
-    tool: Tool | None  # None when the scenario has no such tool
+    tool: Tool | None  # None if the scenario has no such tool
 
 
 class ActualCall(NamedTuple):
     """A call that the agent made."""
 
     key: CallKey
-    name: str  # of the tool, as the model wrote it
+    name: str  # name of the tool as the model wrote it
     call: ToolCall
 
 
-def both_sides(scenario: Scenario, rollout: Rollout) -> tuple[list[ExpectedCall], list[ActualCall]]:
-    """The expected and the actual calls in their order. Where labels have turns, calls of different turns are never the same.
+def expected_and_actual(scenario: Scenario, rollout: Rollout) -> tuple[list[ExpectedCall], list[ActualCall]]:
+    """Returns the expected and the actual calls, sorted by user turn. If any label has a turn, calls of different turns never match.
 
-    A label without a turn belongs to the first one, where another label has one.
+    A label without a turn then belongs to the first turn.
     """
     tools = {normalised(tool.name): tool for tool in scenario.tools}
     with_turns = any("turn" in label for label in scenario.expected)
     labels = [(int(label.get("turn", 1)) if with_turns else 0, str(label["tool"]), label) for label in scenario.expected]
-    wanted = [ExpectedCall((turn, normalised(name)), name, label, tools.get(normalised(name))) for turn, name, label in labels]
-    made = [ActualCall((call.user_turn if with_turns else 0, normalised(call.name)), call.name, call) for call in rollout.tool_calls]
-    return sorted(wanted, key=lambda each: each.key[0]), sorted(made, key=lambda each: each.key[0])
+    expected = [ExpectedCall((turn, normalised(name)), name, label, tools.get(normalised(name))) for turn, name, label in labels]
+    actual = [ActualCall((call.user_turn if with_turns else 0, normalised(call.name)), call.name, call) for call in rollout.tool_calls]
+    return sorted(expected, key=lambda each: each.key[0]), sorted(actual, key=lambda each: each.key[0])
 
 
 def most_pairs(choices: Sequence[Sequence[int]]) -> dict[int, int]:
-    """The largest number of pairs that share nothing: position -> one of its choices. Kuhn's augmenting paths."""
-    owners: dict[int, int] = {}  # choice -> who has it
+    """Returns the largest possible matching: position -> one of its choices, each used once. Uses Kuhn's augmenting paths."""
+    owners: dict[int, int] = {}  # choice -> position that has it
 
-    def place(who: int, tried: set[int]) -> bool:
-        """Finds a choice for somebody; whoever has it now looks for another one. As deep as there are expected calls, at most."""
-        for choice in choices[who]:
+    def place(row: int, tried: set[int]) -> bool:
+        """Finds a choice for a position. If another position has that choice, it has to find another one. Recursion is at most
+        as deep as the number of positions.
+        """
+        for choice in choices[row]:
             if choice not in tried:
                 tried.add(choice)
                 if choice not in owners or place(owners[choice], tried):
-                    owners[choice] = who
+                    owners[choice] = row
                     return True
         return False
 
-    for who in range(len(choices)):
-        place(who, set())
-    return {who: choice for choice, who in owners.items()}
+    for row in range(len(choices)):
+        place(row, set())
+    return {row: choice for choice, row in owners.items()}
 
 
 def best_pairs(worths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """(row, column) of pairs that share nothing, as many as there can be, of the greatest total worth; in the order of the rows.
+    """Returns as many (row, column) pairs as possible with the greatest total worth, no two in the same row or column, sorted by row.
 
-    The Hungarian method with shortest augmenting paths (Kuhn 1955; Jonker and Volgenant 1987), in rows^2 x columns steps, rows being
-    the smaller number. Worths are whole numbers, so that no rounding decides.
+    The Hungarian method with shortest augmenting paths (Kuhn 1955; Jonker and Volgenant 1987), in rows^2 x columns steps, where rows is
+    the smaller number. Worths are integers, so the result does not depend on rounding.
     """
     if not worths or not worths[0]:
         return []
     if len(worths) > len(worths[0]):
         return sorted((row, column) for column, row in best_pairs([*zip(*worths, strict=True)]))
-    prices = [0] * (len(worths) + 1), [0] * (len(worths[0]) + 1)  # of rows and of columns; both are counted from 1, and 0 is nobody
+    prices = [0] * (len(worths) + 1), [0] * (len(worths[0]) + 1)  # prices of rows and columns, both counted from 1; 0 stands for none
     owners = [0] * (len(worths[0]) + 1)  # column -> its row
     for row in range(1, len(worths) + 1):
         owners[0] = row
@@ -94,20 +96,20 @@ def best_pairs(worths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def _settle(worths: Sequence[Sequence[int]], prices: tuple[list[int], list[int]], owners: list[int]) -> None:
-    """Finds a column for the row that has column 0, by the shortest path over columns that change hands, and moves the prices along."""
-    of_rows, of_columns = prices
-    slack: list[float] = [math.inf] * len(owners)  # column -> how far it is from the tree
-    before = [0] * len(owners)  # column -> the column of the tree that it is nearest to
+    """Finds a column for the row that has column 0, by the shortest path over columns that change their rows. Updates the prices."""
+    row_prices, column_prices = prices
+    slack: list[float] = [math.inf] * len(owners)  # column -> its distance from the tree
+    before = [0] * len(owners)  # column -> nearest column of the tree
     tree, outside, column = [0], [*range(1, len(owners))], 0
     while row := owners[column]:
         for each in outside:
-            if (distance := -worths[row - 1][each - 1] - of_rows[row] - of_columns[each]) < slack[each]:
+            if (distance := -worths[row - 1][each - 1] - row_prices[row] - column_prices[each]) < slack[each]:
                 slack[each], before[each] = distance, column
         column = min(outside, key=slack.__getitem__)
         step = int(slack[column])
         for each in tree:
-            of_rows[owners[each]] += step
-            of_columns[each] -= step
+            row_prices[owners[each]] += step
+            column_prices[each] -= step
         for each in outside:
             slack[each] -= step
         outside.remove(column)
@@ -118,7 +120,7 @@ def _settle(worths: Sequence[Sequence[int]], prices: tuple[list[int], list[int]]
 
 
 def f1(expected: int, actual: int, matched: int, *remarks: str) -> Score:
-    """2 x precision x recall / (precision + recall), with its parts; 1.0 where nothing is expected and nothing was done."""
+    """Returns 2 x precision x recall / (precision + recall) with its parts, or 1.0 if no call is expected and none was made."""
     nothing_to_do = not expected and not actual
     precision = 1.0 if nothing_to_do else _ratio(matched, actual)
     recall = 1.0 if nothing_to_do else _ratio(matched, expected)
@@ -129,14 +131,14 @@ def f1(expected: int, actual: int, matched: int, *remarks: str) -> Score:
     )
 
 
-def one_side(expected: int, actual: int, matched: int, whole: int, remark: str) -> Score:
-    """The share of one side's calls, `whole` of them, that have a match on the other; 1.0 of none."""
+def share_of_calls(expected: int, actual: int, matched: int, whole: int, remark: str) -> Score:
+    """Returns the share of calls that have a match: `matched` of `whole`, or 1.0 if there are none."""
     parts = {"expected": expected, "actual": actual, "matched": matched}
     return Score(matched / whole if whole else 1.0, parts, f"{matched} of {whole}; {remark}")
 
 
-def beyond(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]) -> Iterator[str]:
-    """Names of the calls that are left when each of the others has taken one of its kind."""
+def unmatched(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]) -> Iterator[str]:
+    """Yields the names of calls that are left after each of the others was matched with one call of the same key."""
     left = Counter(others)
     for call in calls:
         left[call.key] -= 1
@@ -144,8 +146,8 @@ def beyond(calls: Iterable[ExpectedCall | ActualCall], others: Iterable[CallKey]
             yield call.name
 
 
-def listed(names: Iterable[str]) -> str:
-    """`find_item, order_item (2 times)`, or `none`."""
+def names_text(names: Iterable[str]) -> str:
+    """Returns for example `find_item, order_item (2 times)`, or `none`."""
     counts: dict[str, int] = {}
     for name in names:
         counts[name or "''"] = counts.get(name or "''", 0) + 1

@@ -1,4 +1,4 @@
-"""What went wrong in a rollout, by kinds that each call for another remedy: a scorer says how bad it is, and not what to do about it."""
+"""Classifies the mistakes of a rollout into kinds with different remedies. Scorers only measure how bad a rollout is."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from pytest_agentbench.scorers.arguments import accepted, faults
 from pytest_agentbench.scorers.matches import normalised
 from pytest_agentbench.scorers.repeated import identity
 
-#: Every kind, as readers meet it, with what it means. A rollout may have several; the first ones say most about the others.
+#: Kind -> its meaning, as shown to users. A rollout may have several kinds; the first ones explain most of the others.
 KINDS: Mapping[str, str] = {
     "agent error": "the agent raised an error",
     "cut": "a limit ended it: of turns, of time, or of the output tokens of its last call",
     "gave up": "tools were expected, and it called none",
     "loop": "it made one call with the same arguments three times or more",
     "malformed": "the arguments of a call could not be parsed",
-    "unknown tool": "it called a tool that there is not",
+    "unknown tool": "it called a tool that does not exist",
     "bad argument": "a call broke the tool's schema, or none of an expected tool carries the labels' arguments",
     "wrong tool": "it called one tool where another was expected",
     "missing call": "it did not call an expected tool, and no other one in its place",
     "extra call": "it called a tool besides those that were expected",
 }
 
-#: Scores that compare arguments. Where a suite has none of them its labels may hold placeholders, which say nothing about a call.
+#: Scores that compare arguments. If a suite has none of them, its labels may contain placeholders, so arguments are not compared.
 OF_ARGUMENTS = frozenset({"exact_match", "parameter_accuracy", "tsq_arguments"})
 
-#: Scores that compare the tools that were called with the labels, where no label says that none is expected.
+#: Scores that compare called tools with labels. For them, a scenario without labels expects no call.
 OF_CHOICE = OF_ARGUMENTS | {"nat_compat", "tsq", "tsq_multiset", "tsq_ordered", "tsq_subset", "tsq_superset"}
 
-LOOP = 3  # calls that are the same
+LOOP = 3  # number of equal calls that count as a loop
 
 
 class Mistake(NamedTuple):
-    """One thing that went wrong."""
+    """A mistake in a rollout."""
 
     kind: str  # one of KINDS
-    expected: tuple[str, ...] = ()  # the tools that the labels have: all that are missing of one that gave up, else one, or none
-    actual: str = ""  # the tool that was called
-    detail: str = ""  # what is wrong with its arguments, or why the rollout ended
+    expected: tuple[str, ...] = ()  # expected tools: all missing ones if the kind is `gave up`, otherwise at most one
+    actual: str = ""  # tool that was called
+    detail: str = ""  # fault of the arguments, or reason for the end of the rollout
 
 
 def mistakes(rollout: Rollout) -> Iterator[Mistake]:
-    """The mistakes of a rollout that was measured; nothing of one that was not."""
+    """Yields the mistakes of a rollout. Yields none if nothing was measured."""
     if rollout.status == "agent_error":
         yield Mistake("agent error", detail=rollout.reason)
     elif rollout.evaluable:
@@ -55,9 +55,9 @@ def mistakes(rollout: Rollout) -> Iterator[Mistake]:
 
 
 def has_labels(rollout: Rollout) -> bool:
-    """Whether anybody says which tools are right: labels, or a score by which none of them means that no tool is.
+    """Returns whether it is known which tools are right: from labels, or because a score treats missing labels as "no tool".
 
-    Else they are the agent's own, as those of an orchestrator, or of a terminal agent in a sandbox.
+    Otherwise the agent may choose its tools freely, for example an orchestrator or a terminal agent in a sandbox.
     """
     return bool(rollout.expected or OF_CHOICE & rollout.scores.keys())
 
@@ -79,7 +79,7 @@ def _of_its_calls(rollout: Rollout) -> Iterator[Mistake]:
 
 
 def _of_arguments(rollout: Rollout) -> Iterator[Mistake]:
-    """Of each label whose tool was called in order, and never with what the label wants: what was wrong with the best of those calls."""
+    """Yields a mistake for each label whose tool was called, but never with the right arguments. It has the faults of the best call."""
     for label in rollout.expected:
         calls = [call for call in rollout.tool_calls if normalised(call.name) == normalised(str(label["tool"])) and not call.problem]
         if accepted(label) and calls and (wrong := min((faults(call, label) for call in calls), key=len)):
@@ -87,7 +87,7 @@ def _of_arguments(rollout: Rollout) -> Iterator[Mistake]:
 
 
 def _of_its_choice(rollout: Rollout) -> Iterator[Mistake]:
-    """Of tools, each once, as `tsq` has it: the first that is missing stands beside the first that nobody asked for, and so on."""
+    """Compares distinct tools, as `tsq` does. The first missing tool is paired with the first unexpected one, and so on."""
     expected, actual = _distinct(rollout.expected), _distinct(rollout.tool_calls)
     missing = [name for key, name in expected.items() if key not in actual]
     extra = [name for key, name in actual.items() if key not in expected]
@@ -95,12 +95,12 @@ def _of_its_choice(rollout: Rollout) -> Iterator[Mistake]:
         yield Mistake("gave up", tuple(missing))
         return
     pairs = min(len(missing), len(extra))
-    yield from (Mistake("wrong tool", (wanted,), called) for wanted, called in zip(missing, extra, strict=False))
+    yield from (Mistake("wrong tool", (missing_name,), called) for missing_name, called in zip(missing, extra, strict=False))
     yield from (Mistake("missing call", (name,)) for name in missing[pairs:])
     yield from (Mistake("extra call", actual=name) for name in extra[pairs:])
 
 
 def _distinct(calls: tuple[Json, ...] | tuple[ToolCall, ...]) -> dict[str, str]:
-    """Each tool once, in order of appearance: its name as names are compared -> as it was written."""
+    """Returns each tool once in order of appearance, as normalised name -> name as written."""
     names = (call.name if isinstance(call, ToolCall) else str(call["tool"]) for call in calls)
     return {normalised(name): name for name in names}

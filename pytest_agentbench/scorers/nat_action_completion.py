@@ -1,7 +1,7 @@
-"""The `action_completion_evaluator` of NVIDIA's NeMo Agent Toolkit without its model, its quirks included: it looks for words.
+"""The `action_completion_evaluator` of NVIDIA's NeMo Agent Toolkit in its mode without a model, which searches for words.
 
-Quirks: words are found inside other words ("get" in "target"), a scenario without goals has 1.0, and a goal that names an action is
-done when the answer names any action of the goal. `action_completion` asks a judge instead.
+Its quirks are included: words match inside other words ("get" in "target"), a scenario without goals gets 1.0, and a goal that names
+actions is completed if the answer names any of them. `action_completion` uses a judge instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTIONS = (
 
 @scorer(range=(0, 1))
 def nat_action_completion(scenario: Scenario, rollout: Rollout) -> Score:
-    """The share of `user_goals` of which the agent's answer has a word."""
+    """Returns the share of `user_goals` that have a word in the agent's answer."""
     goals = goals_of(scenario)
     if not goals:
         return Score(1.0, {"goals": 0, "completed": 0}, "no goals; the toolkit counts that as complete")
@@ -33,7 +33,7 @@ def nat_action_completion(scenario: Scenario, rollout: Rollout) -> Score:
 
 
 def addressed(goal: str, response: str) -> bool:
-    """Whether the response contains an action that the goal contains, or, of a goal without one, any of its longer words."""
+    """Returns whether the response contains an action that the goal contains, or if the goal has none, any of its longer words."""
     goal, response = goal.lower(), response.lower()
-    wanted = [action for action in ACTIONS if action in goal] or [word for word in goal.split() if len(word) > 3]
-    return any(word in response for word in wanted)
+    words = [action for action in ACTIONS if action in goal] or [word for word in goal.split() if len(word) > 3]
+    return any(word in response for word in words)

@@ -1,8 +1,7 @@
-"""The `tsq_evaluator` of NVIDIA's NeMo Agent Toolkit, its quirks included, so that numbers can be compared with published ones.
+"""The `tsq_evaluator` of NVIDIA's NeMo Agent Toolkit with its quirks, so that numbers can be compared with published ones.
 
-Quirks: the weights are not normalised (1.0 and 0.4 give up to 1.4), a wrong tool still earns the parameter weight when no
-parameters are expected, and of several calls of one tool the last one's parameters count. `tsq` and `parameter_accuracy` are
-the scorers without them.
+Quirks: the weights are not normalised (1.0 and 0.4 give up to 1.4), a wrong tool still earns the parameter weight if no parameters are
+expected, and only the parameters of the last call of a tool count. `tsq` and `parameter_accuracy` are scorers without these quirks.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ if TYPE_CHECKING:
 
 
 def _range(*, tool_weight: float, parameter_weight: float, **_: Any) -> tuple[float, float]:
-    """Both accuracies are shares, so the weights say how great their sum can be."""
+    """Returns the range of the weighted sum. Both accuracies are between 0 and 1, so it follows from the weights."""
     ends = [min(0.0, tool_weight) + min(0.0, parameter_weight), max(0.0, tool_weight) + max(0.0, parameter_weight)]
-    return (ends[0], ends[1]) if ends[0] < ends[1] else (0.0, 1.0)  # without weights every score is 0
+    return (ends[0], ends[1]) if ends[0] < ends[1] else (0.0, 1.0)  # If both weights are 0, every score is 0.
 
 
 @scorer(range=_range)
 def nat_compat(
     scenario: Scenario, rollout: Rollout, *, tool_weight: float = 1.0, parameter_weight: float = 0.0, strict_mode: bool = False
 ) -> Score:
-    """The score under the options of the toolkit's evaluator, by the names and with the defaults that they have there."""
+    """Returns the score of the toolkit's evaluator. Options have the names and defaults of the toolkit."""
     return nat_score(nat_calls(rollout), scenario.expected, tool_weight, parameter_weight, strict_mode)
 
 
 def nat_calls(rollout: Rollout) -> list[Json]:
-    """The calls that count, as `{tool, parameters}`: one of a tool that does not exist leaves no trace in the toolkit's trajectory."""
+    """Returns the calls that count, as `{tool, parameters}`. The toolkit's trajectory does not contain calls of unknown tools."""
     called = [call for call in rollout.tool_calls if call.name and call.problem != "unknown_tool"]
     return [{"tool": call.name, "parameters": call.arguments} for call in called]
 
@@ -41,7 +40,7 @@ def nat_calls(rollout: Rollout) -> list[Json]:
 def nat_score(
     actual: Sequence[Json], expected: Sequence[Json], tool_weight: float = 1.0, parameter_weight: float = 0.0, strict: bool = False
 ) -> Score:
-    """The weighted sum of tool and parameter accuracy; calls are `{tool, parameters}`. `strict` gives no credit for the right type."""
+    """Returns the weighted sum of tool and parameter accuracy. Calls are `{tool, parameters}`. `strict`: no credit for the right type."""
     tools = _tool_accuracy(actual, expected)
     parameters = _parameter_accuracy(actual, expected, strict)
     return Score(
@@ -52,7 +51,7 @@ def nat_score(
 
 
 def _tool_accuracy(actual: Sequence[Json], expected: Sequence[Json]) -> float:
-    """F1 of the sets of names."""
+    """Returns the F1 of the sets of names."""
     if not expected:
         return 0.0 if actual else 1.0
     called, labelled = _names(actual), _names(expected)
@@ -64,7 +63,7 @@ def _tool_accuracy(actual: Sequence[Json], expected: Sequence[Json]) -> float:
 
 
 def _parameter_accuracy(actual: Sequence[Json], expected: Sequence[Json], strict: bool) -> float:
-    """Credits per expected parameter; 1.0 when there are none."""
+    """Returns the mean credit of the expected parameters, or 1.0 if there are none."""
     called = _parameters_by_tool(actual)
     earned = [
         _credit(value, called[tool].get(name), strict) if tool in called else 0.0
@@ -79,7 +78,7 @@ def _names(calls: Iterable[Json]) -> set[str]:
 
 
 def _parameters_by_tool(calls: Iterable[Json]) -> dict[str, Json]:
-    """Of several calls of one tool, the last one's parameters."""
+    """Returns tool -> parameters of its last call."""
     return {normalised(call["tool"]): call.get("parameters") or {} for call in calls}
 
 

@@ -1,4 +1,4 @@
-"""Whether the last number of the answer is the expected one."""
+"""Checks whether the last number of the answer is the expected one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pytest_agentbench.scorers.declaration import scorer
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
-SHOWN = 100  # bytes of a number that the explanation shows
+SHOWN = 100  # maximum bytes of a number in the explanation
 
-#: Groups of three digits may be set apart by commas, apostrophes and no-break spaces. A minus between two words or numbers is none.
+#: Groups of three digits may be separated by commas, apostrophes and no-break spaces. A hyphen between two words or numbers is not a sign.
 _NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>(?<![\w)])[-+\u2212])?"
     r"[$\u20ac\u00a3\u00a5]?(?P<digits>\d{1,3}(?:[,'\u2019\u00a0\u202f]\d{3})+(?!\d)|\d+|(?=\.\d))(?P<rest>(?:\.\d+)?(?:[eE][-+]?\d{1,3})?)"
@@ -27,7 +27,7 @@ _NUMBER = re.compile(
 
 
 class Number(NamedTuple):
-    """A number as a text writes it."""
+    """A number in a text."""
 
     value: Decimal
     percent: bool
@@ -44,25 +44,25 @@ def numeric(
     absolute: float = 0.0,
     relative: float = 0.0,
 ) -> Score:
-    """1.0 when the last number of the answer is an expected one, give or take the larger of two tolerances; else 0.0.
+    """Returns 1.0 if the last number of the answer is an expected one within the larger of two tolerances, otherwise 0.0.
 
-    `absolute` is in the unit of the number, `relative` a share of the expected one. Units are not looked at. A percent sign may
-    be left out on either side: 25 % is 25, and 0.25.
+    `absolute` is in the unit of the number, `relative` is a share of the expected number. Units are ignored. A percent sign may be
+    missing in either number: 25 % equals 25 and 0.25.
     """
     expected = [_expected(each) for each in expected_answers(scenario, answer, key)]
-    wanted = " or ".join(each.text for each in expected)
-    found = numbers(rollout.answer)
-    if not found:
-        return Score(0.0, {}, f"there is no number in the answer, expected {wanted}")
-    last = found[-1]
+    expected_text = " or ".join(each.text for each in expected)
+    parsed = numbers(rollout.answer)
+    if not parsed:
+        return Score(0.0, {}, f"there is no number in the answer, expected {expected_text}")
+    last = parsed[-1]
     right = any(_near(one, other, absolute, relative) for each in expected for one, other in _readings(each, last))
-    number = float(last.value)  # infinite of more than 308 digits, as models write them that go round in circles
+    number = float(last.value)  # Infinite if it has more than 308 digits, for example if the model repeats itself.
     parts = {"number": number} if math.isfinite(number) else {}
-    return Score(float(right), parts, f"the last number of the answer is {cut(last.text, SHOWN)}, expected {wanted}")
+    return Score(float(right), parts, f"the last number of the answer is {cut(last.text, SHOWN)}, expected {expected_text}")
 
 
 def numbers(text: str) -> list[Number]:
-    """All numbers of a text, in their order."""
+    """Returns all numbers of a text in their order."""
     return [_read(match) for match in _NUMBER.finditer(text)]
 
 
@@ -73,14 +73,14 @@ def _read(match: re.Match[str]) -> Number:
 
 
 def _expected(answer: float | str) -> Number:
-    found = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
-    if len(found) != 1:
+    parsed = numbers(answer) if isinstance(answer, str) else [Number(Decimal(repr(answer)), False, repr(answer))]
+    if len(parsed) != 1:
         raise ValueError(f"the expected answer {answer!r} is not one number")
-    return found[0]
+    return parsed[0]
 
 
 def _readings(expected: Number, actual: Number) -> list[tuple[Decimal, Decimal]]:
-    """The pairs of values that have to be near each other: a percent sign on one side only may be meant or not."""
+    """Returns the pairs of values to compare. If only one number has a percent sign, it is compared with and without the sign."""
     pairs = [(expected.value, actual.value)]
     if actual.percent and not expected.percent:
         pairs.append((expected.value, actual.value / 100))

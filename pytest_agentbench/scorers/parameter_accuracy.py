@@ -1,7 +1,6 @@
-"""Parameter accuracy: did the expected calls carry the expected arguments?
+"""Parameter accuracy: how many of the expected arguments are right.
 
-It says as much as the labels do. Labels of source `heuristic-v1` hold placeholders ("<account_number>", 0, true), so use it with
-labels made by hand.
+Use it with labels made by hand. Labels of source `heuristic-v1` contain placeholders ("<account_number>", 0, true) as arguments.
 """
 
 from __future__ import annotations
@@ -13,33 +12,33 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import accepted, faults
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, best_pairs, both_sides
+from pytest_agentbench.scorers.matches import ActualCall, ExpectedCall, best_pairs, expected_and_actual
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
 
 
 class _Pair(NamedTuple):
-    """An expected call beside an actual call of the same tool; both are positions."""
+    """An expected call and an actual call of the same tool."""
 
-    share: float  # of the expected parameters that the actual call has right; 1.0 when none are expected
-    correct: int
-    expected: int
-    actual: int
-    wrong: tuple[str, ...]
+    share: float  # share of the expected parameters that are right; 1.0 if none are expected
+    correct: int  # number of expected parameters that are right
+    expected: int  # position of the expected call
+    actual: int  # position of the actual call
+    wrong: tuple[str, ...]  # descriptions of wrong parameters
 
 
 @scorer(range=(0, 1))
 def parameter_accuracy(scenario: Scenario, rollout: Rollout) -> Score:
-    """The mean over expected calls of the share of their parameters that are right.
+    """Returns the mean over expected calls of the share of their parameters that are right.
 
-    - An expected call is compared with one actual call of that tool, and no two of them with the same one, in the way that gives
-      the highest value. An expected call that is left without one counts 0, whether or not it has parameters.
-    - A call that is expected without parameters counts 1 when it was made. So labels without any parameters give 1.0 only
-      when every expected call was made, and the explanation says so.
-    - Arguments and calls that no label mentions do not count; where nothing is expected the value is 1.0.
+    - Each expected call is compared with a different actual call of the same tool, in the way that gives the highest value. An expected
+      call without such an actual call counts 0, whether or not it has parameters.
+    - A call that is expected without parameters counts 1 if it was made. So labels without any parameters give 1.0 only if every
+      expected call was made. The explanation says so.
+    - Arguments and calls that no label mentions do not count. If no call is expected, the value is 1.0.
     """
-    expected, made = both_sides(scenario, rollout)
+    expected, made = expected_and_actual(scenario, rollout)
     pairs = _best(expected, made)
     parameters = sum(len(accepted(each.label)) for each in expected)
     correct = sum(pair.correct for pair in pairs)
@@ -58,7 +57,7 @@ def _pair(i: int, expected: ExpectedCall, j: int, made: ActualCall) -> _Pair:
 
 
 def _best(expected: Sequence[ExpectedCall], made: Sequence[ActualCall]) -> list[_Pair]:
-    """Pairs that share no call, with the greatest sum of shares; among those, with the most right parameters."""
+    """Returns disjoint pairs with the greatest sum of shares. Among equal sums, the number of right parameters decides."""
     total = sum(len(accepted(each.label)) for each in expected)
     pairs: list[_Pair] = []
     for key in dict.fromkeys(each.key for each in expected):

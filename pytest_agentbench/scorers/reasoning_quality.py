@@ -1,4 +1,4 @@
-"""Reasoning quality: a judge says how sensibly an agent went about its work, whether or not it succeeded. As good as its judge."""
+"""Reasoning quality: a judge rates how sensibly an agent worked, whether or not it succeeded. The score is only as good as the judge."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ Say first what was sensible and what was not, and then give a mark from 0 (aimle
 
 @scorer(range=(0, 1))
 async def reasoning_quality(scenario: Scenario, rollout: Rollout, judge: LLM, *, judgements: int = 3, temperature: float = 0.5) -> Score:
-    """The mean of several marks for how sensible the steps were, from 0 to 1."""
+    """Returns the mean of several marks for how sensible the steps were, from 0 to 1."""
     return await marked(scenario, rollout, judge, PROMPT, judgements, temperature)

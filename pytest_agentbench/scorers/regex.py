@@ -1,4 +1,4 @@
-"""Whether a pattern is found in the answer."""
+"""Checks whether a pattern matches in the answer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def regex(scenario: Scenario, rollout: Rollout, *, pattern: str | list[str] | None = None, key: str = "answer") -> Score:
-    """1.0 when one of the patterns (Python's `re`, `(?i)` for any case) is found anywhere in the answer, else 0.0."""
+    """Returns 1.0 if one of the patterns (Python's `re`, `(?i)` to ignore case) matches anywhere in the answer, otherwise 0.0."""
     patterns = [str(each) for each in expected_answers(scenario, pattern, key)]
     match = next((match for each in patterns if (match := re.search(each, rollout.answer))), None)
     if match is None:
         return Score(0.0, {}, f"nothing in the answer matches {' or '.join(map(repr, patterns))}")
-    return Score(1.0, {}, f"found {match[0]!r}, as {match.re.pattern!r} wants it")
+    return Score(1.0, {}, f"found {match[0]!r}, which matches {match.re.pattern!r}")

@@ -1,4 +1,4 @@
-"""How often the agent made a call that it had already made."""
+"""Counts calls that repeat an earlier call."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @scorer(better="lower", range=(0, math.inf), unit="calls")
 def repeated(scenario: Scenario, rollout: Rollout) -> Score:
-    """The number of calls with the same name and the same arguments as an earlier one; 0 is best."""
+    """Returns the number of calls with the same name and arguments as an earlier one. 0 is best."""
     times = Counter(map(identity, rollout.tool_calls))
     again = [f"{name} ({count} times)" for (name, _), count in times.items() if count > 1]
     return Score(len(rollout.tool_calls) - len(times), {"calls": len(rollout.tool_calls)}, f"repeated: {', '.join(again) or 'none'}")
 
 
 def identity(call: ToolCall) -> tuple[str, str]:
-    """Name and arguments; the order of the arguments does not matter, and text that could not be parsed stands for itself."""
+    """Returns name and arguments. The order of arguments does not matter. Arguments that could not be parsed are compared as text."""
     return call.name, json.dumps(call.arguments, sort_keys=True) if call.raw is None or call.repaired else call.raw

@@ -1,4 +1,4 @@
-"""The reward that a task's verifier gave."""
+"""The reward from a task's verifier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1), threshold=1.0)
 def reward(scenario: Scenario, rollout: Rollout) -> Score:
-    """The main reward, from 0 to 1, with all rewards by name as its parts and the first check that failed as its explanation."""
+    """Returns the main reward, from 0 to 1. Parts are all rewards by name. The explanation is the first check that failed."""
     verification = rollout.verification
     if verification is None:
         raise ValueError("the rollout was not verified; this scorer is for tasks that are carried out in a sandbox")

@@ -1,4 +1,4 @@
-"""How many calls were ones that the tools could have carried out."""
+"""Checks how many calls the tools could have carried out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def schema_valid(scenario: Scenario, rollout: Rollout) -> Score:
-    """The share of calls whose tool exists and whose arguments fit its schema, as it was found when they were made.
+    """Returns the share of calls whose tool exists and whose arguments fit its schema, as checked when they were made.
 
-    1.0 without calls: none was wrong. Whether there should have been any is what `tsq` says.
+    Without calls the value is 1.0. Whether calls were expected is measured by `tsq`.
     """
     calls = rollout.tool_calls
     wrong = [f"{call.name}: {call.problem}{f' ({call.detail})' if call.detail else ''}" for call in calls if call.problem]

@@ -1,4 +1,4 @@
-"""Whether the tools' state is, when the agent is done, what the scenario says it should be."""
+"""Compares the state of the tools after the agent's work with the scenario's `final_state`."""
 
 from __future__ import annotations
 
@@ -18,34 +18,37 @@ Place = tuple[str | int, ...]  # names of fields and positions in lists, from th
 Leaves = dict[Place, Any]
 
 
-class _Nothing:
-    """What is not there, which is something else than null."""
+class _Missing:
+    """A missing value, which differs from null."""
 
 
-NOTHING = _Nothing()
+MISSING = _Missing()
 
 
 @scorer(range=(0, 1))
 def state_equals(scenario: Scenario, rollout: Rollout) -> Score:
-    """1 where both are the same, else 0. The part `changes` is the share of what should have changed, and of what did, that is right."""
+    """Returns 1 if both states are equal, otherwise 0.
+
+    The part `changes` is the share of right values among all values that should have changed or did change.
+    """
     if scenario.final_state is None:
         raise ValueError(f"scenario {scenario.id!r} has no `final_state`")
     if rollout.final_state is None:
         raise ValueError("the tools have no state: `tools` in suite.yaml says what carries them out")
-    expected, is_there = dict(_leaves(scenario.final_state)), dict(_leaves(rollout.final_state))
+    expected, actual = dict(_leaves(scenario.final_state)), dict(_leaves(rollout.final_state))
     before = dict(_leaves(scenario.state))
-    places = [place for place in dict.fromkeys([*expected, *is_there]) if not _same(expected, is_there, place)]
+    places = [place for place in dict.fromkeys([*expected, *actual]) if not _is_same(expected, actual, place)]
     changed = [
         place
-        for place in dict.fromkeys([*before, *expected, *is_there])
-        if not (_same(before, expected, place) and _same(before, is_there, place))
+        for place in dict.fromkeys([*before, *expected, *actual])
+        if not (_is_same(before, expected, place) and _is_same(before, actual, place))
     ]
     share = 1 - len(places) / len(changed) if changed else float(not places)
-    return Score(float(not places), {"changes": share, "differences": len(places)}, _differences(places, expected, is_there))
+    return Score(float(not places), {"changes": share, "differences": len(places)}, _differences(places, expected, actual))
 
 
 def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """Place -> value of all that holds nothing else. What is empty is a value, too."""
+    """Yields (place, value) for each value that contains no others. Empty lists and objects are such values."""
     if isinstance(value, dict) and value:
         for name, each in value.items():
             yield from _leaves(each, (*place, name))
@@ -56,24 +59,24 @@ def _leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
         yield place, value
 
 
-def _same(one: Leaves, other: Leaves, place: Place) -> bool:
-    """Whether both say the same there. JSON's true is not 1, and 5 is 5.0."""
-    left, right = one.get(place, NOTHING), other.get(place, NOTHING)
+def _is_same(one: Leaves, other: Leaves, place: Place) -> bool:
+    """Returns whether both states have the same value at a place. JSON's true is not 1, but 5 is 5.0."""
+    left, right = one.get(place, MISSING), other.get(place, MISSING)
     return (isinstance(left, bool) == isinstance(right, bool)) and left == right
 
 
-def _differences(places: list[Place], expected: Leaves, is_there: Leaves) -> str:
+def _differences(places: list[Place], expected: Leaves, actual: Leaves) -> str:
     if not places:
         return "the state is as it should be"
-    lines = [f"{_written(place)} is {_shown(is_there, place)}, expected {_shown(expected, place)}" for place in places[:MOST]]
+    lines = [f"{_path_text(place)} is {_value_text(actual, place)}, expected {_value_text(expected, place)}" for place in places[:MOST]]
     return "; ".join([*lines, *([f"and {len(places) - MOST} more"] if len(places) > MOST else [])])
 
 
-def _written(place: Place) -> str:
-    """`accounts.checking`, `cards[0].blocked`."""
+def _path_text(place: Place) -> str:
+    """Returns for example `accounts.checking` or `cards[0].blocked`."""
     return "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place).removeprefix(".")
 
 
-def _shown(leaves: Leaves, place: Place) -> str:
-    value = leaves.get(place, NOTHING)
-    return "not there" if value is NOTHING else json.dumps(value, ensure_ascii=False)
+def _value_text(leaves: Leaves, place: Place) -> str:
+    value = leaves.get(place, MISSING)
+    return "not there" if value is MISSING else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What a judge says of a whole rollout, its conversation included: a mark from 0 to 10, given several times."""
+"""Asks a judge several times for a mark from 0 to 10 for a whole rollout, including its conversation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pytest_agentbench.llm.client import LLM
     from pytest_agentbench.suites.suite import Scenario
 
-BEST = 10  # mark
-MESSAGE = 4_000  # bytes of one message that a judge sees
-CONVERSATION = 40_000  # of all of them
+BEST = 10  # highest mark
+MESSAGE = 4_000  # maximum bytes of one message that a judge sees
+CONVERSATION = 40_000  # maximum bytes of all messages together
 
 FORM = Form(
     "mark",
@@ -33,7 +33,7 @@ FORM = Form(
 
 
 async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, judgements: int, temperature: float) -> Score:
-    """The mean mark, from 0 to 1. Parts are the lowest and the highest one; the explanation is what the judge gave for the middle one."""
+    """Returns the mean mark, from 0 to 1. Parts are the lowest and the highest mark. The explanation is the judge's for the median."""
     whole(1).check("judgements", judgements)
     request = user_text(scenario.messages)
     question = filled(prompt, {"request": request, "conversation": conversation_text(rollout.messages)})
@@ -48,9 +48,9 @@ async def marked(scenario: Scenario, rollout: Rollout, judge: LLM, prompt: str, 
 
 
 def conversation_text(messages: Sequence[Json]) -> str:
-    """What was said and done after the request, each message in its place; long ones, and a long conversation, lose their middles."""
-    said = [_message_text(message) for message in messages if message.get("role") != "system"]
-    return cut("\n\n".join(said[1:]), CONVERSATION) or "(nothing was said or done)"
+    """Returns the messages and calls after the request. Long messages, and a long conversation, are truncated in the middle."""
+    texts = [_message_text(message) for message in messages if message.get("role") != "system"]
+    return cut("\n\n".join(texts[1:]), CONVERSATION) or "(nothing was said or done)"
 
 
 def _message_text(message: Json) -> str:

@@ -1,4 +1,4 @@
-"""Tool selection quality: were the expected tools called, and no others? Its variants ask for more, or for one side only."""
+"""Tool selection quality: whether the expected tools were called, and no others. Variants check more, or only one of the two."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from pytest_agentbench.records import Rollout, Score
 from pytest_agentbench.scorers.arguments import fits
 from pytest_agentbench.scorers.declaration import scorer
-from pytest_agentbench.scorers.matches import ActualCall, CallKey, ExpectedCall, beyond, both_sides, f1, listed, most_pairs, one_side
+from pytest_agentbench.scorers.matches import (
+    ActualCall,
+    CallKey,
+    ExpectedCall,
+    expected_and_actual,
+    f1,
+    most_pairs,
+    names_text,
+    share_of_calls,
+    unmatched,
+)
 
 if TYPE_CHECKING:
     from pytest_agentbench.suites.suite import Scenario
@@ -17,20 +27,20 @@ if TYPE_CHECKING:
 
 @scorer(range=(0, 1))
 def tsq(scenario: Scenario, rollout: Rollout) -> Score:
-    """F1 over distinct tool names; order, repeats and arguments do not count.
+    """Returns the F1 over distinct tool names. Order, repeats and arguments do not count.
 
-    Where no tool is expected, a rollout without tool calls has 1.0 and any other 0.0.
+    If no tool is expected, a rollout without tool calls gets 1.0 and any other 0.0.
     """
-    wanted, made = both_sides(scenario, rollout)
-    expected, actual = _distinct(wanted), _distinct(made)
+    expected_calls, made = expected_and_actual(scenario, rollout)
+    expected, actual = _distinct(expected_calls), _distinct(made)
     missing = [name for key, name in expected.items() if key not in actual]
     unexpected = [name for key, name in actual.items() if key not in expected]
     matched = len(expected.keys() & actual.keys())
-    return f1(len(expected), len(actual), matched, f"missing: {listed(missing)}", f"unexpected: {listed(unexpected)}")
+    return f1(len(expected), len(actual), matched, f"missing: {names_text(missing)}", f"unexpected: {names_text(unexpected)}")
 
 
 def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[CallKey, str]:
-    """Each tool once, with its name as it was first written, in order of appearance."""
+    """Returns each tool once in order of appearance, with the spelling of its first call."""
     distinct: dict[CallKey, str] = {}
     for call in calls:
         distinct.setdefault(call.key, call.name)
@@ -39,8 +49,8 @@ def _distinct(calls: Iterable[ExpectedCall | ActualCall]) -> dict[CallKey, str]:
 
 @scorer(range=(0, 1))
 def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
-    """F1 over calls, matched by tool and arguments: as many pairs as can be made, in whatever order the calls were made."""
-    expected, made = both_sides(scenario, rollout)
+    """Returns the F1 over calls, matched by tool and arguments. The number of matches is the largest possible. Order does not count."""
+    expected, made = expected_and_actual(scenario, rollout)
     faults = [[fits(call.call, each.label, each.tool) if call.key == each.key else "" for call in made] for each in expected]
     pairs = most_pairs([[j for j, fault in enumerate(row) if fault is None] for row in faults])
     left = {j: call for j, call in enumerate(made) if j not in pairs.values()}
@@ -53,42 +63,42 @@ def tsq_arguments(scenario: Scenario, rollout: Rollout) -> Score:
             else:
                 del left[nearest]
                 wrong.append(f"{each.name}: {faults[i][nearest]}")
-    unexpected = listed(call.name for call in left.values())
-    remarks = (f"missing: {listed(missing)}", f"unexpected: {unexpected}", f"wrong arguments: {' | '.join(wrong) or 'none'}")
+    unexpected = names_text(call.name for call in left.values())
+    remarks = (f"missing: {names_text(missing)}", f"unexpected: {unexpected}", f"wrong arguments: {' | '.join(wrong) or 'none'}")
     return f1(len(expected), len(made), len(pairs), *remarks)
 
 
 @scorer(range=(0, 1))
 def tsq_multiset(scenario: Scenario, rollout: Rollout) -> Score:
-    """F1 over calls, matched by the name of their tool; order and arguments do not count, a repeat that is not expected does."""
-    expected_calls, made = both_sides(scenario, rollout)
+    """Returns the F1 over calls, matched by tool. Order and arguments do not count. Unexpected repeats count."""
+    expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
-    missing, unexpected = listed(beyond(expected_calls, actual.elements())), listed(beyond(made, expected.elements()))
+    missing, unexpected = names_text(unmatched(expected_calls, actual.elements())), names_text(unmatched(made, expected.elements()))
     return f1(len(expected_calls), len(made), (expected & actual).total(), f"missing: {missing}", f"unexpected: {unexpected}")
 
 
 @scorer(range=(0, 1))
 def tsq_ordered(scenario: Scenario, rollout: Rollout) -> Score:
-    """F1 over the longest common subsequence of tool names: calls that are in the expected order, others between them or not."""
-    expected, made = both_sides(scenario, rollout)
+    """Returns the F1 over the longest common subsequence of tool names: calls in the expected order, even with others between them."""
+    expected, made = expected_and_actual(scenario, rollout)
     places = common([call.key for call in expected], [call.key for call in made])
-    late = [call for i, call in enumerate(expected) if i not in places]
+    unmatched_calls = [call for i, call in enumerate(expected) if i not in places]
     used = {*places.values()}
     extra = [call for j, call in enumerate(made) if j not in used]
-    elsewhere = {call.key for call in extra}
+    extra_keys = {call.key for call in extra}
     return f1(
         len(expected),
         len(made),
         len(places),
-        f"missing: {listed(beyond(late, (call.key for call in extra)))}",
-        f"unexpected: {listed(beyond(extra, (call.key for call in late)))}",
-        f"out of order: {listed(dict.fromkeys(call.name for call in late if call.key in elsewhere))}",
+        f"missing: {names_text(unmatched(unmatched_calls, (call.key for call in extra)))}",
+        f"unexpected: {names_text(unmatched(extra, (call.key for call in unmatched_calls)))}",
+        f"out of order: {names_text(dict.fromkeys(call.name for call in unmatched_calls if call.key in extra_keys))}",
     )
 
 
 def common(one: Sequence[CallKey], other: Sequence[CallKey]) -> dict[int, int]:
-    """A longest common subsequence: position in the one -> position in the other. Time and space are the product of their lengths."""
-    longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]  # [i][j]: of what begins at i and j
+    """Returns a longest common subsequence as position in `one` -> position in `other`. Takes time and space O(len(one) * len(other))."""
+    longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]  # [i][j] is the length for the rests that begin at i and j.
     for i in reversed(range(len(one))):
         for j in reversed(range(len(other))):
             longest[i][j] = 1 + longest[i + 1][j + 1] if one[i] == other[j] else max(longest[i + 1][j], longest[i][j + 1])
@@ -107,23 +117,23 @@ def common(one: Sequence[CallKey], other: Sequence[CallKey]) -> dict[int, int]:
 
 @scorer(range=(0, 1))
 def tsq_subset(scenario: Scenario, rollout: Rollout) -> Score:
-    """The share of the calls made that are expected ones, matched by the name of their tool; 1.0 where none was made.
+    """Returns the share of the actual calls that are expected, matched by tool, or 1.0 if none was made.
 
-    Order and arguments do not count, and an expected call that was not made does not, either. A repeat that is not expected does.
+    Order, arguments and missing calls do not count. Unexpected repeats count.
     """
-    expected_calls, made = both_sides(scenario, rollout)
+    expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
-    unexpected = listed(beyond(made, expected.elements()))
-    return one_side(len(expected_calls), len(made), (expected & actual).total(), len(made), f"unexpected: {unexpected}")
+    unexpected = names_text(unmatched(made, expected.elements()))
+    return share_of_calls(len(expected_calls), len(made), (expected & actual).total(), len(made), f"unexpected: {unexpected}")
 
 
 @scorer(range=(0, 1))
 def tsq_superset(scenario: Scenario, rollout: Rollout) -> Score:
-    """The share of the expected calls that were made, matched by the name of their tool; 1.0 where none is expected.
+    """Returns the share of the expected calls that were made, matched by tool, or 1.0 if none is expected.
 
-    Order and arguments do not count, and a call that nobody expects does not, either.
+    Order, arguments and unexpected calls do not count.
     """
-    expected_calls, made = both_sides(scenario, rollout)
+    expected_calls, made = expected_and_actual(scenario, rollout)
     expected, actual = Counter(call.key for call in expected_calls), Counter(call.key for call in made)
-    missing = listed(beyond(expected_calls, actual.elements()))
-    return one_side(len(expected_calls), len(made), (expected & actual).total(), len(expected_calls), f"missing: {missing}")
+    missing = names_text(unmatched(expected_calls, actual.elements()))
+    return share_of_calls(len(expected_calls), len(made), (expected & actual).total(), len(expected_calls), f"missing: {missing}")

@@ -152,12 +152,12 @@ class Services:
         """A thread of ours has failed: whoever waits for what it did would wait for ever."""
         self._parts.break_down(error)
 
-    def look(self) -> None:
+    def check_backend(self) -> None:
         """Has the backend find out whether it still answers, and tells the user if it does not."""
         if said := self.backend.look():
             self.notices.put(self._redactor.plain(f"the backend {self.backend.name!r} is away: {said}"))
 
-    def paused(self) -> None:
+    def on_pool_died(self) -> None:
         """What was measured of a block of rollouts ends where the pool has died."""
         if self.turns is not None:
             with self._turning:
@@ -273,7 +273,7 @@ class Services:
 
     @_refuses_waiting
     def _watch_backend(self) -> None:
-        tell = functools.partial(self._parts.away, "backend")
+        tell = functools.partial(self._parts.report_unavailable, "backend")
         while died := self.backend.watch(tell):
             try:
                 endpoint = self.backend.boot_again(tell)

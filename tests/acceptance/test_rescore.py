@@ -257,7 +257,7 @@ def test_a_suite_that_moved(shop: Project, capsys: Capture) -> None:
     moved = (shop.root / "scenarios/shop").rename(shop.root / "store")
 
     assert 4 == main(["rescore"])
-    assert f"agentbench: suite 'shop': there is no {shop.root}/scenarios/shop/suite.yaml; give its folder with --suite\n" == (
+    assert f"agentbench: suite 'shop': {shop.root}/scenarios/shop/suite.yaml does not exist; pass the suite's folder with --suite\n" == (
         capsys.readouterr().err
     )
     assert 0 == main(["rescore", "--suite", str(moved)])

@@ -102,7 +102,7 @@ def test_limits(project: Project, expert: str) -> None:
     assert (["reasoner", ""], [None, "limit"]) == ([call.role for call in one.calls], [call.error_kind for call in one.calls])
     assert ("ok", "") == (two.status, two.reason)  # it asks its expert once
     assert "infra_error" == three.status
-    assert three.reason.startswith("limits: cost: 1: nobody knows what the agent costs")
+    assert three.reason.startswith("limits: cost: 1: the agent has no known price")
 
 
 @pytest.mark.slow

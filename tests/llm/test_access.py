@@ -11,7 +11,7 @@ from pytest_agentbench.errors import InfraError
 from pytest_agentbench.llm.access import Lines, ModelAddress
 from pytest_agentbench.llm.client import LLM
 from pytest_agentbench.records import Access, Answer, Endpoint, Json, LLMCall, Rollout, RolloutKey, Score
-from pytest_agentbench.rollouts.pool.addresses import played
+from pytest_agentbench.rollouts.pool.addresses import role_facts
 from pytest_agentbench.rollouts.rollout import RolloutSetup, run_rollout
 from pytest_agentbench.suites.suite import Scenario
 from pytest_agentbench.tools.toolbox import Toolbox
@@ -216,10 +216,10 @@ BACKEND = Endpoint("http://backend/v1", "served", roles={"search": {"url": "http
 )
 def test_who_plays_a_role(access: Access, expected: Json) -> None:
     """What the backend's YAML says goes before the suite's, and an endpoint that is the backend under test is no other one."""
-    assert expected == played(access, BACKEND)
+    assert expected == role_facts(access, BACKEND)
 
 
 def test_a_role_that_nobody_plays() -> None:
     """Where neither suite nor backend names it nothing can be measured."""
-    with pytest.raises(InfraError, match="nobody plays the role 'serach'"):
-        played(Access(role="serach"), BACKEND)
+    with pytest.raises(InfraError, match="no model plays the role 'serach'"):
+        role_facts(Access(role="serach"), BACKEND)

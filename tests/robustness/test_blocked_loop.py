@@ -92,7 +92,7 @@ def test_a_block_that_ends(project: Project, start: Start) -> None:
     assert "agent.py:17: while not (HERE / 'go').exists(): time.sleep(0.01)" in background.output
 
     project.write("scenarios/shop/go", "")
-    wait_for(lambda: re.search(r"agentbench: the event loop turns again, after \d+ s", background.output), "its end")
+    wait_for(lambda: re.search(r"agentbench: the event loop runs again after \d+ s", background.output), "its end")
     project.write("scenarios/shop/end", "")
 
     assert 0 == background.ended(60)

@@ -213,7 +213,7 @@ def test_the_end_of_the_controllers_line_ends_nothing_else(pool: PoolProcess) ->
     heard(controller)
     controller.close()
 
-    assert QuestionRefused("the controller's line is closed", "infra_error") == answer_to(PLAN, line)
+    assert QuestionRefused("the connection to the controller is closed", "infra_error") == answer_to(PLAN, line)
     assert PlanAccepted() == asked(line, PLAN)
     assert "shop-0" == shop_scenario(pool.connect())
     assert pool.child.process.poll() is None

@@ -1,4 +1,4 @@
-"""Each check finds its fault in a suite on disk, and says it in a sentence."""
+"""Each check finds its fault in a suite on disk, and describes it in a sentence."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "isolation: the agent runs with the suite's tools in a process for each rollout",
     ),
     "an answer of an unknown tool": ({"answers": {"buy": {"text": "sold"}}}, "answers: no tool 'buy'; known: find"),
-    "no task": ({"agent": {"kind": "terminal"}}, "agent: 'terminal' works in a sandbox, and scenario 's-0' is no task; "),
+    "no task": ({"agent": {"kind": "terminal"}}, "agent: 'terminal' works in a sandbox, and scenario 's-0' is not a task; "),
     "a second sandbox": (
         {"dataset": TASKS, "agent": {"kind": "orchestrator", "code_sandbox": "bubblewrap"}},
         "agent: scenario 'hello' is a task and brings a sandbox; leave `code_sandbox` out, or set it to `task`",
@@ -109,7 +109,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def suite_text(folder: Path, keys: dict[str, Any]) -> SuiteText:
-    """A suite with one scenario, a task beside it, and code of its own."""
+    """Writes a suite with one scenario, a task and code of its own."""
     entry = {"id": "s-0", "question": "?", "available_tools": [TOOL]}
     (folder / "data.json").write_text(json.dumps([entry]))
     (folder / "suite.yaml").write_text(json.dumps({"name": "shop", "dataset": DATA, **keys}))
@@ -122,7 +122,7 @@ def suite_text(folder: Path, keys: dict[str, Any]) -> SuiteText:
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_suite(tmp_path: Path, case: str) -> None:
-    """A fault is one line with the file's name; the suite has no other."""
+    """Each fault is one line with the file's name, and the suite has no other fault."""
     keys, sentence = BROKEN[case]
     chosen = ("default", "cold") if case == "no variant" else ("default",)
 
@@ -134,7 +134,7 @@ def test_a_broken_suite(tmp_path: Path, case: str) -> None:
 
 
 def test_limits_at_the_ends_of_a_range(tmp_path: Path) -> None:
-    """A limit may be at either end of what a score can be; for a scorer of the suite that declares nothing every limit is sound."""
+    """A threshold may be at either end of a score's range. A scorer without a declaration accepts every threshold."""
     (tmp_path / "x.py").write_text("def polite(scenario, rollout):\n    return 1.0\n")
     thresholds = {"tsq": 1, "tsq.mean": 0, "repeated.mean": 7, "polite": -50}
     gate = ["tsq.mean >= 1", "tsq.mean >= -1 vs baseline", "repeated.mean <= 9", "repeated.mean <= 5 vs baseline", "polite.mean >= 80"]
@@ -145,7 +145,7 @@ def test_limits_at_the_ends_of_a_range(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_stays(tmp_path: Path) -> None:
-    """An agent that stays in the pool reaches its sandbox; the suite's own scorers may have processes of their own all the same."""
+    """`isolation: process` is accepted with a task if the agent runs in the pool, where it can reach its sandbox."""
     keys = {"dataset": TASKS, "agent": {"kind": "terminal"}, "isolation": "process", "scorers": ["reward"]}
 
     assert "shop" == compile_suite(suite_text(tmp_path, keys)).name
@@ -163,7 +163,7 @@ def fails(draft):
 
 @pytest.mark.parametrize("entry", ["ours_of_a_test:short_names", "ours_of_a_test:fails", "ours_of_a_test:lost"])
 def test_a_check_of_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
-    """A check that an installed plugin declares is asked as well; one that fails, or cannot be loaded, is a problem that names it."""
+    """A check that an installed plugin declares is run. If it fails or cannot be loaded, that is a problem with its name."""
     installed = tmp_path / "site"
     (installed / "ours-1.dist-info").mkdir(parents=True)
     (installed / "ours-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 1\n")

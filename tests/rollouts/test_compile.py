@@ -19,7 +19,7 @@ ENTRY = {"id": "s-0", "question": "?", "available_tools": []}
 
 
 def suite_text(folder: Path, **keys: Any) -> SuiteText:
-    """A suite with one scenario and these keys."""
+    """Writes a suite with one scenario and these keys."""
     spec = {"name": "shop", "dataset": {"format": "agent-leaderboard", "file": "data.json"}, **keys}
     (folder / "data.json").write_text(json.dumps([ENTRY]))
     (folder / "suite.yaml").write_text(json.dumps(spec))
@@ -27,14 +27,14 @@ def suite_text(folder: Path, **keys: Any) -> SuiteText:
 
 
 def problems(text: SuiteText, options: CompileOptions = CompileOptions()) -> list[str]:  # noqa: B008 - it is frozen
-    """The lines of the error about a suite."""
+    """Returns the lines of the error about a suite."""
     with pytest.raises(ConfigError) as caught:
         compile_suite(text, options)
     return str(caught.value).split("\n")
 
 
 def test_a_suite_is_compiled(tmp_path: Path) -> None:
-    """A suite comes with thresholds, rules, agents, and the variants and trials that were asked for, and with changed values."""
+    """A compiled suite has thresholds, rules, agents, the requested variants and trials, and changed values."""
     text = suite_text(tmp_path, trials=2, thresholds={"tsq": 0.5}, variants={"hot": {}}, gate=["tsq.mean >= 0.4"])
 
     plain = compile_suite(text)
@@ -48,7 +48,7 @@ def test_a_suite_is_compiled(tmp_path: Path) -> None:
 
 
 def test_variants_in_their_order(tmp_path: Path) -> None:
-    """`all` is the suite's own agent and every variant; names keep the order in which they were asked for."""
+    """`all` is the suite's own agent and every variant. Names keep their requested order."""
     text = suite_text(tmp_path, variants={"hot": {}, "cold": {}})
 
     assert ("default", "hot", "cold") == compile_suite(text, CompileOptions(variants=("all",))).variants
@@ -56,7 +56,7 @@ def test_variants_in_their_order(tmp_path: Path) -> None:
 
 
 def test_only_chosen_variants_count(tmp_path: Path) -> None:
-    """A fault in a variant is found when the variant is to run."""
+    """A fault in a variant is found only if the variant runs."""
     text = suite_text(tmp_path, variants={"hot": {"agent": {"kind": "tool_callin"}}})
 
     assert ("default",) == compile_suite(text).variants
@@ -64,7 +64,7 @@ def test_only_chosen_variants_count(tmp_path: Path) -> None:
 
 
 def test_arms(tmp_path: Path) -> None:
-    """In an A/B session each variant is there under each arm, and has its agent once."""
+    """In an A/B session each variant exists under each arm, and has one agent."""
     arms = (Arm("a", "model", "small"), Arm("b", "model", "large"))
 
     compiled = compile_suite(suite_text(tmp_path), CompileOptions(arms=arms))
@@ -76,15 +76,15 @@ def test_arms(tmp_path: Path) -> None:
 
 
 def test_the_command_line_is_named(tmp_path: Path) -> None:
-    """Where options have changed the suite its error names them, without their values: the file alone may be right."""
-    said = problems(suite_text(tmp_path), CompileOptions([("agent.temprature", 0.6)], "tool_callin"))
+    """If options have changed the suite, its error names them without their values, because the file alone may be right."""
+    messages = problems(suite_text(tmp_path), CompileOptions([("agent.temprature", 0.6)], "tool_callin"))
 
-    assert said[0].startswith(f"{tmp_path}/suite.yaml: ")
-    assert said[-1].endswith(" (as changed by --agentbench-agent, --agentbench-set agent.temprature)")
+    assert messages[0].startswith(f"{tmp_path}/suite.yaml: ")
+    assert messages[-1].endswith(" (as changed by --agentbench-agent, --agentbench-set agent.temprature)")
 
 
 def test_all_problems_at_once(tmp_path: Path) -> None:
-    """Each problem is a line that names the file; after ten of them their number is told."""
+    """Each problem is a line that names the file. After ten problems only the number of the others is given."""
     five = suite_text(
         tmp_path,
         scorers=["tsq", "tqs"],
@@ -93,10 +93,10 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
         agent={"kind": "tool_callin"},
     )
 
-    said = problems(five)
+    messages = problems(five)
 
-    assert all(line.startswith(f"{tmp_path}/suite.yaml: ") for line in said)
-    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(said, STARTS, strict=True))
+    assert all(line.startswith(f"{tmp_path}/suite.yaml: ") for line in messages)
+    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(messages, STARTS, strict=True))
     many = suite_text(tmp_path, gate=[f"tsq.mean >= {number}" for number in range(2, 16)])
     assert (MOST + 1, f"{tmp_path}/suite.yaml: and 4 more problems") == (len(lines := problems(many)), lines[-1])
 
@@ -112,13 +112,13 @@ STARTS = (
 
 
 def test_missing_data(tmp_path: Path) -> None:
-    """Data that nobody may ship have an error of their own."""
+    """Data that cannot be shipped and are missing raise their own error."""
     with pytest.raises(MissingData, match=r"hle\.jsonl is not there"):
         compile_suite(suite_text(tmp_path, dataset={"format": "hle", "file": "hle.jsonl"}))
 
 
 def test_one_does_not_spoil_another(tmp_path: Path) -> None:
-    """Of several suites each is compiled, or is the error that says why not, in their order."""
+    """Each of several suites is compiled or replaced by its error, in their order."""
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
         folder.mkdir()
@@ -146,7 +146,7 @@ class Agent:
 
 
 def test_code_of_the_suite(tmp_path: Path) -> None:
-    """A suite's own code is imported in another process, and what its scorers declare counts for thresholds and rules."""
+    """A suite's own code is imported in another process. The declarations of its scorers apply to thresholds and rules."""
     (tmp_path / "code.py").write_text(CODE.format(pid=os.getpid()))
     own: dict[str, Any] = {"agent": {"kind": "./code.py:Agent"}, "scorers": ["./code.py:slips"]}
 
@@ -161,7 +161,7 @@ def test_code_of_the_suite(tmp_path: Path) -> None:
 
 
 def test_a_broken_task(tmp_path: Path) -> None:
-    """A scenario that cannot run is no problem of its suite: the rest runs."""
+    """A scenario that cannot run is not a problem of its suite, and the others run."""
     for name in ("sound", "broken"):
         write_task(tmp_path / "tasks", name)
     (tmp_path / "tasks/broken/task.toml").write_text("[")
@@ -174,7 +174,7 @@ def test_a_broken_task(tmp_path: Path) -> None:
 
 
 def test_what_is_known_is_told(tmp_path: Path) -> None:
-    """With a wrong name of agent, tools or scorer the other problems are told as well, and none that only follows from it."""
+    """A wrong name of an agent, tools or scorer is reported together with other problems, but not with consequences of itself."""
     (tmp_path / "code.py").write_text("from pytest_agentbench import scorer\n@scorer(better='lower')\ndef slips(s, r): return 0\n")
     keys = {
         "scorers": ["./code.py:slips", "tqs"],
@@ -182,15 +182,15 @@ def test_what_is_known_is_told(tmp_path: Path) -> None:
         "isolation": "process",
     }
 
-    said = problems(suite_text(tmp_path, **keys, agent={"kind": "zz"}, tools={"kind": "zz"}, thresholds={"foo": 1}))
+    messages = problems(suite_text(tmp_path, **keys, agent={"kind": "zz"}, tools={"kind": "zz"}, thresholds={"foo": 1}))
 
     starts = ("tools: no kind of tools 'zz'", "no scorer 'tqs'", "gate rule 'ttft.p50 <= 5 apples'", "thresholds: 'foo' is not measured")
-    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(said, starts, strict=True))
+    assert all(line.removeprefix(f"{tmp_path}/suite.yaml: ").startswith(start) for line, start in zip(messages, starts, strict=True))
 
 
 def test_the_command_line_is_named_once(tmp_path: Path) -> None:
-    """Options that have changed the file are named once, behind all problems."""
-    said = problems(suite_text(tmp_path, trials="x", timeout=-1), CompileOptions([("agent.temperature", 0.3)]))
+    """Options that have changed the file are named once, after all problems."""
+    messages = problems(suite_text(tmp_path, trials="x", timeout=-1), CompileOptions([("agent.temperature", 0.3)]))
 
-    assert [f"{tmp_path}/suite.yaml: {each}: " in line for each, line in zip(("trials", "timeout"), said, strict=False)] == [True, True]
-    assert [f"{tmp_path}/suite.yaml: all of this is about the file (as changed by --agentbench-set agent.temperature)"] == said[2:]
+    assert [f"{tmp_path}/suite.yaml: {each}: " in line for each, line in zip(("trials", "timeout"), messages, strict=False)] == [True, True]
+    assert [f"{tmp_path}/suite.yaml: these problems are about the file (as changed by --agentbench-set agent.temperature)"] == messages[2:]

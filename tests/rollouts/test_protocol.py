@@ -1,4 +1,4 @@
-"""Messages between controller and pool arrive as they were sent, and what the pool asks is told apart from what it only tells."""
+"""Messages between controller and pool are decoded as they were sent, and questions are distinguished from notes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ TO_PIPE: list[FromPipe] = [protocol.ShowUser("hello"), BlockedBy(END), BlockedBy
 
 
 def over_the_wire(message: object) -> object:
-    """The header of a message as another process gets it."""
+    """Returns the header of a message as another process gets it."""
     return json.loads(json.dumps(header(message)))
 
 
@@ -99,31 +99,31 @@ def names(messages: typing.Iterable[object]) -> list[str]:
 
 @pytest.mark.parametrize("message", TO_POOL, ids=names(TO_POOL))
 def test_to_the_pool(message: protocol.ToPool) -> None:
-    """A message of the controller arrives as it was sent."""
+    """A message of the controller is decoded as it was sent."""
     assert message == protocol.TO_POOL.read(over_the_wire(message))
 
 
 @pytest.mark.parametrize("message", TO_CONTROLLER, ids=names(TO_CONTROLLER))
 def test_to_the_controller(message: protocol.ToController) -> None:
-    """A message of the pool arrives as it was sent, also one with a record in it."""
+    """A message of the pool is decoded as it was sent, also one with a record in it."""
     assert message == protocol.TO_CONTROLLER.read(over_the_wire(message))
 
 
 @pytest.mark.parametrize("message", TO_PIPE, ids=names(TO_PIPE))
 def test_the_pipe(message: FromPipe) -> None:
-    """What a pool writes to its pipe arrives as it was sent."""
+    """A message in the pool's pipe is decoded as it was sent."""
     assert message == FROM_PIPE.read(over_the_wire(message))
 
 
 def test_no_message_is_left_out() -> None:
-    """Both unions have all messages that there are, and those above are all of them."""
+    """Both unions contain all messages of the module, and the tables above contain all of them."""
     assert {*typing.get_args(protocol.ToPool)} == {*map(type, TO_POOL)}
     assert {*typing.get_args(protocol.ToController)} == {*map(type, TO_CONTROLLER)}
     assert {*typing.get_args(FromPipe)} == {*map(type, TO_PIPE)}
 
 
 def test_questions_and_notes() -> None:
-    """A message is either asked or only told, which its type says; each question names an answer that the pool knows."""
+    """The type of a message says whether it is a question or a note. Each question names an answer that the pool knows."""
     questions = {*protocol.ControllerQuestion.__subclasses__()}
     answers = {typing.get_args(question.__orig_bases__[0])[0] for question in questions}  # type: ignore[attr-defined]
 
@@ -134,7 +134,7 @@ def test_questions_and_notes() -> None:
 
 
 def test_a_damaged_message() -> None:
-    """One wrong field is refused in a sentence that names it, down to the fields of records."""
+    """A wrong field is refused in a sentence that names it, down to the fields of records."""
     name, fields = json.loads(json.dumps(header(AttemptFailed(KEY, ATTEMPT, interrupted=True))))
     fields["attempt"]["calls"][0]["received_ns"] = "late"
 
@@ -143,7 +143,7 @@ def test_a_damaged_message() -> None:
 
 
 def test_the_config_of_a_pool() -> None:
-    """It arrives as it was sent, with blocks and without."""
+    """A pool's config is decoded as it was sent, with and without blocks."""
     blocks = BlockSettings({"hot": VariantOrigin("default", "b")}, "cold", in_sequence=True, own={"b": 3})
 
     for config in (PoolConfig("secret", 3, 4, pool_settings(shop(), blocks=each), 2, Path("reports/run"), 4711) for each in (None, blocks)):

@@ -1,4 +1,4 @@
-"""What a pool is told of the controller's host."""
+"""The fields of messages to the pool that are valid only on the controller's host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MARKED = re.compile(r"^    (\w+): [^#\n]*# .*\bthis host\b", re.MULTILINE)
 
 
 def test_the_fields_of_one_host() -> None:
-    """The list has each field of a message to the pool that is a path, and each whose comment says that it is of this host."""
+    """HOST_BOUND has each field of a message to the pool that is a path, and each whose comment says that it is of this host."""
     marked = {(kind, name) for kind in SENT for name in MARKED.findall(inspect.getsource(kind))}
     paths = {(kind, part.name) for kind in SENT for part in parts_of(kind) if Path in (part.kind, *typing.get_args(part.kind))}
 
@@ -39,5 +39,5 @@ def test_the_fields_of_one_host() -> None:
 
 
 def test_the_list_names_fields_that_are_sent() -> None:
-    """Each entry of the list is a field of a record that a pool is sent."""
+    """Each entry of the list is a field of a record that is sent to a pool."""
     assert {*HOST_BOUND} <= {(kind, part.name) for kind in SENT for part in parts_of(kind)}

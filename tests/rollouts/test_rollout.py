@@ -1,4 +1,4 @@
-"""Where agent, model and scorers meet: names are resolved, and whatever an agent does becomes a record."""
+"""Runs rollouts: names are resolved, and whatever an agent does becomes a record."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def polite(scenario, rollout): ...
 
 @pytest.fixture
 def folder(forgotten_modules: Path) -> Path:
-    """A suite's folder with code of its own."""
+    """Returns a suite's folder with code of its own."""
     (forgotten_modules / "code.py").write_text(CODE)
     return forgotten_modules
 
@@ -76,7 +76,7 @@ def suite(folder: Path, agent: Json, scorers: Sequence[str] = ("tsq",), **varian
 
 
 def test_a_suite_is_prepared(folder: Path) -> None:
-    """Options go to the agent, sampling parameters to every request; the settings are recorded with the agent's defaults."""
+    """Options go to the agent, sampling parameters to every request. Recorded settings include the agent's defaults."""
     setup = prepare(
         suite(folder, {"kind": "./code.py:Agent", "colour": "red", "temperature": 0.5, "model": "m"}, ["tsq", "./code.py:polite"]),
         "default",
@@ -89,14 +89,14 @@ def test_a_suite_is_prepared(folder: Path) -> None:
 
 
 def test_variants_are_prepared_with_their_settings(folder: Path) -> None:
-    """A variant's settings replace the suite's; a class without options takes none."""
+    """A variant's settings replace the suite's. A class without options gets none."""
     both = suite(folder, {"kind": "./code.py:Plain", "seed": 1}, hot={"seed": 2, "temperature": 1.0})
 
     assert ({"seed": 1}, {"seed": 2, "temperature": 1.0}) == (prepare(both, "default").sampling, prepare(both, "hot").sampling)
 
 
 def test_a_variant_of_another_kind() -> None:
-    """It starts without the options of the suite's agent, which it may not know; sampling parameters stay."""
+    """A variant with another kind of agent does not get the options of the suite's agent. Sampling parameters stay."""
     other = suite(SUITE.folder, {"kind": "tool_calling", "max_turns": 3, "seed": 1}, program={"kind": "command", "program": ["true"]})
 
     assert {"kind": "command", "program": ["true"], "seed": 1} == other.agent_of("program")
@@ -156,7 +156,7 @@ KNOWN_AGENTS = ", ".join(sorted(AGENTS))
     ],
 )
 def test_wrong_names_are_found_early(folder: Path, agent: Json, scorers: list[str], sentence: str) -> None:
-    """Wrong names and keys are found before anything boots, also beside code that the suite brings."""
+    """Wrong names and keys are found before anything boots, also if the suite has code of its own."""
     wrong = suite(folder, agent, scorers)
 
     for look in (lambda: checked(wrong), lambda: prepare(wrong, "default")):
@@ -184,7 +184,7 @@ def test_wrong_names_are_found_early(folder: Path, agent: Json, scorers: list[st
     ],
 )
 def test_agents_that_cannot_be_made(folder: Path, agent: Json, sentence: str) -> None:
-    """An agent of the suite that cannot be loaded or made from its settings is a sentence about suite.yaml."""
+    """An agent of the suite that cannot be loaded or made from its settings causes an error about suite.yaml."""
     with pytest.raises(ConfigError) as caught:
         prepare(suite(folder, agent), "default")
 
@@ -192,10 +192,10 @@ def test_agents_that_cannot_be_made(folder: Path, agent: Json, sentence: str) ->
 
 
 class QuietTap:
-    """A tap that nobody calls through; it remembers which tokens are open, and tells of the calls that it is given."""
+    """A tap that forwards nothing. It records which tokens are open, and returns the calls that it was given."""
 
-    def __init__(self, *calls: LLMCall, gone: bool = False) -> None:
-        self.calls, self.gone = [*calls], gone
+    def __init__(self, *calls: LLMCall, is_lost: bool = False) -> None:
+        self.calls, self.is_lost = [*calls], is_lost
         self.open_ids: list[str] = []
 
     async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
@@ -209,14 +209,14 @@ class QuietTap:
 
     async def close(self, id: str) -> list[LLMCall]:
         self.open_ids.remove(id)
-        if self.gone:
+        if self.is_lost:
             raise InfraError("the tap is gone")
         return self.calls
 
 
 @dataclass(frozen=True)
 class Doing:
-    """An agent that does what a test wants."""
+    """An agent that runs a function of a test."""
 
     what: Any
 
@@ -230,7 +230,7 @@ class Doing:
 async def ran(
     what: Any, tap: QuietTap | None = None, *, seconds: float = 60, scorers: dict[str, Scorer] | None = None, **sampling: Any
 ) -> Rollout:
-    """The record of an agent that does `what`; the tap's token is closed in the end."""
+    """Returns the record of an agent that runs `what`. The tap's token is closed in the end."""
     tap = tap or QuietTap()
     setup = RolloutSetup(Doing(what), scorers or {}, sampling, None, {"kind": "doing"})
     record = await run_rollout(KEY, SCENARIO, setup, tap, None, seconds)
@@ -245,7 +245,7 @@ async def answer(llm: LLM) -> Answer:
 
 
 async def test_a_record_holds_what_was_done() -> None:
-    """An agent's answer, calls and settings are in the record, beside the labels; the model is the one that was asked for."""
+    """The record has the agent's answer, calls and settings, the labels, and the requested model."""
     record = await ran(answer, temperature=0.5)
 
     assert ("ok", "", "Here it is.", ["find"], ["find"]) == (
@@ -261,7 +261,7 @@ async def test_a_record_holds_what_was_done() -> None:
 
 
 async def test_sampling_goes_into_every_request() -> None:
-    """Sampling parameters are the client's, the model among them in its own place."""
+    """The client has the sampling parameters. The model is not one of them."""
     seen: list[LLM] = []
 
     async def look(llm: LLM) -> Answer:
@@ -299,14 +299,14 @@ def raising(error: BaseException) -> Any:
     ],
 )
 async def test_what_an_agent_raises_is_its_status(error: BaseException, status: str, reason: str) -> None:
-    """Errors of ours say their status; whatever else an agent raises is its own fault, also the end of the process."""
+    """Errors of this package determine the status. Any other exception, even SystemExit, is an agent_error."""
     record = await ran(raising(error))
 
     assert (status, True, ["find"]) == (record.status, record.reason.startswith(reason), record.tools)
 
 
 async def test_a_fault_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    """The traceback of an agent's or a scorer's error is printed where the rollout's log is kept."""
+    """The traceback of an agent's or a scorer's error is written to the rollout's log."""
     await ran(raising(KeyError("lamp")))
     await ran(answer, scorers={"mine": scoring(KeyError("shade"))})
     printed = capfd.readouterr().err
@@ -316,7 +316,7 @@ async def test_a_fault_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 async def test_an_agent_without_an_answer() -> None:
-    """An agent that returns something else is told what it should have been."""
+    """If an agent returns another type, the reason says what it should return."""
 
     async def forget(llm: LLM) -> None:
         return None
@@ -334,7 +334,7 @@ async def test_an_agent_without_an_answer() -> None:
     ],
 )
 async def test_what_no_record_can_hold(answer: Answer, transcript: list[Any], reason: str) -> None:
-    """An answer that is not a text, and a transcript of something else than messages, are faults of the agent."""
+    """An answer that is not a text, and a transcript that does not consist of messages, are errors of the agent."""
 
     async def wrong(llm: LLM) -> Answer:
         llm.transcript[:] = transcript
@@ -347,7 +347,7 @@ async def test_what_no_record_can_hold(answer: Answer, transcript: list[Any], re
 
 
 async def test_an_explanation_is_a_text() -> None:
-    """An explanation of a score that is something else becomes a text, so that the record can hold it."""
+    """An explanation of a score that is not a text becomes one, so that the record can hold it."""
 
     def mine(scenario: Scenario, rollout: Rollout) -> Score:
         return Score(1.0, {"words": 3}, 7)  # type: ignore[arg-type]
@@ -359,7 +359,7 @@ async def test_an_explanation_is_a_text() -> None:
 
 
 def call(**keys: Any) -> LLMCall:
-    """A call as the tap tells of it."""
+    """Returns a call as the tap records it."""
     return LLMCall(**{"received_ns": 0, "sent_ns": 0, "ended_ns": 1, **keys})
 
 
@@ -383,7 +383,7 @@ GONE = call(error_kind="client_gone", error="it hung up", ended_ns=10**18)
     ],
 )
 async def test_who_is_to_blame(what: Any, calls: list[LLMCall], status: str, reason: str) -> None:
-    """What the tap saw of the calls decides, whatever the agent made of them; only what was measured is scored."""
+    """The calls that the tap recorded decide the status, whatever the agent made of them. Only measured rollouts are scored."""
     record = await ran(what, QuietTap(*calls), scorers={"mine": scoring(Score(1.0))})
 
     assert (status, True, len(calls)) == (record.status, record.reason.startswith(reason), len(record.calls))
@@ -391,28 +391,28 @@ async def test_who_is_to_blame(what: Any, calls: list[LLMCall], status: str, rea
 
 
 async def test_a_budget_that_ends_during_a_call() -> None:
-    """Time that is over while a call waits for its token is the backend's."""
+    """If the time ends while a call waits for a token, the fault is the backend's."""
     record = await ran(sleeping, QuietTap(GONE), seconds=0.01)
 
     assert ("infra_error", True) == (record.status, record.reason.endswith("and the backend owed a token of a call"))
 
 
 async def test_calls_that_are_lost() -> None:
-    """Where the tap cannot tell what was called nothing was measured, whatever the agent did."""
-    record = await ran(answer, QuietTap(gone=True), scorers={"mine": scoring(Score(1.0))})
+    """If the tap cannot return the calls, nothing was measured, whatever the agent did."""
+    record = await ran(answer, QuietTap(is_lost=True), scorers={"mine": scoring(Score(1.0))})
 
     assert ("infra_error", "the tap is gone", (), {}) == (record.status, record.reason, record.calls, record.scores)
 
 
 async def test_time_is_a_limit() -> None:
-    """An agent that takes longer than its budget ends as a limit, and what it did is kept."""
+    """An agent that takes longer than its budget ends as `limit`, and its results are kept."""
     record = await ran(sleeping, seconds=0.01)
 
     assert ("limit", "time: the rollout took longer than 0.01 s", ["find"]) == (record.status, record.reason, record.tools)
 
 
 async def test_a_cancelled_rollout_has_no_record() -> None:
-    """A cancellation from outside leaves as such."""
+    """A cancellation from outside is raised again."""
     running = asyncio.Event()
 
     async def wait(llm: LLM) -> Answer:
@@ -455,7 +455,7 @@ A_SCORE = "a score, which is a number between -1e+15 and 1e+15"
     ],
 )
 async def test_scores(value: Any, scores: Json, errors: dict[str, str]) -> None:
-    """A scorer may return a plain number; one that fails, or returns what is none, leaves a reason instead of a score."""
+    """A scorer may return a plain number. If it fails or returns another type, the record has a reason instead of a score."""
     record = await ran(answer, scorers={"mine": scoring(value)})
 
     assert scores == {name: codec.plain(score) for name, score in record.scores.items()}
@@ -464,12 +464,12 @@ async def test_scores(value: Any, scores: Json, errors: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("error", "scored"), [(LimitReached("turns"), True), (AgentError("lost"), False), (InfraError("gone"), False)])
 async def test_only_evaluable_rollouts_are_scored(error: Exception, scored: bool) -> None:
-    """What met a limit is scored; an error is never a number."""
+    """A rollout that reached a limit is scored. An error never becomes a number."""
     assert scored == ("mine" in (await ran(raising(error), scorers={"mine": scoring(Score(1.0))})).scores)
 
 
 def test_a_record_is_a_line() -> None:
-    """A record comes back from its line as it was."""
+    """A record is read from its line as it was written."""
     record = Rollout(*KEY, status="ok", scores={"tsq": Score(0.5, {"n": 1.0}, "why")}, answer="é\n\u2028", messages=({"role": "user"},))
     line = record_line(record)
 
@@ -487,7 +487,7 @@ def test_a_record_is_a_line() -> None:
     ],
 )
 def test_what_is_not_json_is_written_as_text(settings: Json, written: Json) -> None:
-    """Whatever the user's code leaves in a record, the record is written, so that any reader takes it."""
+    """Whatever user code puts into a record, the record is written so that any reader accepts it."""
     line = record_line(Rollout(*KEY, status="ok", settings=settings))
 
     assert b"\n" not in line

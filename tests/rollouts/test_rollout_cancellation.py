@@ -42,14 +42,14 @@ async def cancel_a_group(llm: LLM) -> Answer:
 
 @pytest.mark.parametrize("what", [cancel_a_task_of_its_own, cancel_a_group])
 async def test_an_agent_that_waits_for_what_it_has_cancelled(what: Any) -> None:
-    """An agent that awaits a task which it has cancelled ends as an agent_error."""
+    """An agent that awaits a task that it has cancelled ends as agent_error."""
     record = await ran(what)
 
     assert ("agent_error", True) == (record.status, record.reason.startswith("CancelledError: "))
 
 
 async def test_the_context_of_an_agent() -> None:
-    """An agent runs in the context of its rollout: ContextVars of the caller, the rollout's key, and whether threads are used."""
+    """An agent runs in the context of its rollout: the caller's ContextVars, the rollout's key, and whether threads are used."""
     seen: list[Any] = []
 
     async def look(llm: LLM) -> Answer:
@@ -68,7 +68,7 @@ async def test_the_context_of_an_agent() -> None:
 
 
 async def test_the_log_of_an_agent() -> None:
-    """What an agent writes goes into the log of its own rollout, and not into that of a rollout beside it."""
+    """Output of an agent goes to the log of its own rollout only."""
     logs: list[Log] = []
 
     async def remember(llm: LLM) -> Answer:
@@ -88,7 +88,7 @@ async def test_the_log_of_an_agent() -> None:
 
 @pytest.mark.parametrize("part", ["agent", "scorer"])
 async def test_a_cancelled_rollout_is_not_at_fault(part: str) -> None:
-    """A rollout that is cancelled from outside has no record, also if its agent or scorer takes a while to clean up."""
+    """A rollout that is cancelled from outside has no record, even if its agent or scorer takes time to clean up."""
     running, cleaned = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
@@ -121,7 +121,7 @@ async def test_a_cancelled_rollout_is_not_at_fault(part: str) -> None:
 
 
 class Stubborn:
-    """Code of a suite that goes on when it is cancelled, until the test is over."""
+    """Suite code that ignores cancellation until the test has ended."""
 
     def __init__(self) -> None:
         self.released = False
@@ -138,7 +138,7 @@ class Stubborn:
         return Answer("too late")
 
     async def ask(self, llm: LLM, tools: Toolbox) -> Answer:
-        """Goes on to call tools and models when its time is over."""
+        """Continues to call tools and models after its time is over."""
         requests: dict[str, Callable[[], Awaitable[object]]] = {
             "tool": lambda: tools.call("find", "{}", 2),
             "model": lambda: llm.chat([]),
@@ -166,7 +166,7 @@ async def stubborn() -> AsyncIterator[Stubborn]:
 
 @dataclass(frozen=True)
 class Asking:
-    """An agent that goes on to ask for tools and models."""
+    """An agent that continues to request tools and models."""
 
     code: Stubborn
 
@@ -184,7 +184,7 @@ async def raise_generator_exit(llm: LLM) -> Answer:
 
 
 async def test_code_that_does_not_end_on_cancellation(stubborn: Stubborn) -> None:
-    """A rollout ends with the reason and its scores although its agent or a scorer runs on; what that asks for later is refused."""
+    """A rollout ends with reason and scores even if its agent or scorer continues to run. Later requests of that code are refused."""
     tap = QuietTap()
     asking = run_rollout(KEY, SCENARIO, RolloutSetup(Asking(stubborn), {}, {}, None, {}), tap, None, 0.01)
     scorers: dict[str, Any] = {"slow": stubborn.run, "quick": scoring(Score(1.0))}
@@ -210,7 +210,7 @@ def values(record: Rollout) -> dict[str, float]:
 
 @pytest.mark.parametrize("error", [GeneratorExit(), KeyboardInterrupt(), BaseException("its own")])
 async def test_errors_that_are_no_exceptions(error: BaseException) -> None:
-    """An agent or a scorer that raises an error which is not an Exception is at fault, and the event loop goes on."""
+    """An agent or scorer that raises an error that is not an Exception is at fault, and the event loop continues."""
     agent, scorer = await ran(raising(error)), await ran(answer, scorers={"mine": scoring(error)})
 
     assert ("agent_error", True) == (agent.status, agent.reason.startswith(f"{type(error).__name__}: {error} (test_rollout.py:"))

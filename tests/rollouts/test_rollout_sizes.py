@@ -1,4 +1,4 @@
-"""A rollout with texts that are too large: what is cut, what is refused, and what the record says of it."""
+"""Rollouts with texts that are too large: which texts are truncated or refused, and what the record says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORD = Rollout("shop", "s-0", "default", 1, status="ok")
 
 @dataclass(frozen=True)
 class Doing:
-    """An agent that does what a test wants."""
+    """An agent that runs a function of a test."""
 
     what: Callable[[Toolbox], Awaitable[str]]
 
@@ -36,7 +36,7 @@ class Doing:
 
 
 class Large(DecisionOnly):
-    """A source whose tool returns so many letters, or refuses with as many, and which has a state."""
+    """A source with a state, whose tool returns so many letters, or refuses with as many."""
 
     def __init__(self, size: int, *, refuses: bool = False) -> None:
         self.size, self.refuses = size, refuses
@@ -52,7 +52,7 @@ class Large(DecisionOnly):
 
 
 async def ended(what: Callable[[Toolbox], Awaitable[str]], source: DecisionOnly | None = None) -> tuple[str, str, str, Toolbox]:
-    """(status, reason, answer) of an agent with small sizes, and its tools."""
+    """Returns (status, reason, answer) of an agent with small size limits, and its tools."""
     tools = Toolbox(SCENARIO.tools, source=source, sizes=SIZES)
     return *await outcome(Doing(what), SCENARIO, LLM("", ""), tools, 60, SIZES), tools
 
@@ -62,7 +62,7 @@ async def call(tools: Toolbox) -> str:
 
 
 async def test_an_answer_that_is_too_large() -> None:
-    """The status is `limit`, the reason says how large the answer was, and the record has its beginning and its end."""
+    """The status is `limit`, the reason has the size of the answer, and the record has its beginning and its end."""
 
     async def long(tools: Toolbox) -> str:
         return "a" * 30_000_000
@@ -74,7 +74,7 @@ async def test_an_answer_that_is_too_large() -> None:
 
 
 async def test_an_answer_of_the_size() -> None:
-    """An answer that just fits is whole."""
+    """An answer of exactly the size limit is not truncated."""
 
     async def fits(tools: Toolbox) -> str:
         return "a" * 4096
@@ -83,7 +83,7 @@ async def test_an_answer_of_the_size() -> None:
 
 
 async def test_a_result_that_is_too_large() -> None:
-    """The agent does not get it. The call is in the record, and the state of the tools is, too."""
+    """The agent does not get the result. The record has the call and the state of the tools."""
     status, reason, answer, tools = await ended(call, Large(30_000_000))
 
     expected = "result of the tool 'find': 30,000,000 bytes, at most 2,048 are kept; raise --agentbench-size-tool-result"
@@ -92,7 +92,7 @@ async def test_a_result_that_is_too_large() -> None:
 
 
 async def test_an_agent_that_goes_on_after_a_refused_result() -> None:
-    """The status is `limit` also if the agent catches the error and answers."""
+    """The status is `limit` even if the agent catches the error and answers."""
 
     async def stubborn(tools: Toolbox) -> str:
         with suppress(LimitReached):
@@ -103,7 +103,7 @@ async def test_an_agent_that_goes_on_after_a_refused_result() -> None:
 
 
 async def test_a_fault_of_the_tools_comes_first() -> None:
-    """If the tools have failed as well, the rollout has measured nothing, and is tried again."""
+    """If the tools have failed, too, nothing was measured, and the rollout is retried."""
 
     class Failing(Large):
         async def call(self, tool: Tool, arguments: Json) -> str:
@@ -123,12 +123,12 @@ async def test_a_fault_of_the_tools_comes_first() -> None:
 
 
 async def test_a_result_of_the_size() -> None:
-    """A result that just fits reaches the agent."""
+    """A result of exactly the size limit reaches the agent."""
     assert ("ok", "", "r" * 2048) == (await ended(call, Large(2048)))[:3]
 
 
 async def test_a_refusal_that_is_too_large() -> None:
-    """What a tool says when it refuses is a reason: it is cut, in the record and for the agent."""
+    """The reason of a tool's refusal is truncated, in the record and for the agent."""
     status, _, answer, tools = await ended(call, Large(30_000_000, refuses=True))
 
     cut = f"{'r' * 384}\n[29,999,232 bytes left out]\n{'r' * 384}"
@@ -137,7 +137,7 @@ async def test_a_refusal_that_is_too_large() -> None:
 
 @pytest.mark.parametrize(("error", "status"), [(LimitReached, "limit"), (InfraError, "infra_error"), (ValueError, "agent_error")])
 async def test_an_error_with_a_text_that_is_too_large(error: type[Exception], status: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The reason is cut, and still says at its end where the error was raised. Neither is the traceback in the log that large."""
+    """The reason is truncated, but still ends with the line that raised the error. The traceback in the log is limited, too."""
 
     async def fails(tools: Toolbox) -> str:
         raise error("e" * 30_000_000)
@@ -154,7 +154,7 @@ async def test_an_error_with_a_text_that_is_too_large(error: type[Exception], st
 
 
 async def test_explanations_and_errors_of_scorers() -> None:
-    """Both are cut. The score and its parts are kept."""
+    """Explanations and errors are truncated. The score and its parts are kept."""
 
     def wordy(scenario: Scenario, rollout: Rollout) -> Score:
         return Score(0.5, {"calls": 3}, "w" * 5000)
@@ -172,5 +172,5 @@ async def test_explanations_and_errors_of_scorers() -> None:
 
 
 def test_a_toolbox_for_another_try_has_the_sizes() -> None:
-    """The tools of an agent that tries more than once refuse the same results."""
+    """The tools of an agent that makes several drafts refuse the same results."""
     assert SIZES == Toolbox(SCENARIO.tools, sizes=SIZES).fresh().sizes

@@ -1,4 +1,4 @@
-"""How long an agent has, and which rollouts are verified."""
+"""The time limit of an agent, and which rollouts are verified."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.sandbox.local import LocalSandbox
     [(600.0, 900.0, 600.0), (600.0, 30.0, 30.0), (600.0, None, 600.0), (None, 30.0, 30.0), (None, None, None)],
 )
 def test_the_time_of_an_agent(seconds: float | None, of_task: float | None, expected: float | None) -> None:
-    """An agent has as long as its task says, and no longer than a rollout may take."""
+    """An agent may take as long as its task says, but no longer than a rollout."""
     assert expected == agents_time(seconds, Task("/nowhere", "", agent_timeout_s=of_task))
     assert seconds == agents_time(seconds, None)
 
 
 @pytest.mark.parametrize("status", ["agent_error", "infra_error", "cancelled"])
 async def test_what_is_not_verified(tmp_path: Path, status: str) -> None:
-    """A rollout that failed, or measured nothing, has no verification; a sandbox is not even looked at."""
+    """A rollout that failed, or measured nothing, is not verified, and its sandbox is not used."""
     rollout = Rollout("bench", "a", "default", 1, status)
 
     assert rollout is await verified(rollout, Task("/nowhere", ""), LocalSandbox(tmp_path))
 
 
 async def test_no_task() -> None:
-    """A rollout without a sandbox stays as it is."""
+    """A rollout without a sandbox is not changed."""
     rollout = Rollout("bench", "a", "default", 1, "ok")
 
     assert rollout is await verified(rollout, None, None)

@@ -1,4 +1,4 @@
-"""What a test process and the pool say to each other, and what importing it costs."""
+"""The messages between a test process and the pool, and the cost of importing them."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ CONVERSATION: list[tuple[TestQuestion, list[object]]] = [
 
 
 def over_the_wire(message: object) -> object:
-    """The header of a message as another process gets it."""
+    """Returns the header of a message as another process gets it."""
     return json.loads(json.dumps(header(message)))
 
 
 @pytest.mark.parametrize(("question", "answers"), CONVERSATION, ids=[type(question).__name__ for question, _ in CONVERSATION])
 def test_questions_and_answers(question: TestQuestion, answers: list[object]) -> None:
-    """Each question arrives as it was sent, and so does each answer that its class names, or a refusal."""
+    """Each question is decoded as it was sent, and so are the answers that its class names, and refusals."""
     assert question == FROM_TEST.read(over_the_wire(question))
     for answer in (*answers, QuestionRefused("the pool is full", "infra_error")):
         assert answer == read_answer(question, over_the_wire(answer))
 
 
 def test_the_answer_to_another_question() -> None:
-    """An answer that a question does not name is refused in a sentence, and the refusal of another version is raised."""
+    """An answer that a question does not name is refused in a sentence. A refusal because of another version is raised."""
     with pytest.raises(ValueError, match=r"^the message 'PlanAccepted' is unknown; known are: BackendReady, QuestionRefused, Refused$"):
         read_answer(GetBackend(), header(PlanAccepted()))
     with pytest.raises(OtherVersion, match=r"^both need the same version$"):
@@ -91,12 +91,12 @@ def test_the_answer_to_another_question() -> None:
 
 
 def test_every_question_is_known() -> None:
-    """The pool reads all questions that there are; none was left out of its union."""
+    """The pool can read all question classes of the modules."""
     assert {*PoolQuestion.__subclasses__()} == {*typing.get_args(TestQuestion)} == {type(question) for question, _ in CONVERSATION}
 
 
 def test_worker_input() -> None:
-    """What a worker gets from the controller is what the controller has, also for suites that do not run and sessions without a pool."""
+    """A worker gets the controller's data unchanged, also for suites that do not run and sessions without a pool."""
     info = SuiteInfo("shop", "A shop.", ("s-0", "s-1"), ("default",), 2, {"tsq": 0.5, "tsq.mean": 1}, ("tsq",), "hand", {"s-1": "flaky"})
     suite = WorkerSuite(info, sizes={"hot": 3}, scales={"tsq": "higher is better"}, unsupported={"s-0": "a GPU"})
     missing = UnavailableSuite("bank", marks=False, reason="the data set is not here", skip=True)
@@ -109,7 +109,7 @@ def test_worker_input() -> None:
 
 
 def test_its_import_is_light() -> None:
-    """A worker that has pytest and the records imports this protocol without asyncio, libraries of others, suites or the tap."""
+    """With pytest and the records imported, this protocol imports no asyncio, third-party libraries, suites or tap."""
     heavy = {"asyncio", "aiohttp", "yaml", "pydantic", "orjson", "pytest_agentbench.suites.suite", "pytest_agentbench.tap"}
     protocol = "pytest_agentbench.rollouts.worker_protocol"
     code = (

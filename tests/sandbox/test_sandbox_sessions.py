@@ -173,4 +173,4 @@ def test_agents_without_a_task(project: Project) -> None:
     result = project.run("--agentbench-agent=terminal")
 
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*suite.yaml: agent: 'terminal' works in a sandbox, and scenario 'shop-0' is no task;*"])
+    result.stdout.fnmatch_lines(["*suite.yaml: agent: 'terminal' works in a sandbox, and scenario 'shop-0' is not a task;*"])

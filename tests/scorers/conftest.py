@@ -1,4 +1,4 @@
-"""A judge for tests of scorers that ask one."""
+"""A judge for tests of scorers that call one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Judge = Callable[..., LLM]
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Iterator[Judge]:
-    """A judge on a real engine that says the given texts in turn, the last one from then on."""
+    """Returns a judge on a real engine that gives the texts one after the other, and then repeats the last one."""
     with ExitStack() as engines:
 
         def start(*texts: str) -> LLM:

@@ -1,4 +1,4 @@
-"""What tests of scorers are made of."""
+"""Data for tests of scorers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_agentbench.suites.suite import Scenario, Tool
 def records(
     actual: Sequence[ToolCall] = (), expected: Sequence[Json] = (), tools: Sequence[Tool] = (), answer: str = "", **metadata: object
 ) -> tuple[Scenario, Rollout]:
-    """A scenario that expects calls, beside a rollout that made some."""
+    """Returns a scenario that expects calls, and a rollout that made some."""
     messages = ({"role": "user", "content": "hello"},)
     scenario = Scenario(id="s1", messages=messages, tools=tuple(tools), expected=tuple(expected), metadata=metadata)
     return scenario, Rollout("bank", "s1", "default", 1, "ok", tool_calls=tuple(actual), answer=answer)

@@ -1,4 +1,4 @@
-"""Action completion by a judge: several judgements, most of them decide, and what is no judgement is no score."""
+"""Action completion by a judge: the majority of several judgements decides, and an invalid judgement leads to no score."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ SCENARIO = Scenario("s-0", ({"role": "user", "content": PARTS},), metadata={"use
 ROLLOUT = Rollout("shop", "s-0", "default", 1, "ok", tool_calls=(ToolCall("order", {"item": "lamp"}, 1),), answer="It is on its way.")
 
 
-def said(*completed: bool) -> str:
+def judgement(*completed: bool) -> str:
     return json.dumps({f"goal_{number}": {"reasoning": "x", "completed": each} for number, each in enumerate(completed, 1)})
 
 
 @pytest.mark.parametrize(
     ("judgements", "value", "agreement", "left"),
     [
-        ([said(True, True)] * 3, 1.0, 1.0, "none"),
-        ([said(True, False)] * 3, 0.5, 1.0, "'Leave the chair\\nalone'"),
-        ([said(True, True), said(False, True), said(True, False)], 1.0, 2 / 3, "none"),
-        ([said(True, True), said(False, True)], 0.5, 0.75, "'Order a lamp'"),
-        ([said(False, False)], 0.0, 1.0, "'Order a lamp', 'Leave the chair\\nalone'"),
+        ([judgement(True, True)] * 3, 1.0, 1.0, "none"),
+        ([judgement(True, False)] * 3, 0.5, 1.0, "'Leave the chair\\nalone'"),
+        ([judgement(True, True), judgement(False, True), judgement(True, False)], 1.0, 2 / 3, "none"),
+        ([judgement(True, True), judgement(False, True)], 0.5, 0.75, "'Order a lamp'"),
+        ([judgement(False, False)], 0.0, 1.0, "'Order a lamp', 'Leave the chair\\nalone'"),
     ],
     ids=["all", "one goal", "two of three", "a tie", "one judgement"],
 )
 async def test_most_judgements_decide(judge: Judge, judgements: list[str], value: float, agreement: float, left: str) -> None:
-    """Weakness 7 of the NeMo toolkit: it sees the real work. A goal is done when more than half of the judgements say so."""
+    """Weakness 7 of the NeMo toolkit: here the judge sees the real work. A goal is completed if more than half of the judgements say so."""
     score = await action_completion(SCENARIO, ROLLOUT, judge(*judgements), judgements=len(judgements))
 
     assert value == score
@@ -52,8 +52,11 @@ async def test_most_judgements_decide(judge: Judge, judgements: list[str], value
 
 
 async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
-    """The request, the goals one a line, the calls and the answer; each judgement has a seed of its own, and the verdict comes last."""
-    await action_completion(SCENARIO, ROLLOUT, judge(said(True, True)), temperature=0.0)
+    """The judge sees the request, one goal per line, the calls and the answer.
+
+    Each judgement has its own seed, and the verdict comes last.
+    """
+    await action_completion(SCENARIO, ROLLOUT, judge(judgement(True, True)), temperature=0.0)
     bodies = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     prompt = bodies[0]["messages"][0]["content"]
 
@@ -65,9 +68,9 @@ async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
     assert ["reasoning", "completed"] == [*goal["properties"]]
 
 
-@pytest.mark.parametrize("nonsense", ["YES", said(True), said(True, True).replace("true", '"perhaps"')])
+@pytest.mark.parametrize("nonsense", ["YES", judgement(True), judgement(True, True).replace("true", '"perhaps"')])
 async def test_nonsense_is_no_score(judge: Judge, nonsense: str) -> None:
-    """A judge who cannot be understood, told so once, leaves no score but a judge_error with what it said."""
+    """If the judge's answer is invalid even after one correction, the result is a judge_error with that answer instead of a score."""
     model = judge(nonsense)
 
     async def ask() -> LLM:
@@ -81,20 +84,20 @@ async def test_nonsense_is_no_score(judge: Judge, nonsense: str) -> None:
 
 
 async def test_a_second_word(judge: Judge) -> None:
-    """What does not fit is told to the judge, who may mend it."""
-    assert 1.0 == await action_completion(SCENARIO, ROLLOUT, judge("YES", said(True, True)), judgements=1)
+    """The judge is told what is invalid in its answer, and may correct it."""
+    assert 1.0 == await action_completion(SCENARIO, ROLLOUT, judge("YES", judgement(True, True)), judgements=1)
 
 
 async def test_no_judge_is_no_score() -> None:
-    """Where no model can be asked the score is missing, and says why."""
+    """If no model is available, there is no score but an error with the reason."""
     rollout = await scored(ROLLOUT, SCENARIO, {"done": action_completion}, no_judge)  # type: ignore[dict-item]
 
-    assert ({}, {"done": "judge_error: there is no model here that could judge"}) == (rollout.scores, rollout.score_errors)
+    assert ({}, {"done": "judge_error: no model is available here to judge"}) == (rollout.scores, rollout.score_errors)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"user_goals": []}])
 async def test_no_goals_no_score(metadata: Json) -> None:
-    """A scenario without goals was not completed by doing nothing."""
+    """A scenario without goals has no score."""
     nobody = LLM("http://127.0.0.1:9/v1", "m")
 
     with pytest.raises(ValueError, match="the scenario has no user_goals"):
@@ -104,6 +107,6 @@ async def test_no_goals_no_score(metadata: Json) -> None:
 
 
 async def test_a_judge_who_is_away() -> None:
-    """A connection that fails is the infrastructure's fault."""
+    """A failed connection to the judge is an infrastructure error."""
     with pytest.raises(InfraError, match="the call did not go through"):
         await action_completion(SCENARIO, ROLLOUT, LLM("http://127.0.0.1:9/v1", "m"))

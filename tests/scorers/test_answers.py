@@ -1,4 +1,4 @@
-"""Scorers of the answer's text."""
+"""Scorers that compare the answer's text."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from tests.scorers.records import records
     ],
 )
 def test_exact(answer: str, options: dict[str, Any], value: float) -> None:
-    """The whole answer is one of the expected texts; only spaces around it do not count, and case where that is said."""
+    """The whole answer must be one of the expected texts. Outer spaces do not count, and case does not if `ignore_case` is set."""
     assert value == exact(*records(answer=answer), **options)
 
 
 @pytest.mark.parametrize(
     ("answer", "pattern", "value", "explanation"),
     [
-        ("It is Paris.", "Paris", 1.0, "found 'Paris', as 'Paris' wants it"),
-        ("It is paris.", "(?i)PARIS", 1.0, "found 'paris', as '(?i)PARIS' wants it"),
+        ("It is Paris.", "Paris", 1.0, "found 'Paris', which matches 'Paris'"),
+        ("It is paris.", "(?i)PARIS", 1.0, "found 'paris', which matches '(?i)PARIS'"),
         ("It is Rome.", ["Paris", "^Rome"], 0.0, "nothing in the answer matches 'Paris' or '^Rome'"),
-        ("Rome it is.", ["Paris", "^Rome"], 1.0, "found 'Rome', as '^Rome' wants it"),
+        ("Rome it is.", ["Paris", "^Rome"], 1.0, "found 'Rome', which matches '^Rome'"),
     ],
 )
 def test_regex(answer: str, pattern: str | list[str], value: float, explanation: str) -> None:
-    """A pattern is looked for anywhere in the answer; of several one is enough."""
+    """A pattern may match anywhere in the answer. One of several patterns is enough."""
     score = regex(*records(answer=answer), pattern=pattern)
 
     assert (value, explanation) == (score, score.explanation)
@@ -56,7 +56,7 @@ def test_regex(answer: str, pattern: str | list[str], value: float, explanation:
         ("1'234 or 1\u202f234", "1,234", 1.0),
         ("a total of 5kg", 5, 1.0),
         ("choose 1,2,3", 3, 1.0),
-        ("from 2020-2024", 2024, 1.0),  # that minus is none
+        ("from 2020-2024", 2024, 1.0),  # that hyphen is not a sign
         ("it fell by -3.5 degrees", -3.5, 1.0),
         ("\u22123", -3, 1.0),
         ("-$3", -3, 1.0),
@@ -67,19 +67,19 @@ def test_regex(answer: str, pattern: str | list[str], value: float, explanation:
         ("about 0.25", "25%", 1.0),
         ("about 25%", "25%", 1.0),
         ("about 0.25%", "25%", 0.0),
-        ("CO2", 2, 0.0),  # digits inside of words are no numbers
+        ("CO2", 2, 0.0),  # digits inside words are not numbers
         ("none", 0, 0.0),
         ("7", [6, 7], 1.0),
     ],
 )
 def test_numeric(answer: str, expected: Any, value: float) -> None:
-    """The last number counts, as people write numbers; units are not looked at, a percent sign may be left out."""
+    """The last number counts, in any usual notation. Units are ignored, and a percent sign may be missing."""
     assert value == numeric(*records(answer=answer), answer=expected)
 
 
 @pytest.mark.parametrize("answer", ["9" * 400, "1e999"])
 def test_a_number_that_no_float_holds(answer: str) -> None:
-    """It is wrong or right as any other; the part that says it, which is a JSON number, is left out."""
+    """A number that is too large for a float is compared as usual, but is not among the parts, which are JSON numbers."""
     right, wrong = (numeric(*records(answer=answer), answer=expected) for expected in (answer, 5))
 
     assert (1.0, 0.0, {}, {}) == (right, wrong, right.parts, wrong.parts)
@@ -87,7 +87,7 @@ def test_a_number_that_no_float_holds(answer: str) -> None:
 
 
 def test_tolerances() -> None:
-    """The larger of the two tolerances holds, and its edge is inside."""
+    """The larger of the two tolerances applies, and includes its bounds."""
     at = records(answer="101")
 
     assert [0.0, 1.0, 0.0, 1.0, 1.0] == [
@@ -100,14 +100,14 @@ def test_tolerances() -> None:
 
 
 def test_explanations() -> None:
-    """The explanation of a wrong number shows what was taken for the answer."""
+    """The explanation of a wrong number shows the number that was taken as the answer."""
     assert "the last number of the answer is $1,000, expected 5" == numeric(*records(answer="It is $1,000."), answer=5).explanation
     assert "there is no number in the answer, expected 5" == numeric(*records(answer="No idea."), answer=5).explanation
 
 
 @pytest.mark.parametrize("scorer", [exact, regex, numeric])
 def test_where_the_answer_comes_from(scorer: Scorer) -> None:
-    """The option is first; else the scenario's metadata, under `answer` or the key that an option names."""
+    """The option takes precedence over the scenario's metadata, under `answer` or the key that an option names."""
     assert 1.0 == scorer(*records(answer="7", answer_is="7"), key="answer_is")  # type: ignore[call-arg]
     scenario, rollout = records(answer="7")
     scenario.metadata["answer"] = "7"
@@ -117,33 +117,33 @@ def test_where_the_answer_comes_from(scorer: Scorer) -> None:
 
 @pytest.mark.parametrize("scorer", [exact, regex, numeric])
 def test_no_answer_is_known(scorer: Scorer) -> None:
-    """Without an expected answer there is no score: it raises, and says what it looked for."""
+    """Without an expected answer there is no score, but an error that says where it was looked for."""
     with pytest.raises(LookupError, match="scenario s1 has no expected answer: its metadata have no 'answer', and no option gives one"):
         scorer(*records(answer="7"))
 
 
 def test_an_expected_answer_that_is_no_number() -> None:
-    """A label that is no number is a fault of the label, not a score of 0."""
+    """An expected answer that is not a number is a fault of the label, not a score of 0."""
     with pytest.raises(ValueError, match="the expected answer 'seven' is not one number"):
         numeric(*records(answer="7"), answer="seven")
 
 
 @given(st.integers() | st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**12), max_value=10**12))
 def test_a_number_in_words_around_it(number: Any) -> None:
-    """Any number is found as it is written, with and without separators, and is itself without tolerance."""
+    """Any number is found in a text, with and without separators, and equals itself without tolerance."""
     for text in (f"It is {number}.", f"It is {number:,} euros", f"= {number}%"):
         assert 1.0 == numeric(*records(answer=text), answer=str(number))
 
 
 @given(st.text())
 def test_any_text(text: str) -> None:
-    """No text makes it raise, and what it finds is finite."""
+    """No text raises an error, and all numbers found in it are finite."""
     assert all(each.value.is_finite() for each in numbers(text))
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.floats(0, 1e3), st.floats(0, 1e3))
 def test_a_larger_tolerance_accepts_no_less(expected: float, actual: float, small: float, more: float) -> None:
-    """What is near enough stays so when the tolerance grows."""
+    """A number that is accepted is still accepted with a larger tolerance."""
     given = records(answer=repr(actual))
 
     assert numeric(*given, answer=expected, absolute=small) <= numeric(*given, answer=expected, absolute=small + more)

@@ -1,4 +1,4 @@
-"""Whether a call is the one that a label expects, and what a reader is told when it is not."""
+"""Whether a call fits a label, and the explanation if it does not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _accepts(*optional: str, **values: list[Any]) -> Json:
     [
         ({"city": "rome "}, _label(city="Rome")),
         ({"city": "Rome", "nights": "2"}, _label(city="Rome", nights=2)),
-        ({"city": "Rome", "nights": 1}, _label(city="Rome")),  # what the tool takes anyway
+        ({"city": "Rome", "nights": 1}, _label(city="Rome")),  # the schema's default
         ({"city": "Rome"}, _label(city="Rome", nights=1, view="Garden")),
         ({"anything": 1}, {"tool": "book"}),  # such a label says nothing about arguments
         ({}, _label()),
@@ -55,7 +55,7 @@ def _accepts(*optional: str, **values: list[Any]) -> Json:
     ],
 )
 def test_calls_that_fit(arguments: Json, label: Json) -> None:
-    """Any accepted value will do, an optional argument may be left out, and one left out is what the schema's default says."""
+    """Any accepted value fits. An optional argument may be missing, and a missing argument has the schema's default."""
     assert None is fits(ToolCall("Book", arguments, 1), label, BOOK)
 
 
@@ -80,12 +80,12 @@ def test_calls_that_fit(arguments: Json, label: Json) -> None:
     ],
 )
 def test_calls_that_do_not_fit(arguments: Json, label: Json, fault: str) -> None:
-    """The fault names every argument that is wrong, what it is and what was expected."""
+    """The fault names every wrong argument, its value and the expected value."""
     assert fault == fits(ToolCall("book", arguments, 1), label, BOOK)
 
 
 def test_calls_that_are_no_such_call() -> None:
-    """A call of another tool, and one whose arguments could not be parsed, fit no label about arguments."""
+    """A call of another tool, and one whose arguments could not be parsed, fit no label with arguments."""
     broken = ToolCall("book", {}, 1, problem="malformed_arguments", raw="{")
 
     assert "it is a call of cook" == fits(ToolCall("cook", {}, 1), _label())
@@ -103,7 +103,7 @@ ARGUMENTS = st.dictionaries(st.sampled_from(["city", "nights", "view", "guests",
 
 @given(ARGUMENTS)
 def test_identity(arguments: Json) -> None:
-    """A call fits the label that is made of its own arguments, in either form and with or without a schema."""
+    """A call fits the label made from its own arguments, in either form and with or without a schema."""
     for tool in (BOOK, None):
         assert None is fits(ToolCall("book", arguments, 1), _label(**arguments), tool)
         assert None is fits(ToolCall("book", arguments, 1), _accepts(**{name: [0, value] for name, value in arguments.items()}), tool)
@@ -111,7 +111,7 @@ def test_identity(arguments: Json) -> None:
 
 @given(ARGUMENTS, ARGUMENTS, ARGUMENTS)
 def test_more_accepted_values_reject_no_call(arguments: Json, expected: Json, others: Json) -> None:
-    """What fits a label still fits when the label accepts more."""
+    """A call that fits a label still fits if the label accepts more values."""
     narrow = {name: [value] for name, value in expected.items()}
     wide = {name: [*values, others.get(name)] for name, values in narrow.items()}
 

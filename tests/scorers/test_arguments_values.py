@@ -31,7 +31,7 @@ SCHEMAS = st.sampled_from([INTEGER, NUMBER, TEXT, ANY, DATE, UNIT, TWINS, {"type
         (2**63, str(2**63), INTEGER, True),
         (2**63, 2**63 + 1, INTEGER, False),  # compared exactly, not as floats
         ("five", 5, INTEGER, False),
-        ("1_0", 10, INTEGER, False),  # a number for Python only
+        ("1_0", 10, INTEGER, False),  # a number only in Python's syntax
         (1, True, INTEGER, False),
         (0, False, ANY, False),
         ("5", 5, TEXT, True),
@@ -75,14 +75,14 @@ SCHEMAS = st.sampled_from([INTEGER, NUMBER, TEXT, ANY, DATE, UNIT, TWINS, {"type
     ],
 )
 def test_same(expected: Any, actual: Any, schema: Json, is_same: bool) -> None:
-    """Numbers, texts, values of an enum and dates are compared as the parameter's schema says what they are."""
+    """Numbers, texts, enum values and dates are compared as the parameter's schema describes them."""
     assert is_same is same(expected, actual, schema)
     assert is_same is same(actual, expected, schema)
 
 
 @given(SCALARS, SCALARS, SCHEMAS)
 def test_symmetry(one: Any, other: Any, schema: Json) -> None:
-    """It does not matter which of two values was expected."""
+    """Comparison does not depend on which of two values was expected."""
     assert same(one, other, schema) is same(other, one, schema)
 
 
@@ -94,13 +94,13 @@ def test_identity(value: Any, schema: Json) -> None:
 
 @given(st.integers() | st.floats(allow_nan=False, allow_infinity=False))
 def test_a_number_and_its_text(number: float) -> None:
-    """A number is what its own text spells, however large or small."""
+    """A number is the same as its own text, however large or small."""
     assert same(number, repr(number), NUMBER)
 
 
 @given(st.dates())
 def test_a_day_in_its_forms(day: date) -> None:
-    """A day is the same in ISO form, in words and in figures that leave no doubt."""
+    """A date is the same in ISO form, in words and in unambiguous figures."""
     forms = (f"{day.day} {day:%B} {day.year:04}", f"{day:%b} {day.day}, {day.year:04}", f"{day.year:04}/{day.month}/{day.day}")
 
     assert [] == [form for form in forms if not same(day.isoformat(), form, DATE)]

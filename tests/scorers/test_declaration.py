@@ -1,4 +1,4 @@
-"""`@scorer` says which scores are better."""
+"""The decorator `@scorer` declares which scores are better."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class Inside:
     ids=["function", "coroutine", "object", "method", "options", "thread"],
 )
 def test_what_can_be_declared(function: Any) -> None:
-    """A function, a coroutine function and an object that is called keep their declaration, with options and in a thread."""
+    """A function, a coroutine function and a callable object keep their declaration, with bound options and in a thread."""
     assert MISTAKES == scale_of(function)
     assert 12.0 == mistakes(SCENARIO, ROLLOUT)
 
 
 def test_nothing_declared() -> None:
-    """A scorer without the decorator is undeclared: higher is taken as better, the range is unknown."""
+    """A scorer without the decorator is undeclared: higher is better, and the range is unknown."""
     assert UNDECLARED == scale_of(plain)
     assert UNDECLARED == scale_of(functools.partial(plain))
 
@@ -86,13 +86,13 @@ def test_nothing_declared() -> None:
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], sentence: str) -> None:
-    """They are refused where the scorer is defined, in a sentence that names the argument."""
+    """Wrong arguments are refused when the scorer is defined, in a sentence that names the argument."""
     with pytest.raises(ValueError, match=re.escape(sentence)):
         scorer(**arguments)
 
 
 def test_a_range_that_depends_on_options(tmp_path: Path) -> None:
-    """It is a function of the options; one that they make impossible is an error of the suite."""
+    """A range may be a function of the options. Options that make it invalid are an error of the suite."""
     assert (0.0, 1.4) == scale_of(load_scorer("nat_compat", options={"parameter_weight": 0.4})).limits
     assert (0.0, 1.0) == scale_of(load_scorer("nat_compat")).limits
     (tmp_path / "own.py").write_text(
@@ -106,21 +106,21 @@ def test_a_range_that_depends_on_options(tmp_path: Path) -> None:
 
 
 def test_a_score_outside_the_range() -> None:
-    """The scorer has failed: there is no score, and none is cut off at an end of the range."""
+    """A score outside the range is an error of the scorer, and is not clipped to the range."""
 
     @scorer(range=(0, 10))
     def marks(scenario: Any, rollout: Any) -> Score:
         return Score(12.0)
 
     both: dict[str, Any] = {"marks": marks, "mistakes": mistakes}
-    found = asyncio.run(scored(ROLLOUT, SCENARIO, both, no_judge))
+    result = asyncio.run(scored(ROLLOUT, SCENARIO, both, no_judge))
 
-    assert {"mistakes": 12.0} == found.scores
-    assert {"marks": "ValueError: the score 12 is outside the range that its scorer declares (between 0 and 10)"} == found.score_errors
+    assert {"mistakes": 12.0} == result.scores
+    assert {"marks": "ValueError: the score 12 is outside the range that its scorer declares (between 0 and 10)"} == result.score_errors
 
 
 def test_every_built_in_scorer_declares_its_range() -> None:
-    """None of them is undeclared, and those that count what went wrong say that lower is better."""
+    """All built-in scorers declare a range, and those that count faults declare that lower is better."""
     scales = {name: scale_of(load_scorer(name)) for name in SCORERS}
 
     assert [] == [name for name, scale in scales.items() if not scale.declared]
@@ -129,7 +129,7 @@ def test_every_built_in_scorer_declares_its_range() -> None:
 
 
 def test_no_list_of_names_is_left() -> None:
-    """No module beside those of the scorers names a score that counts what went wrong: a scorer says that itself."""
+    """No module except the scorers' own names a score that counts faults, because scorers declare that themselves."""
     package = ROOT / "pytest_agentbench"
     sources = {path.relative_to(package): path.read_text() for path in package.rglob("*.py")}
     naming = re.compile(r"LOWER_IS_BETTER|\bFLOORS\b|[\"']hallucinated[\"']|[\"']repeated[\"']")

@@ -1,4 +1,4 @@
-"""Calls of tools that do not exist."""
+"""Counts calls of tools that do not exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.scorers.records import records
 
 
 def test_hallucinated() -> None:
-    """Every call of an unknown tool counts; calls with wrong arguments are another matter."""
+    """Every call of an unknown tool counts. Calls with wrong arguments do not."""
     calls = [
         ToolCall("get_a", {}, 1),
         ToolCall("fly", {}, 1, problem="unknown_tool"),
@@ -24,5 +24,5 @@ def test_hallucinated() -> None:
 
 
 def test_nothing_to_count() -> None:
-    """A rollout without calls has none."""
+    """A rollout without calls has the value 0."""
     assert (0.0, "unknown tools: none") == ((score := hallucinated(*records())), score.explanation)

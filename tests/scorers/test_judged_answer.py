@@ -1,4 +1,4 @@
-"""Answers that are right by their text or by a judge, how sure they say they are, and what is no score."""
+"""Answers that are judged by their text or by a judge, the confidence that they state, and answers without a score."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.scorers.records import records
 
 
 def answered(text: str) -> tuple[Scenario, Rollout]:
-    """An answer to a question to which 42 is right."""
+    """Returns an answer to a question to which 42 is right."""
     scenario, rollout = records(answer=text)
     return replace(scenario, metadata={"answer": "42"}), rollout
 
 
 def nobody() -> LLM:
-    """A judge that cannot be asked: where it is not needed, it is not."""
+    """A judge that cannot be called, for answers that need none."""
     return LLM("http://127.0.0.1:9/v1", "m")
 
 
-def said(*, correct: bool, confidence: float | None) -> str:
+def judgement(*, correct: bool, confidence: float | None) -> str:
     form: Json = {"extracted_final_answer": "x", "reasoning": "because", "correct": correct, "confidence": confidence}
     return json.dumps(form)
 
@@ -45,7 +45,7 @@ def said(*, correct: bool, confidence: float | None) -> str:
     ],
 )
 def test_the_final_answer(text: str, answer: str) -> None:
-    """What stands last between tags, or behind `Answer:`, or all of it."""
+    """The final answer is the last text between tags, otherwise the text after `Answer:`, otherwise the whole text."""
     assert answer == final_answer(text)
 
 
@@ -57,7 +57,7 @@ def test_the_final_answer(text: str, answer: str) -> None:
     ],
 )
 def test_confidence(text: str, share: float | None) -> None:
-    """The last per cent behind `Confidence:`; what is none is not known, and not 100 %."""
+    """The last percentage after `Confidence:` counts. Without a valid one the confidence is unknown, not 100 %."""
     assert share == (None if (stated := confidence(text)) is None else pytest.approx(stated))
 
 
@@ -76,12 +76,12 @@ def test_confidence(text: str, share: float | None) -> None:
     ],
 )
 def test_what_a_text_settles(final: str, expected: str, choice: bool, right: bool | None) -> None:
-    """The same text is right; of a multiple choice another letter is wrong. Words that begin with a letter are none."""
+    """The same text is right. In a multiple choice another letter is wrong. Words that begin with a letter decide nothing."""
     assert right is by_text(final, expected, choice=choice)
 
 
 async def test_settled_without_a_judge() -> None:
-    """Where the text settles it nobody is asked; the confidence is the one that is stated."""
+    """If the text decides, no judge is called, and the confidence is the stated one."""
     right = await judged_answer(*answered("Answer: 42\nConfidence: 80%"), nobody())
     empty = await judged_answer(*answered(""), nobody())
 
@@ -100,8 +100,8 @@ async def test_settled_without_a_judge() -> None:
     ids=["stated", "read by the judge", "not said"],
 )
 async def test_by_a_judge(judge: Judge, tmp_path: Path, text: str, correct: bool, of_judge: float | None, parts: Json) -> None:
-    """It sees question, response and the right answer, and decides; its reading of a confidence counts where none is stated as one."""
-    score = await judged_answer(*answered(text), judge(said(correct=correct, confidence=of_judge)))
+    """The judge sees question, response and right answer, and decides. Its reading of the confidence counts only if none is stated."""
+    score = await judged_answer(*answered(text), judge(judgement(correct=correct, confidence=of_judge)))
 
     assert (float(correct), parts) == (score, score.parts)
     assert score.explanation.startswith("the answer is 'x', expected '42': because; by judge m, prompt ")
@@ -110,15 +110,15 @@ async def test_by_a_judge(judge: Judge, tmp_path: Path, text: str, correct: bool
         assert part in prompt
 
 
-@pytest.mark.parametrize("nonsense", ["Yes, that is right.", said(correct=True, confidence=250)])
+@pytest.mark.parametrize("nonsense", ["Yes, that is right.", judgement(correct=True, confidence=250)])
 async def test_a_judge_that_errs_scores_nothing(judge: Judge, nonsense: str) -> None:
-    """What does not fit the form, a confidence of 250 % included, is an error of the judge's and no verdict."""
+    """A verdict that does not fit the form, even one with a confidence of 250 %, is an error of the judge."""
     with pytest.raises(JudgeError):
         await judged_answer(*answered("forty-two"), judge(nonsense))
 
 
 async def test_without_a_right_answer() -> None:
-    """A scenario that names none has no score."""
+    """A scenario without a right answer has no score."""
     with pytest.raises(LookupError, match="has no expected answer"):
         await judged_answer(*records(answer="42"), nobody())
 
@@ -137,7 +137,7 @@ SHAPES = {
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
 def test_long_answers_of_any_shape(text: str) -> None:
-    """A long answer is read in milliseconds, whatever it consists of: the time does not grow with the square of its length."""
+    """A long answer of any form is read in milliseconds: the time does not grow with the square of its length."""
     final = text.removeprefix("answer: ").strip()
 
     assert (True, None) == (final_answer(text) == final, confidence(text))

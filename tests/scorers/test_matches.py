@@ -15,7 +15,7 @@ TABLES = st.tuples(st.integers(1, 6), st.integers(1, 6)).flatmap(
 
 
 def by_trying(worths: list[list[int]]) -> int:
-    """The greatest total worth of all ways to pair."""
+    """Returns the greatest total worth of all possible pairings."""
     if len(worths) > len(worths[0]):
         worths = [[*row] for row in zip(*worths, strict=True)]
     ways = permutations(range(len(worths[0])), len(worths))
@@ -24,7 +24,7 @@ def by_trying(worths: list[list[int]]) -> int:
 
 @given(TABLES)
 def test_no_other_pairs_are_worth_more(worths: list[list[int]]) -> None:
-    """Of all ways to pair rows with columns it is one of the best, with as many pairs as there can be, each row and column once."""
+    """The pairing is one of the best, has as many pairs as possible, and uses each row and column at most once."""
     pairs = best_pairs(worths)
 
     assert by_trying(worths) == sum(worths[row][column] for row, column in pairs)

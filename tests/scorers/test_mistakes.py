@@ -1,4 +1,4 @@
-"""Mistakes of a rollout: literal calls and labels in, literal mistakes out."""
+"""Mistakes of a rollout, with literal calls, labels and results."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def made(*calls: ToolCall, expected: tuple[Json, ...] = (), status: str = "ok", 
     ],
 )
 def test_the_choice_of_tools(calls: list[str], expected: list[str], mistakes: list[Mistake]) -> None:
-    """Tools are compared once each and in any order; what is missing stands beside what nobody asked for, in order of appearance."""
+    """Distinct tools are compared in any order. Missing tools are paired with unexpected ones in order of appearance."""
     assert mistakes == made(*map(call, calls), expected=tuple(map(label, expected)), scores={"tsq": Score(0.0)})
 
 
 def test_tools_that_nobody_judges() -> None:
-    """Without labels, and without a score that means by it that no tool is right, an agent calls what it likes."""
+    """Without labels, and without a score that then expects no tool, an agent may call any tool."""
     assert [] == made(call("answer"), scores={"judged_answer": Score(0.0)})
     assert [Mistake("extra call", actual="answer")] == made(call("answer"), scores={"judged_answer": Score(0.0), "exact_match": Score(0.0)})
 
 
 def test_a_loop() -> None:
-    """The same call three times is one; twice, or with other arguments, it is none."""
+    """The same call three times is a loop. Two times, or other arguments, are not."""
     again = [call("find", item="lamp")] * 2
 
     assert [] == made(*again, call("find", item="bed"), expected=(label("find"),))
@@ -61,14 +61,14 @@ def test_a_loop() -> None:
     ("problem", "kind"), [("malformed_arguments", "malformed"), ("unknown_tool", "unknown tool"), ("invalid_arguments", "bad argument")]
 )
 def test_problems_of_calls(problem: str, kind: str) -> None:
-    """A call that could not be made is a mistake of its own kind, with what the model was told."""
+    """A call that could not be made is a mistake of its own kind, with the message that the model got."""
     assert [Mistake(kind, actual="find", detail="item is missing")] == made(
         call("find", problem, "item is missing"), expected=(label("find"),)
     )
 
 
 def test_arguments() -> None:
-    """They are compared where a score compares them, and the best call of the tool counts; its faults are the detail."""
+    """Arguments are compared if a score compares them. The detail has the faults of the best call of the tool."""
     scored = {"parameter_accuracy": Score(0.5)}
     expected = (label("find", item="lamp", count=1),)
     worse, better = call("find", item="bed", count=2), call("find", item="lamp", count=2)
@@ -79,7 +79,7 @@ def test_arguments() -> None:
 
 
 def test_ends() -> None:
-    """A limit of the rollout and one of its last call's tokens cut it; an agent's error is all that is said of it."""
+    """A limit of the rollout, or of its last call's tokens, gives the kind `cut`. After an agent's error there are no other mistakes."""
     whole = LLMCall(0, 0, 0, finish_reason="length")
 
     assert [Mistake("cut", detail="8 turns")] == made(status="limit", reason="8 turns")
@@ -89,7 +89,7 @@ def test_ends() -> None:
 
 
 def test_every_kind_is_described() -> None:
-    """The page that explains them has each kind with the same words."""
+    """The documentation describes each kind in the same words."""
     from tests.test_docs import ROOT
 
     page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def test_every_kind_is_described() -> None:
 
 
 def test_in_a_sandbox() -> None:
-    """Which tools a task takes is its agent's affair; what a call breaks is a mistake there, too."""
+    """In a task the agent may call any tool. A faulty call is a mistake there, too."""
     calls = call("bash", command="ls"), call("zsh", "unknown_tool", "there is no tool 'zsh'")
 
     assert [Mistake("unknown tool", (), "zsh", "there is no tool 'zsh'")] == made(*calls, verification=Verification(0.0))

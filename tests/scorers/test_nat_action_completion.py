@@ -1,4 +1,4 @@
-"""The toolkit's offline form of action completion, against values that the toolkit's own function gave."""
+"""The toolkit's offline action completion, compared with results of the toolkit's own function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VECTORS = [  # response, goal, done
 
 @pytest.mark.parametrize(("response", "goal", "done"), VECTORS)
 def test_vectors(response: str, goal: str, done: bool) -> None:
-    """Words are found inside other words, as the toolkit finds them."""
+    """Words match inside other words, as in the toolkit."""
     assert done == addressed(goal, response)
 
 
@@ -35,7 +35,7 @@ def test_vectors(response: str, goal: str, done: bool) -> None:
     ],
 )
 def test_score(goals: list[str] | None, answer: str, value: float, left: str) -> None:
-    """The share of the goals of which the final answer has a word; without goals everything is complete."""
+    """The score is the share of goals that have a word in the final answer. Without goals it is 1."""
     scenario = Scenario("s-0", (), metadata={"user_goals": goals} if goals is not None else {})
     score = nat_action_completion(scenario, Rollout("bank", "s-0", "default", 1, "ok", answer=answer))
 

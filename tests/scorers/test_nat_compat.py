@@ -1,4 +1,4 @@
-"""The toolkit's scorer, against values that the toolkit's own functions gave."""
+"""The toolkit's scorer, compared with results of the toolkit's own functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.suites.suite import Scenario
 
 
 def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scenario, Rollout]:
-    """A scenario that expects calls, beside a rollout that made some."""
+    """Returns a scenario that expects calls, and a rollout that made some."""
     scenario = Scenario(id="s1", messages=({"role": "user", "content": "hello"},), expected=tuple(expected))
     return scenario, Rollout("bank", "s1", "default", 1, "ok", tool_calls=tuple(actual))
 
@@ -69,7 +69,7 @@ WITH_PARAMETERS = [  # number, actual, expected, (weights, strict), tool accurac
 
 @pytest.mark.parametrize(("number", "actual", "expected", "value"), WITHOUT_PARAMETERS)
 def test_vectors_without_parameters(number: int, actual: list[Json], expected: list[Json], value: float) -> None:
-    """Under the default weights the score is the tool accuracy, and parameter accuracy is 1.0."""
+    """With the default weights the score is the tool accuracy, and parameter accuracy is 1.0."""
     score = nat_score(actual, expected)
 
     assert value == round(score, 6), number
@@ -86,7 +86,7 @@ def test_vectors_with_parameters(
     parameters: float,
     value: float,
 ) -> None:
-    """Weights are not normalised, the right type earns half unless strict, and the last call of a tool wins."""
+    """Weights are not normalised, the right type earns half unless strict, and the last call of a tool counts."""
     score = nat_score(actual, expected, *settings)
 
     assert value == round(score, 6), number
@@ -94,7 +94,7 @@ def test_vectors_with_parameters(
 
 
 def test_a_tool_that_was_not_called_dilutes_the_parameters() -> None:
-    """The parameters of an expected tool without a call count as expected and wrong."""
+    """Parameters of an expected tool that was not called count as wrong."""
     score = nat_score(_calls("a", n=1), _calls("a", n=1) + _calls("b", n=1, m=2), 0.5, 0.5)
 
     assert {"tool_accuracy": 2 / 3, "parameter_accuracy": 1 / 3} == score.parts
@@ -102,7 +102,7 @@ def test_a_tool_that_was_not_called_dilutes_the_parameters() -> None:
 
 
 def test_the_scorer_sees_what_the_toolkit_saw() -> None:
-    """Calls of unknown tools and calls without a name leave no trace; calls with invalid arguments do."""
+    """Calls of unknown tools and calls without a name do not count. Calls with invalid arguments do."""
     calls = [
         ToolCall("bank__a", {"n": 1}, 1),
         ToolCall("b", {}, 1, problem="invalid_arguments"),
@@ -126,7 +126,7 @@ def test_the_scorer_sees_what_the_toolkit_saw() -> None:
     ],
 )
 def test_weights_are_options(options: Json, value: float) -> None:
-    """The evaluator's weights and strictness are options of the scorer, by the toolkit's names and with its defaults."""
+    """The evaluator's weights and strictness are options with the toolkit's names and defaults."""
     scorer = load_scorer("nat_compat", options=options)
 
     score = scorer(*_records([ToolCall("get_a", {"n": "1"}, 1)], _calls("get_a", n="<n>")))

@@ -1,4 +1,4 @@
-"""Parameter accuracy."""
+"""The share of right parameters in expected calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.suites.suite import Scenario, Tool
 
 
 def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scenario, Rollout]:
-    """A scenario that expects calls, beside a rollout that made some."""
+    """Returns a scenario that expects calls, and a rollout that made some."""
     scenario = Scenario(id="s1", messages=({"role": "user", "content": "hello"},), expected=tuple(expected))
     return scenario, Rollout("bank", "s1", "default", 1, "ok", tool_calls=tuple(actual))
 
@@ -40,14 +40,14 @@ def _call(tool: str, **parameters: Any) -> Json:
     ],
 )
 def test_value(actual: list[Json], expected: list[Json], value: float) -> None:
-    """The mean over expected calls of the share of right parameters."""
+    """The value is the mean over expected calls of the share of right parameters."""
     calls = [ToolCall(call["tool"], call["parameters"], turn=1) for call in actual]
 
     assert value == parameter_accuracy(*_records(calls, expected))
 
 
 def test_several_calls_of_one_tool() -> None:
-    """Each call is compared once; among equal values the pairs with more right parameters are taken."""
+    """Each call is used in one comparison. Among equal values, the pairs with more right parameters are taken."""
     expected = [_call("t", a=1), _call("t", a=1, b=2), _call("t", a=7)]
     calls = [ToolCall("t", {"a": 1, "b": 2}, 1), ToolCall("t", {"a": 1}, 1)]
 
@@ -59,7 +59,7 @@ def test_several_calls_of_one_tool() -> None:
 
 
 def test_the_best_pair_first_would_not_be_best() -> None:
-    """Pairs are those with the highest sum: the first call fits both labels wholly, and goes to the one that nothing else fits."""
+    """Pairs have the highest sum: the first call fits both labels, and is paired with the one that no other call fits."""
     whole = {"a": 1, "b": 2, "c": 3, "d": 4}
     expected = [_call("t", **whole), _call("t", c=3, d=4)]
     calls = [ToolCall("t", whole, 1), ToolCall("t", {"a": 1, "b": 2}, 1)]
@@ -71,7 +71,7 @@ def test_the_best_pair_first_would_not_be_best() -> None:
 
 
 def test_many_calls_of_one_tool() -> None:
-    """A hundred calls of one tool in the wrong order are all right, and no pair is left to chance."""
+    """A hundred calls of one tool in the wrong order are all right."""
     expected = [_call("t", at=number, half=number // 2) for number in range(100)]
     calls = [ToolCall("t", {"at": number, "half": number // 2}, 1) for number in reversed(range(100))]
 
@@ -80,7 +80,7 @@ def test_many_calls_of_one_tool() -> None:
 
 @pytest.mark.parametrize(("called", "value"), [("t u", 1.0), ("t", 0.5), ("", 0.0)])
 def test_labels_without_parameters(called: str, value: float) -> None:
-    """Without expected parameters the value is 1.0 only when all expected tools were called, and the explanation says why."""
+    """Without expected parameters the value is 1.0 only if all expected tools were called, and the explanation says why."""
     score = parameter_accuracy(*_records([ToolCall(name, {}, 1) for name in called.split()], [_call("t"), _call("u")]))
 
     assert value == score
@@ -88,12 +88,12 @@ def test_labels_without_parameters(called: str, value: float) -> None:
 
 
 def test_labels_without_calls() -> None:
-    """Where nothing is expected the explanation says so."""
+    """If no call is expected, the explanation says so."""
     assert "no calls are expected" == parameter_accuracy(*_records([], [])).explanation
 
 
 def test_values_are_compared_by_the_schema() -> None:
-    """Arguments are what `arguments` says they are: any accepted value is right, an optional one may be left out."""
+    """Values are compared as in `arguments`: any accepted value is right, and an optional one may be missing."""
     tool = Tool("t", "", {"type": "object", "properties": {"n": {"type": "integer"}, "code": {"type": "string"}}})
     label = {"tool": "t", "accepts": {"n": [5, 6], "code": ["007"], "more": [1]}, "optional": ["more"]}
     scenario, rollout = _records([ToolCall("t", {"n": "6.0", "code": 7, "extra": 1}, 1)], [label])
@@ -105,7 +105,7 @@ def test_values_are_compared_by_the_schema() -> None:
 
 
 def test_unreadable_arguments() -> None:
-    """A call whose arguments could not be parsed was made, with none of them right."""
+    """A call whose arguments could not be parsed counts as made, with no right parameters."""
     score = parameter_accuracy(*_records([ToolCall("t", {}, 1, problem="malformed_arguments", raw="{")], [_call("t", a=1, b=2)]))
 
     assert 0.0 == score
@@ -115,7 +115,7 @@ def test_unreadable_arguments() -> None:
 
 
 def test_turns() -> None:
-    """Where labels have turns, only a call of the same turn of the user is compared."""
+    """If labels have turns, only calls of the same user turn are compared."""
     labels = [{**_call("t", a=1), "turn": 1}, {**_call("t", a=2), "turn": 2}]
     calls = [ToolCall("t", {"a": 2}, 1, user_turn=1), ToolCall("t", {"a": 2}, 2, user_turn=2)]
 

@@ -1,4 +1,4 @@
-"""Calls that were made before."""
+"""Counts calls that were made before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.scorers.records import records
 
 
 def test_repeated() -> None:
-    """A repeat has the same name and the same arguments, in whatever order; 1, 1.0 and true differ, as do unparsed texts."""
+    """A repeat has the same name and arguments, in any order. 1, 1.0 and true differ, and so do texts that cannot be parsed."""
     calls = [
         ToolCall("t", {"a": 1, "b": "x"}, 1),
         ToolCall("t", {"b": "x", "a": 1}, 2),
@@ -31,5 +31,5 @@ def test_repeated() -> None:
 
 
 def test_nothing_to_count() -> None:
-    """A rollout without calls has none."""
+    """A rollout without calls has the value 0."""
     assert (0.0, "repeated: none") == ((score := repeated(*records())), score.explanation)

@@ -17,7 +17,7 @@ def rollout(verification: Verification | None) -> Rollout:
 
 
 def test_reward() -> None:
-    """The main reward is the score; the others are its parts, and the first failed check is what is to blame."""
+    """The main reward is the score, all rewards are its parts, and the first failed check is the explanation."""
     score = reward(SCENARIO, rollout(Verification(0.5, {"reward": 0.5, "speed": 3.0}, first_failure="test_port")))
 
     assert (0.5, {"reward": 0.5, "speed": 3.0}) == (float(score), score.parts)
@@ -29,6 +29,6 @@ def test_reward() -> None:
     ("verification", "words"), [(None, "was not verified"), (Verification(-0.5), "is -0.5"), (Verification(1.5), "is 1.5, .* 0 to 1")]
 )
 def test_no_reward(verification: Verification | None, words: str) -> None:
-    """What was not verified has no score, and neither has a reward that no share is."""
+    """A rollout that was not verified has no score, and neither has a reward that is not between 0 and 1."""
     with pytest.raises(ValueError, match=words):
         reward(SCENARIO, rollout(verification))

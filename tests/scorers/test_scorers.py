@@ -1,4 +1,4 @@
-"""Scorers are found by name."""
+"""Scorers are loaded by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_built_in_scorer_loads(name: str) -> None:
 
 
 def test_import_paths_and_files(tmp_path: Path) -> None:
-    """An import path and a file of the suite are scorers too."""
+    """Import paths and files of the suite lead to scorers, too."""
     (tmp_path / "mine.py").write_text("def politeness(scenario, rollout): ...\n")
 
     assert load_scorer("tsq") is load_scorer("pytest_agentbench.scorers.tsq:tsq")
@@ -34,7 +34,7 @@ def test_import_paths_and_files(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_name_is_a_sentence(name: str, message: str) -> None:
-    """An unknown name lists the known ones; a path that leads to no function says what is there."""
+    """The error of an unknown name lists the known ones. The error of a path without a function says what the path leads to."""
     with pytest.raises(ConfigError) as caught:
         load_scorer(name)
 
@@ -52,7 +52,7 @@ def test_a_wrong_name_is_a_sentence(name: str, message: str) -> None:
     ],
 )
 def test_a_function_that_is_no_scorer(tmp_path: Path, code: str, fault: str) -> None:
-    """A function that cannot be given a scenario and a rollout, and for a judge a third argument, is refused before it is called."""
+    """A function that does not take a scenario and a rollout, and a judge as the third argument, is refused before it is called."""
     (tmp_path / "mine.py").write_text(f"def good({code}): return 1.0\n")
 
     with pytest.raises(ConfigError) as caught:
@@ -62,7 +62,7 @@ def test_a_function_that_is_no_scorer(tmp_path: Path, code: str, fault: str) -> 
 
 
 def test_what_a_scorer_may_take(tmp_path: Path) -> None:
-    """Names are the author's own, more arguments may have defaults, and a judge makes it three."""
+    """Parameter names are free, further parameters may have defaults, and a judge is the third."""
     (tmp_path / "free.py").write_text(
         "def a(task, run): ...\ndef b(scenario, rollout, judge): ...\ndef c(*all): ...\nd = lambda s, r, k=2: 1.0\n"
     )

@@ -1,6 +1,6 @@
-"""What is known to be wrong with the scores of NVIDIA's NeMo Agent Toolkit (its integration of Dynamo) is not wrong here.
+"""Known weaknesses of the scores of NVIDIA's NeMo Agent Toolkit (in its integration with Dynamo) do not exist here.
 
-Numbers are those of the list in section 9 of the notes on that system; 4, 5 and 6 are about scorers.
+Numbers are those of the list in section 9 of the notes on that system. 4, 5 and 6 are about scorers.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ RIGHT = [ToolCall("look", {}, 1), ToolCall("pay", {"amount": 5}, 2)]
     ids=["hallucinated", "repeated", "order", "invalid", "unreadable", "wrong-argument"],
 )
 def test_mistakes_cost_something(calls: list[ToolCall], told_by: list[str]) -> None:
-    """Weakness 4: hallucinated tools, repeated calls, order, invalid and wrong arguments cost nothing there. Here each has its scores."""
+    """Weakness 4: hallucinated tools, repeated calls, order, invalid and wrong arguments cost nothing there. Here scores measure each."""
     for name in told_by:
-        best, found = (load_scorer(name)(*records(made, LABELS, TOOLS)) for made in (RIGHT, calls))
+        best, result = (load_scorer(name)(*records(made, LABELS, TOOLS)) for made in (RIGHT, calls))
 
-        assert found > best if scale_of(load_scorer(name)).falling else found < best == 1.0
+        assert result > best if scale_of(load_scorer(name)).falling else result < best == 1.0
 
 
 FALLING = {name for name in SCORERS if scale_of(load_scorer(name)).falling}
@@ -60,14 +60,14 @@ def test_no_score_above_one(calls: list[ToolCall], labels: list[Json]) -> None:
 
 
 def test_a_wrong_tool_earns_nothing() -> None:
-    """Weakness 5: there a wrong tool gets 0.4 where no parameters are expected. Here it gets nothing from any score of what was called."""
+    """Weakness 5: there a wrong tool gets 0.4 if no parameters are expected. Here all scores of tool calls give it nothing."""
     family = ("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments", "tsq_subset", "tsq_superset")
     for name in (*family, "exact_match", "parameter_accuracy", "nat_compat"):
         assert 0.0 == load_scorer(name)(*records([ToolCall("look", {}, 1)], [{"tool": "pay", "parameters": {}}], TOOLS))
 
 
 def test_the_same_name_is_the_same_score() -> None:
-    """Weakness 5: there "TSQ" is another number in another configuration. Here no option of a suite changes what the name means."""
+    """Weakness 5: there "TSQ" differs between configurations. Here no option of a suite changes the meaning of the name."""
     scored_by_name = {name: float(load_scorer(name)(*records(RIGHT[:1], LABELS, TOOLS))) for name in SCORERS if name.startswith("tsq")}
 
     same = dict.fromkeys(("tsq", "tsq_multiset", "tsq_ordered", "tsq_arguments"), 2 / 3)
@@ -83,23 +83,23 @@ def broken(scenario: Scenario, rollout: Rollout) -> Score:
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_an_error_is_no_number(status: str) -> None:
-    """Weakness 6: there an error of the evaluation, a crash, a timeout and a dead backend are 0.0. Here they are no number at all."""
+    """Weakness 6: there an error of the evaluation, a crash, a timeout and a dead backend are 0.0. Here they are not numbers."""
     scenario, _ = records([], LABELS)
     rollout = Rollout("bank", "s1", "default", 1, status, "because", expected=tuple(LABELS))
 
-    found = asyncio.run(scored(rollout, scenario, {"broken": broken, "tsq": load_scorer("tsq")}, no_judge))
+    result = asyncio.run(scored(rollout, scenario, {"broken": broken, "tsq": load_scorer("tsq")}, no_judge))
 
-    assert "broken" not in found.scores
-    assert (["tsq"] if rollout.evaluable else []) == [*found.scores]
+    assert "broken" not in result.scores
+    assert (["tsq"] if rollout.evaluable else []) == [*result.scores]
     with pytest.raises(
         ScorerFailed if rollout.evaluable else NoScore, match="evaluation failed" if rollout.evaluable else f"{status}: because"
     ):
-        found.score("broken")
+        result.score("broken")
 
 
 @pytest.mark.parametrize("name", sorted(FALLING))
 def test_an_error_is_not_the_best_value_either(name: str) -> None:
-    """Weakness 6: there an error is 0.0 where less is better, the best there is. Here a count of an agent that crashed is no number."""
+    """Weakness 6: there an error is 0.0 even if less is better, which is the best value. Here a crashed agent has no count."""
     scenario, _ = records()
     rollout = Rollout("bank", "s1", "default", 1, "agent_error", "KeyError")
 

@@ -1,4 +1,4 @@
-"""Final states held against each other."""
+"""Compares final states."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rollout(final: Any) -> Rollout:
     ],
 )
 def test_states(is_there: Any, score: float, changes: float, explanation: str) -> None:
-    """All or nothing, with each difference named by its place; how much of what changed is right is a part only."""
+    """The score is 0 or 1, and each difference is named by its place. The share of right changes is only a part."""
     given = state_equals(scenario(), rollout(is_there))
 
     assert (score, explanation) == (float(given), given.explanation)
@@ -54,19 +54,19 @@ def test_states(is_there: Any, score: float, changes: float, explanation: str) -
     ],
 )
 def test_names_with_signs_in_them(expected: Any, is_there: Any) -> None:
-    """A name is a name, whatever is in it: a file called `a.txt` is not a field `txt` of `a`."""
+    """Names may contain any character: a file `a.txt` is not a field `txt` of `a`."""
     assert 0 == float(state_equals(scenario(expected), rollout(is_there)))
     assert 1 == float(state_equals(scenario(expected), rollout(expected)))
 
 
 def test_nothing_is_to_change() -> None:
-    """Who was to do nothing, and did nothing, is right; an empty state is one."""
+    """If nothing should change and nothing did, the score is 1. An empty state is a state."""
     assert 1 == state_equals(scenario(BEFORE), rollout(BEFORE)).parts["changes"]
     assert 1 == float(state_equals(Scenario("s-0", (), final_state={}), rollout({})))
 
 
 def test_many_differences() -> None:
-    """The reader of a failure gets the first dozen, and how many more there are."""
+    """The explanation has the first dozen differences and the number of the others."""
     given = state_equals(Scenario("s-0", (), final_state={str(each): each for each in range(20)}), rollout({}))
 
     assert given.explanation.endswith("11 is not there, expected 11; and 8 more")
@@ -81,6 +81,6 @@ def test_many_differences() -> None:
     ],
 )
 def test_what_is_missing(one: Scenario, other: Rollout, sentence: str) -> None:
-    """No label and no state are no score."""
+    """Without a label or a state there is no score."""
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         state_equals(one, other)

@@ -33,7 +33,7 @@ def mark(value: object, reasoning: str = "x") -> str:
 
 
 async def test_marks(judge: Judge) -> None:
-    """The score is the mean of the marks as a share of ten, and says what the judge gave as its reason for the middle one."""
+    """The score is the mean of the marks as a share of ten. The explanation is the judge's reason for the median mark."""
     score = await completeness(SCENARIO, ROLLOUT, judge(mark(10, "all"), mark(4, "little"), mark(7, "most of it")))
 
     assert pytest.approx(0.7) == float(score)
@@ -42,7 +42,7 @@ async def test_marks(judge: Judge) -> None:
 
 
 async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
-    """Both see the request and what was done, not the agent's own instructions; their questions differ."""
+    """Both scorers show the request and the agent's work, but not the agent's instructions. Their questions differ."""
     model = judge(mark(5))
     await completeness(SCENARIO, ROLLOUT, model, judgements=1, temperature=0.0)
     await reasoning_quality(SCENARIO, ROLLOUT, model, judgements=2)
@@ -60,7 +60,7 @@ async def test_what_the_judge_sees(judge: Judge, tmp_path: Path) -> None:
 
 
 async def test_nonsense_is_no_score(judge: Judge) -> None:
-    """What is no mark from 0 to 10 is no score, when the judge was told so once; and nobody can be asked less than once."""
+    """A mark outside 0 to 10 leads to no score after one correction. The number of judgements must be at least one."""
     nonsense = ["good", mark(11), mark("fine"), "{}"]
     model = judge(*(text for each in nonsense for text in (each, each)))
 
@@ -72,7 +72,7 @@ async def test_nonsense_is_no_score(judge: Judge) -> None:
 
 
 def test_long_conversations() -> None:
-    """A judge has to be able to read it: long messages and long conversations lose their middles."""
+    """Long messages and long conversations are truncated in the middle, so that a judge can read them."""
     long = [REQUEST, *({"role": "tool", "content": "a" * 9_000} for _ in range(20))]
 
     text = conversation_text(long)

@@ -13,7 +13,7 @@ from pytest_agentbench.suites.suite import Scenario
 
 
 def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scenario, Rollout]:
-    """A scenario that expects calls, beside a rollout that made some."""
+    """Returns a scenario that expects calls, and a rollout that made some."""
     scenario = Scenario(id="s1", messages=({"role": "user", "content": "hello"},), expected=tuple(expected))
     return scenario, Rollout("bank", "s1", "default", 1, "ok", tool_calls=tuple(actual))
 
@@ -32,7 +32,7 @@ def _records(actual: Sequence[ToolCall], expected: Sequence[Json]) -> tuple[Scen
     ],
 )
 def test_f1_of_the_sets_of_names(actual: str, expected: str, value: float, precision: float, recall: float) -> None:
-    """The value is F1, precision and recall are its parts; order, repeats, prefixes and spelling do not count."""
+    """The value is F1, and precision and recall are parts. Order, repeats, prefixes and spelling do not count."""
     calls = [ToolCall(name, {"n": i}, turn=1) for i, name in enumerate(actual.split())]
 
     score = tsq(*_records(calls, [{"tool": name, "parameters": {}} for name in expected.split()]))
@@ -61,7 +61,7 @@ def test_parts_and_explanation() -> None:
 
 
 def test_a_perfect_rollout_misses_nothing() -> None:
-    """The explanation says `none` where there is nothing to list."""
+    """The explanation says `none` if there is nothing to list."""
     score = tsq(*_records([ToolCall("a", {}, 1)], [{"tool": "a"}]))
 
     assert "precision 1.00, recall 1.00; missing: none; unexpected: none" == score.explanation
@@ -72,5 +72,5 @@ def test_a_perfect_rollout_misses_nothing() -> None:
     [("__get_x", "getx"), ("a__b__c", "bc"), (" Get-X ", "getx"), ("get__", ""), ("", "")],
 )
 def test_normalised_names(name: str, plain: str) -> None:
-    """Only the first group prefix is cut; case, dashes, underscores and outer spaces go."""
+    """Only the first group prefix is removed, with case, dashes, underscores and outer spaces."""
     assert plain == normalised(name)

@@ -1,4 +1,4 @@
-"""The family of tool selection scores: what each of them counts, and what holds between them."""
+"""The tool selection scores: what each of them counts, and how they are related."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ VARIANTS: list[Scorer] = [tsq, tsq_multiset, tsq_ordered, tsq_arguments]
 Call = tuple[str, Json]
 
 
-def _score(scorer: Scorer, made: list[Call], wanted: list[Call]) -> Score:
-    labels = [{"tool": name, "parameters": arguments} for name, arguments in wanted]
+def _score(scorer: Scorer, made: list[Call], expected: list[Call]) -> Score:
+    labels = [{"tool": name, "parameters": arguments} for name, arguments in expected]
     return scorer(*records([ToolCall(name, arguments, 1) for name, arguments in made], labels))
 
 
@@ -32,7 +32,7 @@ def _named(names: str) -> list[Call]:
 
 
 @pytest.mark.parametrize(
-    ("made", "wanted", "values"),
+    ("made", "expected", "values"),
     [  # tsq, multiset, ordered, arguments
         ("a b c", "a b c", (1.0, 1.0, 1.0, 1.0)),
         ("c b a", "a b c", (1.0, 1.0, 1 / 3, 1.0)),
@@ -45,13 +45,13 @@ def _named(names: str) -> list[Call]:
         ("", "", (1.0, 1.0, 1.0, 1.0)),
     ],
 )
-def test_values(made: str, wanted: str, values: tuple[float, ...]) -> None:
-    """Repeats count in all but `tsq`, order in `tsq_ordered` only."""
-    assert pytest.approx(values) == tuple(_score(scorer, _named(made), _named(wanted)) for scorer in VARIANTS)
+def test_values(made: str, expected: str, values: tuple[float, ...]) -> None:
+    """Repeats count in all scores but `tsq`, order only in `tsq_ordered`."""
+    assert pytest.approx(values) == tuple(_score(scorer, _named(made), _named(expected)) for scorer in VARIANTS)
 
 
 @pytest.mark.parametrize(
-    ("made", "wanted", "subset", "superset"),
+    ("made", "expected", "subset", "superset"),
     [
         ("a b", "b a", 1.0, 1.0),
         ("a", "a b", 1.0, 0.5),
@@ -64,18 +64,18 @@ def test_values(made: str, wanted: str, values: tuple[float, ...]) -> None:
         ("", "", 1.0, 1.0),
     ],
 )
-def test_one_side_alone(made: str, wanted: str, subset: float, superset: float) -> None:
-    """`tsq_subset` does not mind what was left out, `tsq_superset` not what was added; both are parts of `tsq_multiset`."""
-    both = _score(tsq_subset, _named(made), _named(wanted)), _score(tsq_superset, _named(made), _named(wanted))
+def test_one_side_alone(made: str, expected: str, subset: float, superset: float) -> None:
+    """`tsq_subset` ignores missing calls, `tsq_superset` ignores unexpected ones. Both are parts of `tsq_multiset`."""
+    both = _score(tsq_subset, _named(made), _named(expected)), _score(tsq_superset, _named(made), _named(expected))
 
     assert (subset, superset) == both
-    if made and wanted:
-        parts = _score(tsq_multiset, _named(made), _named(wanted)).parts
+    if made and expected:
+        parts = _score(tsq_multiset, _named(made), _named(expected)).parts
         assert (parts["precision"], parts["recall"]) == both
 
 
 def test_one_side_is_explained() -> None:
-    """Each says which calls are to blame."""
+    """The explanation of each names the faulty calls."""
     subset, superset = (_score(scorer, _named("a x x"), _named("a b")) for scorer in (tsq_subset, tsq_superset))
 
     assert "1 of 3; unexpected: x (2 times)" == subset.explanation
@@ -83,20 +83,20 @@ def test_one_side_is_explained() -> None:
 
 
 def test_arguments_decide_which_call_is_which() -> None:
-    """As many pairs as possible are made: a call that fits two labels is left to the one that no other call fits."""
-    wanted: list[Json] = [{"tool": "t", "accepts": {"n": [1, 2]}}, {"tool": "t", "accepts": {"n": [1]}}]
+    """The number of pairs is as large as possible: a call that fits two labels goes to the one that no other call fits."""
+    expected: list[Json] = [{"tool": "t", "accepts": {"n": [1, 2]}}, {"tool": "t", "accepts": {"n": [1]}}]
 
     for made in ([1, 2], [2, 1]):
-        assert 1.0 == tsq_arguments(*records([ToolCall("t", {"n": n}, 1) for n in made], wanted))
+        assert 1.0 == tsq_arguments(*records([ToolCall("t", {"n": n}, 1) for n in made], expected))
 
 
 def test_parts_and_explanations() -> None:
-    """Parts are precision, recall and the counts; the explanation says which calls are to blame, and what is wrong with them."""
+    """Parts are precision, recall and the counts. The explanation names the faulty calls and their faults."""
     made: list[Call] = [("order", {"n": 2}), ("find", {}), ("find", {}), ("fly", {})]
-    wanted: list[Call] = [("find", {}), ("order", {"n": 1}), ("pay", {})]
+    expected: list[Call] = [("find", {}), ("order", {"n": 1}), ("pay", {})]
     parts = {"precision": 0.5, "recall": 2 / 3, "expected": 3, "actual": 4, "matched": 2}
 
-    multiset, ordered, arguments = (_score(scorer, made, wanted) for scorer in VARIANTS[1:])
+    multiset, ordered, arguments = (_score(scorer, made, expected) for scorer in VARIANTS[1:])
 
     assert parts == multiset.parts
     assert "precision 0.50, recall 0.67; missing: pay; unexpected: find, fly" == multiset.explanation
@@ -108,7 +108,7 @@ def test_parts_and_explanations() -> None:
 
 
 def test_out_of_order() -> None:
-    """A call that was made, but not in its place, is neither missing nor unexpected."""
+    """A call that was made out of order is neither missing nor unexpected."""
     score = _score(tsq_ordered, _named("b a c"), _named("a b c"))
 
     assert 2 / 3 == score
@@ -116,7 +116,7 @@ def test_out_of_order() -> None:
 
 
 def test_turns() -> None:
-    """Where labels have turns a call of another turn is another call; a label without a turn belongs to the first."""
+    """If labels have turns, calls of different turns do not match. A label without a turn belongs to the first turn."""
     labels: list[Json] = [{"tool": "b", "turn": 2}, {"tool": "a"}]
     calls = [ToolCall("a", {}, 1, user_turn=1), ToolCall("b", {}, 2, user_turn=2)]
     late = [ToolCall("a", {}, 1, user_turn=2), ToolCall("b", {}, 2, user_turn=2)]
@@ -138,7 +138,7 @@ def test_turns() -> None:
     ],
 )
 def test_exact_match(made: list[Call], explanation: str) -> None:
-    """1.0 for the expected calls in their order and with their arguments; else 0.0, with the first fault."""
+    """The value is 1.0 for the expected calls in their order and with their arguments, otherwise 0.0 with the first fault."""
     score = _score(exact_match, made, [("a", {"n": 1}), ("b", {})])
 
     assert explanation == score.explanation
@@ -146,7 +146,7 @@ def test_exact_match(made: list[Call], explanation: str) -> None:
 
 
 def test_schema_valid() -> None:
-    """Calls of unknown tools and calls with wrong arguments are not valid; where no call was made, none was wrong."""
+    """Calls of unknown tools and calls with wrong arguments are not valid. Without calls the value is 1."""
     calls = [
         ToolCall("a", {}, 1),
         ToolCall("a", {}, 1, repaired=True),
@@ -167,10 +167,10 @@ CALLS = st.lists(st.tuples(st.sampled_from("abc"), st.dictionaries(st.sampled_fr
 
 
 @given(CALLS, CALLS)
-def test_bounds(made: list[Call], wanted: list[Call]) -> None:
+def test_bounds(made: list[Call], expected: list[Call]) -> None:
     """All values and both of their parts lie between 0 and 1, and the value is the harmonic mean of the parts."""
     for scorer in VARIANTS:
-        score = _score(scorer, made, wanted)
+        score = _score(scorer, made, expected)
         precision, recall = score.parts["precision"], score.parts["recall"]
 
         assert 0.0 <= min(score, precision, recall) <= max(score, precision, recall) <= 1.0
@@ -179,43 +179,43 @@ def test_bounds(made: list[Call], wanted: list[Call]) -> None:
 
 @given(CALLS)
 def test_identity(calls: list[Call]) -> None:
-    """Who makes the expected calls has 1.0 everywhere."""
+    """An agent that makes the expected calls gets 1.0 from all scores."""
     assert [1.0] * 5 == [_score(scorer, calls, calls) for scorer in (*VARIANTS, exact_match)]
 
 
 @given(CALLS, CALLS, st.randoms(use_true_random=False))
-def test_order_of_calls(made: list[Call], wanted: list[Call], random: Any) -> None:
-    """Neither the order of calls nor that of labels changes a score, save where order is what is measured."""
+def test_order_of_calls(made: list[Call], expected: list[Call], random: Any) -> None:
+    """Neither the order of calls nor that of labels changes a score, except those that measure order."""
     for scorer in (tsq, tsq_multiset, tsq_arguments):
-        before = _score(scorer, made, wanted)
-        shuffled = random.sample(made, len(made)), random.sample(wanted, len(wanted))
+        before = _score(scorer, made, expected)
+        shuffled = random.sample(made, len(made)), random.sample(expected, len(expected))
 
         assert float(before) == float(_score(scorer, *shuffled))
 
 
 @given(CALLS, CALLS, st.integers(0, 6))
-def test_a_wrong_call_more(made: list[Call], wanted: list[Call], at: int) -> None:
-    """A call that nobody expects raises no score, wherever it is made."""
+def test_a_wrong_call_more(made: list[Call], expected: list[Call], at: int) -> None:
+    """An unexpected call raises no score, wherever it is made."""
     worse = [*made[:at], ("wrong", {}), *made[at:]]
 
     for scorer in (*VARIANTS, exact_match):
-        assert _score(scorer, worse, wanted) <= _score(scorer, made, wanted)
+        assert _score(scorer, worse, expected) <= _score(scorer, made, expected)
 
 
 @given(CALLS, CALLS)
-def test_who_asks_for_more(made: list[Call], wanted: list[Call]) -> None:
-    """Order and arguments can only take away from what names alone give, and an exact match has them all."""
-    multiset = _score(tsq_multiset, made, wanted)
+def test_who_asks_for_more(made: list[Call], expected: list[Call]) -> None:
+    """Order and arguments can only lower the score of names alone, and an exact match has the best scores."""
+    multiset = _score(tsq_multiset, made, expected)
 
-    assert _score(tsq_ordered, made, wanted) <= multiset
-    assert _score(tsq_arguments, made, wanted) <= multiset
-    if _score(exact_match, made, wanted) == 1.0:
-        assert [1.0] * 4 == [_score(scorer, made, wanted) for scorer in VARIANTS]
+    assert _score(tsq_ordered, made, expected) <= multiset
+    assert _score(tsq_arguments, made, expected) <= multiset
+    if _score(exact_match, made, expected) == 1.0:
+        assert [1.0] * 4 == [_score(scorer, made, expected) for scorer in VARIANTS]
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=4), max_size=5))
 def test_most_pairs(choices: list[list[int]]) -> None:
-    """Pairs share nothing, are among the choices, and there are as many as by trying everything."""
+    """Pairs are disjoint and among the choices, and there are as many as a search through all possibilities finds."""
 
     def most(who: int, free: frozenset[int]) -> int:
         if who == len(choices):
@@ -230,7 +230,7 @@ def test_most_pairs(choices: list[list[int]]) -> None:
 
 
 def test_a_tool_that_the_scenario_does_not_have() -> None:
-    """A label's tool is looked up by its normalised name; its schema then decides what is the same argument."""
+    """A label's tool is looked up by its normalised name. Its schema decides which arguments are the same."""
     tool = Tool("get_a", "", {"type": "object", "properties": {"code": {"type": "string"}}})
     label = {"tool": "get_a", "parameters": {"code": "07"}}
 

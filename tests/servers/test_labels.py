@@ -31,7 +31,7 @@ async def labelled(server: Server, tap: Tap, calls: dict[str, Json]) -> tuple[li
         for path, body in calls.items():
             await asyncio.to_thread(ask, tap.url(id) + path, body)
         records = await tap.close(id)
-        stack.over("1", records)
+        stack.end("1", records)
         await stack.release_all()
     return records, stack
 

@@ -1,1 +1,1 @@
-"""A suite's own code in processes of its own: one that has imported it forks another one for each rollout and each of its scores."""
+"""Runs a suite's own code in separate processes: a template process imports it, and forks a process for each rollout and each score."""

@@ -1,6 +1,6 @@
-"""`python -m pytest_agentbench.rollouts.isolation`: imports a suite's code once, and forks a process for each job that the pool has.
+"""The template process: `python -m pytest_agentbench.rollouts.isolation`. It imports a suite's code once, and forks a process per job.
 
-stdin is a socket to the pool. When that closes, this process ends with all that it forked.
+stdin is a socket to the pool. When it closes, this process and all processes that it forked end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pytest_agentbench.rollouts.scores import wants_judge
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The controller handles Ctrl-C.
     control = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
@@ -55,7 +55,7 @@ def main() -> None:
         return
     logging.basicConfig(level=config.log_level, format=FORMAT)
     sys.path[:] = config.sys_path
-    import aiohttp  # noqa: F401 - here, so that what is forked has them
+    import aiohttp  # noqa: F401 - imported here, so that forked processes have them
     import openai  # noqa: F401
 
     try:
@@ -64,49 +64,48 @@ def main() -> None:
         wire.send(control, NotLoaded(str(error)))
         return
     judging = tuple(name for name, scorer in setup.scorers.items() if wants_judge(scorer))
-    gc.freeze()  # collections in a forked process would copy what it shares with the others
+    gc.freeze()  # Collections in a forked process would copy the memory that it shares with the others.
     wire.send(control, Loaded(judging, setup.settings))
     Forks(control, setup).serve()
 
 
 class Forks:
-    """The processes of one suite and variant."""
+    """Forks and kills the processes of one suite and variant, and reports their ends to the pool."""
 
     def __init__(self, control: socket.socket, setup: RolloutSetup) -> None:
         self.control, self.setup, self.pid = control, setup, os.getpid()
-        self.mark = secrets.token_hex(16)  # with the number of a job, the mark of all processes that the job starts
+        self.mark = secrets.token_hex(16)  # together with a job's number, identifies all processes that the job starts
         self.jobs: dict[int, int] = {}  # process id -> number of the job
-        self.printed: dict[int, PrintedOutput] = {}  # by process id
+        self.printed: dict[int, PrintedOutput] = {}  # process id -> output
         self.ready = selectors.DefaultSelector()
-        self.woken, wakeup = os.pipe()
-        for end in (self.woken, wakeup):
+        self.wakeups, wakeup = os.pipe()
+        for end in (self.wakeups, wakeup):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wakeup)
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # from here on the end of the pool is the end of `control`, and there is work to do then
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # select wakes up; with the default nobody would
+        # From here on `control` closes when the pool ends, and the forked processes have to be killed then.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # With a Python handler the signal wakes `select` up.
 
     def serve(self) -> None:
-        """Forks, kills and tells of ends, until the pool is gone."""
-        self.ready.register(self.woken, selectors.EVENT_READ, self._tell_of_ends)
+        """Handles commands of the pool and ends of processes until the pool disconnects."""
+        self.ready.register(self.wakeups, selectors.EVENT_READ, self._report_ends)
         self.ready.register(self.control, selectors.EVENT_READ, self._obey)
         try:
             while True:
                 for key, _ in self.ready.select():
-                    if self.ready.get_map().get(key.fd) is key:  # the end of a job closes its pipe
+                    if self.ready.get_map().get(key.fd) is key:  # An earlier callback may have closed this pipe, at the end of its job.
                         key.data()
         except ConnectionError:
-            return  # the pool went away
+            return
         finally:
             for pid in self.jobs:
                 signal_group(pid, signal.SIGKILL)
 
     def _obey(self) -> None:
-        """Carries out a command of the pool; raises ConnectionError when there are no more."""
+        """Carries out a command of the pool. Raises ConnectionError if the pool has disconnected."""
         data, descriptors, _, _ = socket.recv_fds(self.control, COMMAND_BYTES, 1)
         if not data:
-            raise ConnectionError("the pool has closed its line")
+            raise ConnectionError("the pool has closed the connection")
         match command_in(data):
             case Fork(number):
                 self._fork(number, *descriptors)
@@ -119,7 +118,7 @@ class Forks:
         pid = os.fork()
         if pid == 0:
             self._become(number, line, pipe)
-        with suppress(OSError):  # it did so itself, and is perhaps gone
+        with suppress(OSError):  # The process does the same itself, and may have ended already.
             os.setpgid(pid, pid)
         self.jobs[pid], self.printed[pid] = number, printed
         self.ready.register(printed, selectors.EVENT_READ, functools.partial(self._read, printed))
@@ -132,7 +131,7 @@ class Forks:
                 self.ready.unregister(printed)
 
     def _become(self, number: int, line: int, pipe: int) -> NoReturn:
-        """The life of a forked process."""
+        """Runs the job in the forked process, and exits."""
         code = 1
         try:
             os.setpgid(0, 0)
@@ -147,26 +146,26 @@ class Forks:
             os.close(pipe)
             inside.work_off(self.setup, socket.socket(fileno=line))
             code = 0
-        except BaseException:  # nothing may go on as if this were the process that forks
+        except BaseException:  # The forked process must never continue with the code of the template process.
             traceback.print_exc()
         finally:
             os._exit(code)
 
-    def _tell_of_ends(self) -> None:
-        os.read(self.woken, 4096)
+    def _report_ends(self) -> None:
+        os.read(self.wakeups, 4096)
         for pid in [*self.jobs]:
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            signal_group(pid, signal.SIGKILL)  # what it started; its id is nobody else's before it has been waited for
+            signal_group(pid, signal.SIGKILL)  # Kill what it started. Its id cannot be reused before `waitpid`.
             _, status = os.waitpid(pid, 0)
             number, code = self.jobs.pop(pid), os.waitstatus_to_exitcode(status)
             end_marked(ROLLOUT, f"{self.mark}-{number}", settle=0, grace=0)
             wire.send(self.control, JobEnded(number, end_text(code), self._printed_by(pid)))
 
     def _printed_by(self, pid: int) -> str:
-        """All that is kept of it; who goes on writing writes to nobody."""
+        """Returns the output that is kept of a process, and closes the pipe. Later output is lost."""
         printed = self.printed.pop(pid)
-        with suppress(KeyError):  # it had closed its end
+        with suppress(KeyError):  # The process had closed its end.
             self.ready.unregister(printed)
         return printed.end()
 

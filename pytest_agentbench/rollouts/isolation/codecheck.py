@@ -1,6 +1,6 @@
-"""`python -m pytest_agentbench.rollouts.isolation.codecheck`: loads the code that a suite brings, to check it and to read declarations.
+"""Checks a suite's own code and reads the declarations in it, before anything boots.
 
-It is done before anything boots and in a process of its own, which may leave, crash and hang as it likes.
+The code is loaded in a process of its own (`python -m pytest_agentbench.rollouts.isolation.codecheck`), because it may exit, crash or hang.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from pytest_agentbench.tools import factory as tool_factory
 
 
 def brings_any(suite: PoolSuite, variants: Iterable[str]) -> bool:
-    """Whether a suite brings code: a scorer, or the agent or the tools of one of these variants."""
+    """Returns whether a suite has code of its own: a scorer, or the agent or the tools of one of these variants."""
     return any(map(is_import_path, suite.scorers)) or any(
         brings_code(suite.agent_of(each), suite.folder) or tool_factory.brings_code(suite.tools_of(each)) for each in variants
     )
 
 
 def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) -> FromCodeCheck:
-    """Loads the code of a suite in a process of its own, which has so many seconds."""
+    """Loads the code of a suite in a process of its own, which may take `seconds`."""
     command = [sys.executable, "-m", "pytest_agentbench.rollouts.isolation.codecheck"]
-    own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # which should be those of the data
+    own_tools = any(tool_factory.brings_code(suite.tools_of(each)) for each in variants)  # Own tools are checked against the scenarios.
     sent = suite.for_pool() if own_tools else replace(suite.for_pool(), scenarios=())
     config = CodeCheckConfig(sent, tuple(variants), tuple(search_path()))
     with tempfile.TemporaryFile() as output:
@@ -58,7 +58,7 @@ def check_code(suite: Suite, variants: Sequence[str], seconds: float = LIMIT) ->
 
 
 def main() -> NoReturn:
-    """Answers with the first fault, or with the declarations. Output of the code is discarded, and what it leaves running ends here."""
+    """Writes the first fault or the declarations. Discards other output of the code, and ends without waiting for its threads."""
     end_with_parent(os.getppid(), signal.SIGKILL)
     answer = os.dup(1)
     os.dup2(2, 1)
@@ -84,7 +84,7 @@ def _answer() -> FromCodeCheck:
 
 
 def _check_isolated(suite: PoolSuite, variant: str, agent: Agent) -> None:
-    """Raises ConfigError for an agent of the suite's own that would run where no sandbox for its programs is."""
+    """Raises ConfigError if the suite's own agent runs programs in a sandbox, but would run in an isolated process without one."""
     kind = suite.agent_of(variant)["kind"]
     if suite.isolation == "process" and brings_code(suite.agent_of(variant), suite.folder) and code_place(agent):
         why = "runs programs in a sandbox, which a process for each rollout does not have; leave `isolation` out"

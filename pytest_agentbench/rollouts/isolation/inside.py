@@ -1,5 +1,6 @@
-"""What a forked process does: one agent's work, or one score, told to the pool as it goes. The process that forked it reads what it
-prints.
+"""The code that runs in a forked process: it runs one agent or one scorer, and reports to the pool as it goes.
+
+The template process, which forked it, reads its output.
 """
 
 from __future__ import annotations
@@ -49,21 +50,21 @@ from pytest_agentbench.tools.source import ToolSource
 from pytest_agentbench.tools.toolbox import Toolbox
 
 CHUNK = 1 << 16  # bytes
-REST = 16  # chunks that are read after the end of a process, which are more than a pipe holds
+REST = 16  # chunks that are read at most after the end of a process, more than a pipe holds
 
 
 class PrintedOutput:
-    """One end of the pipe, and what is kept: half of a rollout's log, for other things are logged as well."""
+    """Reads the output of a forked process from a pipe. Keeps at most half of a rollout's log, which also has other content."""
 
     def __init__(self, pipe: int) -> None:
-        """`pipe` is a descriptor that does not block."""
+        """`pipe` is a non-blocking descriptor."""
         self._pipe = pipe
         self._log = Log(LOG_LIMIT // 2)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     @classmethod
     def through_pipe(cls) -> tuple[PrintedOutput, int]:
-        """(the reading side, the descriptor that is to be written to)."""
+        """Returns the reader of a new pipe, and the descriptor to write to."""
         pipe, other = os.pipe()
         os.set_blocking(pipe, False)
         return cls(pipe), other
@@ -72,13 +73,13 @@ class PrintedOutput:
         return self._pipe
 
     def read(self) -> bool:
-        """Takes a chunk; whether there can be more. Raises BlockingIOError when there is none yet."""
+        """Reads a chunk. Returns whether there can be more. Raises BlockingIOError if there is none yet."""
         data = os.read(self._pipe, CHUNK)
         self._log.write(self._decode(data, not data))
         return bool(data)
 
     def end(self) -> str:
-        """Takes the rest, though somebody may go on writing, and closes the pipe; what is kept."""
+        """Reads the rest and closes the pipe, even if a process still writes to it. Returns the output that is kept."""
         with suppress(BlockingIOError):
             for _ in range(REST):
                 self.read()
@@ -86,11 +87,11 @@ class PrintedOutput:
         return self._log.text
 
 
-GRACE = 0.2  # seconds that an agent has to end when the pool stops it, of those that the pool waits before it kills the process
+GRACE = 0.2  # seconds for an agent to end after the pool has stopped it; part of the time after which the pool kills the process
 
 
 def work_off(setup: RolloutSetup, connection: socket.socket) -> None:
-    """Does the job that comes over a connection to the pool."""
+    """Receives a job over a connection to the pool, does it, and sends the result."""
     asyncio.run(_work_off(setup, connection))
 
 
@@ -108,7 +109,7 @@ async def _work_off(setup: RolloutSetup, connection: socket.socket) -> None:
 
 
 async def _done(setup: RolloutSetup, job: Job, line: PoolLine) -> AgentDone | Scored | ScoreFailed:
-    """Does a job, and returns what became of it."""
+    """Does a job and returns its result."""
     async with aiohttp.ClientSession() as session:
         work = _agent(setup, job, line, session) if isinstance(job, AgentJob) else _score(setup, job, session)
         task: asyncio.Task[AgentDone | Scored | ScoreFailed] = asyncio.create_task(work)
@@ -119,7 +120,7 @@ async def _done(setup: RolloutSetup, job: Job, line: PoolLine) -> AgentDone | Sc
 
 
 async def _agent(setup: RolloutSetup, job: AgentJob, line: PoolLine, session: aiohttp.ClientSession) -> AgentDone:
-    """Returns what became of the agent's work. If it is stopped, that is what it did so far."""
+    """Runs the agent and returns its results. If it is stopped, these are the results so far."""
     llm = LLM(job.llm.base_url, job.llm.model, job.sampling, session, line.role, facts=job.llm.facts)
     scenario = setup.tools.for_scenario(job.scenario)
     async with setup.tools.opened(scenario) as source:
@@ -128,7 +129,7 @@ async def _agent(setup: RolloutSetup, job: AgentJob, line: PoolLine, session: ai
             status, reason, answer = await outcome(setup.agent, scenario, llm, tools, None, setup.sizes, grace=GRACE)
         except asyncio.CancelledError:
             status, reason, answer = "cancelled", "", ""
-            with suppress(InfraError):  # what they made of their state up to here
+            with suppress(InfraError):  # Keep the state of the tools so far.
                 tools.settle()
     return AgentDone(status, reason, answer, tuple(llm.transcript), tuple(tools.calls), tuple(tools.drafts), tools.final_state)
 
@@ -141,22 +142,22 @@ async def _score(setup: RolloutSetup, job: ScoreJob, session: aiohttp.ClientSess
 
     try:
         return Scored(await score(setup.scorers[job.scorer], job.scenario, job.rollout, judge, setup.sizes))
-    except (Exception, SystemExit) as error:  # the scorer is the user's code
-        print_exception(error)  # The other side gets the last of its frames only.
+    except (Exception, SystemExit) as error:  # The scorer is user code.
+        print_exception(error)  # The pool gets only the last of its frames.
         return ScoreFailed(with_place(f"{type(error).__name__}: {cut(str(error), setup.sizes.reason)}", error))
 
 
 class PoolLine:
-    """The connection to the pool, from this side."""
+    """The connection of a forked process to the pool."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._asked: asyncio.Future[RoleOpened | RoleRefused] | None = None
+        self._pending_role: asyncio.Future[RoleOpened | RoleRefused] | None = None
         self._one_at_a_time = asyncio.Lock()
 
     def tell(self, message: FromAgent | FromScorer) -> None:
-        """Sends a message, from whatever thread; at once, so that it has been said whatever happens next."""
+        """Sends a message from any thread. In the loop's thread it is written at once, so a crash that follows does not lose it."""
         frame = wire.pack(message)
         if threading.get_ident() == self._thread:
             self.writer.write(frame)
@@ -164,25 +165,25 @@ class PoolLine:
             self._loop.call_soon_threadsafe(self.writer.write, frame)
 
     async def role(self, name: str, endpoint: Json | None) -> LLM:
-        """Returns a client of the model that plays a role; raises InfraError if the pool refuses it."""
+        """Returns a client for the model that plays a role. Raises InfraError if the pool refuses it."""
         async with self._one_at_a_time:
-            self._asked = self._loop.create_future()
+            self._pending_role = self._loop.create_future()
             self.tell(RoleQuestion(name, endpoint))
-            answer = await self._asked
+            answer = await self._pending_role
         if isinstance(answer, RoleRefused):
             raise InfraError(answer.reason)
         return LLM(answer.llm.base_url, answer.llm.model, facts=answer.llm.facts)
 
     async def listen(self, task: asyncio.Task[Any]) -> None:
-        """Takes answers, and stops the work when the pool says so, or is gone."""
+        """Handles answers of the pool. Cancels `task` if the pool sends `StopAgent` or disconnects."""
         with suppress(EOFError, ConnectionError):
             while not isinstance(answer := await self._answer(), StopAgent):
-                if self._asked is not None and not self._asked.done():
-                    self._asked.set_result(answer)
+                if self._pending_role is not None and not self._pending_role.done():
+                    self._pending_role.set_result(answer)
         task.cancel()
 
     async def _answer(self) -> RoleOpened | RoleRefused | StopAgent:
-        """Returns the next message of the pool. One that cannot be read is a refusal."""
+        """Returns the next message of the pool. A message that cannot be read becomes a refusal."""
         try:
             return TO_AGENT.read((await wire.read(self.reader))[0])
         except ValueError as error:
@@ -190,7 +191,7 @@ class PoolLine:
 
 
 class ReportedToolbox(Toolbox):
-    """Tells of each call as it is made: an agent that is killed has made it all the same."""
+    """Reports each call to the pool as it is made, so that the calls of an agent that is killed are recorded."""
 
     def __init__(self, tools: Sequence[Tool], line: PoolLine, source: ToolSource, sizes: Sizes) -> None:
         super().__init__(tools, source=source, sizes=sizes)

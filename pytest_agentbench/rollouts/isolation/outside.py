@@ -1,6 +1,4 @@
-"""A suite whose own code runs elsewhere, as the pool sees it: the process that has imported the code, those that it forks, and an agent
-and scorers in them.
-"""
+"""The pool's part of isolation: starts template processes and the processes that they fork, and runs agents and scorers in those."""
 
 from __future__ import annotations
 
@@ -67,42 +65,47 @@ UNREADABLE = "sent a message that cannot be read"
 
 
 class TemplateDied(ConfigError):
-    """The process ended before it had imported the suite's code."""
+    """The template process ended before it had imported the suite's code."""
 
 
 class Forking(Protocol):
     """A source of processes that have imported the code of a suite."""
 
-    judging: tuple[str, ...]  # scorers that ask a model
-    settings: Json  # the agent's, with its defaults
+    judging: tuple[str, ...]  # scorers that call a model
+    settings: Json  # settings of the agent, including defaults
 
     def process(self, job: Job) -> AbstractAsyncContextManager[ForkedProcess]:
         """Yields a process for a job. It ends with the context."""
 
 
 class Template:
-    """The process that has imported the code of a suite, and forks one for each job."""
+    """A template process. It has imported the code of a suite, and forks a process for each job."""
 
     def __init__(
-        self, control: socket.socket, process: asyncio.subprocess.Process, died: Callable[[Template], None] = lambda _: None
+        self, control: socket.socket, process: asyncio.subprocess.Process, on_death: Callable[[Template], None] = lambda _: None
     ) -> None:
-        """`died` is called once, when the process can fork no more, before any job learns of it; `close` counts as well."""
-        self._control, self._process, self._died = control, process, died
+        """`on_death` is called once, when the process can no longer fork, also because of `close`. Jobs fail after that."""
+        self._control, self._process, self._on_death = control, process, on_death
         self._numbers = itertools.count(1)
         self._ends: dict[int, asyncio.Future[JobEnded]] = {}
         self._listening: asyncio.Task[None] | None = None
-        self.judging: tuple[str, ...] = ()  # scorers that ask a model
-        self.settings: Json = {}  # the agent's, with its defaults
+        self.judging: tuple[str, ...] = ()  # scorers that call a model
+        self.settings: Json = {}  # settings of the agent, including defaults
 
     @classmethod
     async def start(
-        cls, suite: PoolSuite, variant: str, died: Callable[[Template], None] = lambda _: None, sizes: Sizes = USUAL
+        cls, suite: PoolSuite, variant: str, on_death: Callable[[Template], None] = lambda _: None, sizes: Sizes = USUAL
     ) -> Template:
-        """Raises ConfigError when the code cannot be loaded, TemplateDied when the process that loads it ends."""
-        control, its = socket.socketpair()
-        command = (sys.executable, "-u", "-m", "pytest_agentbench.rollouts.isolation")  # -u: what a process prints before it dies is there
-        with its:
-            template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=its.fileno()), died)
+        """Starts a template process, and waits until it has imported the suite's code.
+
+        Raises:
+            ConfigError: The code cannot be loaded.
+            TemplateDied: The process ended before that.
+        """
+        control, theirs = socket.socketpair()
+        command = (sys.executable, "-u", "-m", "pytest_agentbench.rollouts.isolation")  # -u keeps output that is printed before a crash.
+        with theirs:
+            template = cls(control, await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno()), on_death)
         control.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=control.dup())
         try:
@@ -126,7 +129,7 @@ class Template:
         return template
 
     async def close(self) -> None:
-        """Ends it, and all that it forked."""
+        """Ends the template process and all processes that it forked."""
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         await self._process.wait()
@@ -136,38 +139,38 @@ class Template:
 
     @asynccontextmanager
     async def process(self, job: Job) -> AsyncIterator[ForkedProcess]:
-        """A process for a job; in the end it is gone, and what it printed is printed here."""
+        """Yields a process for a job. At the end the process is killed, and its output is written to stderr."""
         number = next(self._numbers)
-        mine, its = socket.socketpair()
+        mine, theirs = socket.socketpair()
         ended = self._ends[number] = asyncio.get_running_loop().create_future()
-        with its:
+        with theirs:
             try:
                 try:
-                    await self._say(Fork(number), its.fileno())
+                    await self._send(Fork(number), theirs.fileno())
                 except BaseException:
                     mine.close()
                     raise
-                its.close()
+                theirs.close()
                 reader, writer = await asyncio.open_connection(sock=mine)
                 writer.write(wire.pack(job))
                 try:
                     yield ForkedProcess(reader, writer, ended)
                 finally:
                     writer.close()
-                    await self._gone(number, ended)
+                    await self._finish(number, ended)
             finally:
                 del self._ends[number]
 
-    async def _gone(self, number: int, ended: asyncio.Future[JobEnded]) -> None:
-        with suppress(InfraError):  # it is gone with the process that forked it
-            await self._say(Kill(number))
+    async def _finish(self, number: int, ended: asyncio.Future[JobEnded]) -> None:
+        with suppress(InfraError):  # If the template process has died, so has this one.
+            await self._send(Kill(number))
             sys.stderr.write((await asyncio.shield(ended)).printed)
 
-    async def _say(self, command: ForkCommand, *descriptors: int) -> None:
+    async def _send(self, command: ForkCommand, *descriptors: int) -> None:
         message = packed_command(command)
         try:
             while True:
-                with suppress(BlockingIOError):  # hundreds of processes are to be forked at once
+                with suppress(BlockingIOError):  # The buffer can be full if hundreds of processes are forked at once.
                     socket.send_fds(self._control, [message], descriptors) if descriptors else self._control.send(message)
                     return
                 await asyncio.sleep(0.01)
@@ -190,27 +193,27 @@ class Template:
         for ended in self._ends.values():
             if not ended.done():
                 ended.set_exception(InfraError(how))
-                ended.exception()  # not everybody asks
+                ended.exception()  # Mark it as retrieved, because not every job reads it.
 
     def _lose(self) -> None:
-        died, self._died = self._died, lambda _: None
-        died(self)
+        on_death, self._on_death = self._on_death, lambda _: None
+        on_death(self)
 
     async def end(self) -> str:
-        """Waits for the end of the process; returns how it ended."""
+        """Waits for the end of the template process. Returns how it ended."""
         return f"the process that runs the suite's code {end_text(await self._process.wait())}"
 
 
 @dataclass(frozen=True)
 class ForkedProcess:
-    """One forked process, while it works."""
+    """The connection to a forked process that runs one job."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    ended: asyncio.Future[JobEnded]  # raises InfraError when nobody knows
+    ended: asyncio.Future[JobEnded]  # raises InfraError if the template process has died
 
     async def read(self, messages: Messages[Message]) -> Message:
-        """Returns its next message; raises ChildProcessError, with how it ended, when there are no more, and for one that is damaged."""
+        """Returns the next message. Raises ChildProcessError if the process has ended, with the reason, or if the message is damaged."""
         try:
             return messages.read((await wire.read(self.reader))[0])
         except (EOFError, ConnectionError):
@@ -222,20 +225,20 @@ class ForkedProcess:
         self.writer.write(wire.pack(message))
 
 
-PATIENCE = 0.5  # seconds in which a process that is stopped may tell what it did so far
+PATIENCE = 0.5  # seconds for a process that is stopped to report its results so far
 
 _ERRORS: dict[str, type[RolloutError]] = {error.status: error for error in (AgentError, InfraError, LimitReached)}
 
 
 def wants_isolation(suite: PoolSuite, variant: str) -> bool:
-    """Whether a suite asks for it, and has code of its own. Code of this package runs in the pool anyway."""
+    """Returns whether a suite sets `isolation: process` and has code of its own. Built-in code always runs in the pool."""
     return suite.isolation == "process" and brings_any(suite, [variant])
 
 
 def isolated(suite: PoolSuite, variant: str, template: Forking, sizes: Sizes = USUAL) -> RolloutSetup:
-    """What `prepare` makes of a suite, with its own code on the other side."""
+    """Returns the setup of a suite, like `prepare`, but the suite's own code runs in forked processes."""
     settings, folder = suite.agent_of(variant), suite.folder
-    own = brings_code(settings, folder) or tool_factory.brings_code(suite.tools_of(variant))  # an agent runs where its tools do
+    own = brings_code(settings, folder) or tool_factory.brings_code(suite.tools_of(variant))  # An agent runs in the process of its tools.
     agent = IsolatedAgent(template) if own else make_agent(settings, folder)
     scorers = {
         score_name(name): isolated_scorer(template, score_name(name)) if is_import_path(name) else load_scorer(name, folder, options)
@@ -247,7 +250,7 @@ def isolated(suite: PoolSuite, variant: str, template: Forking, sizes: Sizes = U
 
 @dataclass(frozen=True)
 class IsolatedAgent:
-    """An agent whose work is done in a process of its own, all turns of a scenario in the same one."""
+    """An agent that runs in a forked process. All turns of a scenario run in the same process."""
 
     template: Forking
 
@@ -255,14 +258,14 @@ class IsolatedAgent:
         return await self.work(scenario, llm, tools)
 
     async def work(self, scenario: Scenario, llm: LLM, tools: Toolbox) -> Answer:
-        """Its answer; raises what the agent raised, and AgentError when its process died."""
+        """Returns the agent's answer. Raises the agent's own RolloutError, or AgentError if its process died."""
         mark = current()
-        assert mark is not None  # agents work within a rollout
+        assert mark is not None  # Agents run only within an attempt.
         async with self.template.process(AgentJob(scenario, mark.key.trial, _access(llm), llm.sampling)) as process:
             try:
                 done = await _agent_done(process, llm, tools)
-            except asyncio.CancelledError:  # its time is over: what has it done?
-                with suppress(TimeoutError, ChildProcessError, InfraError):  # a ChildProcessError: perhaps it came in the middle of a frame
+            except asyncio.CancelledError:  # Its time is over. Fetch its results so far.
+                with suppress(TimeoutError, ChildProcessError, InfraError):  # The cancellation may have come in the middle of a frame.
                     async with asyncio.timeout(PATIENCE):
                         process.say(StopAgent())
                         await _agent_done(process, llm, tools)
@@ -277,7 +280,7 @@ class IsolatedAgent:
 
 
 async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> AgentDone:
-    """Waits until an agent is done; what it did goes into `llm` and `tools`."""
+    """Waits until an agent is done. Stores its calls and transcript in `llm` and `tools`."""
     while True:
         match await process.read(FROM_AGENT):
             case CallMade(place, call):
@@ -301,7 +304,7 @@ async def _agent_done(process: ForkedProcess, llm: LLM, tools: Toolbox) -> Agent
 
 
 def isolated_scorer(template: Forking, name: str) -> Scorer:
-    """A scorer whose work is done in a process of its own; it has the signature of one."""
+    """Returns a scorer that runs in a forked process. It has a parameter `judge` if the suite's scorer has one."""
 
     async def judged(scenario: Scenario, rollout: Rollout, judge: LLM) -> Score:
         return await _scored_elsewhere(template, name, scenario, rollout, judge)
@@ -328,5 +331,5 @@ async def _scored_elsewhere(template: Forking, name: str, scenario: Scenario, ro
 
 
 def _access(llm: LLM) -> ModelAccess:
-    """Returns what the other side makes the same client from."""
+    """Returns the data from which a forked process makes the same client."""
     return ModelAccess(llm.base_url, llm.model, llm.facts)

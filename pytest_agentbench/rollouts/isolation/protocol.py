@@ -1,12 +1,12 @@
-"""Messages between the processes that a suite's own code runs in and the ones that start them.
+"""Messages between the processes that run a suite's own code and the processes that start them.
 
-- The pool sends a template process a `TemplateConfig`. It answers with `Loaded` or `NotLoaded`. From then on the pool sends `Fork` and
-  `Kill`, and the template process sends a `JobEnded` for each process that it has forked.
-- Each forked process has a connection of its own to the pool, over which it gets one job. For an `AgentJob` it sends what the agent does
-  as it happens, and finally an `AgentDone`. For a `ScoreJob` it sends `Scored` or `ScoreFailed`. Then it ends.
+- The pool sends a `TemplateConfig` to a template process, which answers with `Loaded` or `NotLoaded`. From then on the pool sends `Fork`
+  and `Kill`, and the template process sends a `JobEnded` for each process that it has forked.
+- Each forked process has its own connection to the pool, over which it gets one job. For an `AgentJob` it reports what the agent does as
+  it happens, and finally sends an `AgentDone`. For a `ScoreJob` it sends `Scored` or `ScoreFailed`. Then it ends.
 - The controller starts the code check with a `CodeCheckConfig`. It answers with `Declarations` or `NotLoaded`, and ends.
 
-User code makes some of the values, and `wire.pack` makes texts of those that JSON cannot express.
+Some of the values come from user code. `wire.pack` converts values that JSON cannot express to strings.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ class TemplateConfig:
 
     suite: PoolSuite  # without scenarios
     variant: str
-    sizes: Sizes  # of texts
-    sys_path: tuple[str, ...]  # where the pool looks for modules
-    log_level: int  # of the pool
+    sizes: Sizes  # size limits of texts
+    sys_path: tuple[str, ...]  # `sys.path` of the pool
+    log_level: int  # log level of the pool
 
 
 @dataclass(frozen=True)
 class Fork:
-    """The pool has a job: the template process forks a process for it. With the message comes a descriptor, the job's connection."""
+    """The pool has a job, and the template process forks a process for it. The job's connection is sent along as a descriptor."""
 
-    job: int  # a number that no other job of this template process has
+    job: int  # number of the job, unique within this template process
 
 
 @dataclass(frozen=True)
 class Kill:
-    """The pool needs the process of a job no longer: the template process kills it, if it still runs, with all that it started."""
+    """The pool no longer needs the process of a job. The template process kills it, if it still runs, and all processes that it started."""
 
     job: int
 
 
 ForkCommand = Fork | Kill
 
-#: How a command is sent, always as one message of so many bytes, because descriptors belong to bytes.
+#: Format of a command. It has a fixed length, because a descriptor is sent together with certain bytes.
 _COMMAND = struct.Struct("!cI")
 COMMAND_BYTES = _COMMAND.size
 _MARKS: Mapping[type[ForkCommand], bytes] = {Fork: b"+", Kill: b"-"}
@@ -61,56 +61,56 @@ def packed_command(command: ForkCommand) -> bytes:
 
 
 def command_in(data: bytes) -> ForkCommand:
-    """Returns the command in COMMAND_BYTES bytes; raises ValueError for anything else."""
+    """Returns the command in COMMAND_BYTES bytes. Raises ValueError for anything else."""
     for kind, mark in _MARKS.items():
         if len(data) == COMMAND_BYTES and data.startswith(mark):
             return kind(_COMMAND.unpack(data)[1])
-    raise ValueError(f"{data!r} is no command")
+    raise ValueError(f"{data!r} is not a command")
 
 
 @dataclass(frozen=True)
 class Loaded:
     """A template process has imported the suite's code and can fork. The pool sends it jobs from now on."""
 
-    judging: tuple[str, ...]  # scorers that ask a model
-    settings: Json  # the agent's, with its defaults
+    judging: tuple[str, ...]  # scorers that call a model
+    settings: Json  # settings of the agent, including defaults
 
 
 @dataclass(frozen=True)
 class NotLoaded:
     """A template process or a code check cannot load the suite's code, and ends. The suite's rollouts or tests get the reason."""
 
-    reason: str  # a sentence, which names the suite.yaml unless the process could not read what it was sent
+    reason: str  # a sentence; it names the suite.yaml, unless the process could not read its configuration
 
 
 @dataclass(frozen=True)
 class JobEnded:
-    """A process that a template process has forked has ended, and so has all that it started. The pool prints its output."""
+    """A process that a template process has forked has ended, with all processes that it started. The pool prints its output."""
 
     job: int
-    how: str  # such as `ended with exit code 3`
-    printed: str  # beginning and end of what it printed
+    how: str  # for example `ended with exit code 3`
+    printed: str  # beginning and end of its output
 
 
 CONFIG: Messages[TemplateConfig] = Messages(TemplateConfig)
 LOADED: Messages[Loaded | NotLoaded] = Messages(Loaded | NotLoaded)  # the first message of a template process
-ENDED: Messages[JobEnded] = Messages(JobEnded)  # all others
+ENDED: Messages[JobEnded] = Messages(JobEnded)  # all other messages of a template process
 
 
 @dataclass(frozen=True)
 class ModelAccess:
     """How a forked process calls a model: through the tap, as the pool would."""
 
-    base_url: str  # of the tap, with the token of the attempt
-    model: str  # its name in requests
+    base_url: str  # URL of the tap, with the token of the attempt
+    model: str  # name of the model in requests
     facts: ModelFacts
 
 
 @dataclass(frozen=True)
 class AgentJob:
-    """The first message of the pool to a forked process: the suite's agent is to work on a scenario.
+    """The first message of the pool to a forked process that runs the suite's agent on a scenario.
 
-    The process sends what happens as `CallMade`, `TriesSettled` and `RoleQuestion`, and finally `AgentDone`.
+    The process sends `CallMade`, `TriesSettled` and `RoleQuestion` as these happen, and finally `AgentDone`.
     """
 
     scenario: Scenario
@@ -121,7 +121,7 @@ class AgentJob:
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """The first message of the pool to a forked process: one of the suite's scorers is to score a rollout.
+    """The first message of the pool to a forked process that runs one of the suite's scorers on a rollout.
 
     The process answers with `Scored` or `ScoreFailed`.
     """
@@ -129,7 +129,7 @@ class ScoreJob:
     scorer: str  # name of the score
     scenario: Scenario
     rollout: Rollout
-    judge: ModelAccess | None  # None: the scorer asks no model
+    judge: ModelAccess | None  # None: the scorer calls no model
 
 
 Job = AgentJob | ScoreJob
@@ -145,14 +145,14 @@ class RoleOpened:
 
 @dataclass(frozen=True)
 class RoleRefused:
-    """The pool's answer to a `RoleQuestion` if the role cannot be asked: the agent gets an InfraError."""
+    """The pool's answer to a `RoleQuestion` if the role is not available. The agent gets an InfraError."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class StopAgent:
-    """The pool stops an agent, because its time is over or its rollout is cancelled. The process sends `AgentDone` with what is done."""
+    """The pool stops an agent whose time is over or whose rollout is cancelled. The process sends `AgentDone` with the results so far."""
 
 
 ToAgent = RoleOpened | RoleRefused | StopAgent
@@ -161,15 +161,15 @@ TO_AGENT: Messages[ToAgent] = Messages(ToAgent)
 
 @dataclass(frozen=True)
 class CallMade:
-    """An agent has made a tool call, or a call of it has ended. The pool records it: an agent that is killed has made it all the same."""
+    """An agent has begun or finished a tool call. The pool records it at once, in case the agent is killed."""
 
-    place: int  # among the calls of the rollout, counted from 0
+    place: int  # index among the calls of the rollout, counted from 0
     call: ToolCall
 
 
 @dataclass(frozen=True)
 class TriesSettled:
-    """An agent has chosen among its tries. The pool records these calls and drafts in place of all others."""
+    """An agent has chosen one of its drafts. The pool records these calls and drafts instead of all earlier ones."""
 
     calls: tuple[ToolCall, ...]
     drafts: tuple[Draft, ...]
@@ -177,23 +177,23 @@ class TriesSettled:
 
 @dataclass(frozen=True)
 class RoleQuestion:
-    """An agent wants to call a role of the suite. It waits for `RoleOpened` or `RoleRefused`, and asks nothing else until then."""
+    """An agent wants to call a role of the suite. It waits for `RoleOpened` or `RoleRefused` before it sends another question."""
 
     name: str
-    endpoint: Json | None  # of a judge that the agent names itself; None: the one that the suite says
+    endpoint: Json | None  # endpoint of a judge that the agent has chosen itself; None: the one in the suite
 
 
 @dataclass(frozen=True)
 class AgentDone:
-    """An agent has ended, or was stopped. The pool makes all this part of the rollout. It is the last message of the process."""
+    """An agent has ended or was stopped. The pool adds all this to the rollout. It is the last message of the process."""
 
     status: str  # one of STATUSES
     reason: str  # why it is not `ok`
     answer: str
-    transcript: tuple[Json, ...]  # the conversation of the last call of the model
+    transcript: tuple[Json, ...]  # conversation in the last call of the model
     tool_calls: tuple[ToolCall, ...]
     drafts: tuple[Draft, ...]
-    final_state: Json | None  # of the tools, where they have a state
+    final_state: Json | None  # final state of the tools, if they have a state
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,9 @@ class Scored:
 
 @dataclass(frozen=True)
 class ScoreFailed:
-    """A scorer has raised something, so there is no score. It is the last message of the process."""
+    """A scorer has raised an exception, so there is no score. It is the last message of the process."""
 
-    reason: str  # the exception, with its place in the suite's code
+    reason: str  # the exception, with its line in the suite's code
 
 
 @dataclass(frozen=True)
@@ -230,14 +230,14 @@ class CodeCheckConfig:
 
     suite: PoolSuite  # with scenarios only if the suite has tools of its own
     variants: tuple[str, ...]
-    sys_path: tuple[str, ...]  # where the controller looks for modules
+    sys_path: tuple[str, ...]  # `sys.path` of the controller
 
 
 @dataclass(frozen=True)
 class Declarations:
     """The code check has loaded the suite's code. The controller adds the scales to the suite."""
 
-    scales: Mapping[str, Scale]  # score -> what its scorer declares
+    scales: Mapping[str, Scale]  # score -> scale that its scorer declares
 
 
 FromCodeCheck = Declarations | NotLoaded

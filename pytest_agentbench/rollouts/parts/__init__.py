@@ -1,1 +1,1 @@
-"""The processes of the pool and the taps: started, watched, and started again when they die."""
+"""Starts and watches the processes of the pool and the taps, and starts them again when they die."""

@@ -1,6 +1,4 @@
-"""The processes of pool and taps, as the controller holds them: how they are started, what they said last, their ports, and
-what follows from their deaths.
-"""
+"""The processes of pool and taps, as the controller handles them: starting them, their messages and ports, and the policy for restarts."""
 
 from __future__ import annotations
 
@@ -25,43 +23,50 @@ from pytest_agentbench.rollouts.protocol import FROM_PIPE, TO_CONTROLLER, Blocke
 from pytest_agentbench.tap.clock import enable_timestamps
 from pytest_agentbench.tap.protocol import Budgets, TapConfig, TapListening, TapPorts
 
-Hear = Callable[["PoolProcess", ToController, bytes], None]
+OnMessage = Callable[["PoolProcess", ToController, bytes], None]
 
-
-HELD_OPEN = 1.0  # seconds for a pipe that something which the pool's agents have left behind holds open
+HELD_OPEN = 1.0  # seconds to wait for the end of a pipe that a process left behind by an agent keeps open
 
 
 class PoolProcess:
-    """Started at once; `begin` has somebody listen to it."""
+    """A pool process and the connections to it. The constructor starts it, and `begin` starts the threads that read its messages."""
 
     def __init__(self, config: Callable[[int], PoolConfig], listener: socket.socket, log: Path, mark: str) -> None:
-        """`config` is called with the file descriptor of the pipe that the pool writes its last words to.
+        """Starts the process.
 
-        The pool serves on `listener`, which stays open here for the next pool. `mark` is in the environment of all processes that
-        agents start.
+        Args:
+            config: Returns the configuration. Called with the descriptor of the pipe that the pool writes to while its loop is blocked.
+            listener: The socket on which the pool serves. It stays open here for the next pool.
+            log: Log file of the process.
+            mark: Value of an environment variable that identifies all processes that agents start.
         """
-        self._words, theirs = os.pipe()
+        self._pipe, theirs = os.pipe()
         try:
             settings, inherited = config(theirs), (listener.fileno(), theirs)
             self.child = Child("pytest_agentbench.rollouts.pool", settings, log, pass_fds=inherited, variables={SESSION: mark})
         except BaseException:
-            os.close(self._words)
+            os.close(self._pipe)
             raise
         finally:
             os.close(theirs)
-        self.last_words: Rollout | None = None  # how the rollout ends over which a pool ended itself
-        self.fault = ""  # why the controller has ended it; empty for a pool that ended otherwise
+        self.blocked_rollout: Rollout | None = None  # record of the rollout that blocked the loop, if the pool ended itself because of it
+        self.fault = ""  # why the controller has ended the pool; empty if it has not
         self._line = wire.connect(listener.getsockname()[1], settings.token, "controller")
         self._sending = threading.Lock()
 
-    def begin(self, hear: Hear, died: Callable[[PoolProcess, bool], None]) -> None:
-        """`hear` gets what the pool tells; `died` is called when all was heard and it is dead, with whether it ever served."""
-        listening = daemon(self._listen, hear, name="pool")
-        self._reading = daemon(self._read_words, hear, name="pool-words")
-        daemon(self._watch, listening, died, name="watch-pool")
+    def begin(self, on_message: OnMessage, on_death: Callable[[PoolProcess, bool], None]) -> None:
+        """Starts to read messages and to wait for the end of the process.
+
+        Args:
+            on_message: Called with each message of the pool.
+            on_death: Called after the process has ended and all its messages are read. Its argument tells whether the pool ever served.
+        """
+        listening = daemon(self._listen, on_message, name="pool")
+        self._reading = daemon(self._read_pipe, on_message, name="pool-pipe")
+        daemon(self._watch, listening, on_death, name="watch-pool")
 
     def send(self, message: ToPool, body: bytes = b"") -> bool:
-        """Whether it could be told."""
+        """Sends a message. Returns whether that was possible."""
         with self._sending:
             try:
                 wire.send(self._line, message, body)
@@ -70,53 +75,53 @@ class PoolProcess:
             return True
 
     def exit_message(self, why: str) -> str:
-        """Returns what `Child.exit_message` does, with the reason if the controller has ended it."""
+        """Returns a message about the end of the process, as `Child.exit_message` does. It has the reason if the controller ended it."""
         return self.child.exit_message(f"{why}: {self.fault}", by_us=True) if self.fault else self.child.exit_message(why)
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Closes the connection, which also ends the thread that reads from it."""
         with suppress(OSError):
-            self._line.shutdown(socket.SHUT_RDWR)  # whoever reads from it is woken
+            self._line.shutdown(socket.SHUT_RDWR)  # This wakes up the reading thread, unlike `close`.
 
-    def _listen(self, hear: Hear) -> None:
+    def _listen(self, on_message: OnMessage) -> None:
         try:
             while True:
                 header, body = wire.receive(self._line)
-                hear(self, TO_CONTROLLER.read(header), body)
+                on_message(self, TO_CONTROLLER.read(header), body)
         except BaseException as error:
             if isinstance(error, OSError) and not isinstance(error, OtherVersion):
-                return  # it is dead, or about to be
-            self.fault = f"the controller failed on what the pool sent, and has ended it: {cause(error)}"
-            self.child.process.kill()  # it would wait for an answer for ever; the next one is heard again
+                return  # The pool has died or is about to.
+            self.fault = f"the controller failed on a message of the pool and killed it: {cause(error)}"
+            self.child.process.kill()  # It would wait for an answer for ever. The next pool gets a new connection.
             raise
 
-    def _watch(self, listening: threading.Thread, died: Callable[[PoolProcess, bool], None]) -> None:
+    def _watch(self, listening: threading.Thread, on_death: Callable[[PoolProcess, bool], None]) -> None:
         assert self.child.process.stdout is not None
         has_served = bool(self.child.process.stdout.readline())
         self.child.process.wait()
         if not has_served:
-            self.close()  # nobody has taken it up
+            self.close()  # The pool never accepted the connection.
         listening.join()
         self._reading.join(HELD_OPEN)
-        died(self, has_served)
+        on_death(self, has_served)
         self._line.close()
         self.child.close_pipes()
 
-    def _read_words(self, hear: Hear) -> None:
-        """What it says while its event loop stands still."""
-        with os.fdopen(self._words, "rb") as lines:
+    def _read_pipe(self, on_message: OnMessage) -> None:
+        """Reads what the pool writes while its event loop is blocked."""
+        with os.fdopen(self._pipe, "rb") as lines:
             for line in lines:
-                if not line.endswith(b"\n"):  # its end came in the middle of it
+                if not line.endswith(b"\n"):  # The pool died while it wrote the line.
                     return
                 try:
                     message = FROM_PIPE.read(json_text.loads(line))
                 except ValueError as error:
-                    message = ShowUser(f"what the pool says while its event loop is blocked cannot be read: {error}")
+                    message = ShowUser(f"a message that the pool wrote while its event loop was blocked cannot be read: {error}")
                 match message:
                     case ShowUser():
-                        hear(self, message, b"")
+                        on_message(self, message, b"")
                     case BlockedBy(rollout):
-                        self.last_words = rollout
+                        self.blocked_rollout = rollout
 
 
 class TapProcesses:
@@ -127,7 +132,7 @@ class TapProcesses:
 
     def __init__(self, processes: int, budgets: Budgets, logs: Path) -> None:
         self._reserved = shared_port()
-        enable_timestamps(self._reserved)  # so that the kernel goes on stamping while no tap is there to want it
+        enable_timestamps(self._reserved)  # The kernel then continues to take timestamps while a tap is restarted.
         self._config = TapConfig(secrets.token_urlsafe(16), budgets, self._reserved.getsockname()[1])
         self._logs = logs
         self.children = {name: self._start(name) for name in _names(processes)}
@@ -136,17 +141,17 @@ class TapProcesses:
         self._ended = False
 
     def ready(self) -> None:
-        """Waits until all of them serve; raises BackendError when one does not."""
+        """Waits until all taps serve. Raises BackendError if one does not."""
         for name, child in self.children.items():
             self._ports[name] = child.ready(TapListening)
 
     @property
     def facts(self) -> TapPorts:
-        """What the pool has to know of them."""
+        """The ports and the token that the pool needs."""
         return TapPorts(self._config.port, tuple(each.control_port for each in self._ports.values()), self._config.token)
 
     def start_again(self, name: str) -> bool:
-        """Starts a tap in the place of a dead one; returns False if the session ends. Raises BackendError if it does not serve."""
+        """Replaces a tap that has died. Returns False if the session ends. Raises BackendError if the new one does not serve."""
 
         def start() -> Child | None:
             with self._starting:
@@ -161,12 +166,12 @@ class TapProcesses:
         return True
 
     def end(self) -> None:
-        """No tap is started any more."""
+        """Prevents further restarts."""
         with self._starting:
             self._ended = True
 
     def stop(self) -> list[Child]:
-        """Ends, lets the port go, and returns the processes that are to be stopped."""
+        """Prevents restarts, releases the port, and returns the processes that have to be stopped."""
         self.end()
         self._reserved.close()
         return [*self.children.values()]
@@ -176,64 +181,72 @@ class TapProcesses:
 
 
 def _names(count: int) -> list[str]:
-    """tap, tap-2, tap-3, ..."""
+    """Returns tap, tap-2, tap-3, ..."""
     return ["tap", *(f"tap-{number}" for number in range(2, count + 1))]
 
 
-MOST = 3  # deaths of one part between which no rollout ended, and as many rollouts to blame one after the other
-SUSPECT = 2  # deaths of one part at which a rollout was in flight
+MOST = 3  # deaths of a part without a finished rollout in between, or responsible rollouts in a row, after which it is not restarted
+SUSPECT = 2  # deaths of one part during a rollout after which that rollout runs alone
 
 
 @dataclass(frozen=True)
 class RestartDecision:
-    """What follows from one."""
+    """What to do after the death of a part of the session."""
 
-    again: bool  # whether the part is to be started again
-    alone: frozenset[RolloutKey] = frozenset()  # rollouts beside which nothing else is to run from now on
-    responsible: RolloutKey | None = None  # the rollout that nothing but can have been the cause; it is not to run again
+    again: bool  # whether to start the part again
+    alone: frozenset[RolloutKey] = frozenset()  # rollouts that must run alone from now on
+    responsible: RolloutKey | None = None  # the rollout that caused the death, if known; it must not run again
 
 
 class RestartPolicy:
-    """Of one session. No rollout counts for less because a part died while it ran; but a part is not started again for ever.
+    """Decides what follows from the deaths of a session's parts.
 
-    What was in flight at two deaths of a part runs alone; when the part dies a third time then, the one that ran is to blame.
+    - A death costs a rollout no retry. A rollout that was in flight at SUSPECT deaths of a part runs alone from then on. If the part
+      dies again while that rollout runs alone, the rollout is responsible and does not run again.
+    - A part is started again, except after MOST deaths without a finished rollout in between, or MOST responsible rollouts in a row.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()  # part -> deaths
-        self._since: Counter[str] = Counter()  # part -> deaths since a rollout ended, or was to blame
-        self._blamed: Counter[str] = Counter()  # part -> rollouts to blame since another one ended
-        self._at: defaultdict[str, Counter[RolloutKey]] = defaultdict(Counter)  # part -> rollout -> deaths at which it was in flight
+        self._since: Counter[str] = Counter()  # part -> deaths since a rollout was finished or found responsible
+        self._blamed: Counter[str] = Counter()  # part -> responsible rollouts since another rollout was finished
+        self._in_flight: defaultdict[str, Counter[RolloutKey]] = defaultdict(Counter)  # part -> rollout -> deaths at which it was in flight
         self._responsible: set[RolloutKey] = set()
 
     def ended(self, key: RolloutKey, unused: Collection[str] = ()) -> None:
-        """A rollout is in the journal; that it got through says nothing of parts that it had no use for."""
+        """Records that a rollout is in the journal. This does not reset the counts of parts in `unused`, which it did not need."""
         if key not in self._responsible:
             for counts in (self._since, self._blamed):
                 for part in counts.keys() - set(unused):
                     del counts[part]
 
     def add(self, part: str, in_flight: Collection[RolloutKey], *, responsible: RolloutKey | None = None) -> RestartDecision:
-        """A part has died while these rollouts were in flight; `responsible` where the part itself has said which one it was."""
+        """Records that a part died.
+
+        Args:
+            part: Name of the part, for example "pool".
+            in_flight: Rollouts that were running at that time.
+            responsible: The rollout that the part itself has reported as the cause, if any.
+        """
         self.counts[part] += 1
         self._since[part] += 1
         if responsible is None:
-            self._at[part].update(in_flight)
-            responsible = self._only(part, in_flight)
+            self._in_flight[part].update(in_flight)
+            responsible = self._if_alone(part, in_flight)
         if responsible is not None:
             self._since[part] = 0
             self._blamed[part] += 1
             self._responsible.add(responsible)
         return RestartDecision(self._since[part] < MOST and self._blamed[part] < MOST, self._suspects(part), responsible)
 
-    def met(self, part: str, key: RolloutKey) -> int:
-        """RestartPolicy of a part at which a rollout was in flight."""
-        return self._at[part][key]
+    def deaths_during(self, part: str, key: RolloutKey) -> int:
+        """Returns the number of deaths of a part during which a rollout was in flight."""
+        return self._in_flight[part][key]
 
-    def _only(self, part: str, in_flight: Collection[RolloutKey]) -> RolloutKey | None:
-        """The rollout that ran alone, when that was why."""
+    def _if_alone(self, part: str, in_flight: Collection[RolloutKey]) -> RolloutKey | None:
+        """Returns the rollout in flight if it was the only one, and ran alone because of earlier deaths."""
         keys = [*in_flight]
-        return keys[0] if len(keys) == 1 and self._at[part][keys[0]] > SUSPECT else None
+        return keys[0] if len(keys) == 1 and self._in_flight[part][keys[0]] > SUSPECT else None
 
     def _suspects(self, part: str) -> frozenset[RolloutKey]:
-        return frozenset(key for key, deaths in self._at[part].items() if deaths >= SUSPECT)
+        return frozenset(key for key, deaths in self._in_flight[part].items() if deaths >= SUSPECT)

@@ -1,1 +1,1 @@
-"""The process that runs the rollouts of a session: one asyncio loop, no pytest, nothing that a test can patch."""
+"""The process that runs the rollouts of a session. It has one asyncio loop and no pytest, so tests cannot patch anything in it."""

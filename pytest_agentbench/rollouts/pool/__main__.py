@@ -1,4 +1,4 @@
-"""`python -m pytest_agentbench.rollouts.pool`: started by the controller, which passes a listening socket and the suites."""
+"""Entry point of the pool process: `python -m pytest_agentbench.rollouts.pool`. The controller passes a listening socket and the suites."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from pytest_agentbench.rollouts.pool.server import Pool
 from pytest_agentbench.rollouts.pool.watchdog import Watchdog
 from pytest_agentbench.rollouts.protocol import PoolConfig
 
-LEFT = 2.5  # seconds that tasks and threads which user code has left running get to end, once all rollouts are over
-GRACE = 10.0  # seconds between the end of stdin and the end of a pool that an agent blocks: sandboxes take a while to be removed
+LEFT = 2.5  # seconds for tasks and threads that user code left running to end after the last rollout
+GRACE = 10.0  # seconds from the end of stdin to the forced end of a pool that an agent blocks; includes removing sandboxes
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The controller handles Ctrl-C.
     raise_limit()
     controller = os.getppid()
     config = read_config(PoolConfig)
     capture.install(config.settings.log_level)
     daemon(_leave_with_stdin, controller, name="leave")
-    gc.freeze()  # what is imported stays: no collection looks at it again
+    gc.freeze()  # Imported objects stay, so collections need not scan them again.
     is_orphan = asyncio.run(_serve(config, socket.socket(fileno=config.listener)))
     if is_orphan:
         _end_leftovers()
-    gc.freeze()  # nor do those at the interpreter's end look at what agents and scorers have imported
+    gc.freeze()  # Collections at the end of the interpreter need not scan what agents and scorers have imported.
 
 
 async def _serve(config: PoolConfig, listener: socket.socket) -> bool:
@@ -53,25 +53,28 @@ async def _serve(config: PoolConfig, listener: socket.socket) -> bool:
 
 
 def _leave_with_stdin(controller: int) -> None:
-    """The loop sees the end of stdin too, but not while an agent blocks it, nor does it leave before the agents' threads do."""
+    """Ends the process some time after stdin closes.
+
+    The event loop handles the end of stdin, too, but not while an agent blocks it, and it does not exit before the agents' threads do.
+    """
     while os.read(sys.stdin.fileno(), 4096):
         pass
     time.sleep(GRACE)
-    if os.getppid() != controller:  # A living controller ends the leftovers itself, after the pool's end, and counts them.
+    if os.getppid() != controller:  # A live controller ends the leftovers itself after the pool's end, and counts them.
         _end_leftovers()
     os._exit(0)
 
 
 def _end_leftovers() -> None:
-    """Ends the processes that agents and scorers left running, if the pool was started with a session's mark."""
+    """Ends the processes that agents and scorers left running, if the pool has a session's mark in its environment."""
     if mark := os.environ.get(SESSION):
         end_marked(SESSION, mark)
 
 
 def _leave_behind(is_orphan: bool) -> None:
-    """Ends the process although code still runs: the event loop and the interpreter wait without a limit for tasks and threads.
+    """Ends the process even if user code still runs, because the event loop and the interpreter would wait for it without a limit.
 
-    Nothing is lost. Sandboxes, templates and the stack's labels are released before, and each record is in the journal.
+    Nothing is lost: sandboxes, templates and the stack's labels have been released, and each record is in the journal.
     """
     time.sleep(LEFT)
     if is_orphan:

@@ -1,6 +1,4 @@
-"""The addresses under which attempts call models: who has one, where its calls go, what is known of the models there, and what the stack
-is told of it.
-"""
+"""The addresses under which attempts call models: their owners, the endpoints behind them, facts about the models, and their labels."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from pytest_agentbench.tap.routing_hints import NO_LABEL
 
 
 class SessionModels:
-    """The facts about all models that one pool calls. A server is asked once for a context length that no YAML declares."""
+    """The facts about all models that one pool calls. If no YAML declares a context length, the server is asked for it once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], asyncio.Task[ModelFacts]] = {}  # key: URL, model and declared facts
@@ -71,24 +69,24 @@ class Addresses:
             run: Beginning of the ids that the stack gets.
             pool: Number of the pool within its session.
             secret: The session's token.
-            tell: Tells the controller.
-            why_not: Returns why there is no backend.
+            tell: Sends an entry to the controller.
+            why_not: Returns why the backend is not available.
             before: Tally of earlier pools of the session.
         """
         self._run, self._pool, self._secret, self._tell, self._why_not, self._before = run, pool, secret, tell, why_not, before
         self.session: aiohttp.ClientSession | None = None
         self.taps: Taps | None = None
         self.endpoint: Endpoint | None = None
-        self.salt = ""  # before the system prompts of agents
+        self.salt = ""  # text before the system prompts of agents
         self.left_calls: Mapping[RolloutKey, Sequence[LLMCall]] = {}  # calls of attempts that were in flight when an earlier pool died
         self._url = ""
         self._count = 0
-        self._announcers: dict[str, Announcer] = {}  # by the URL of their endpoints
+        self._announcers: dict[str, Announcer] = {}  # URL of an endpoint -> its announcer
         self._models = SessionModels()
-        self._holders: dict[str, Announcer] = {}  # token -> who has told the stack of it
+        self._announcer_of: dict[str, Announcer] = {}  # token -> announcer that has labelled it
 
     async def connect(self, taps: TapPorts) -> None:
-        """To the taps as they are now; raises OSError."""
+        """Connects to the present taps. Raises OSError."""
         self._url = f"http://127.0.0.1:{taps.port}"
         if self.taps is not None:
             self.taps.disconnect()
@@ -97,16 +95,22 @@ class Addresses:
 
     @property
     def has_taps(self) -> bool:
-        """Whether all of them are there, as far as this process knows."""
+        """Whether all taps are connected, as far as this process knows."""
         return self.taps is not None and not self.taps.any_lost
 
     async def point_at(self, endpoint: Endpoint, *, anew: bool = False) -> None:
-        """Where calls go from now on, and who is told of rollouts; raises ConfigError for labels that nobody knows.
+        """Makes calls go to this endpoint from now on, and labels rollouts there.
 
-        With `anew` the taps are told where that is even though it has not changed.
+        Args:
+            endpoint: The backend.
+            anew: Whether to tell the taps even if the endpoint has not changed.
+
+        Raises:
+            ConfigError: Unknown kind of labels.
+            InfraError: The taps are not connected, or refuse.
         """
         if self.taps is None:
-            raise InfraError("the tap is away")
+            raise InfraError("the tap is not available")
         self.announcer_at(endpoint)
         if anew or endpoint != self.endpoint:
             await self.taps.point_at(endpoint)
@@ -119,33 +123,33 @@ class Addresses:
         return self._announcers[endpoint.url]
 
     async def open(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """A token of the tap for one attempt, or for a role in it; raises InfraError when there is no backend to speak to."""
+        """Opens an address for one attempt, or for a role in it. Raises InfraError if the backend or the tap is not available."""
         return await self._open(key, access, lent=False)
 
     async def lend(self, key: RolloutKey, access: Access) -> ModelAddress:
-        """Opens an address for a test process, which continues to call there when this pool dies."""
+        """Opens an address for a test process, which can use it even after this pool has died."""
         return await self._open(key, access, lent=True)
 
     async def _open(self, key: RolloutKey, access: Access, *, lent: bool) -> ModelAddress:
         model = await self._model(access)
         if self.taps is None or self.endpoint is None:
-            raise InfraError(self._why_not() or "the backend is not there")
-        facts = played(access, self.endpoint)
-        elsewhere = _elsewhere(access.role, facts) if facts.get("url") else None
+            raise InfraError(self._why_not() or "the backend is not available")
+        facts = role_facts(access, self.endpoint)
+        other = _other_endpoint(access.role, facts) if facts.get("url") else None
         self._count += 1
         token = token_of(f"{self._pool}.{self._count}", self._secret)
-        address = _address(token, access, facts, facts.get("prices") if elsewhere else self.endpoint.prices)
+        address = _address(token, access, facts, facts.get("prices") if other else self.endpoint.prices)
         announcer, label = self.announcer_at(self.endpoint), NO_LABEL
-        if elsewhere is None:
-            self._holders[token] = announcer
+        if other is None:
+            self._announcer_of[token] = announcer
             label = announcer.announce(token, key, access.role)
         id = announcer.id_of(token)
         announced = None if id is None else OpenLabel(id, self.endpoint.url)
         self._tell(AddressOpened(number_of(token), key, lent, announced, self.tally))
         try:
-            there = None if elsewhere is None else self.taps.upstream(elsewhere)
+            upstream = None if other is None else self.taps.upstream(other)
             salt = "" if access.role == JUDGE else self.salt
-            await self.taps.open(replace(address, label=label, elsewhere=there, salt=salt))
+            await self.taps.open(replace(address, label=label, elsewhere=upstream, salt=salt))
         except InfraError:
             self._closed(token)
             raise
@@ -155,40 +159,43 @@ class Addresses:
         """Returns the facts about the model that is called, or None if the backend is not available."""
         if self.endpoint is None:
             return None
-        facts = played(access, self.endpoint)
-        at = _elsewhere(access.role, facts) if facts.get("url") else self.endpoint
+        facts = role_facts(access, self.endpoint)
+        at = _other_endpoint(access.role, facts) if facts.get("url") else self.endpoint
         return await self._models.facts(replace(at, model=access.model or facts.get("model") or at.model), facts)
 
     async def said(self, token: str) -> list[Json]:
-        """Raises InfraError when the tap cannot be asked."""
-        return await self._there().messages(token)
+        """Returns the model's messages since the last request, for an address opened with `keep`. Raises InfraError as the tap does."""
+        return await self._connected_taps().messages(token)
 
     async def close(self, token: str) -> tuple[LLMCall, ...]:
-        """Ends an attempt: the tap breaks its calls off, and then the stack is told. Raises InfraError when the tap cannot be asked."""
+        """Closes an address: the tap cancels its calls, then the stack gets the release. Returns the calls.
+
+        Raises InfraError if the tap is not available.
+        """
         calls: tuple[LLMCall, ...] = ()
         try:
-            calls = await self._there().close(token)
-            if token in self._holders:
-                calls = await self._holders[token].complete(token, calls)
+            calls = await self._connected_taps().close(token)
+            if token in self._announcer_of:
+                calls = await self._announcer_of[token].complete(token, calls)
         finally:
             self._closed(token, calls)
         return calls
 
     def _closed(self, token: str, calls: Sequence[LLMCall] = ()) -> None:
-        announcer = self._holders.pop(token, None)
-        unreleased = announcer is not None and announcer.over(token, calls)
+        announcer = self._announcer_of.pop(token, None)
+        unreleased = announcer is not None and announcer.end(token, calls)
         self._tell(AddressClosed(number_of(token), len(calls), unreleased, self.tally))
 
-    def _there(self) -> Taps:
+    def _connected_taps(self) -> Taps:
         if self.taps is None:
-            raise InfraError(self._why_not() or "the tap is away")
+            raise InfraError(self._why_not() or "the tap is not available")
         return self.taps
 
     def _released(self, id: str) -> None:
         self._tell(LabelReleased(id, self.tally))
 
     async def take_over(self, left: AttemptState, endpoints: Sequence[Endpoint]) -> None:
-        """Closes the addresses that earlier pools have left open, keeps their calls, and releases their labels at `endpoints`."""
+        """Closes the addresses that earlier pools left open, keeps the calls made there, and releases their labels at `endpoints`."""
         for endpoint in endpoints:
             self.announcer_at(endpoint)
         calls: defaultdict[RolloutKey, list[LLMCall]] = defaultdict(list)
@@ -196,66 +203,67 @@ class Addresses:
             token = token_of(address.number, self._secret)
             if address.label is not None and (announcer := self._announcers.get(address.label.url)) is not None:
                 announcer.adopt(token, address.label.id)
-                self._holders[token] = announcer
+                self._announcer_of[token] = announcer
             if not address.lent:
-                with suppress(InfraError):  # The tap has died as well, so these calls are not known any more.
+                with suppress(InfraError):  # The tap has died, too, so these calls are lost.
                     calls[address.key] += await self.close(token)
         for label in left.labels.values():
             if (announcer := self._announcers.get(label.url)) is not None:
                 announcer.adopt(label.id, label.id)
-                announcer.over(label.id)
+                announcer.end(label.id)
         self.left_calls = calls
 
     async def release_all(self) -> None:
-        """Releases all that is not released."""
+        """Releases all rollouts that are not released yet."""
         await asyncio.gather(*(each.release_all() for each in self._announcers.values()))
 
     @property
     def tally(self) -> RolloutTally:
-        """Of this pool and those before it."""
+        """The tally of this pool and the earlier ones."""
         return total([self._before, *(each.tally for each in self._announcers.values())])
 
 
 def token_of(number: str, secret: str) -> str:
-    """Returns the token of an address; `secret` is the session's, so nobody else can derive it."""
+    """Returns the token of an address. It is derived from `secret`, the session's token, so other sessions cannot guess it."""
     return f"{number}-{hashlib.blake2b(number.encode(), key=secret.encode(), digest_size=16).hexdigest()}"
 
 
 def number_of(token: str) -> str:
-    """Returns the number of an address, which is no secret."""
+    """Returns the number of an address, which is not secret."""
     return token.partition("-")[0]
 
 
-def played(access: Access, backend: Endpoint) -> Json:
-    """What is known of whoever plays a role: what the backend says of it goes before what the suite says.
+def role_facts(access: Access, backend: Endpoint) -> Json:
+    """Returns the facts about the model that plays a role. Facts of the backend's YAML take precedence over those of the suite.
 
-    Raises InfraError where neither knows it; the agent and the judge are the backend itself then.
+    If neither names the role, the agent and the judge are played by the backend itself. Raises InfraError for any other role.
     """
     facts = backend.roles.get(access.role, access.endpoint)
     if facts is None and access.role not in ("", JUDGE):
-        raise InfraError(f"nobody plays the role {access.role!r}; `roles` of suite.yaml or of the backend's YAML has to name it")
+        raise InfraError(f"no model plays the role {access.role!r}; name one in `roles` of suite.yaml or of the backend's YAML")
     if facts and str(facts.get("url", "")).rstrip("/") == backend.url:
-        return {name: value for name, value in facts.items() if name not in ("url", "api_key", "prices")}  # it is the backend under test
+        # The role is played by the backend under test, so its own URL, key and prices apply.
+        return {name: value for name, value in facts.items() if name not in ("url", "api_key", "prices")}
     return facts or {}
 
 
 def _address(token: str, access: Access, facts: Json, prices: Json | None) -> OpenAddress:
-    """Returns an address with what may be spent under it; raises InfraError for a limit of cost without prices, or values that are none."""
+    """Returns an address with its spending limits. Raises InfraError for invalid limits or prices, or a cost limit without prices."""
     try:
         limits = codec.read(SpendingLimits, facts.get("limits", {}), "limits")
         account = RolloutAccount(access.account, codec.read(SpendingLimits, access.limits, "limits")) if access.account else None
-        known = None if prices is None else codec.read(TokenPrices, prices, "prices")
+        token_prices = None if prices is None else codec.read(TokenPrices, prices, "prices")
     except ValueError as error:
         raise InfraError(f"{access.role or 'the agent'}: {error}") from error
-    if known is None and (lacking := limits.cost or access.limits.get("cost")):
-        raise InfraError(f"limits: cost: {lacking:g}: nobody knows what {access.role or 'the agent'} costs; give its endpoint `prices`")
+    if token_prices is None and (cost_limit := limits.cost or access.limits.get("cost")):
+        raise InfraError(f"limits: cost: {cost_limit:g}: {access.role or 'the agent'} has no known price; give its endpoint `prices`")
     return OpenAddress(
-        token, access.upgrade, keep=access.keep, calls=access.calls, role=access.role, limits=limits, prices=known, account=account
+        token, access.upgrade, keep=access.keep, calls=access.calls, role=access.role, limits=limits, prices=token_prices, account=account
     )
 
 
-def _elsewhere(role: str, settings: Json) -> Endpoint:
-    """An endpoint beside the backend under test; raises InfraError when its key is not there."""
+def _other_endpoint(role: str, settings: Json) -> Endpoint:
+    """Returns an endpoint other than the backend under test. Raises InfraError if its key is missing."""
     if why := missing_key(settings):
         raise InfraError(why)
     name = settings.get("api_key")

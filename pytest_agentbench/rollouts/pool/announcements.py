@@ -1,6 +1,4 @@
-"""What stacks are told of rollouts, and what they write about them: labels and releases, and the files in which parts of a stack
-trace every request.
-"""
+"""Labels rollouts for stacks and releases them, and reads the files in which parts of a stack trace every request."""
 
 from __future__ import annotations
 
@@ -27,10 +25,10 @@ from pytest_agentbench.records import Endpoint, Json, LLMCall, RolloutKey
 from pytest_agentbench.runs.attempts import RolloutTally
 from pytest_agentbench.tap.routing_hints import NO_LABEL, Label, Release, make_labels, new_id, run_prefix
 
-PATIENCE = 1.0  # seconds that the line of a request may come after its answer
+PATIENCE = 1.0  # seconds that the line of a request may be later than its answer
 POLL = 0.01  # seconds
 
-#: Times under the names that answers have, and the trace's own.
+#: Name of a value in answers -> its name in the trace.
 TIMING = {
     **{
         name: name for name in ("request_received_ms", "prefill_wait_time_ms", "prefill_time_ms", "ttft_ms", "total_time_ms", "kv_hit_rate")
@@ -40,38 +38,38 @@ TIMING = {
 
 
 class RequestTrace:
-    """A file of JSON lines (`dynamo.request.trace.v1`) that grows. What is in it from before is passed over."""
+    """Reads a growing file of JSON lines (`dynamo.request.trace.v1`). Ignores lines that it already contains."""
 
     def __init__(self, file: Path, prefix: str) -> None:
-        """`prefix` is how the sessions begin that are asked for."""
-        self.sessions: set[str] = set()  # that requests have named
+        """Only requests of sessions whose ids begin with `prefix` are read."""
+        self.sessions: set[str] = set()  # sessions that requests have named
         self._file, self._prefix = AppendedFile(file), prefix
-        self._requests: dict[str, Json] = {}  # id -> what is told of it; until somebody asks
+        self._requests: dict[str, Json] = {}  # id of a request -> its facts, until `take` removes them
 
     async def complete(self, id: str, calls: tuple[LLMCall, ...]) -> tuple[tuple[LLMCall, ...], bool]:
-        """Returns the calls, with what is told of those whose answers said nothing, and whether their lines came in time."""
-        del id  # a line names its request
+        """Adds facts from the trace to calls whose answers contained none. Returns the calls, and whether all lines came in time."""
+        del id  # Not needed, because each line names its request.
         silent = [call.response_id for call in calls if call.response_id and "-" in call.response_id and call.server is None]
-        came = await self.wait(silent)
-        told = {response_id: self.take(response_id) for response_id in silent}
-        return tuple(replace(call, server=call.server or told.get(call.response_id or "")) for call in calls), came
+        is_complete = await self.wait(silent)
+        facts = {response_id: self.take(response_id) for response_id in silent}
+        return tuple(replace(call, server=call.server or facts.get(call.response_id or "")) for call in calls), is_complete
 
     def take(self, response_id: str) -> Json | None:
-        """What is told of the request with this answer, once. A request is called as its answer is, without what stands before it."""
+        """Removes and returns the facts about the request of an answer. The answer's id is that of the request with a prefix."""
         return self._requests.pop(response_id.partition("-")[2], None)
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         """Reads the lines that are new and whole."""
         for line in self._file.new_lines():
             self._keep(orjson.loads(line)["event"])
 
     async def wait(self, response_ids: Collection[str]) -> bool:
-        """Looks until the lines of all these answers are there; whether they came in time."""
+        """Waits for the lines of these answers. Returns whether all of them came in time."""
         ids, end = {id.partition("-")[2] for id in response_ids}, time.monotonic() + PATIENCE
-        self.look()
+        self.read_new()
         while not ids <= self._requests.keys() and time.monotonic() < end:
             await asyncio.sleep(POLL)
-            self.look()
+            self.read_new()
         return ids <= self._requests.keys()
 
     def _keep(self, event: Json) -> None:
@@ -83,46 +81,47 @@ class RequestTrace:
         self._requests[request["request_id"]] = {"worker_id": request.get("worker"), "timing": timing}
 
 
-STEP_PATIENCE = 1.0  # seconds that the row of a step may come after its answer
+STEP_PATIENCE = 1.0  # seconds that the row of a step may be later than its answer
 STEP_POLL = 0.01  # seconds
 
-#: What `calls[].server` calls a time -> the router's column, in seconds.
+#: Name of a time in `calls[].server` -> the router's column, in seconds.
 TIMES = {"router_queue_ms": "pause_s", "prefill_time_ms": "prefill_s", "decode_time_ms": "decode_s", "tool_call_time_ms": "tool_call_s"}
 
-#: The router's columns in their order, which its file's first line repeats.
+#: The router's columns in their order. The first line of its file repeats them.
 COLUMNS = ("program_id", "step_id", "prefill_s", "decode_s", "pause_s", "tool_call_s", "kv_hit_rate", "completed_at")
 
 
 class StepProfiles:
-    """A `step_profiles.csv` that grows. What is in it from before, and programs of other runs, are passed over.
+    """Reads a growing `step_profiles.csv`. Ignores rows that it already contains, and programs of other runs.
 
-    A row names its program and the number of the step, and not the call: a program's rows are those of its counted answers, in their order.
+    A row names its program and the number of the step, but not the call. The rows of a program belong to its answers that have a token
+    count, in the order of the answers.
     """
 
     def __init__(self, file: Path, prefix: str) -> None:
-        """`prefix` is how the programs begin that are asked for."""
+        """Only programs whose ids begin with `prefix` are read."""
         self.sessions: set[str] = set()  # programs that have a row
         self._file, self._prefix = AppendedFile(file), prefix
-        self._rows: defaultdict[str, list[Json]] = defaultdict(list)  # program -> what is told of its steps; until somebody asks
+        self._rows: defaultdict[str, list[Json]] = defaultdict(list)  # program -> facts about its steps, until `complete` removes them
 
     async def complete(self, id: str, calls: tuple[LLMCall, ...]) -> tuple[tuple[LLMCall, ...], bool]:
-        """Returns all the calls of a program with what is told of them, and whether rows and counted answers belong together.
+        """Adds the rows of a program to its calls. Returns the calls, and whether each answer with a token count has a row.
 
-        That is so if every counted answer has its row, and every row its answer.
+        If the numbers of rows and answers differ, no row is used.
         """
         counted = [place for place, call in enumerate(calls) if call.completion_tokens is not None and call.error_kind is None]
         end = time.monotonic() + STEP_PATIENCE
-        self.look()
+        self.read_new()
         while len(self._rows[id]) < len(counted) and time.monotonic() < end:
             await asyncio.sleep(STEP_POLL)
-            self.look()
+            self.read_new()
         rows = self._rows.pop(id)
-        if len(rows) != len(counted):  # whose row is whose is not known
+        if len(rows) != len(counted):  # It is unknown which row belongs to which call.
             return calls, False
-        told = dict(zip(sorted(counted, key=lambda place: calls[place].ended_ns), rows, strict=True))
-        return tuple(replace(call, server=call.server or told.get(place)) for place, call in enumerate(calls)), True
+        facts = dict(zip(sorted(counted, key=lambda place: calls[place].ended_ns), rows, strict=True))
+        return tuple(replace(call, server=call.server or facts.get(place)) for place, call in enumerate(calls)), True
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         """Reads the rows that are new and whole."""
         lines = [line.decode(errors="replace") for line in self._file.new_lines()]
         for values in csv.reader(lines):
@@ -138,45 +137,45 @@ class StepProfiles:
             self._rows[program].append({"timing": timing})
 
 
-TRIES = 3  # of a release, while no connection comes about or holds
-SECONDS = 5.0  # that a release may take, all tries together
-FAREWELL = 8.0  # seconds that all that is left has at the end of the session
+TRIES = 3  # requests for one release, if the connection fails
+SECONDS = 5.0  # seconds that a release may take, including repeated requests
+RELEASE_ALL = 8.0  # seconds for all remaining releases at the end of the session
 
-#: Kind of labels -> what reads the file that such a stack writes of calls.
+#: Kind of labels -> reader of the file in which a stack of that kind traces calls.
 READERS: Mapping[str, type[RequestTrace | StepProfiles]] = {"dynamo": RequestTrace, "thunderagent": StepProfiles}
 
 
 def total(tallies: Iterable[RolloutTally]) -> RolloutTally:
-    """The sum of the tallies of several endpoints."""
+    """Returns the sum of the tallies of several endpoints."""
     every = [astuple(each) for each in tallies]
     return RolloutTally(*map(sum, zip(*every, strict=True)))
 
 
 @dataclass
 class Announcer:
-    """Gives rollouts their labels, and releases them. A release never harms a rollout: what goes wrong is logged and counted."""
+    """Labels the rollouts of one endpoint and releases them. A release that fails is logged and counted, and never harms its rollout."""
 
     endpoint: Endpoint
     session: aiohttp.ClientSession
-    run: str  # of its session; no other one has the same
-    on_release: Callable[[str], None] = lambda _id: None  # called with the id of each rollout that the stack has let go
+    run: str  # name of the session, different for each session
+    on_release: Callable[[str], None] = lambda _id: None  # called with the id of each rollout that the stack has released
     tally: RolloutTally = field(default_factory=RolloutTally)
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for labels that nobody knows."""
+        """Raises ConfigError for an unknown kind of labels."""
         self._labels = make_labels(self.endpoint.labels)
         self._prefix = run_prefix(self.run)
-        self._ids: dict[str, str] = {}  # token of the tap -> id that the stack is to know
-        self._seen: set[str] = set()  # ids that it has seen
+        self._ids: dict[str, str] = {}  # token of the tap -> id of the rollout in the stack
+        self._arrived: set[str] = set()  # ids that the stack has seen
         reader = READERS.get(str(self.endpoint.labels.get("kind")))
         self._trace = reader(self._labels.trace, self._prefix) if reader and self._labels.trace else None
-        self._late: set[str] = set()  # ids with calls that the trace has not told of yet
+        self._untraced: set[str] = set()  # ids with calls that the trace does not contain yet
         self._unreleased: set[str] = set()
         self._releasing: set[asyncio.Task[None]] = set()
         self._tls = ssl.create_default_context(cafile=self.endpoint.ca_file) if self.endpoint.url.startswith("https") else True
 
     def announce(self, token: str, key: RolloutKey, role: str = "") -> Label:
-        """What the calls of a rollout get; those of each role in it are another program, whose id says so."""
+        """Returns the label for the calls of a rollout. Each role in a rollout has an id, and so a program, of its own."""
         id = new_id(self._prefix, key, role)
         label = self._labels.label(id)
         if label != NO_LABEL:
@@ -187,67 +186,71 @@ class Announcer:
         return label
 
     def adopt(self, token: str, id: str) -> None:
-        """A rollout that another pool has announced."""
+        """Takes responsibility for a rollout that another pool has announced."""
         self._ids[token] = id
         if self._release_of(id) is not None:
             self._unreleased.add(id)
 
     def id_of(self, token: str) -> str | None:
-        """The id that the stack knows an open rollout by; None where it is not told."""
+        """Returns the id of an open rollout in the stack, or None if the rollout has no label."""
         return self._ids.get(token)
 
     async def complete(self, token: str, calls: tuple[LLMCall, ...]) -> tuple[LLMCall, ...]:
-        """Returns the calls of a rollout with what their answers did not say and the stack has written down."""
+        """Adds facts from the stack's trace to the calls of a rollout."""
         if self._trace is None or token not in self._ids:
             return calls
         id = self._ids[token]
-        calls, came = await self._trace.complete(id, calls)
-        if not came:
+        calls, is_complete = await self._trace.complete(id, calls)
+        if not is_complete:
             log(f"{id}: {self._labels.trace} lacks requests that were answered")
         return calls
 
-    def over(self, token: str, calls: Sequence[LLMCall] = ()) -> bool:
-        """A rollout has no call open any more, these were all: tells the stack, in the background. Whether there is anything to tell."""
+    def end(self, token: str, calls: Sequence[LLMCall] = ()) -> bool:
+        """Releases a rollout in the background, because it has no open calls any more. Returns whether it needs a release.
+
+        `calls` are all calls of the rollout.
+        """
         if (id := self._ids.pop(token, None)) is None:
             return False
         self._note(id, calls)
         if id not in self._unreleased:
             return False
-        task = asyncio.get_running_loop().create_task(self._end(id), context=contextvars.Context())  # not into the rollout's log
+        # Its own context keeps the output of the release out of the rollout's log.
+        task = asyncio.get_running_loop().create_task(self._release_one(id), context=contextvars.Context())
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
         return True
 
     def _note(self, id: str, calls: Sequence[LLMCall]) -> None:
-        """Whether a rollout has arrived, as far as that is known before its release."""
+        """Counts a rollout as arrived, if that is known before its release."""
         if not any(call.sent_ns for call in calls):
             return
         if self._trace is not None:
-            self._late.add(id)
+            self._untraced.add(id)
             self._note_traced()
         elif not self._labels.confirms_releases and any(call.http_status for call in calls):
-            self._saw(id)
+            self._count_arrival(id)
 
     def _note_traced(self) -> None:
         assert self._trace is not None
-        self._trace.look()
-        for id in self._late & self._trace.sessions:
-            self._late.discard(id)
-            self._saw(id)
+        self._trace.read_new()
+        for id in self._untraced & self._trace.sessions:
+            self._untraced.discard(id)
+            self._count_arrival(id)
 
-    def _saw(self, id: str) -> None:
-        self._seen.add(id)
-        self.tally.announced = len(self._seen)
+    def _count_arrival(self, id: str) -> None:
+        self._arrived.add(id)
+        self.tally.announced = len(self._arrived)
 
     async def release_all(self) -> None:
-        """Waits for releases under way, and releases what was not: rollouts that nobody closed, and those that the stack still lists."""
+        """Waits for releases in progress, then releases the other rollouts: those not closed, and those that the stack still lists."""
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(RELEASE_ALL):
                 await asyncio.gather(*self._releasing)
-                left = self._unreleased | await self._listed()
-                await asyncio.gather(*map(self._released, left))
+                left = self._unreleased | await self._list()
+                await asyncio.gather(*map(self._release, left))
         except TimeoutError:
-            log(f"the stack took longer than {FAREWELL:g} s to release what was left")
+            log(f"the stack took longer than {RELEASE_ALL:g} s to release what was left")
         if self._trace is not None:
             self._note_traced()
         self.tally.left = len(self._unreleased)
@@ -257,17 +260,17 @@ class Announcer:
     def _release_of(self, id: str) -> Release | None:
         return self._labels.release(self.endpoint.url, self.endpoint.model, id)
 
-    async def _end(self, id: str) -> None:
-        self.tally.failed += not await self._released(id)
+    async def _release_one(self, id: str) -> None:
+        self.tally.failed += not await self._release(id)
 
-    async def _released(self, id: str) -> bool:
-        """Whether the stack took a release."""
+    async def _release(self, id: str) -> bool:
+        """Sends a release to the stack. Returns whether the stack accepted it."""
         release = self._release_of(id)
         assert release is not None
         self._unreleased.add(id)
         try:
             async with asyncio.timeout(SECONDS):
-                answer = await self._asked("POST", release.url, json=release.body, headers=release.headers)
+                answer = await self._request("POST", release.url, json=release.body, headers=release.headers)
         except TimeoutError:
             log(f"{id} is not released: no answer within {SECONDS:g} s")
             return False
@@ -277,27 +280,27 @@ class Announcer:
         self._unreleased.discard(id)
         self.tally.released += 1
         if self._labels.confirms(answer):
-            self._saw(id)
+            self._count_arrival(id)
         if self._labels.bypassed(answer):
             self.tally.bypassed += 1
-            log(f"the release of {id} was answered with text: calls do not pass the router that `labels: {{release: true}}` speaks of")
+            log(f"the release of {id} was answered with text: calls do not go through the router that `labels: {{release: true}}` requires")
         self.on_release(id)
         return True
 
-    async def _listed(self) -> set[str]:
-        """Rollouts of this run that the stack still knows, where it lists them."""
+    async def _list(self) -> set[str]:
+        """Returns the rollouts of this session that the stack still lists. Returns none if the stack has no list."""
         url = self._labels.listing(self.endpoint.url)
         if url is None or not self.tally.labelled:
             return set()
         try:
             async with asyncio.timeout(SECONDS):
-                return {id for id in await self._asked("GET", url) if id.startswith(self._prefix)}
+                return {id for id in await self._request("GET", url) if id.startswith(self._prefix)}
         except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
             log(f"the stack does not list its rollouts: {error!r}")
             return set()
 
-    async def _asked(self, method: str, url: str, headers: Mapping[str, str] = NO_LABEL.headers, **body: Json) -> Json:
-        """The object that the stack answers with 200; raises aiohttp.ClientError or ValueError for all else."""
+    async def _request(self, method: str, url: str, headers: Mapping[str, str] = NO_LABEL.headers, **body: Json) -> Json:
+        """Returns the JSON object in an answer with status 200. Raises aiohttp.ClientError or ValueError for anything else."""
         key = {"authorization": f"Bearer {self.endpoint.api_key}"} if self.endpoint.api_key else {}
         sent = {**self.endpoint.headers, **key, **headers}
         for _ in range(TRIES - 1):

@@ -1,4 +1,4 @@
-"""Between two blocks of rollouts: the pool asks for the next arm, points the taps at it, and makes first calls where they are wanted."""
+"""Switches between two blocks: the pool requests the next arm, points the taps at it, and makes first calls if the cache is primed."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ from pytest_agentbench.runs.attempts import PrepareBlock
 
 
 class BlockTransition:
-    """The scheduler's way from a block to the next one."""
+    """Ends a block of rollouts and begins the next one, for the scheduler."""
 
     def __init__(
         self, runner: Runner, link: ControllerLink, record: WriteRecord, settings: BlockSettings, concurrency: int, blocks: int
     ) -> None:
-        """`blocks` is the number of blocks that earlier pools of the session have begun: each one has a number of its own."""
+        """`blocks` is the number of blocks that earlier pools of the session have begun. New blocks continue that numbering."""
         self._runner, self._link, self._record = runner, link, record
         self._settings, self._concurrency, self._number = settings, concurrency, blocks
-        self._told: asyncio.Future[Turn | NoTurn] | None = None
+        self._pending_reply: asyncio.Future[Turn | NoTurn] | None = None
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]:
         settings = self._settings
         return arrange(keys, settings.origins, self._concurrency, settings.own, in_sequence=settings.in_sequence)
 
-    def told(self, message: Turn | NoTurn) -> None:
-        """The controller's answer."""
-        if self._told is not None and not self._told.done():
-            self._told.set_result(message)
+    def answer(self, message: Turn | NoTurn) -> None:
+        """Takes the controller's answer to `PrepareBlock`."""
+        if self._pending_reply is not None and not self._pending_reply.done():
+            self._pending_reply.set_result(message)
 
     async def enter(self, block: Block) -> str:
-        """Makes all ready for a block; returns why its rollouts cannot run.
+        """Prepares a block. Returns why its rollouts cannot run, or an empty string.
 
-        Raises Interrupted if a part of the session died meanwhile, and InfraError if it cannot be entered for another reason.
+        Raises:
+            Interrupted: A part of the session died meanwhile.
+            InfraError: The block cannot be entered for another reason.
         """
         key = block.keys[0]
         before = self._runner.outages.count(key)
@@ -53,9 +55,9 @@ class BlockTransition:
             raise
 
     async def _enter(self, block: Block) -> str:
-        self._told = asyncio.get_running_loop().create_future()
+        self._pending_reply = asyncio.get_running_loop().create_future()
         self._link.tell(PrepareBlock(block.arm, len(block.keys)))
-        answer = await self._told
+        answer = await self._pending_reply
         if isinstance(answer, NoTurn):
             return answer.reason
         await self._runner.addresses.point_at(answer.endpoint)
@@ -69,7 +71,7 @@ class BlockTransition:
         await self._link.ask(BlockEnded())
 
     async def _prime(self, block: Block) -> int:
-        """Makes the first call of each rollout; how many went well."""
+        """Makes the first call of each rollout. Returns how many were successful."""
         free = asyncio.Semaphore(block.concurrency)
 
         async def one(key: RolloutKey) -> bool:
@@ -79,11 +81,11 @@ class BlockTransition:
         return sum(await asyncio.gather(*map(one, block.keys)))
 
     async def _first_call(self, key: RolloutKey) -> bool:
-        """The agent itself makes it, and is answered no further one; what becomes of it then is not looked at."""
+        """Runs an agent that gets an answer to its first call only. Records it as a primer, and returns whether that call succeeded."""
         rollout = await self._runner.first_call(key, FirstCallOnly(self._runner.addresses))
         if rollout is None:
             return False
-        is_successful = any(call.error_kind is None for call in rollout.calls)  # there is one at most that was relayed
+        is_successful = any(call.error_kind is None for call in rollout.calls)  # At most one call was forwarded.
         status, reason = ("ok", "") if is_successful else ("infra_error", rollout.reason or "no call was made")
         name = f"{key} before block {self._number}"
         primer = dataclasses.replace(
@@ -94,7 +96,7 @@ class BlockTransition:
 
 
 class FirstCallOnly:
-    """A tap that answers one call of an agent, and nothing that a judge is asked."""
+    """A tap that forwards only one call of each address."""
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap

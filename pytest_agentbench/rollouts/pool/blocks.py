@@ -1,6 +1,4 @@
-"""Rollouts in blocks: one arm at a time. The arms take turns in a balanced order, so that what drifts during a session meets all of them
-alike.
-"""
+"""Arranges rollouts in blocks of one arm. The arms alternate in a balanced order, so that drift during a session affects all alike."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from pytest_agentbench.suites.arms import VariantOrigin
 
 
 def order(count: int, number: int) -> tuple[int, ...]:
-    """The arms, counted from 0, in the order of their blocks in one round; rounds are counted from 0. AB BA BA AB of two arms.
+    """Returns the arms in the order of their blocks in one round. Arms and rounds are counted from 0. Two arms run as AB BA BA AB.
 
-    The rows are those of Williams (1949, Australian Journal of Scientific Research A 2:149): in a whole cycle, which has `cycle(count)`
-    rounds, each arm is equally often at each place, and each comes equally often right after each other one. Each row is followed by its
-    reverse, so that what drifts steadily cancels out in every two rounds, and no arm is changed between them. In every other cycle the
-    reverse comes first: where load comes and goes, rounds that are neighbours are in the same order as often as not.
+    The rows are those of Williams (1949, Australian Journal of Scientific Research A 2:149). In a whole cycle, which has `cycle(count)`
+    rounds, each arm is equally often at each place, and equally often directly after each other arm. Each row is followed by its
+    reverse, so that steady drift cancels out in every two rounds, and no switch of arms is needed between them. In every other cycle the
+    reverse comes first: if load comes and goes, neighbouring rounds have the same order as often as not.
     """
     turn, place = divmod(number, cycle(count))
     row, second = divmod(place, 2)
@@ -29,24 +27,29 @@ def order(count: int, number: int) -> tuple[int, ...]:
 
 
 def cycle(count: int) -> int:
-    """Rounds of so many arms after which all is balanced; of an even number of arms the reverse of a row is a row itself."""
+    """Returns the number of rounds after which the order of so many arms is balanced.
+
+    An even number of arms needs half as many, because the reverse of a row is a row, too.
+    """
     return count if count % 2 == 0 else 2 * count
 
 
 def _first_row(count: int) -> list[int]:
-    """0, 1, n - 1, 2, n - 2, ...: each difference between neighbours is there once, modulo n, in the row or in its reverse."""
+    """Returns 0, 1, n - 1, 2, n - 2, ... Each difference between neighbours, modulo n, occurs once, in the row or in its reverse."""
     return [(place + 1) // 2 if place % 2 else -(place // 2) % count for place in range(count)]
 
 
-WAVES = 4  # rollouts of a block for each one in flight: the end of a block, when few are, is a small part of it then
-ROUNDS = 10  # in which each arm has a block, from which on blocks are so long; with fewer they are shorter, down to one rollout in flight
+#: Rollouts of a block, divided by its concurrency. The end of a block, when few rollouts are in flight, is then a small part of it.
+WAVES = 4
+#: Minimum number of rounds. If there would be fewer, blocks get shorter, down to one rollout for each one in flight.
+ROUNDS = 10
 
 BlockTasks = list[dict[str, RolloutKey]]  # arm -> rollout of the same scenario and trial
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rollouts that run without one of another arm between them."""
+    """Rollouts of one arm that run without rollouts of other arms in between."""
 
     arm: str
     keys: tuple[RolloutKey, ...]
@@ -61,11 +64,17 @@ def arrange(
     *,
     in_sequence: bool = False,
 ) -> list[Block]:
-    """Blocks of all rollouts; `origins` says what each variant is made of, the arms in their order.
+    """Returns the blocks of all rollouts.
 
-    `concurrency` is the greatest number of rollouts in flight, `own` that of arms which have one of their own.
-    No block has two trials of a scenario, so that a block which begins with an empty cache is a cold one. In a round of blocks all arms
-    run the same scenarios, in the order of `order`. `in_sequence` runs all of one arm first, and then all of the next one.
+    No block has two trials of a scenario, so a block that begins with an empty cache is entirely cold. In a round of blocks all arms run
+    the same scenarios; `order` gives the order of the arms.
+
+    Args:
+        keys: The rollouts.
+        origins: Variant -> suite's own variant and arm. Their order is that of the arms.
+        concurrency: Maximum number of rollouts in flight.
+        own: Arm -> maximum number of rollouts in flight, for arms that have one of their own.
+        in_sequence: Whether all blocks of one arm run before those of the next arm.
     """
     arms = [*dict.fromkeys(side.arm for side in origins.values())]
     groups: dict[tuple[str, int], dict[tuple[str, str], dict[str, RolloutKey]]] = {}
@@ -73,11 +82,11 @@ def arrange(
         side = origins[key.variant]
         groups.setdefault((side.variant, key.trial), {}).setdefault((key.suite, key.scenario), {})[side.arm] = key
     fewest = 2 if len(arms) > 1 and len(groups) == 1 else 1
-    wanted = math.ceil(ROUNDS / max(1, len(groups)))
+    minimum = math.ceil(ROUNDS / max(1, len(groups)))
     chunks = [
         chunk
         for tasks in groups.values()
-        for chunk in _chunks([*tasks.values()], _count(len(tasks), concurrency, wanted, fewest) if len(arms) > 1 else 1)
+        for chunk in _chunks([*tasks.values()], _count(len(tasks), concurrency, minimum, fewest) if len(arms) > 1 else 1)
     ]
     blocks = [
         Block(arm, tuple(task[arm] for task in chunk if arm in task), own.get(arm, concurrency))
@@ -89,12 +98,12 @@ def arrange(
     return [block for block in blocks if block.keys]
 
 
-def _count(tasks: int, concurrency: int, wanted: int, fewest: int) -> int:
-    """How many rounds of blocks so many rollouts make: those of `WAVES`, or more where there would be fewer than are wanted."""
-    return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(wanted, tasks // concurrency))
+def _count(tasks: int, concurrency: int, minimum: int, fewest: int) -> int:
+    """Returns the number of rounds of blocks: as many as `WAVES` gives, more if that is below the minimum."""
+    return max(fewest, math.ceil(tasks / (WAVES * concurrency)), min(minimum, tasks // concurrency))
 
 
 def _chunks(tasks: BlockTasks, count: int) -> list[BlockTasks]:
-    """Parts of nearly the same size."""
+    """Splits tasks into `count` parts of nearly the same size."""
     ends = [len(tasks) * number // count for number in range(count + 1)]
     return [tasks[start:end] for start, end in itertools.pairwise(ends)]

@@ -1,4 +1,4 @@
-"""The pool's ways to the controller: a connection for notes and questions, and a pipe for when its event loop stands still."""
+"""The pool's connections to the controller: a socket for notes and questions, and a pipe for times when its event loop is blocked."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.protocol import BlockedBy, FromPipe, ShowUser
 
-GONE = "the controller's line is closed"
+CLOSED = "the connection to the controller is closed"
 
 
 class ControllerLink:
-    """Sends notes and questions to the controller, and hands out its answers.
+    """Sends notes and questions to the controller, and returns its answers.
 
-    The controller connects once. `opened` and `closed` are called by whoever accepts and reads that connection, who also passes each
-    answer to `take`. Questions wait until the controller has connected, notes before that are lost. After `closed`, and after an answer
-    that could not be read (`fail`), every question raises InfraError.
+    The controller connects once. The pool's server, which accepts and reads that connection, calls `opened` and `closed`, and passes each
+    answer to `take`. Questions wait until the controller has connected. Notes sent before that are lost. After `closed`, and after an
+    answer that could not be read (`fail`), every question raises InfraError.
 
     Not thread-safe: all methods run on the pool's event loop.
     """
 
     def __init__(self) -> None:
-        self.connected = asyncio.Event()  # the controller has connected
-        self.unreadable = ""  # why no answer is believed any more: a message could not be read, and it may have been an answer
+        self.connected = asyncio.Event()  # set when the controller has connected
+        self.unreadable = ""  # why answers are ignored: an earlier message, possibly an answer, could not be read; empty if they are not
         self._writer: asyncio.StreamWriter | None = None
-        self._replies: deque[asyncio.Future[tuple[Any, bytes]]] = deque()  # what the controller still has to answer, in order
+        self._replies: deque[asyncio.Future[tuple[Any, bytes]]] = deque()  # unanswered questions, the oldest first
 
     def opened(self, writer: asyncio.StreamWriter) -> None:
         """Takes the connection of the controller."""
@@ -40,7 +40,7 @@ class ControllerLink:
     def closed(self) -> None:
         """Fails all questions, because the connection has ended."""
         self._writer = None
-        self._fail_replies(GONE)
+        self._fail_replies(CLOSED)
 
     def fail(self, reason: str) -> None:
         """Fails all questions, also later ones, because a message could not be read."""
@@ -53,17 +53,17 @@ class ControllerLink:
             self._writer.write(wire.pack(message))
 
     async def ask(self, question: protocol.ControllerQuestion[protocol.Answered], body: bytes = b"") -> tuple[protocol.Answered, bytes]:
-        """Returns the controller's answer; it answers in the order of the questions. Raises InfraError with the reason if it cannot."""
+        """Returns the controller's answer. Answers come in the order of the questions. Raises InfraError if there is no answer."""
         await self.connected.wait()
         if self._writer is None or self.unreadable:
-            raise InfraError(self.unreadable or GONE)
+            raise InfraError(self.unreadable or CLOSED)
         reply: asyncio.Future[tuple[protocol.Answered, bytes]] = asyncio.get_running_loop().create_future()
         self._replies.append(reply)
         self._writer.write(wire.pack(question, body))
         return await reply
 
     def take(self, answer: protocol.ControllerAnswer, body: bytes) -> None:
-        """Hands an answer to the oldest question. Raises IndexError if there is none."""
+        """Resolves the oldest question. Raises IndexError if there is none."""
         if not self.unreadable:
             _answer_with(self._replies.popleft(), answer, body)
 
@@ -74,21 +74,21 @@ class ControllerLink:
 
 def _answer_with(reply: asyncio.Future[tuple[Any, bytes]], answer: protocol.ControllerAnswer, body: bytes = b"") -> None:
     if reply.done():
-        return  # The task that asked has been cancelled.
+        return  # The task that sent the question was cancelled.
     if isinstance(answer, protocol.QuestionFailed):
         reply.set_exception(InfraError(answer.reason))
     else:
         reply.set_result((answer, body))
 
 
-BLOCKED = 3  # exit status of a pool that ended itself because somebody held it up
+BLOCKED = 3  # exit status of a pool that ended itself because its event loop was blocked
 
 
 class ControllerPipe:
-    """For any thread. A line of JSON each; the controller reads them all, also those of a pool that is dead."""
+    """A pipe to the controller for any thread. Messages are lines of JSON. The controller reads them even after the pool has died."""
 
     def __init__(self, pipe: int) -> None:
-        os.set_inheritable(pipe, False)  # who reads it waits for its end
+        os.set_inheritable(pipe, False)  # The reader waits until all copies are closed, so child processes must not inherit it.
         self._pipe = pipe
 
     def say(self, sentence: str) -> None:
@@ -98,7 +98,7 @@ class ControllerPipe:
         try:
             if rollout is not None:
                 self._write(BlockedBy(rollout))
-        finally:  # The pool is held up, whether the controller can be told why or not.
+        finally:  # End the blocked pool even if the message cannot be sent.
             os._exit(BLOCKED)
 
     def _write(self, message: FromPipe) -> None:

@@ -1,5 +1,5 @@
-"""Attempts that failed: whether a part of the session died, or the server refuses every call of a group; and which rollouts get another
-attempt, and when.
+"""Handles failed attempts: whether a part of the session died, whether the server refuses every call of a group, and whether and when
+a rollout gets another attempt.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.rollouts.protocol import CheckProcesses, PoolNote
 from pytest_agentbench.runs.attempts import AttemptFailed
 
-#: How calls end that nobody answers.
+#: Error kinds of calls that got no answer or a truncated one.
 UNANSWERED = ("connect", "timeout_connect", "timeout_first_token", "timeout_idle", "cut")
-GRACE = 0.05  # seconds between the last bytes of a killed process and the moment at which its death can be known
+GRACE = 0.05  # seconds from the last bytes of a killed process until its death can be detected
 
 
 class Interrupted(InfraError):
@@ -32,85 +32,86 @@ class Interrupted(InfraError):
 
 
 class Outages:
-    """Counts how often parts of the session went away, for the rollouts that use them.
+    """Counts how often parts of the session became unavailable, for the rollouts that use them.
 
-    An attempt remembers `count` when it begins. If it has failed, `explain` asks the controller whether a part has died, unless the calls
-    of the attempt were all answered, and then compares the count. Attempts that fail together ask once.
+    An attempt remembers `count` when it begins. If it fails, `explain` compares the counts. If not all calls of the attempt were answered,
+    it first asks the controller whether a part has died. Attempts that fail at the same time share one question.
     """
 
     def __init__(self, tell: Callable[[PoolNote], None]) -> None:
         self._tell = tell
-        self._away: Mapping[str, str] = {}
-        self._counts: Counter[str] = Counter()  # group of rollouts -> times that a part which only they use went away; empty text: any part
-        self._asking: asyncio.Task[None] | None = None
-        self._answered = asyncio.Event()
+        self._unavailable: Mapping[str, str] = {}
+        # Group of rollouts -> outages of parts that only this group uses. The key "" counts outages of parts that all rollouts use.
+        self._counts: Counter[str] = Counter()
+        self._check: asyncio.Task[None] | None = None
+        self._check_answered = asyncio.Event()
         self._is_over = False
 
-    def update(self, away: Mapping[str, str]) -> None:
-        """Takes the parts that are away now -> group of the only rollouts that use it, or an empty text."""
-        self._counts.update(group for part, group in away.items() if part not in self._away)
-        self._away = away
+    def update(self, unavailable: Mapping[str, str]) -> None:
+        """Takes all parts that are unavailable now. Values are the group of the only rollouts that use a part, or empty if all do."""
+        self._counts.update(group for part, group in unavailable.items() if part not in self._unavailable)
+        self._unavailable = unavailable
 
     def add(self, part: str, group: str) -> None:
-        """Takes one more part that is away."""
-        self.update({**self._away, part: group})
+        """Takes one more part that is unavailable."""
+        self.update({**self._unavailable, part: group})
 
     def count(self, key: RolloutKey) -> int:
-        """Returns how many outages could have interrupted an attempt at this rollout so far."""
+        """Returns the number of outages so far that could have interrupted an attempt of this rollout."""
         return self._counts[""] + self._counts[key.group]
 
     async def explain(self, key: RolloutKey, calls: Sequence[LLMCall], before: int) -> bool:
-        """Returns whether a failed attempt was interrupted; `before` is the count when it began, `calls` are all that it made."""
+        """Returns whether an outage interrupted a failed attempt. `before` is `count` when it began, `calls` are all its calls."""
         if not self._is_over and (not calls or any(call.error_kind in UNANSWERED for call in calls)):
-            if self._asking is None or self._asking.done():
-                self._asking = asyncio.create_task(self._ask())
-            await asyncio.shield(self._asking)
+            if self._check is None or self._check.done():
+                self._check = asyncio.create_task(self._ask())
+            await asyncio.shield(self._check)
         return self.count(key) > before
 
     async def _ask(self) -> None:
         await asyncio.sleep(GRACE)
-        if self._is_over:  # since the pause began
+        if self._is_over:
             return
-        self._answered.clear()
+        self._check_answered.clear()
         self._tell(CheckProcesses())
-        await self._answered.wait()
+        await self._check_answered.wait()
 
     def answer(self) -> None:
-        """Takes the answer to `CheckProcesses`: every death that is known has been reported by `update`."""
-        self._answered.set()
+        """Takes the answer to `CheckProcesses`. All known deaths have been passed to `update` before."""
+        self._check_answered.set()
 
     def end(self) -> None:
-        """Ends the waiting for answers: the controller sends none any more."""
+        """Stops waiting for answers, because the controller sends no more."""
         self._is_over = True
-        self._answered.set()
+        self._check_answered.set()
 
 
 @dataclass
 class SuiteRefusals:
-    """What came of a suite under one variant so far."""
+    """The calls of a group (a suite under one variant) so far."""
 
-    answered: bool = False  # a call of it went well
-    refused: dict[str, str] = field(default_factory=dict)  # scenario -> the server's words
-    undecided: set[RolloutKey] | None = None  # rollouts that may still be answered; None: too few were refused to wait for them
+    answered: bool = False  # whether a call succeeded
+    refused: dict[str, str] = field(default_factory=dict)  # scenario -> the server's message
+    undecided: set[RolloutKey] | None = None  # running rollouts that may still be answered; None: too few refusals so far
 
 
 class Refusals:
-    """The groups of a session."""
+    """Decides which groups of rollouts are given up because the server refuses all of their calls."""
 
     def __init__(self) -> None:
         self._groups: dict[str, SuiteRefusals] = {}
 
     def after(self, rollout: Rollout, planned: Iterable[RolloutKey], running: Iterable[RolloutKey]) -> str:
-        """Why no further rollout of its group is to be tried, now that this one has ended; empty where some are.
+        """Takes a finished rollout. Returns why no further rollout of its group is attempted, or an empty string.
 
-        A group is given up when two of its scenarios, or its only one, were refused, no call of it was answered, and nothing runs any
-        more that did so at that time: a refusal comes sooner than an answer.
+        A group is given up if two of its scenarios, or its only one, were refused and none of its calls was answered. Rollouts that run
+        at that time are awaited first, because a refusal comes sooner than an answer.
         """
         group = self._groups.setdefault(rollout.key.group, SuiteRefusals())
-        words = refusal(rollout.calls)
+        messages = refusal(rollout.calls)
         group.answered = group.answered or any(call.error_kind is None for call in rollout.calls)
-        if words:
-            group.refused[rollout.scenario] = words
+        if messages:
+            group.refused[rollout.scenario] = messages
         if group.answered or not group.refused:
             return ""
         if group.undecided is None and (len(group.refused) > 1 or {key.scenario for key in planned} <= group.refused.keys()):
@@ -121,20 +122,20 @@ class Refusals:
         return "" if group.undecided else _sentence(rollout.key.group, [*group.refused.values()])
 
 
-def _sentence(group: str, words: Sequence[str]) -> str:
-    refused = f"the first {len(words)} scenarios" if len(words) > 1 else "the only scenario"
-    return f"{words[0]}; the server refused {refused} of {group} and answered none, so no further one is tried"
+def _sentence(group: str, messages: Sequence[str]) -> str:
+    refused = f"the first {len(messages)} scenarios" if len(messages) > 1 else "the only scenario"
+    return f"{messages[0]}; the server refused {refused} of {group} and answered none, so no further one is tried"
 
 
 PAUSE = 0.2  # seconds before the second attempt, doubled before each further one
-LONGEST_PAUSE = 60.0  # seconds; a backend that asks for more is asked again all the same
+LONGEST_PAUSE = 60.0  # seconds, even if the backend asks for more
 
 
 class RetryPolicy:
-    """Decides whether a rollout whose attempt has failed gets another one, and keeps the earlier attempts of rollouts under way.
+    """Decides whether a rollout gets another attempt after a failed one, and keeps the earlier attempts of unfinished rollouts.
 
-    Only `infra_error` is tried again, up to `most` times. A request that the server refused is not repeated. An attempt that a death of a
-    part of the session interrupted costs the rollout no retry. Earlier pools and sessions count: `failed` has their attempts.
+    Only an attempt that ends as `infra_error` is retried, up to `most` times. Refused requests are not retried. An attempt that was
+    interrupted by the death of a part of the session does not count as a retry. `failed` has the attempts of earlier pools, which count.
     """
 
     def __init__(
@@ -151,27 +152,27 @@ class RetryPolicy:
         return dataclasses.replace(rollout, attempt=len(earlier) + 1, earlier_attempts=earlier)
 
     def pause_after(self, rollout: Rollout) -> float | None:
-        """Counts an attempt that was not interrupted; returns the seconds until the next one, or None if there is none."""
+        """Counts an attempt that was not interrupted. Returns the seconds until the next attempt, or None if there is none."""
         tries = self._tries[rollout.key] = self._tries.get(rollout.key, 0) + 1
         if rollout.status != "infra_error" or tries > self._most or refusal((*rollout.calls, *rollout.other_calls)):
             return None
         return pause(rollout, tries)
 
     def keep(self, key: RolloutKey, attempt: Attempt, *, interrupted: bool) -> None:
-        """Keeps an attempt that is followed by another one."""
+        """Keeps an attempt that will be followed by another one."""
         self._earlier[key] = (*self._earlier.get(key, ()), attempt)
         self._tell(AttemptFailed(key, attempt, interrupted))
 
     def count(self, key: RolloutKey) -> int:
-        """Returns how many earlier attempts a rollout has."""
+        """Returns the number of earlier attempts of a rollout."""
         return len(self._earlier.get(key, ()))
 
     def forget(self, key: RolloutKey) -> None:
-        """Drops the attempts of a rollout that is over."""
+        """Drops the attempts of a finished rollout."""
         self._earlier.pop(key, None)
 
 
 def pause(rollout: Rollout, attempt: int) -> float:
-    """Seconds to wait after a failed attempt, counted from 1: longer each time, and as long as the backend asked for (Retry-After)."""
-    asked = rollout.calls[-1].retry_after_s if rollout.calls else None
-    return min(max(math.ldexp(PAUSE, attempt - 1), asked or 0), LONGEST_PAUSE)
+    """Returns the seconds to wait after an attempt (counted from 1): doubled each time, at least Retry-After, at most LONGEST_PAUSE."""
+    requested = rollout.calls[-1].retry_after_s if rollout.calls else None
+    return min(max(math.ldexp(PAUSE, attempt - 1), requested or 0), LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""Runs attempts of rollouts: their setups, sandboxes and addresses, and the code of their agents."""
+"""Runs attempts of rollouts, with their setups, sandboxes, addresses and agents."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pytest_agentbench.suites.suite import Scenario
 
 
 class Runner:
-    """Runs attempts of rollouts, any number at the same time. It plans, orders and repeats nothing, and writes no record.
+    """Runs attempts of rollouts, any number at the same time. Planning, order, retries and writing records are left to the scheduler.
 
-    `run` makes one attempt at a rollout and returns its record, with any status. It raises Interrupted if a part of the session died and
-    the attempt failed for that. The controller is told of an attempt when it begins, which is after it has got its setup and its sandbox.
+    `run` makes one attempt and returns its record, with any status. It raises Interrupted if the attempt failed because a part of the
+    session died. The controller gets `AttemptBegun` when the setup and the sandbox of the attempt are ready.
 
-    `addresses.connect` and `addresses.point_at` have to come before the first attempt. `left` is the state that earlier pools left:
-    `addresses.take_over` closes their addresses, and a rollout in `ends` ends as described there instead of running.
+    `addresses.connect` and `addresses.point_at` must be called before the first attempt. `left` is the state that earlier pools left:
+    `addresses.take_over` closes their addresses. A rollout in `ends` does not run; its record is made from the one given there.
 
     Not thread-safe: all methods run on the pool's event loop.
     """
@@ -37,7 +37,7 @@ class Runner:
         self, settings: PoolSettings, addresses: Addresses, outages: Outages, link: ControllerLink, host: RunnerHost, left: AttemptState
     ) -> None:
         self.addresses, self.outages = addresses, outages
-        self.ends = dict(left.ends)  # rollouts that do not run again -> how they end
+        self.ends = dict(left.ends)  # rollout that does not run again -> its record
         self._left = left
         self._session, self._budget = settings.session, settings.budget
         self._suites, self._link = settings.suites, link
@@ -46,7 +46,7 @@ class Runner:
         self._sandboxes = Sandboxes(settings.run, settings.sandboxes, lambda sentence: link.tell(ShowUser(sentence)))
 
     def may_use(self, unbuilt: Mapping[str, str]) -> None:
-        """Takes the images of tasks that could not be made -> why."""
+        """Takes the images of tasks that could not be built, with the reasons."""
         self._sandboxes.unbuilt = unbuilt
 
     def scenario(self, key: RolloutKey) -> Scenario:
@@ -59,14 +59,14 @@ class Runner:
         return max((self._budget or suite.timeout for suite in self._suites.values()), default=0.0)
 
     async def run(self, key: RolloutKey) -> Rollout:
-        """Makes one attempt, as the class describes."""
+        """Makes one attempt and returns its record. Raises Interrupted if it failed because a part of the session died."""
         if key in self.ends:
             return self._ended(key)
         before, started_at, started = self.outages.count(key), time.time(), time.monotonic_ns()
         try:
             setup = await self._setup_of(key)
             rollout = await self._with(setup, key, self.addresses, lambda: self._link.tell(AttemptBegun(key, time.monotonic_ns())))
-        except InfraError as error:  # Nothing was measured: there is no setup, no sandbox or no address.
+        except InfraError as error:  # Setup, sandbox or address failed, so nothing was measured.
             times: dict[str, Any] = {"started_at": started_at, "started_ns": started, "ended_ns": time.monotonic_ns()}
             rollout = Rollout(*key, status="infra_error", reason=str(error), **times)
         rollout = dataclasses.replace(rollout, session=self._session)
@@ -76,7 +76,7 @@ class Runner:
         return rollout
 
     async def first_call(self, key: RolloutKey, tap: Tap) -> Rollout | None:
-        """Returns the record of a rollout that is not scored, or None if its suite's code cannot be loaded. Raises InfraError."""
+        """Runs a rollout without scoring it. Returns its record, or None if its suite's code cannot be loaded. Raises InfraError."""
         try:
             setup = await self._setup_of(key)
         except InfraError:
@@ -88,15 +88,14 @@ class Runner:
         await self._setups.close()
 
     async def _setup_of(self, key: RolloutKey) -> RolloutSetup:
-        """Raises InfraError as `Setups.of` does."""
         return await self._setups.of(self._suites[key.suite], key.variant)
 
-    async def _with(self, setup: RolloutSetup, key: RolloutKey, tap: Tap, begun: Callable[[], None]) -> Rollout:
+    async def _with(self, setup: RolloutSetup, key: RolloutKey, tap: Tap, on_begin: Callable[[], None]) -> Rollout:
         budget = self._budget or self._suites[key.suite].timeout
-        return await run_rollout(key, self.scenario(key), setup, tap, self.addresses.session, budget, self._sandboxes, begun)
+        return await run_rollout(key, self.scenario(key), setup, tap, self.addresses.session, budget, self._sandboxes, on_begin)
 
     def _ended(self, key: RolloutKey) -> Rollout:
-        """Returns the record of a rollout that does not run again, with the calls of the attempt that a pool's death interrupted."""
+        """Returns the record of a rollout that does not run again. It contains the calls of the attempt that a pool's death interrupted."""
         end, scenario, now = self.ends[key], self.scenario(key), time.monotonic_ns()
         measured, others = split_calls(self.addresses.left_calls.get(key, ()))
         if end.ended_ns:

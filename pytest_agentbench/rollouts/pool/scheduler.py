@@ -1,4 +1,4 @@
-"""Which rollout runs next, and how many at the same time."""
+"""Decides which rollout runs next, and how many run at the same time."""
 
 from __future__ import annotations
 
@@ -22,26 +22,30 @@ from pytest_agentbench.rollouts.protocol import Scheduling
 RunAttempt = Callable[[RolloutKey], Awaitable[Rollout]]
 WriteRecord = Callable[[Rollout], Awaitable[bytes]]
 
-KEPT = 512  # bodies of finished rollouts kept in memory; older ones are read again from the journal
+KEPT = 512  # finished rollouts whose journal lines stay in memory; older lines are read from the journal
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended. Only one that ran has a record."""
+    """How a planned rollout ended. Only a rollout that ran has a record."""
 
     status: str
     reason: str = ""
     recorded: bool = False
-    cause: str = ""  # of an infra_error that is no rollout's own: why nothing can run any more
+    cause: str = ""  # cause of an infra_error that other rollouts share, for example the death of the backend
 
 
 class BlockSwitch(Protocol):
-    """What happens between two blocks of rollouts, where they run in blocks."""
+    """Switches from one block of rollouts to the next. Used only if rollouts run in blocks."""
 
     def arrange(self, keys: Sequence[RolloutKey]) -> list[Block]: ...
 
     async def enter(self, block: Block) -> str:
-        """Returns why its rollouts cannot run. Raises Interrupted if a part of the session died meanwhile, and may raise InfraError."""
+        """Returns why the block's rollouts cannot run, or an empty string. May raise InfraError.
+
+        Raises:
+            Interrupted: A part of the session died meanwhile.
+        """
 
     async def leave(self) -> None: ...
 
@@ -58,7 +62,7 @@ class Scheduler:
     - `stop` starts no more rollouts, and the waiting ones get its reason as their outcome; running ones finish. `cancel` also cancels
       running ones, except those that are being recorded. `drop` removes the waiting rollouts of one arm, `give_up` those of a group.
     - `resize` changes the concurrency. If it falls, running rollouts finish, and others begin when fewer are running.
-    - If rollouts run in blocks (`turns` is set), a block contains one arm, and nothing runs between two blocks.
+    - If rollouts run in blocks (`block_switch` is set), a block contains one arm, and nothing runs between two blocks.
 
     Not thread-safe: all methods run on the pool's event loop.
     """
@@ -66,33 +70,33 @@ class Scheduler:
     def __init__(self, run: RunAttempt, record: WriteRecord, settings: Scheduling, retries: RetryPolicy) -> None:
         """`run` makes one attempt, and may raise Interrupted. `record` journals a rollout; it may raise InfraError."""
         self._run, self._record, self.settings, self._retries = run, record, settings, retries
-        self.started = False  # rollouts run from `start` on
-        self.stored: Mapping[RolloutKey, Outcome] = {}  # what earlier sessions of this run have recorded
-        self.broken = ""  # why nothing can run any more: the backend died, the session was stopped
+        self.started = False  # whether `start` was called
+        self.stored: Mapping[RolloutKey, Outcome] = {}  # outcomes that earlier sessions of this run have recorded
+        self.broken = ""  # why no further rollout can run: the backend died, the session was stopped; empty if rollouts can run
         self.broken_status = "infra_error"
-        self.stopped = asyncio.Event()  # `broken` says why
-        self.alone: set[RolloutKey] = set()  # rollouts beside which nothing else runs
+        self.stopped = asyncio.Event()  # set together with `broken`
+        self.alone: set[RolloutKey] = set()  # rollouts that must run alone
         self._refusals = Refusals()
-        self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is tried any more
-        self._dropped: dict[str, str] = {}  # arm that is gone -> why
-        self.there = asyncio.Event()  # no part of the backend is away
-        self.there.set()
+        self._given_up: dict[str, str] = {}  # group -> why none of its rollouts is attempted any more
+        self._dropped: dict[str, str] = {}  # lost arm -> reason
+        self.available = asyncio.Event()  # set while all parts of the session are available
+        self.available.set()
         self._outcomes: dict[RolloutKey, asyncio.Future[Outcome]] = {}
-        self.turns: BlockSwitch | None = None  # None: all rollouts are one block
+        self.block_switch: BlockSwitch | None = None  # None: all rollouts are one block
         self._blocks: deque[Block] = deque()
-        self._arm: str | None = None  # whose block is under way
-        self._concurrency = settings.concurrency  # rollouts that run at the same time, at most
-        self._block_concurrency = math.inf  # the same for the block that is under way
-        self._turning: asyncio.Task[None] | None = None  # the way to the next block, while nothing runs
+        self._arm: str | None = None  # arm of the current block
+        self._concurrency = settings.concurrency  # maximum number of rollouts that run at the same time
+        self._block_concurrency = math.inf  # maximum number of rollouts of the current block that run at the same time
+        self._switching: asyncio.Task[None] | None = None  # the switch to the next block, during which nothing runs
         self._waiting: deque[RolloutKey] = deque()
         self._running: dict[RolloutKey, asyncio.Task[Outcome | None]] = {}
-        self._recording: set[RolloutKey] = set()  # those that ended and are on their way to the journal
+        self._recording: set[RolloutKey] = set()  # rollouts that have ended and are being written to the journal
         self._bodies: OrderedDict[RolloutKey, bytes] = OrderedDict()
 
     def plan(self, keys: Sequence[RolloutKey]) -> None:
-        """Takes the session's rollouts: longest first where durations are known, else (and where order is kept) as given.
+        """Queues rollouts, the longest first if durations are known and the order need not be kept, otherwise in the given order.
 
-        When nothing can run any more nothing is taken, and `outcome` says why.
+        If nothing can run any more, no rollout is queued, and `outcome` returns the reason.
         """
         if self.broken:
             return
@@ -100,14 +104,14 @@ class Scheduler:
         new = [key for key in dict.fromkeys(keys) if key not in known and key.group not in self._given_up]
         for key in new:
             self._outcomes[key] = asyncio.get_running_loop().create_future()
-        if self.turns is None:
+        if self.block_switch is None:
             self._waiting.extend(self._ordered(new))
         else:
-            self._blocks.extend(self.turns.arrange(new))
+            self._blocks.extend(self.block_switch.arrange(new))
         self._fill()
 
     def start(self) -> None:
-        """The backend answers: go."""
+        """Begins to run rollouts, because the backend answers."""
         self.started = True
         self._fill()
 
@@ -117,22 +121,22 @@ class Scheduler:
         self._fill()
 
     def hold(self, why: str) -> None:
-        """Prevents new attempts because a part of the session is away; an empty text ends that."""
+        """Prevents new attempts because a part of the session is unavailable. An empty string ends that."""
         if why and not self.broken:
-            self.there.clear()
+            self.available.clear()
         else:
-            self.there.set()
+            self.available.set()
             self._fill()
 
     def stop(self, reason: str, status: str) -> None:
-        """Nothing more is started; those that wait for it are told at once. What runs goes on."""
+        """Starts no more rollouts, and resolves the waiting ones with this reason. Running rollouts continue."""
         self.broken, self.broken_status = reason, status
         self.stopped.set()
-        self.there.set()
+        self.available.set()
         self._refuse(Outcome(status, reason), {block.arm for block in self._blocks})
 
     def drop(self, arm: str, reason: str) -> None:
-        """An arm is gone: none of its rollouts is started any more, and those that wait for them are told."""
+        """Starts no more rollouts of a lost arm, and resolves the waiting ones with this reason."""
         self._dropped[arm] = reason
         self._refuse(Outcome("infra_error", reason), {arm}, waiting=self._arm == arm)
 
@@ -147,7 +151,7 @@ class Scheduler:
             self._outcomes[key].set_result(Outcome("infra_error", reason))
 
     def _refuse(self, outcome: Outcome, arms: AbstractSet[str], *, waiting: bool = True) -> None:
-        """Of what is about to run, and of the blocks of some arms."""
+        """Removes the blocks of these arms, and if `waiting` is set also the current queue. Resolves their rollouts with `outcome`."""
         keys = [*self._waiting] if waiting else []
         keys += [key for block in self._blocks if block.arm in arms for key in block.keys]
         if waiting:
@@ -157,16 +161,16 @@ class Scheduler:
             self._outcomes[key].set_result(outcome)
 
     def cancel(self, reason: str) -> None:
-        """Stops, and ends what runs as well. What has ended still gets into the journal."""
+        """Stops, and also cancels running rollouts. Rollouts that have ended are still written to the journal."""
         self.stop(reason, "cancelled")
-        if self._turning is not None:
-            self._turning.cancel()
+        if self._switching is not None:
+            self._switching.cancel()
         for key, task in self._running.items():
             if key not in self._recording:
                 task.cancel()
 
     async def outcome(self, key: RolloutKey) -> Outcome:
-        """How a rollout ended; starts it, ahead of all others, when it was in no plan."""
+        """Waits until a rollout is finished and returns its outcome. A rollout that was not planned is queued before all others."""
         if key in self.stored:
             return self.stored[key]
         if key not in self._outcomes:
@@ -175,104 +179,104 @@ class Scheduler:
             if key.group in self._given_up:
                 return Outcome("infra_error", self._given_up[key.group])
             self._outcomes[key] = asyncio.get_running_loop().create_future()
-            if self.turns is None:
+            if self.block_switch is None:
                 self._waiting.appendleft(key)
             else:
-                self._blocks.extend(self.turns.arrange([key]))
+                self._blocks.extend(self.block_switch.arrange([key]))
             self._fill()
         return await asyncio.shield(self._outcomes[key])
 
     def cause(self, key: RolloutKey, outcome: Outcome) -> str:
-        """Why a rollout is an infra_error, where it is not the only one for that reason."""
+        """Returns why a rollout is an infra_error if other rollouts share this cause, otherwise an empty string."""
         return outcome.cause or (self._given_up.get(key.group, "") if outcome.status == "infra_error" else "")
 
     def is_given_up(self, key: RolloutKey) -> bool:
-        """Whether nothing runs any more, or nothing of this rollout's group."""
+        """Returns whether no further rollout runs, or none of this rollout's group."""
         return bool(self.broken) or key.group in self._given_up
 
     def is_judgeable(self, key: RolloutKey) -> bool:
-        """Whether there is more to say of a rollout than why nothing can run any more, or may yet be."""
+        """Returns whether a test can still judge this rollout: it has a record of its own, or may still get one."""
         outcome = self._outcomes.get(key)
         if outcome is None or not outcome.done():
             return outcome is not None or key in self.stored
         return outcome.result().recorded and not self.cause(key, outcome.result())
 
     async def settled(self) -> bool:
-        """Returns when all that was planned has ended: whether each has a record, and more could run."""
+        """Waits until all planned rollouts are finished. Returns whether each of them has a record and more rollouts could run."""
         while waiting := [outcome for outcome in self._outcomes.values() if not outcome.done()]:
             await asyncio.wait(waiting)
         return not self.broken and not self._given_up and all(outcome.result().recorded for outcome in self._outcomes.values())
 
     def body(self, key: RolloutKey) -> bytes | None:
-        """The recorded line of a finished rollout while it is in memory."""
+        """Returns the journal line of a finished rollout, or None if it is not in memory."""
         return self._bodies.get(key)
 
     async def drained(self) -> None:
-        """Returns when nothing runs."""
-        while running := [*self._running.values(), *filter(None, (self._turning,))]:
+        """Waits until no rollout runs."""
+        while running := [*self._running.values(), *filter(None, (self._switching,))]:
             await asyncio.wait(running)
 
     def _ordered(self, keys: Sequence[RolloutKey]) -> Sequence[RolloutKey]:
-        """Those that run alone come first: they are known to harm others."""
+        """Returns the order in which rollouts run. Rollouts that run alone come first, because they are known to harm others."""
         ordered = keys if self.settings.keep_order else longest_first(keys, self.settings.durations)
         return sorted(ordered, key=lambda key: key not in self.alone)
 
     def _fill(self) -> None:
-        if self.turns is not None and self._is_between():
-            self._turning = asyncio.create_task(self._turn(self.turns))
-            self._turning.add_done_callback(self._turned)
+        if self.block_switch is not None and self._is_between_blocks():
+            self._switching = asyncio.create_task(self._switch_blocks(self.block_switch))
+            self._switching.add_done_callback(self._on_switched)
         while self._may_begin():
             key = self._waiting.popleft()
             self._running[key] = asyncio.create_task(self._finish(key))
             self._running[key].add_done_callback(functools.partial(self._ended, key))
 
     def _may_begin(self) -> bool:
-        """Whether the next rollout can run beside those that do."""
-        ready = self.started and self._turning is None and self.there.is_set()
+        """Returns whether the next rollout can run now, beside the running ones."""
+        ready = self.started and self._switching is None and self.available.is_set()
         if not ready or not self._waiting or len(self._running) >= min(self._concurrency, self._block_concurrency):
             return False
         return not self._running or self.alone.isdisjoint({self._waiting[0], *self._running})
 
-    def _is_between(self) -> bool:
-        """Whether a block has ended, or there is one to begin."""
-        idle = self._turning is None and not self._waiting and not self._running
+    def _is_between_blocks(self) -> bool:
+        """Returns whether the current block has ended, or the first one can begin."""
+        idle = self._switching is None and not self._waiting and not self._running
         return self.started and idle and (bool(self._blocks) or self._arm is not None)
 
-    async def _turn(self, turns: BlockSwitch) -> None:
-        await self.there.wait()
+    async def _switch_blocks(self, switch: BlockSwitch) -> None:
+        await self.available.wait()
         if self._arm is not None:
             self._arm = None
-            await turns.leave()
+            await switch.leave()
         if not self._blocks:
             return
         block = self._blocks.popleft()
-        self._waiting.extend(self._ordered(block.keys))  # where `stop` finds them
-        if why := await self._entered(turns, block):
+        self._waiting.extend(self._ordered(block.keys))  # Queue them before waiting, so that `stop` can resolve them.
+        if why := await self._enter(switch, block):
             self._refuse(Outcome("infra_error", why), set())
         else:
             self._arm, self._block_concurrency = block.arm, block.concurrency
 
-    async def _entered(self, turns: BlockSwitch, block: Block) -> str:
-        """Returns why a block's rollouts cannot run. A block whose beginning was interrupted is entered again."""
+    async def _enter(self, switch: BlockSwitch, block: Block) -> str:
+        """Enters a block, again if that was interrupted. Returns why its rollouts cannot run, or an empty string."""
         while True:
-            await self._until_there()
+            await self._until_available()
             if self.broken:
                 return self.broken
             try:
-                return await turns.enter(block)
+                return await switch.enter(block)
             except Interrupted:
                 if self.broken:
                     raise
 
-    def _turned(self, task: asyncio.Task[None]) -> None:
-        self._turning = None
+    def _on_switched(self, task: asyncio.Task[None]) -> None:
+        self._switching = None
         if not task.cancelled() and (error := task.exception()):
             why = str(error) if isinstance(error, InfraError) else f"the pool failed between blocks: {error_texts.cause(error)}"
             self._refuse(Outcome("infra_error", why), set())
         self._fill()
 
     async def _finish(self, key: RolloutKey) -> Outcome | None:
-        """None of a rollout that was interrupted, and is to run again."""
+        """Runs a rollout and records it. Returns None if it was interrupted and has to run again."""
         try:
             rollout = await self._attempts(key)
             if rollout is None:
@@ -284,7 +288,7 @@ class Scheduler:
             return Outcome("infra_error", f"the record could not be written: {error}")
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # ours, not the agent's: `run_rollout` keeps those. It must reach the test that waits
+        except BaseException as error:  # A bug in the pool (`run_rollout` handles agent errors). Report it to the waiting test.
             return Outcome("infra_error", f"the pool failed on this rollout: {error_texts.cause(error)}")
         cause = self.broken if rollout.status == self.broken_status == "infra_error" else ""
         if rollout.status == "infra_error":
@@ -301,7 +305,7 @@ class Scheduler:
             self.give_up(group, why)
 
     def _ended(self, key: RolloutKey, task: asyncio.Task[Outcome | None]) -> None:
-        """A callback, because a task that is cancelled before its first step runs no line of its own."""
+        """Resolves a rollout or queues it again. A callback, because a task that is cancelled before its first step runs no code."""
         del self._running[key]
         self._recording.discard(key)
         outcome = Outcome("cancelled", self.broken or "the session ended") if task.cancelled() else task.result()
@@ -314,10 +318,10 @@ class Scheduler:
         self._fill()
 
     async def _attempts(self, key: RolloutKey) -> Rollout | None:
-        """Returns the record of the last attempt, which contains the earlier ones; None if it was interrupted, or must not begin."""
+        """Returns the record of the last attempt, which contains the earlier ones. Returns None if it was interrupted or must not begin."""
         while True:
-            if not self.there.is_set():  # A part has gone away since this task was created, or since it was woken.
-                await self._until_there()
+            if not self.available.is_set():  # A part became unavailable after this task was created or resumed.
+                await self._until_available()
                 if self.is_given_up(key):
                     return None
             try:
@@ -327,25 +331,25 @@ class Scheduler:
             rollout = self._retries.numbered(rollout)
             if is_interrupted:
                 self._retries.keep(key, rollout.attempts[-1], interrupted=True)
-                await self._until_there()
+                await self._until_available()
                 return rollout if self._is_over() else None
             pause = self._retries.pause_after(rollout)
             if pause is None:
                 return rollout
             if not self.broken:
                 await asyncio.sleep(pause)
-                await self._until_there()
+                await self._until_available()
             if self._is_over():
                 return rollout
             self._retries.keep(key, rollout.attempts[-1], interrupted=False)
 
-    async def _until_there(self) -> None:
-        """Waits until no part of the session is away. `Event.wait` alone also ends if another part has gone away meanwhile."""
-        while not self.there.is_set():
-            await self.there.wait()
+    async def _until_available(self) -> None:
+        """Waits until all parts of the session are available. `Event.wait` alone also returns if another part was lost meanwhile."""
+        while not self.available.is_set():
+            await self.available.wait()
 
     def _is_over(self) -> bool:
-        """Whether no rollout of the block that is under way is tried again: nothing runs any more, or its arm is gone."""
+        """Returns whether no rollout of the current block is attempted again: nothing runs any more, or its arm is lost."""
         return bool(self.broken) or self._arm in self._dropped
 
     def _keep(self, key: RolloutKey, body: bytes) -> None:
@@ -355,5 +359,5 @@ class Scheduler:
 
 
 def longest_first(keys: Sequence[RolloutKey], durations: Mapping[str, float]) -> list[RolloutKey]:
-    """Keys by falling duration in seconds, unknown ones first; as given where none is known."""
+    """Sorts keys by decreasing duration in seconds, unknown durations first. Keeps the order if no duration is known."""
     return sorted(keys, key=lambda key: -durations.get(str(key), float("inf"))) if durations else [*keys]

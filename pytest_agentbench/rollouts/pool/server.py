@@ -1,4 +1,4 @@
-"""The pool's side of the sockets: the controller tells it what to run, tests ask for what was run."""
+"""The server of the pool process: the controller sends it commands, and tests request rollouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_agentbench.rollouts import inline_protocol as inline
 from pytest_agentbench.rollouts import protocol
 from pytest_agentbench.rollouts.pool.addresses import Addresses, number_of
 from pytest_agentbench.rollouts.pool.block_switch import BlockTransition
-from pytest_agentbench.rollouts.pool.controller_link import GONE, ControllerLink
+from pytest_agentbench.rollouts.pool.controller_link import CLOSED, ControllerLink
 from pytest_agentbench.rollouts.pool.failed_attempts import Outages, RetryPolicy
 from pytest_agentbench.rollouts.pool.runner import Runner
 from pytest_agentbench.rollouts.pool.scheduler import Outcome, Scheduler
@@ -54,7 +54,7 @@ FROM_TEST: Messages[TestQuestion] = Messages(TestQuestion)
 
 
 class Pool:
-    """The server in the pool process. It plans the rollouts of one session, and gives the results to tests.
+    """The server in the pool process. It runs the rollouts of one session and gives the results to tests.
 
     It listens on a socket that the controller opened. Clients present the session's token. There are two kinds:
 
@@ -64,13 +64,13 @@ class Pool:
 
     The scheduler decides what runs, and the runner makes the attempts. A finished rollout goes to the controller first, which redacts it
     and writes it to the journal. Tests get the line that was written. If the pool dies, the controller starts another one on the same
-    port. What the new one has to know, it reads in the journal and in attempts.jsonl (`state`).
+    port. The new one reads the state of the session from the journal and from attempts.jsonl (`state`).
 
     Not thread-safe: all methods run on the event loop.
     """
 
     def __init__(self, config: PoolConfig) -> None:
-        """Reads the journal and attempts.jsonl. Raises OSError if that is not possible."""
+        """Reads the journal and attempts.jsonl. Raises OSError if that fails."""
         settings = config.settings
         self.introductions = Introductions(config.token)
         self.suites, self.sizes = settings.suites, settings.sizes
@@ -86,18 +86,18 @@ class Pool:
         self.scheduler = Scheduler(self.runner.run, self.record, settings.scheduling, self.retries)
         self.scheduler.stored = {key: Outcome(status, recorded=True) for key, status in earlier.kept.items()}
         self.scheduler.alone.update(self.state.alone)
-        self.turning = self._block_transition(settings)
-        self.scheduler.turns = self.turning
-        self.number = settings.session  # of the session within its run
+        self.block_transition = self._block_transition(settings)
+        self.scheduler.block_switch = self.block_transition
+        self.number = settings.session  # number of the session within its run
         self.contents = ContentHashes(self.suites, settings.backend, prompt_hashes)
         self.time_limit = settings.time_limit
         self.planned = self.state.plan is not None
-        self.cancelled = False  # pytest itself is about to end the session
-        self.unread = +(self.state.plan or Counter())  # planned rollout -> tests that have still to ask for it
-        self.booted = asyncio.Event()  # the backend answers, or never will
+        self.cancelled = False  # whether pytest itself is about to end the session
+        self.unread = +(self.state.plan or Counter())  # planned rollout -> number of tests that have not requested it yet
+        self.booted = asyncio.Event()  # set if the backend answers, or if it is known that it never will
         self.finished = asyncio.Event()
         self.draining: asyncio.Task[None] | None = None
-        self.round: asyncio.Task[None] | None = None  # of trials that no test asks for
+        self.round: asyncio.Task[None] | None = None  # waits for a round of trials that no test requests
 
     def _block_transition(self, settings: PoolSettings) -> BlockTransition | None:
         if settings.blocks is None:
@@ -106,7 +106,7 @@ class Pool:
         return BlockTransition(self.runner, self.link, self.record, settings.blocks, concurrency, self.state.blocks)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Answers until the controller ends it, who first asks the system what it has cost."""
+        """Serves until stdin closes. After `EndSession` the controller closes it, once it has measured this process's resource usage."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, use_dns_cache=False)
         async with aiohttp.ClientSession(connector=connector, json_serialize=lambda value: orjson.dumps(value).decode()) as session:
             self.addresses.session = session
@@ -116,8 +116,8 @@ class Pool:
             await self.finished.wait()
             server.close()
             await self.runner.close()
-            if self.draining is None:  # the controller is gone, and with it the taps
-                self.scheduler.cancel(GONE)  # sandboxes and programs of agents end with their rollouts
+            if self.draining is None:  # The controller has died, and the taps end with it.
+                self.scheduler.cancel(CLOSED)  # Sandboxes and programs of agents end with their rollouts.
                 await asyncio.gather(self.addresses.release_all(), self.scheduler.drained())
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,9 +125,9 @@ class Pool:
             if (hello := await self.introductions.hello(reader, writer)) is not None:
                 await (self._controller(reader, writer) if hello.role == "controller" else self._test(reader, writer))
         except (EOFError, ConnectionError):
-            pass  # the other side is gone; what it waited for goes on
+            pass  # The client has disconnected. The rollouts that it waited for continue.
         except ValueError:
-            pass  # it does not speak JSON, so it is none of ours
+            pass  # The data is not JSON, so this is not a process of the session.
         finally:
             writer.close()
 
@@ -141,7 +141,7 @@ class Pool:
                     header, body = await wire.read(reader)
                     message = protocol.TO_POOL.read(header)
                 except ValueError as error:
-                    reason = f"the pool cannot read what the controller sent: {error}"
+                    reason = f"the pool cannot read a message of the controller: {error}"
                     self.link.fail(reason)
                     self._give_up(reason)
                     continue
@@ -154,12 +154,12 @@ class Pool:
             self.link.closed()
 
     def _give_up(self, reason: str) -> None:
-        """Refuses all rollouts, and ends each wait for a message of the controller, since it may be the one that was lost."""
+        """Refuses all rollouts, and ends every wait for a message of the controller, because that message may be the lost one."""
         self.scheduler.stop(reason, "infra_error")
         self.booted.set()
         self.outages.end()
-        if self.turning is not None:
-            self.turning.told(protocol.NoTurn(reason))
+        if self.block_transition is not None:
+            self.block_transition.answer(protocol.NoTurn(reason))
         self.link.tell(protocol.PlanSettled(whole=False))
 
     async def _obey(self, message: protocol.ToPool, body: bytes) -> None:
@@ -170,13 +170,13 @@ class Pool:
             case protocol.Start():
                 await self._start(message)
             case protocol.Turn() | protocol.NoTurn():
-                assert self.turning is not None
-                self.turning.told(message)
+                assert self.block_transition is not None
+                self.block_transition.answer(message)
             case protocol.ArmLost(arm, reason):
                 self.scheduler.drop(arm, reason)
-            case protocol.HoldAttempts(away):
-                self.outages.update(away)
-                self.scheduler.hold(", ".join(away))
+            case protocol.HoldAttempts(unavailable):
+                self.outages.update(unavailable)
+                self.scheduler.hold(", ".join(unavailable))
             case protocol.AddRound(keys):
                 self._add_round(keys)
             case protocol.NothingRuns(reason, status):
@@ -188,12 +188,13 @@ class Pool:
                 self.booted.set()
             case protocol.EndSession():
                 self.scheduler.cancel("the session ended")
-                self.draining = asyncio.create_task(self._drain())  # records under way need the replies that are read meanwhile
+                # A task, because rollouts that are being recorded need replies that this connection has to read meanwhile.
+                self.draining = asyncio.create_task(self._drain())
             case _:
-                await self._follow(message)
+                await self._recover(message)
 
-    async def _follow(self, message: protocol.Recovery) -> None:
-        """What comes of the death of a part of the session."""
+    async def _recover(self, message: protocol.Recovery) -> None:
+        """Handles the messages that follow the death of a part of the session."""
         match message:
             case protocol.ProcessesChecked():
                 self.outages.answer()
@@ -216,7 +217,7 @@ class Pool:
         self.link.tell(protocol.Drained(self.addresses.tally))
 
     async def _start(self, start: protocol.Start) -> None:
-        """Points the taps at the backend, which answers, and begins."""
+        """Points the taps at the backend, which answers now, and begins to run rollouts."""
         self.runner.may_use(start.unbuilt)
         await self._connect(start.taps, start.endpoint)
         await self.addresses.take_over(self.state, start.known)
@@ -231,15 +232,15 @@ class Pool:
         self.scheduler.start()
 
     def _keep_interrupted(self) -> None:
-        """Keeps the attempts that were in flight when an earlier pool of this session died, with the calls that the taps saw of them."""
+        """Keeps the attempts that were in flight when an earlier pool of this session died, with the calls that the taps recorded."""
         for key, interruption in self.state.interrupted.items():
             if key not in self.runner.ends:
                 calls, number = self.addresses.left_calls.get(key, ()), self.retries.count(key) + 1
                 self.retries.keep(key, interruption.attempt(number, self.number, time.monotonic_ns(), calls), interrupted=True)
 
     async def _connect(self, taps: TapPorts | None, endpoint: Endpoint) -> None:
-        """Points the taps at the backend; `taps` are the new ones, None if the present ones stay."""
-        self.addresses.endpoint = endpoint  # known even if the tap is away as well, so that `_reconnect` can finish this
+        """Points the taps at the backend. `taps` are new tap processes, or None if the present ones stay."""
+        self.addresses.endpoint = endpoint  # Set it even if a tap is unavailable, so that `_reconnect` can finish this.
         try:
             if taps is not None:
                 await self.addresses.connect(taps)
@@ -249,25 +250,25 @@ class Pool:
         except (OSError, InfraError) as error:
             if self.addresses.has_taps:
                 self.scheduler.stop(f"the tap does not answer: {error}", "infra_error")
-            else:  # the controller starts it again, and says so
+            else:  # The controller starts the tap again and then sends `TapsRestarted`.
                 self.hold("tap", "")
 
     async def _reconnect(self, taps: TapPorts) -> None:
-        """A tap has been started again, and knows nothing."""
+        """Connects to taps of which one was restarted and has no state."""
         if (endpoint := self.addresses.endpoint) is not None and not self.scheduler.broken:
             await self._connect(taps, endpoint)
 
     def hold(self, part: str, group: str) -> None:
-        """Prevents new attempts because a part of the session is away, which only rollouts of `group` use; empty: all."""
+        """Prevents new attempts because a part of the session is unavailable. Only rollouts of `group` use it; empty: all do."""
         self.outages.add(part, group)
         self.scheduler.hold(part)
 
     def give_up(self, group: str, reason: str) -> None:
-        """Refuses the rollouts of a group that have not begun."""
+        """Refuses all rollouts of a group that have not begun."""
         self.scheduler.give_up(group, reason)
 
     async def record(self, rollout: Rollout) -> bytes:
-        """Hands a rollout to the journal; returns the line as it stands there."""
+        """Sends a rollout to the controller, which writes it to the journal. Returns the line that was written."""
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
@@ -280,11 +281,11 @@ class Pool:
 
     async def _test(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            writer.write(await self._answered(*await wire.read(reader)))
+            writer.write(await self._answer_frame(*await wire.read(reader)))
             await writer.drain()
 
-    async def _answered(self, header: object, body: bytes) -> bytes:
-        """Returns the frame that answers a test; whatever goes wrong, the test does not wait for it."""
+    async def _answer_frame(self, header: object, body: bytes) -> bytes:
+        """Returns the frame that answers a test. Any error becomes a refusal, so that the test does not wait for ever."""
         try:
             question = FROM_TEST.read(header)
         except ValueError as error:
@@ -310,27 +311,27 @@ class Pool:
             case inline.LendAddress(key, access):
                 return await self._open(key, access), b""
             case inline.ReturnAddress(id):
-                await self._settled(id)
+                await self._wait_for_taps(id)
                 return inline.ReturnedCalls(tuple(await self.addresses.close(id))), b""
             case inline.TakeModelReplies(id):
-                await self._settled(id)
+                await self._wait_for_taps(id)
                 return inline.ModelReplies(tuple(await self.addresses.said(id))), b""
             case _:
                 assert_never(question)
 
     async def _plan(self, plan: PlanSelected) -> PlanAccepted:
-        """The first plan wins: all workers of a session select the same tests."""
+        """Plans the rollouts of the first plan. Ignores later ones, because all workers of a session select the same tests."""
         if not self.planned:
             self.planned = True
             stored = len(self.scheduler.stored.keys() & set(plan.keys))
             self.unread.update(plan.keys)
-            taken, _ = await self.link.ask(protocol.PlanMade(plan.keys, stored, plan.selected))
+            answer, _ = await self.link.ask(protocol.PlanMade(plan.keys, stored, plan.selected))
             self.scheduler.plan(plan.keys)
-            self._add_round(taken.beside)
+            self._add_round(answer.beside)
         return PlanAccepted()
 
     def _add_round(self, keys: Sequence[RolloutKey]) -> None:
-        """Of trials, behind all that waits; when everything is over the controller is told."""
+        """Queues trials after all waiting rollouts. The controller gets `PlanSettled` when all rollouts are finished."""
         if keys:
             self.scheduler.plan(keys)
             self.round = asyncio.create_task(self._tell_when_settled())
@@ -349,39 +350,39 @@ class Pool:
         return RecordedRollout(shared_cause, over), body if body is not None else (await self.link.ask(protocol.GetRecord(key)))[1]
 
     async def _is_over(self, key: RolloutKey, outcome: Outcome) -> bool:
-        """Whether tests are left, and all that they could be told is what this one is told."""
+        """Returns whether tests are left, and all of them would get the same cause as this one."""
         if not self.scheduler.is_given_up(key):
-            return False  # what became of this one is its own affair
+            return False  # The outcome concerns this rollout only.
         if self.cancelled or outcome.status == "missing" or (outcome.recorded and not self.scheduler.cause(key, outcome)):
             return False
         if self.scheduler.broken:
-            await self.scheduler.drained()  # what runs may yet have a record
+            await self.scheduler.drained()  # Running rollouts may still get a record.
         left = [key for key, tests in self.unread.items() if tests > 0]
         return bool(left) and not any(map(self.scheduler.is_judgeable, left))
 
-    async def _backend_there(self) -> None:
-        """Waits until it answers, or never will; one that is booted on demand is demanded."""
+    async def _wait_for_backend(self) -> None:
+        """Requests a backend that boots on demand, and waits until it answers or is known to have failed."""
         await self.link.connected.wait()
         if not self.booted.is_set():
             self.link.tell(protocol.StartBackend())
         await self.booted.wait()
-        await self.scheduler.there.wait()
+        await self.scheduler.available.wait()
 
     async def _backend(self) -> BackendReady | QuestionRefused:
-        await self._backend_there()
-        there, why, status = self.addresses.endpoint, self.scheduler.broken, self.scheduler.broken_status
-        if there is None or (why and status == "infra_error"):
+        await self._wait_for_backend()
+        endpoint, why, status = self.addresses.endpoint, self.scheduler.broken, self.scheduler.broken_status
+        if endpoint is None or (why and status == "infra_error"):
             return QuestionRefused(why, status)
-        return BackendReady(dataclasses.replace(there, api_key=None, headers={}))
+        return BackendReady(dataclasses.replace(endpoint, api_key=None, headers={}))
 
-    async def _settled(self, token: str) -> None:
-        """Waits until the taps know this pool, where an earlier one has lent the address."""
+    async def _wait_for_taps(self, token: str) -> None:
+        """Waits until this pool is connected to the taps, if an earlier pool has lent the address."""
         address = self.state.addresses.get(number_of(token))
         if address is not None and address.lent:
             await self.booted.wait()
 
     async def _open(self, key: RolloutKey, access: Access) -> inline.LentAddress | QuestionRefused:
-        await self._backend_there()
+        await self._wait_for_backend()
         try:
             return inline.LentAddress(await self.addresses.lend(key, access))
         except InfraError as error:

@@ -1,4 +1,4 @@
-"""Setups of suites, and the processes that run the code of those with `isolation: process`; a process that dies is started again."""
+"""Prepares the setups of suites, and keeps template processes running for suites with `isolation: process`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pytest_agentbench.suites.suite import PoolSuite
 
 
 class RunnerHost(Protocol):
-    """What a runner of attempts needs of whoever plans the rollouts."""
+    """The methods of the pool that template processes need."""
 
     def hold(self, part: str, group: str) -> None:
-        """A process that only rollouts of `group` use is away: none begins until the controller says that it serves again."""
+        """Prevents new attempts until the controller reports that `part` serves again. Only rollouts of `group` use it."""
 
     def give_up(self, group: str, reason: str) -> None:
-        """No rollout of a group can run any more."""
+        """Refuses all rollouts of a group that have not begun."""
 
 
 class Setups:
@@ -41,9 +41,9 @@ class Setups:
         self._keepers: list[TemplateKeeper] = []
 
     async def of(self, suite: PoolSuite, variant: str) -> RolloutSetup:
-        """Returns the setup of a suite and variant; raises InfraError if the suite's own code cannot be loaded, which is tried once."""
+        """Returns the setup of a suite and variant. Raises InfraError if the suite's own code cannot be loaded. Loading is tried once."""
         at = suite.name, variant
-        if at not in self._prepared:  # in a context of its own: nothing that it prints belongs into a rollout's log
+        if at not in self._prepared:  # Its own context keeps the output of the task out of the rollout's log.
             self._prepared[at] = asyncio.create_task(self._prepare(suite, variant), context=contextvars.Context())
         try:
             return await asyncio.shield(self._prepared[at])
@@ -66,44 +66,44 @@ class Setups:
 class TemplateKeeper:
     """Keeps the template process of one suite and variant running.
 
-    When the process dies, no attempt begins until another one has imported the suite's code. The controller counts the deaths as it
-    counts those of other parts of the session, and decides whether the process is started again. If it is not, the rollouts of this
-    suite and variant are given up. The other suites continue.
+    If the process dies, no attempt begins until another one has imported the suite's code. The controller counts the deaths, like those
+    of other parts of the session, and decides whether the process is started again. If it is not, the rollouts of this suite and variant
+    are given up. Other suites continue.
     """
 
     def __init__(self, suite: PoolSuite, variant: str, link: ControllerLink, host: RunnerHost, sizes: Sizes) -> None:
         self._suite, self._variant, self._link, self._host, self._sizes = suite, variant, link, host, sizes
         self._group = suite.name if variant == "default" else f"{suite.name}-{variant}"
         self._name = f"template of {self._group}"
-        self.judging: tuple[str, ...] = ()  # scorers that ask a model
-        self.settings: Json = {}  # the agent's, with its defaults
+        self.judging: tuple[str, ...] = ()  # scorers that call a model
+        self.settings: Json = {}  # settings of the agent, including defaults
         self._template: Template | None = None  # None while no process serves
-        self._serves = asyncio.Event()  # a process serves, or none ever will
-        self._gone = ""  # why no process is started any more
+        self._serves = asyncio.Event()  # set if a process serves, or if none ever will
+        self._given_up = ""  # why no process is started any more; empty while one may be
         self._restart: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts the process for the first time; raises ConfigError if the suite's code cannot be loaded."""
+        """Starts the first process. Raises ConfigError if the suite's code cannot be loaded."""
         try:
             await self._start()
         except TemplateDied as death:
-            self._lose(_known(str(death)))
+            self._lose(_as_awaitable(str(death)))
             await self._serves.wait()
-            if self._gone:
-                raise ConfigError(self._gone) from death
+            if self._given_up:
+                raise ConfigError(self._given_up) from death
 
     @asynccontextmanager
     async def process(self, job: Job) -> AsyncIterator[ForkedProcess]:
-        """Yields a process for a job, which ends with the context; raises InfraError if the template process has been given up."""
+        """Yields a process for a job. It ends with the context. Raises InfraError if the template process has been given up."""
         await self._serves.wait()
         if self._template is None:
-            raise InfraError(self._gone)
+            raise InfraError(self._given_up)
         async with self._template.process(job) as process:
             yield process
 
     async def close(self) -> None:
-        """Ends the process and all that it forked."""
-        template, self._template = self._template, None  # so that its end is not taken for a death
+        """Ends the process and all processes that it forked."""
+        template, self._template = self._template, None  # Otherwise its end would count as a death.
         if self._restart is not None:
             self._restart.cancel()
             await asyncio.wait([self._restart])
@@ -121,7 +121,7 @@ class TemplateKeeper:
             self._lose(template.end())
 
     def _lose(self, end: Awaitable[str]) -> None:
-        """Holds the queue at once, so that the attempts which fail with the process count as interrupted. `end` says how it died."""
+        """Holds the queue at once, so that attempts that fail because of this death count as interrupted. `end` returns how it died."""
         self._serves.clear()
         self._host.hold(self._name, self._group)
         self._restart = asyncio.create_task(self._start_again(end), context=contextvars.Context())
@@ -129,7 +129,7 @@ class TemplateKeeper:
     async def _start_again(self, end: Awaitable[str]) -> None:
         how = await end
         try:
-            while not self._gone and self._template is None:
+            while not self._given_up and self._template is None:
                 verdict, _ = await self._link.ask(TemplateLost(self._name, self._group))
                 if verdict.again:
                     how = await self._again() or how
@@ -140,7 +140,7 @@ class TemplateKeeper:
         self._link.tell(TemplateServes(self._name))
 
     async def _again(self) -> str:
-        """Starts another process; returns how it died if it did so before it served, else an empty string."""
+        """Starts another process. Returns how it died if that was before it served, otherwise an empty string."""
         try:
             await self._start()
         except TemplateDied as death:
@@ -148,10 +148,10 @@ class TemplateKeeper:
         return ""
 
     def _give_up(self, why: str) -> None:
-        self._gone = why
+        self._given_up = why
         self._serves.set()
         self._host.give_up(self._group, why)
 
 
-async def _known(how: str) -> str:
+async def _as_awaitable(how: str) -> str:
     return how

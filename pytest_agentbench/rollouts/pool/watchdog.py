@@ -1,6 +1,4 @@
-"""A thread beside the pool's event loop: it reads from a stack who holds the loop up, and ends the pool when that rollout's time is
-over.
-"""
+"""Watches the pool's event loop from another thread. Its stack shows which rollout blocks it; if that one's time is over, the pool ends."""
 
 from __future__ import annotations
 
@@ -22,9 +20,9 @@ from pytest_agentbench.lib.threads import daemon
 from pytest_agentbench.records import Rollout
 from pytest_agentbench.rollouts.attempt_context import AttemptContext, attempt_in
 
-OURS = str(Path(pytest_agentbench.__file__).parent)
-PYTHONS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
-PACKAGES = ("/site-packages/", "/dist-packages/")
+OWN_FOLDER = str(Path(pytest_agentbench.__file__).parent)
+PYTHON_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class CodeLine(NamedTuple):
@@ -40,26 +38,26 @@ class CodeLine(NamedTuple):
 
 
 def step_of(frame: FrameType) -> FrameType | None:
-    """The step that an event loop takes in a stack, which is another object in each step; None while the loop waits."""
+    """Returns the frame of the callback that an event loop runs, or None while the loop waits. Each callback has another frame object."""
     return next((each for each in _outwards(frame) if each.f_code is Handle._run.__code__), None)
 
 
 def context_of(step: FrameType) -> Context:
-    """That a step is taken in: of the task, or of the one that has scheduled the callback."""
+    """Returns the context of a step: that of its task, or of the task that scheduled the callback."""
     context: Context = step.f_locals["self"]._context
     return context
 
 
 def lines_of(frame: FrameType) -> list[CodeLine]:
-    """The innermost one comes first."""
+    """Returns the lines of a stack, the innermost one first."""
     return [CodeLine(each.f_code.co_filename, each.f_lineno) for each in _outwards(frame)]
 
 
 def line_to_name(lines: Sequence[CodeLine]) -> CodeLine:
-    """The line of a stack that its reader has written, or can do something about.
+    """Returns the line of a stack that helps the user most.
 
-    It is the innermost one of the user's own code; without any, the outermost one of a package that was installed;
-    without that, the innermost one of all.
+    It is the innermost line of the user's own code. If there is none, it is the outermost line of an installed package, otherwise the
+    innermost line.
     """
     own = [each for each in lines if _is_users(each.file)]
     installed = [each for each in reversed(lines) if _is_installed(each.file)]
@@ -73,92 +71,95 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_installed(file: str) -> bool:
-    return any(each in file for each in PACKAGES) and not _is_in(file, OURS)
+    return any(each in file for each in INSTALLED) and not _is_in(file, OWN_FOLDER)
 
 
 def _is_users(file: str) -> bool:
-    """Whether a file is neither ours, nor of Python, nor of a package that was installed."""
-    return not file.startswith("<") and not _is_installed(file) and not any(_is_in(file, each) for each in (OURS, *PYTHONS))
+    """Returns whether a file belongs to the user: not to this package, Python or an installed package."""
+    return not file.startswith("<") and not _is_installed(file) and not any(_is_in(file, each) for each in (OWN_FOLDER, *PYTHON_FOLDERS))
 
 
 def _is_in(file: str, folder: str) -> bool:
     return file.startswith(f"{folder}/")
 
 
-TICK = 0.5  # seconds between two looks
-PATIENCE = 3.0  # seconds of one step of the loop after which it is held up
-MERCY = 5.0  # seconds that nobody can look, beyond the longest time of a rollout
-STDERR = 2  # what `sys.stderr` stands for here belongs to rollouts
-CURE = "take `def`, `await asyncio.to_thread(...)` or `isolation: process`"
+TICK = 0.5  # seconds between two samples of the stack
+PATIENCE = 3.0  # seconds of one step after which the loop counts as blocked
+GRACE = 5.0  # seconds that no Python thread can run, beyond the longest time of a rollout, before the pool ends
+STDERR = 2  # file descriptor, because `sys.stderr` is redirected to the logs of rollouts
+ADVICE = "take `def`, `await asyncio.to_thread(...)` or `isolation: process`"
 
 
 class ControllerLine(Protocol):
-    """How to reach the controller while the loop stands still; used in the watchdog's thread."""
+    """Connection to the controller that works while the loop is blocked. Used in the watchdog's thread."""
 
     def say(self, sentence: str) -> None:
-        """To the user."""
+        """Shows a sentence to the user."""
 
     def leave(self, rollout: Rollout | None) -> None:
-        """Ends the pool. The next one ends `rollout` like this, as described in `EndRollout`; None if no rollout under way is to blame."""
+        """Ends the pool. `rollout` is the record of the responsible rollout for `EndRollout`, or None if no running rollout is."""
 
 
 class Watchdog:
-    """Looks at the stack of the loop's thread. Time in which this process was stopped counts for nobody: there was no look."""
+    """Samples the stack of the loop's thread, warns about a step that blocks the loop, and ends the pool if its rollout's time is over.
+
+    Time is counted in samples, so time in which the whole process was stopped does not count.
+    """
 
     def __init__(self, pipe: ControllerLine, longest: float) -> None:
-        """Called in the loop's thread. `longest` is the longest time that a rollout has, in seconds."""
+        """Must be called in the loop's thread. `longest` is the longest time that a rollout may take, in seconds."""
         self._pipe, self._longest = pipe, longest
         self._thread = threading.get_ident()
-        self._over = threading.Event()
-        self._step: FrameType | None = None  # of the loop, at the last look
-        self._looks = 0  # at this step
-        self._told = False  # that it takes long
+        self._stopped = threading.Event()
+        self._step: FrameType | None = None  # step of the loop in the last sample
+        self._samples = 0  # further samples of this step
+        self._reported = False  # whether the user was warned about this step
 
     def start(self) -> None:
         self._watch_itself()
         daemon(self._watch, name="watchdog")
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(TICK):
+        while not self._stopped.wait(TICK):
             self._watch_itself()
-            self.look(sys._current_frames()[self._thread])
+            self.check(sys._current_frames()[self._thread])
         faulthandler.cancel_dump_traceback_later()
 
     def _watch_itself(self) -> None:
-        """One piece of C may keep every Python thread from running. This needs none: it ends the pool, whose log then has all stacks."""
-        faulthandler.dump_traceback_later(self._longest + MERCY, exit=True, file=STDERR)
+        """Has faulthandler end the pool, with all stacks in its log, if C code keeps all Python threads from running."""
+        faulthandler.dump_traceback_later(self._longest + GRACE, exit=True, file=STDERR)
 
-    def look(self, frame: FrameType) -> None:
-        """At the stack of the loop's thread."""
+    def check(self, frame: FrameType) -> None:
+        """Takes a sample of the stack of the loop's thread."""
         step = step_of(frame)
         if step is None or step is not self._step:
-            if self._told:
-                self._pipe.say(f"the event loop turns again, after {self._seconds:.0f} s")
-            self._step, self._looks, self._told = step, 0, False
+            if self._reported:
+                self._pipe.say(f"the event loop runs again after {self._seconds:.0f} s")
+            self._step, self._samples, self._reported = step, 0, False
             return
-        self._looks += 1
+        self._samples += 1
         if self._seconds >= PATIENCE:
             self._judge(step, line_to_name(lines_of(frame)))
 
     @property
     def _seconds(self) -> float:
-        """That this step has taken at least."""
-        return self._looks * TICK
+        """The minimum time that this step has taken, in seconds."""
+        return self._samples * TICK
 
     def _judge(self, step: FrameType, line: CodeLine) -> None:
-        """Says once who takes so long; ends it when its time is over."""
+        """Warns once about the rollout that blocks the loop, and ends the pool when that rollout's time is over."""
         mark = attempt_in(context_of(step))
-        if not self._told:
-            self._told = True
-            self._pipe.say(f"{_whose(mark)} blocks the event loop, and with it all rollouts: {line}; {CURE}")
+        if not self._reported:
+            self._reported = True
+            self._pipe.say(f"{_whose(mark)} blocks the event loop, and with it all rollouts: {line}; {ADVICE}")
         if mark is not None and mark.over_at is not None and time.monotonic() >= mark.over_at:
             self._end(mark, line)
 
     def _end(self, mark: AttemptContext, line: CodeLine) -> None:
-        why = f"it blocked the event loop until its {mark.seconds:g} s were over: {line}; {CURE}"
+        why = f"it blocked the event loop until its {mark.seconds:g} s were over: {line}; {ADVICE}"
         blocked = Rollout(*mark.key, status="agent_error", reason=why, log=mark.log.text)
         self._pipe.leave(None if mark.is_over else mark.without_score(why) or blocked)
 
@@ -166,4 +167,4 @@ class Watchdog:
 def _whose(mark: AttemptContext | None) -> str:
     if mark is None:
         return "a suite's code"
-    return f"{mark.key}: {'what its agent left behind' if mark.is_over else mark.part}"
+    return f"{mark.key}: {'code that its agent left running' if mark.is_over else mark.part}"

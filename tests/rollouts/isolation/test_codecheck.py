@@ -1,4 +1,4 @@
-"""Code that a suite brings is tried in a process of its own before anything boots."""
+"""The code check loads a suite's own code in a separate process before anything boots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.suites.suite import DatasetInfo, Suite
 
 
 def suite(folder: Path, code: str, **keys: Any) -> Suite:
-    """A suite whose agent is `run` of an agent.py with this code."""
+    """Returns a suite whose agent is `run` of an agent.py with this code."""
     folder.mkdir(exist_ok=True)
     (folder / "agent.py").write_text(code)
     data = DatasetInfo("shop", "f", "data.json", "0" * 64, "hand", 0)
@@ -22,13 +22,13 @@ def suite(folder: Path, code: str, **keys: Any) -> Suite:
 
 
 def scales_of(answer: FromCodeCheck) -> Mapping[str, Scale]:
-    """The declarations of code that can be loaded."""
+    """Returns the declarations of code that can be loaded."""
     assert isinstance(answer, Declarations), answer
     return answer.scales
 
 
 def test_sound_code(tmp_path: Path) -> None:
-    """Code that can be loaded has no fault, whatever it prints; it is not imported here, and it sees where this process imports from."""
+    """Code that can be loaded has no fault, whatever it prints. It is not imported in this process, but has this process's import path."""
     code = f"import sys, threading, tests.project\nassert {sys.path!r} == sys.path\nprint('x' * 100_000)\n"
     code += "threading.Thread(target=threading.Event().wait).start()\ndef run(scenario): ...\n"
 
@@ -37,7 +37,7 @@ def test_sound_code(tmp_path: Path) -> None:
 
 
 def test_code_that_never_ends(tmp_path: Path) -> None:
-    """An import that hangs is ended when its time is over, and said to have been."""
+    """An import that hangs is ended after its time limit, and the fault says so."""
     hanging = suite(tmp_path, "import threading\nthreading.Event().wait()\n")
 
     sentence = (
@@ -47,7 +47,7 @@ def test_code_that_never_ends(tmp_path: Path) -> None:
 
 
 def test_several_suites(tmp_path: Path) -> None:
-    """Each has its own fault; a fault of a variant counts if the variant is to run."""
+    """Each suite gets only its own fault. A fault in a variant counts if the variant runs."""
     sound = suite(tmp_path / "sound", "def run(scenario): ...", variants={"odd": {"kind": "./agent.py:walk"}})
     broken = suite(tmp_path / "broken", "1 / 0")
 
@@ -61,7 +61,7 @@ def test_several_suites(tmp_path: Path) -> None:
 
 
 def test_whose_code_is_tried(tmp_path: Path) -> None:
-    """Only a suite with an agent or a scorer of its own costs a process, and an agent only where it is to run."""
+    """A process is started only for a suite with its own agent or scorer, and for an agent only if its variant runs."""
     plain = suite(tmp_path, "", agent={"kind": "tool_calling"}, variants={"own": {"kind": "./agent.py:run"}})
 
     assert not brings_any(plain, ["default"])
@@ -71,7 +71,7 @@ def test_whose_code_is_tried(tmp_path: Path) -> None:
 
 
 def test_declarations(tmp_path: Path) -> None:
-    """The process answers with what each scorer declares, of its own code and built-in ones."""
+    """The process returns the declarations of the suite's own scorers and of built-in ones."""
     code = "from pytest_agentbench import scorer\ndef run(scenario): ...\ndef plain(scenario, rollout): return 1\n"
     code += "@scorer(better='lower', range=(0, float('inf')), unit='mistakes')\ndef counted(scenario, rollout): return 1\n"
     scorers: Json = {"./agent.py:counted": {}, "./agent.py:plain": {}, "hallucinated": {}}

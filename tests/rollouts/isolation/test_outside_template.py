@@ -1,4 +1,4 @@
-"""What processes with a suite's code answer to messages that they cannot read, and what becomes of values that JSON does not have."""
+"""Processes with a suite's code answer messages that they cannot read, and convert values that JSON does not have."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def template_of(suite: PoolSuite) -> AsyncIterator[Template]:
 
 
 def test_a_config_that_cannot_be_read() -> None:
-    """A template process says what is wrong with its config, and ends."""
+    """A template process describes the fault in its config and ends."""
 
     async def answer() -> NotLoaded:
         ours, its = socket.socketpair()
@@ -108,7 +108,7 @@ def test_a_config_that_cannot_be_read() -> None:
 
 
 async def test_values_that_json_does_not_have(tmp_path: Path) -> None:
-    """Dates and paths in a scenario, in an agent's settings and in what agents and scorers leave become texts."""
+    """Dates and paths in scenarios, agent settings and the results of agents and scorers become strings."""
     async with template_of(shop(tmp_path)) as template:
         assert {"since": "2026-01-02", "folder": "/data", "kind": "./own.py:Agent"} == template.settings
         async with template.process(AgentJob(SCENARIO, 1, ACCESS, {})) as process:
@@ -134,31 +134,31 @@ async def test_values_that_json_does_not_have(tmp_path: Path) -> None:
     ],
 )
 async def test_a_job_that_cannot_be_read(tmp_path: Path, job: Job, reason: str) -> None:
-    """A forked process refuses a job with something in it that user code has left there, and says what."""
+    """A forked process refuses a job with an invalid value that user code has put there, and names the value."""
     async with template_of(shop(tmp_path)) as template, template.process(job) as process:
         assert JobRefused(reason) == await (process.read(FROM_AGENT) if isinstance(job, AgentJob) else process.read(FROM_SCORER))
 
 
 async def test_a_template_process_that_is_gone(tmp_path: Path) -> None:
-    """A job of a process that has died is an InfraError, whether that is known yet or not, and no socket stays open."""
-    gone = asyncio.Event()
-    template = await Template.start(shop(tmp_path), "default", lambda _: gone.set())
+    """A job of a dead template process raises InfraError, before and after its death is noticed, and no socket stays open."""
+    has_died = asyncio.Event()
+    template = await Template.start(shop(tmp_path), "default", lambda _: has_died.set())
     template._process.kill()
     for _ in range(2):
         with pytest.raises(InfraError, match=r"^the process that runs the suite's code "):
             async with template.process(AgentJob(SCENARIO, 1, ACCESS, {})) as process:
                 await process.read(FROM_AGENT)
-        await gone.wait()
+        await has_died.wait()
     await template.end()
     assert template._listening is not None
     await template._listening
 
     del template
-    gc.collect()  # Sockets that are open are warnings now.
+    gc.collect()  # A socket that is still open causes a warning now.
 
 
 async def test_an_answer_that_is_no_text(tmp_path: Path) -> None:
-    """An answer that no record can hold is the agent's error, and a scorer's job that cannot be read the scorer's."""
+    """An answer that no record can hold is an error of the agent. A job that a scorer's process cannot read is an error of the scorer."""
     suite = shop(tmp_path)
     wrong = replace(SCENARIO, id="wrong")
     async with template_of(suite) as template:

@@ -1,4 +1,4 @@
-"""Messages of isolated processes come back as they went, and damaged ones are refused with the first fault."""
+"""Messages of isolated processes are decoded as they were sent, and damaged ones are refused with the first fault."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ PER_TYPE = settings(max_examples=10, deadline=None, suppress_health_check=[Healt
 
 
 def crossed(message: object) -> Any:
-    """The header of a message's frame, as the other process reads it."""
+    """Returns the header of a message's frame as the other process reads it."""
     frame = wire.pack(message)
     return json.loads(frame[8:])
 
@@ -82,7 +82,7 @@ def crossed(message: object) -> Any:
 @PER_TYPE
 @given(st.data())
 def test_there_and_back(reader: Messages[Any], kind: Any, data: st.DataObject) -> None:
-    """Each message comes back as it went."""
+    """Each message is decoded as it was sent."""
     message = data.draw(st.builds(kind, **MESSAGES[reader][kind]))
 
     assert message == reader.read(crossed(message))
@@ -92,7 +92,7 @@ def test_there_and_back(reader: Messages[Any], kind: Any, data: st.DataObject) -
 @PER_TYPE
 @given(st.data())
 def test_a_damaged_field(reader: Messages[Any], kind: Any, data: st.DataObject) -> None:
-    """A field of another type, and one that is missing, are errors that name it."""
+    """A field with a wrong type and a missing field raise errors that name the field."""
     name, fields = crossed(data.draw(st.builds(kind, **MESSAGES[reader][kind])))
     damaged = data.draw(st.sampled_from([each.name for each in dataclasses.fields(kind)]))
 
@@ -104,17 +104,17 @@ def test_a_damaged_field(reader: Messages[Any], kind: Any, data: st.DataObject) 
 
 @pytest.mark.parametrize("command", [p.Fork(1), p.Kill(2**32 - 1)])
 def test_commands(command: p.ForkCommand) -> None:
-    """A command is one piece of bytes; anything else is refused."""
+    """A command has a fixed number of bytes. Anything else is refused."""
     data = p.packed_command(command)
 
     assert (p.COMMAND_BYTES, command) == (len(data), p.command_in(data))
     for damaged in (data[:-1], b"?" + data[1:], b""):
-        with pytest.raises(ValueError, match=r" is no command$"):
+        with pytest.raises(ValueError, match=r" is not a command$"):
             p.command_in(damaged)
 
 
 def test_all_messages_are_tested() -> None:
-    """The table above has all message classes of the module."""
+    """The table above contains all message classes of the module."""
     commands = {*get_args(p.ForkCommand)}
     messages = {value for value in vars(p).values() if dataclasses.is_dataclass(value) and getattr(value, "__module__", "") == p.__name__}
 

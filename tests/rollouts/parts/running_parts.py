@@ -1,4 +1,4 @@
-"""A session's pool and taps without pytest: the owner that answers the pool, and the connection of a test process."""
+"""Runs a session's pool and taps without pytest, with an owner that answers the pool and a client like a test process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pytest_agentbench.tap.protocol import Budgets
 from tests.rollouts.pool.test_server import empty_run, pool_settings, shop
 from tests.waits import wait_for
 
-PATIENCE = 30.0  # seconds until an answer that does not come fails the test
+PATIENCE = 30.0  # seconds to wait for an answer before the test fails
 MODEL = "embedded-lexical"
 ANSWER: Json = {"text": "Here is what was found for you."}
 
@@ -43,19 +43,19 @@ A, B, C = (RolloutKey("shop", f"s-{number}") for number in range(3))
 
 
 def small_suite(folder: Path, **changes: Any) -> Suite:
-    """A suite of three scenarios whose questions name them, for rules of a script."""
+    """Returns a suite of three scenarios whose questions contain their ids, so that script rules can match them."""
     scenarios = tuple(Scenario(key.scenario, ({"role": "user", "content": f"Customer {key.scenario}: a lamp?"},)) for key in (A, B, C))
     return replace(shop(), folder=folder, scenarios=scenarios, scorers={}, **changes)
 
 
 def stalled(key: RolloutKey, call: int) -> Json:
-    """A rule for a script: this call of a rollout, counted from 1 over all attempts, gets no end of its answer."""
+    """Returns a script rule: the answer to this call of a rollout never ends. Calls are counted from 1 over all attempts."""
     match = {"contains": f"Customer {key.scenario}:", "call": call}
     return {"match": match, "text": "This takes its time.", "stall": {"after": 1, "ms": 600_000}}
 
 
 class Owner:
-    """Answers the pool and writes the journal as `session/processes.Services` does, and keeps what it is told."""
+    """Answers the pool and writes the journal like `session/processes.Services`, and records what it is told."""
 
     def __init__(self, directory: Path) -> None:
         self.journal = Journal(directory)
@@ -64,7 +64,7 @@ class Owner:
         self.losses: list[str] = []
         self.turns: list[protocol.Turn | protocol.NoTurn] = []  # answers to `PrepareBlock`, the next one first
         self.looks = 0
-        self.parts: SessionParts  # set when there are any
+        self.parts: SessionParts  # set if there are any
 
     def on_message(self, pool: PoolProcess, message: protocol.SessionNote | protocol.SessionQuestion, body: bytes) -> None:
         self.notes.append(message)
@@ -93,11 +93,11 @@ class Owner:
     def on_pool_lost(self, reason: str) -> None:
         self.losses.append(reason)
 
-    def look(self) -> None:
+    def check_backend(self) -> None:
         self.looks += 1
 
-    def paused(self) -> None:
-        """Nothing that is measured ends with the pool."""
+    def on_pool_died(self) -> None:
+        """Does nothing, because nothing is measured here."""
 
     def processes(self) -> Mapping[str, Child]:
         return {}
@@ -109,27 +109,27 @@ class Owner:
 
 @dataclass
 class PoolClient:
-    """The connection of a test process to the pool. If a pool dies over a question, the next one gets it again."""
+    """The connection of a test process to the pool. If a pool dies during a question, the question is sent to the next one."""
 
     port: int
     token: str
     _socket: socket.socket | None = field(default=None, repr=False)
 
     def send(self, question: PoolQuestion[PoolAnswer_co]) -> None:
-        """Sends a question, whose answer is left to `receive`."""
+        """Sends a question. `receive` returns its answer."""
         if self._socket is None:
             self._socket = wire.connect(self.port, self.token, "test")
             self._socket.settimeout(PATIENCE)
         wire.send(self._socket, question)
 
     def receive(self, question: PoolQuestion[PoolAnswer_co]) -> tuple[PoolAnswer_co | QuestionRefused, bytes]:
-        """Returns the answer to a question that was sent. Raises ConnectionError if the pool dies before."""
+        """Returns the answer to a question that was sent. Raises ConnectionError if the pool dies before it answers."""
         assert self._socket is not None
         header, body = wire.receive(self._socket)
         return read_answer(question, header), body
 
     def ask(self, question: PoolQuestion[PoolAnswer_co]) -> tuple[PoolAnswer_co | QuestionRefused, bytes]:
-        """Returns the answer. Raises ConnectionRefusedError if there is no pool, and none to come."""
+        """Sends a question and returns the answer. Raises ConnectionRefusedError if there is no pool and none will be started."""
         for _ in range(10):
             try:
                 self.send(question)
@@ -145,7 +145,7 @@ class PoolClient:
         assert (PlanAccepted(), b"") == self.ask(PlanSelected(keys, {"shop": len(keys)}))
 
     def read(self, key: RolloutKey) -> Rollout:
-        """Returns a rollout that was recorded."""
+        """Returns a recorded rollout."""
         answer, line = self.ask(GetRollout(key))
         assert isinstance(answer, RecordedRollout), answer
         return rollout_of(line)
@@ -159,44 +159,44 @@ class PoolClient:
 
 @dataclass
 class RunningParts:
-    """The parts of a session, and what a test needs beside them."""
+    """The parts of a session, with helpers for tests."""
 
-    directory: Path  # of the run
+    directory: Path  # directory of the run
     logs: Path
     parts: SessionParts
     owner: Owner
     test: PoolClient
 
     def begin(self, url: str, **facts: Any) -> None:
-        """The backend answers at a URL, which is without /v1."""
+        """Begins with a backend at this URL, given without /v1."""
         self.parts.begin(Endpoint(f"{url}/v1", MODEL, **facts), {})
 
     def kill(self, *names: str) -> None:
-        """Kills parts at the same moment, and waits until each of them has been started again."""
+        """Kills parts at the same moment, and waits until each was started again."""
         for name, child in self.killed(*names).items():
             wait_for(lambda name=name, child=child: self.parts.children[name] is not child, f"the next {name}")  # type: ignore[misc]
 
     def killed(self, *names: str) -> dict[str, Child]:
-        """Kills parts; returns their processes."""
+        """Kills parts and returns their processes."""
         children = {name: self.parts.children[name] for name in names}
         for child in children.values():
             os.kill(child.process.pid, signal.SIGKILL)
         return children
 
-    def in_flight(self, *keys: RolloutKey, asked: Path | None = None, requests: int = 0) -> None:
-        """Waits until these rollouts are in flight, and the engine, whose log of requests is `asked`, has got so many requests."""
+    def in_flight(self, *keys: RolloutKey, request_log: Path | None = None, requests: int = 0) -> None:
+        """Waits until these rollouts are in flight, and until the engine has written so many requests to `request_log`."""
         wait_for(lambda: self.parts.log.in_flight == {*keys}, f"attempts of {keys}")
-        if asked is not None:
-            wait_for(lambda: len(asked.read_text().splitlines()) >= requests, f"{requests} requests")
+        if request_log is not None:
+            wait_for(lambda: len(request_log.read_text().splitlines()) >= requests, f"{requests} requests")
 
     @property
     def recorded(self) -> list[tuple[RolloutKey, str]]:
-        """What is in the journal, sorted: rollouts and their statuses."""
+        """Returns the rollouts in the journal with their statuses, sorted."""
         return sorted((rollout.key, rollout.status) for rollout in read_journal(self.directory))
 
     @property
     def lines(self) -> int:
-        """Lines of the journal."""
+        """Returns the lines of the journal."""
         return len(self.owner.journal.path.read_bytes().splitlines())
 
 
@@ -204,7 +204,7 @@ class RunningParts:
 def running_parts(
     folder: Path, settings: PoolSettings | None = None, *, taps: int = 1, owner: type[Owner] = Owner, start: bool = True
 ) -> Iterator[RunningParts]:
-    """The parts of a session in which no backend answers yet. All their processes end with the block."""
+    """Starts the parts of a session without a backend. All their processes end with the block."""
     directory, logs = empty_run(folder / "run"), folder / "logs"
     sentences: list[str] = []
     log, owns = AttemptLog(directory, 1, str, sentences.append), owner(directory)

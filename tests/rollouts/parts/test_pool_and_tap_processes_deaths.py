@@ -1,4 +1,4 @@
-"""Whether a part that died is started again, and which rollout is to blame."""
+"""Decides whether a dead part is started again, and which rollout is responsible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ A, B, C, D = (RolloutKey("shop", name) for name in "abcd")
 
 
 def test_deaths_between_which_rollouts_end() -> None:
-    """A part is started again as long as rollouts end between its deaths, however often it dies."""
+    """A part is started again, however often it dies, if rollouts end between its deaths."""
     deaths = RestartPolicy()
     for number in range(20):
         assert RestartDecision(again=True) == deaths.add("tap", {RolloutKey("shop", str(number))})
@@ -19,14 +19,14 @@ def test_deaths_between_which_rollouts_end() -> None:
 
 
 def test_three_deaths_and_nothing_between() -> None:
-    """The third one is the last; those of other parts are none of its business."""
+    """After three deaths without a finished rollout a part is not started again. Deaths of other parts do not count."""
     deaths = RestartPolicy()
 
     assert [True, True, True, False] == [deaths.add(part, ()).again for part in ("pool", "tap", "pool", "pool")]
 
 
 def test_what_ends_elsewhere() -> None:
-    """A rollout that ends says nothing of a part that it had no use for: the engine of the other arm."""
+    """A finished rollout does not reset the count of a part that it does not use, such as the engine of the other arm."""
     deaths, again = RestartPolicy(), []
     for _ in range(3):
         again.append(deaths.add("b.engine", ()).again)
@@ -36,7 +36,7 @@ def test_what_ends_elsewhere() -> None:
 
 
 def test_the_one_that_kills_is_singled_out() -> None:
-    """What was in flight at two deaths runs alone, and a third one names the rollout that did; others that ran alone are cleared."""
+    """Rollouts in flight at two deaths run alone. A third death names the responsible one; others that ran alone are cleared."""
     deaths = RestartPolicy()
     deaths.add("pool", {A, B, C})
 
@@ -45,11 +45,11 @@ def test_the_one_that_kills_is_singled_out() -> None:
     deaths.ended(A)
 
     assert RestartDecision(again=True, alone=frozenset({A, B}), responsible=B) == deaths.add("pool", {B})
-    assert 3 == deaths.met("pool", B)
+    assert 3 == deaths.deaths_during("pool", B)
 
 
 def test_deaths_of_different_parts_are_not_added_up() -> None:
-    """A rollout that runs alone because of the pool is not to blame for the first death of the engine."""
+    """A rollout that runs alone because of the pool is not responsible for the first death of the engine."""
     deaths = RestartPolicy()
     for _ in range(2):
         deaths.add("pool", {A, B})
@@ -58,7 +58,7 @@ def test_deaths_of_different_parts_are_not_added_up() -> None:
 
 
 def test_three_to_blame_one_after_the_other() -> None:
-    """When all that runs kills it, the fault is not the rollouts': the part is given up, and the records of those do not count as ends."""
+    """After three responsible rollouts in a row the part is given up. Their records do not count as finished rollouts."""
     deaths, again = RestartPolicy(), []
     for key in (A, B, C):
         again += [deaths.add("pool", {key}).again for _ in range(3)]
@@ -68,7 +68,7 @@ def test_three_to_blame_one_after_the_other() -> None:
 
 
 def test_a_pool_that_says_which_one_it_was() -> None:
-    """It is believed at once, and casts no suspicion on what else was in flight."""
+    """The rollout that the pool names is responsible at once, and others in flight are not suspected."""
     deaths = RestartPolicy()
     for _ in range(2):
         death = deaths.add("pool", {A, B, C}, responsible=A)

@@ -1,4 +1,4 @@
-"""A pool's process as the controller has it: it is listened to until it is dead, and one that cannot be listened to is ended."""
+"""The controller reads the messages of a pool process until it has died, and kills one whose messages it cannot read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pytest_agentbench.rollouts.parts.pool_and_tap_processes import PoolProcess
 from pytest_agentbench.rollouts.protocol import BlockedBy, CatchUp, CaughtUp, PoolConfig, ShowUser, ToController
 from tests.rollouts.pool.test_server import empty_run, pool_settings, shop
 
-PATIENCE = 30  # seconds until an event that does not come fails the test
+PATIENCE = 30  # seconds to wait for an event before the test fails
 
 
 @contextmanager
 def started(
     folder: Path, hear: Callable[[ToController], None], words: bytes = b""
 ) -> Iterator[tuple[PoolProcess, queue.SimpleQueue[bool]]]:
-    """A pool that is listened to, and what is put when it has died: whether it ever served. `words` are in its pipe before it starts."""
+    """Starts a pool and reads its messages. `deaths` gets whether it ever served. `words` are in its pipe before it starts."""
     deaths: queue.SimpleQueue[bool] = queue.SimpleQueue()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -42,41 +42,41 @@ def started(
 
 
 def test_it_is_listened_to_until_it_is_dead(tmp_path: Path) -> None:
-    """What a pool sends is heard in its order; when it ends, that is told once, with whether it served."""
-    heard: queue.SimpleQueue[ToController] = queue.SimpleQueue()
-    with started(tmp_path, heard.put) as (pool, deaths):
+    """Messages of a pool are handled in their order. Its death is reported once, with whether it served."""
+    messages: queue.SimpleQueue[ToController] = queue.SimpleQueue()
+    with started(tmp_path, messages.put) as (pool, deaths):
         assert pool.send(CatchUp(1))
         assert pool.send(CatchUp(2))
 
-        assert [CaughtUp(1), CaughtUp(2)] == [heard.get(timeout=PATIENCE) for _ in range(2)]
+        assert [CaughtUp(1), CaughtUp(2)] == [messages.get(timeout=PATIENCE) for _ in range(2)]
 
         pool.child.stop()
 
         assert deaths.get(timeout=PATIENCE)
 
-    assert (0, True, None) == (pool.child.process.returncode, deaths.empty(), pool.last_words)
+    assert (0, True, None) == (pool.child.process.returncode, deaths.empty(), pool.blocked_rollout)
 
 
 def test_last_words_that_cannot_be_read(tmp_path: Path) -> None:
-    """Each whole line that cannot be read is a sentence for the user, and the lines after it are heard; a torn one says nothing."""
+    """Each whole line that cannot be read becomes a sentence for the user, and later lines are read. A truncated line is ignored."""
     end = Rollout("shop", "s-0", "default", 1, "agent_error", "it blocks")
     lines = [b"{", b'["BlockedBy", {"rollout": 5}]', json_text.dumps_any(header(BlockedBy(end))), b'["ShowU']
-    heard: queue.SimpleQueue[ToController] = queue.SimpleQueue()
-    with started(tmp_path, heard.put, b"\n".join(lines)) as (pool, deaths):
+    messages: queue.SimpleQueue[ToController] = queue.SimpleQueue()
+    with started(tmp_path, messages.put, b"\n".join(lines)) as (pool, deaths):
         pool.child.stop()
         deaths.get(timeout=PATIENCE)
 
-    first, second = heard.get_nowait(), heard.get_nowait()
-    assert heard.empty()
+    first, second = messages.get_nowait(), messages.get_nowait()
+    assert messages.empty()
     assert isinstance(first, ShowUser)
-    assert "what the pool says while its event loop is blocked cannot be read: Expecting property name" in first.sentence
+    assert "a message that the pool wrote while its event loop was blocked cannot be read: Expecting property name" in first.sentence
     assert ShowUser(f"{first.sentence.split(': ')[0]}: rollout is a whole number, not an object") == second
-    assert end == pool.last_words
+    assert end == pool.blocked_rollout
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
-    """If what a pool sends cannot be read, the pool is killed instead of being left to wait for an answer, and counts as dead."""
+    """If a message of a pool cannot be read, the pool is killed instead of waiting for an answer, and counts as dead."""
 
     def fail(message: ToController) -> None:
         raise ValueError(f"{message} cannot be read")
@@ -87,12 +87,12 @@ def test_one_that_cannot_be_listened_to(tmp_path: Path) -> None:
         assert deaths.get(timeout=PATIENCE)
         assert -9 == pool.child.process.returncode
         exit_message = pool.exit_message("died")
-        assert " died: the controller failed on what the pool sent, and has ended it: ValueError('CaughtUp(number=1) " in exit_message
+        assert " died: the controller failed on a message of the pool and killed it: ValueError('CaughtUp(number=1) " in exit_message
         assert "SIGKILL" not in exit_message
 
 
 def test_one_that_cannot_be_started(tmp_path: Path) -> None:
-    """If there is no config to start it with, nothing is left that reads its pipe."""
+    """If the config cannot be made, no descriptor of the pipe stays open."""
     writers: list[int] = []
 
     def config(pipe: int) -> PoolConfig:

@@ -1,4 +1,4 @@
-"""The taps of a session share one port for agents, which stays theirs when one of them dies."""
+"""The taps of a session share one port for agents, which stays reserved when a tap dies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDLE = TapStats(in_flight=0, open=0, clock_steps=0)
 
 @contextmanager
 def tap_processes(folder: Path, count: int) -> Iterator[TapProcesses]:
-    """Taps that end with the block."""
+    """Starts taps that end with the block."""
     taps = TapProcesses(count, Budgets(), folder / "logs")
     try:
         yield taps
@@ -34,7 +34,7 @@ def tap_processes(folder: Path, count: int) -> Iterator[TapProcesses]:
 
 
 def kill(taps: TapProcesses, name: str) -> None:
-    """Kills a tap, and returns when it has ended."""
+    """Kills a tap, and waits until it has ended."""
     child = taps.children[name]
     os.kill(child.process.pid, signal.SIGKILL)
     child.process.wait(30)
@@ -42,7 +42,7 @@ def kill(taps: TapProcesses, name: str) -> None:
 
 
 def states(taps: TapProcesses) -> list[FromTap]:
-    """What each tap answers on its control port."""
+    """Returns the answer of each tap on its control port."""
     answers = []
     for port in taps.facts.control_ports:
         with wire.connect(port, taps.facts.token, "pool") as connection:
@@ -53,7 +53,7 @@ def states(taps: TapProcesses) -> list[FromTap]:
 
 
 def accepts(port: int) -> bool:
-    """Whether something listens on the port for agents."""
+    """Returns whether a process listens on the port for agents."""
     try:
         socket.create_connection(("127.0.0.1", port), 10).close()
     except ConnectionRefusedError:
@@ -62,7 +62,7 @@ def accepts(port: int) -> bool:
 
 
 def is_kept(port: int) -> bool:
-    """Whether a port cannot be taken by a process that does not share it."""
+    """Returns whether processes that do not share a port cannot bind it."""
     with socket.socket() as other:
         try:
             other.bind(("127.0.0.1", port))
@@ -72,7 +72,7 @@ def is_kept(port: int) -> bool:
 
 
 def test_they_share_a_port(tmp_path: Path) -> None:
-    """When `ready` returns, all taps serve: they have one port for agents together, and each has a control port and a log of its own."""
+    """After `ready` all taps serve. They share one port for agents, and each has its own control port and log."""
     with tap_processes(tmp_path, 3) as taps:
         taps.ready()
 
@@ -84,7 +84,7 @@ def test_they_share_a_port(tmp_path: Path) -> None:
 
 
 def test_the_port_is_kept_while_no_tap_lives(tmp_path: Path) -> None:
-    """While the only tap is dead, agents are refused and no other process can take the port; the next tap listens there again."""
+    """While the only tap is dead, agents are refused and no other process can take the port. The next tap listens there again."""
     with tap_processes(tmp_path, 1) as taps:
         taps.ready()
         before, first = taps.facts, taps.children["tap"]
@@ -99,7 +99,7 @@ def test_the_port_is_kept_while_no_tap_lives(tmp_path: Path) -> None:
 
 
 def test_one_of_two_is_started_again(tmp_path: Path) -> None:
-    """The other one stays as it is, and the new one has the dead one's place among the control ports."""
+    """The other tap is not affected, and the new tap takes the dead one's place among the control ports."""
     with tap_processes(tmp_path, 2) as taps:
         taps.ready()
         before, other = taps.facts, taps.children["tap-2"]
@@ -113,7 +113,7 @@ def test_one_of_two_is_started_again(tmp_path: Path) -> None:
 
 
 def test_none_is_started_after_the_end(tmp_path: Path) -> None:
-    """After `end` no tap is started again, and the others serve. `stop` returns all processes, also dead ones, and frees the port."""
+    """After `end` no tap is started again, and the others serve. `stop` returns all processes, even dead ones, and frees the port."""
     with tap_processes(tmp_path, 2) as taps:
         taps.ready()
         kill(taps, "tap")
@@ -129,7 +129,7 @@ def test_none_is_started_after_the_end(tmp_path: Path) -> None:
 
 
 def test_taps_that_do_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tap that dies before it serves raises BackendError with the end of its log, at the start and when it is started again."""
+    """A tap that dies before it serves raises BackendError with the end of its log, at the first start and at a restart."""
     (tmp_path / "uvloop.py").write_text("raise ImportError('this is another uvloop')")
     with tap_processes(tmp_path, 1) as taps:
         taps.ready()

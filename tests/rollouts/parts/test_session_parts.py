@@ -1,4 +1,4 @@
-"""The pool and the taps of a session: each is started again when it dies, and no rollout is lost or measured twice for that."""
+"""The pool and the taps of a session are started again when they die, and no rollout is lost or measured twice."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def attempts(rollout: Rollout) -> list[tuple[int, str, str, int]]:
-    """Number, status, reason and number of calls of each attempt."""
+    """Returns number, status, reason and number of calls of each attempt."""
     return [(each.attempt, each.status, each.reason, len(each.calls)) for each in rollout.attempts]
 
 
 def refuses(running: RunningParts) -> bool:
-    """Whether connections to the pool's port are refused."""
+    """Returns whether connections to the pool's port are refused."""
     try:
         running.test.ask(GetScenario(A))
     except ConnectionRefusedError:
@@ -58,7 +58,7 @@ KILLED = "interrupted: the pool died (exit code -9)"
 
 
 def test_tests_connect_before_the_backend_answers(tmp_path: Path) -> None:
-    """Tests send their plan and ask for rollouts before the backend answers, and get them after `begin`, even from a later pool."""
+    """Tests send plans and requests before the backend answers, and get rollouts after `begin`, even from a later pool."""
     with engine(tmp_path, [ANSWER]) as url, running_parts(tmp_path) as running:
         running.test.plan(A, B)
         running.test.send(GetRollout(A))
@@ -66,7 +66,7 @@ def test_tests_connect_before_the_backend_answers(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError):
             running.test.receive(GetRollout(A))
         running.test.close()
-        running.test.plan(A, B)  # as another test process does it
+        running.test.plan(A, B)  # like a second test process
         running.test.send(GetRollout(A))
         running.begin(url)
 
@@ -77,13 +77,16 @@ def test_tests_connect_before_the_backend_answers(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_is_killed(tmp_path: Path) -> None:
-    """The next pool answers on the same port. What was in flight runs again, and keeps its interrupted attempt. What was read does not."""
-    asked = tmp_path / "requests.jsonl"
-    with engine(tmp_path, [stalled(B, 1), ANSWER], request_log=str(asked)) as url, running_parts(tmp_path) as running:
+    """The next pool answers on the same port.
+
+    Rollouts in flight run again and keep the interrupted attempt. Rollouts already read do not.
+    """
+    request_log = tmp_path / "requests.jsonl"
+    with engine(tmp_path, [stalled(B, 1), ANSWER], request_log=str(request_log)) as url, running_parts(tmp_path) as running:
         running.begin(url)
         running.test.plan(A, B)
         first = running.test.read(A)
-        running.in_flight(B, asked=asked, requests=2)
+        running.in_flight(B, request_log=request_log, requests=2)
         running.test.send(GetRollout(B))
         running.kill("pool")
         with pytest.raises(ConnectionError):
@@ -96,22 +99,22 @@ def test_a_pool_that_is_killed(tmp_path: Path) -> None:
     assert [(1, "ok", "", 1)] == attempts(first)
     assert [(1, "infra_error", KILLED, 1), (2, "ok", "", 1)] == attempts(again)
     assert [(A, "ok"), (B, "ok")] == running.recorded
-    assert (2, 3) == (running.lines, len(asked.read_text().splitlines()))
+    assert (2, 3) == (running.lines, len(request_log.read_text().splitlines()))
     assert (0, 1) == (running.parts.log.state.unrecorded, running.parts.log.state.interruptions)
     assert [] == [*running.owner.failures, *filter(None, running.owner.losses)]
 
 
 def test_a_tap_that_is_killed(tmp_path: Path) -> None:
-    """One of two taps is started again on the same port. Its calls are lost, the rollouts are repeated, and none spends a retry."""
-    asked = tmp_path / "requests.jsonl"
+    """One of two taps is started again on the same port. Its calls are lost, and the rollouts are repeated without spending a retry."""
+    request_log = tmp_path / "requests.jsonl"
     with (
-        engine(tmp_path, [stalled(A, 1), stalled(B, 1), ANSWER], request_log=str(asked)) as url,
+        engine(tmp_path, [stalled(A, 1), stalled(B, 1), ANSWER], request_log=str(request_log)) as url,
         running_parts(tmp_path, taps=2) as running,
     ):
         running.begin(url)
         running.test.plan(A, B, C)
-        running.in_flight(A, B, asked=asked, requests=2)
-        for name in ("tap", "tap-2"):  # one of them has the call, which only the kernel knows
+        running.in_flight(A, B, request_log=request_log, requests=2)
+        for name in ("tap", "tap-2"):  # Only the kernel knows which of them has the call.
             running.kill(name)
 
         rollouts = [running.test.read(key) for key in (A, B, C)]
@@ -124,12 +127,12 @@ def test_a_tap_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_pool_and_tap_are_killed_at_once(tmp_path: Path) -> None:
-    """Both are started again. The calls that the tap had seen are lost with it; the rollout runs again, and is recorded once."""
-    asked = tmp_path / "requests.jsonl"
-    with engine(tmp_path, [stalled(A, 1), ANSWER], request_log=str(asked)) as url, running_parts(tmp_path) as running:
+    """Both are started again. The calls recorded by the tap are lost. The rollout runs again and is recorded once."""
+    request_log = tmp_path / "requests.jsonl"
+    with engine(tmp_path, [stalled(A, 1), ANSWER], request_log=str(request_log)) as url, running_parts(tmp_path) as running:
         running.begin(url)
         running.test.plan(A)
-        running.in_flight(A, asked=asked, requests=1)
+        running.in_flight(A, request_log=request_log, requests=1)
         running.kill("pool", "tap")
 
         assert [(1, "infra_error", KILLED, 0), (2, "ok", "", 1)] == attempts(running.test.read(A))
@@ -138,19 +141,19 @@ def test_pool_and_tap_are_killed_at_once(tmp_path: Path) -> None:
 
 
 def test_no_attempt_begins_while_a_part_is_away(tmp_path: Path) -> None:
-    """Attempts wait until no source reports that a part is away. A pool that starts meanwhile waits as well."""
+    """Attempts wait until no source reports an unavailable part. A pool that starts meanwhile waits, too."""
     with engine(tmp_path, [ANSWER]) as url, running_parts(tmp_path) as running:
         running.begin(url)
 
-        assert running.parts.away("backend", {"engine"})
-        assert running.parts.away("other", {"disk"})
+        assert running.parts.report_unavailable("backend", {"engine"})
+        assert running.parts.report_unavailable("other", {"disk"})
         running.test.plan(A)
-        running.parts.away("other", ())
+        running.parts.report_unavailable("other", ())
         running.kill("pool")
         running.test.ask(GetScenario(A))
-        time.sleep(0.3)  # an attempt that does not wait begins in this time
+        time.sleep(0.3)  # An attempt that did not wait would begin in this time.
         released = time.monotonic_ns()
-        running.parts.away("backend", ())
+        running.parts.report_unavailable("backend", ())
 
         assert running.test.read(A).started_ns > released
         assert {"pool": 1, "engine": 1, "disk": 1} == running.parts.deaths.counts
@@ -201,18 +204,18 @@ class Deadly(ToolCalling):
 
 
 def test_agent_code_that_kills_the_pool(tmp_path: Path) -> None:
-    """What was in flight at two deaths runs alone. At the third one the killer is known: it is an agent_error, and the others are whole."""
+    """Rollouts in flight at two deaths run alone. The third death makes the responsible one an agent_error; the others are complete."""
     (tmp_path / "agent.py").write_text(DEADLY)
-    go, asked = tmp_path / "go", tmp_path / "requests.jsonl"
+    go, request_log = tmp_path / "go", tmp_path / "requests.jsonl"
     settings = pool_settings(small_suite(tmp_path, agent={"kind": "./agent.py:Deadly"}))
     rules = [stalled(B, 1), stalled(B, 2), ANSWER]
-    with engine(tmp_path, rules, request_log=str(asked)) as url, running_parts(tmp_path, settings) as running:
+    with engine(tmp_path, rules, request_log=str(request_log)) as url, running_parts(tmp_path, settings) as running:
         running.begin(url)
         running.test.plan(A, B, C)
-        running.in_flight(A, B, asked=asked, requests=2)
+        running.in_flight(A, B, request_log=request_log, requests=2)
         go.touch()
         wait_for(lambda: running.parts.deaths.counts["pool"] == 1, "the first death")
-        running.in_flight(A, B, asked=asked, requests=4)
+        running.in_flight(A, B, request_log=request_log, requests=4)
         after_one = {*running.parts.log.state.alone}
         go.touch()
         wait_for(lambda: running.parts.log.state.alone, "the second death")
@@ -229,7 +232,7 @@ def test_agent_code_that_kills_the_pool(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_dies_again_and_again(tmp_path: Path) -> None:
-    """After three deaths with no rollout in between the owner fails. A last pool tells tests why; if it dies as well, they are refused."""
+    """After three deaths with no finished rollout the owner fails. A last pool tells tests why. If it dies, too, they are refused."""
     with engine(tmp_path) as url, running_parts(tmp_path) as running:
         running.begin(url)
         running.test.ask(GetScenario(A))
@@ -254,7 +257,7 @@ def test_a_pool_that_dies_again_and_again(tmp_path: Path) -> None:
 
 
 def test_a_tap_that_dies_again_and_again(tmp_path: Path) -> None:
-    """After three deaths with no rollout in between the owner fails, and tests are told why."""
+    """After three deaths with no finished rollout the owner fails, and tests are told why."""
     with engine(tmp_path) as url, running_parts(tmp_path) as running:
         running.begin(url)
         for _ in range(2):
@@ -267,7 +270,7 @@ def test_a_tap_that_dies_again_and_again(tmp_path: Path) -> None:
 
 
 def test_a_failure_before_there_is_a_pool(tmp_path: Path) -> None:
-    """Tests that have connected already are refused, and so are those that come later."""
+    """Tests that have already connected are refused, and so are later ones."""
     with running_parts(tmp_path, start=False) as running:
         running.test.send(GetRollout(A))
         running.owner.fail("no GPU")
@@ -280,7 +283,7 @@ def test_a_failure_before_there_is_a_pool(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_does_not_serve(tmp_path: Path) -> None:
-    """If the first pool dies before it serves, it is not started again: tests are refused, and the reason has the end of its log."""
+    """If the first pool dies before it serves, it is not started again. Tests are refused, and the reason has the end of its log."""
     with running_parts(tmp_path, start=False) as running:
         (running.directory / journal.FILE).unlink()
         running.test.send(GetRollout(A))
@@ -296,7 +299,7 @@ def test_a_pool_that_does_not_serve(tmp_path: Path) -> None:
 
 
 def test_a_pool_that_cannot_be_started_again(tmp_path: Path) -> None:
-    """If there is no place for the next pool's log, there is no next pool: tests are refused instead of waiting for it."""
+    """If the next pool's log cannot be created, no pool is started, and tests are refused instead of waiting."""
     with engine(tmp_path) as url, running_parts(tmp_path) as running:
         running.begin(url)
         running.test.ask(GetScenario(A))
@@ -313,7 +316,7 @@ def test_a_pool_that_cannot_be_started_again(tmp_path: Path) -> None:
 
 
 def test_a_tap_that_cannot_be_started_again(tmp_path: Path) -> None:
-    """If there is no place for the next tap's log, the owner fails, and tests are told why."""
+    """If the next tap's log cannot be created, the owner fails, and tests are told why."""
     with engine(tmp_path) as url, running_parts(tmp_path) as running:
         running.begin(url)
         running.logs.rename(tmp_path / "elsewhere")
@@ -326,7 +329,7 @@ def test_a_tap_that_cannot_be_started_again(tmp_path: Path) -> None:
 
 
 def test_taps_that_do_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`start` raises BackendError with the end of the tap's log. There is a pool then, which tells tests why they get no rollouts."""
+    """`start` raises BackendError with the end of the tap's log. A pool runs then and tells tests why they get no rollouts."""
     (tmp_path / "uvloop.py").write_text("raise ImportError('this is another uvloop')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running_parts(tmp_path, start=False) as running:
@@ -338,14 +341,14 @@ def test_taps_that_do_not_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 class FailingLook(Owner):
-    """Cannot find out whether its backend still answers."""
+    """An owner that cannot check whether its backend still answers."""
 
-    def look(self) -> None:
+    def check_backend(self) -> None:
         raise LookupError("no such stack")
 
 
 def test_a_look_that_fails(tmp_path: Path) -> None:
-    """If the owner fails on a look, the attempt that waits for it is not left waiting: the session is given up, and tests are refused."""
+    """If the owner's check of the backend fails, no attempt waits for it: the session is given up, and tests are refused."""
     with engine(tmp_path, [{"text": "It ends here.", "cut_after": 1}]) as url, running_parts(tmp_path, owner=FailingLook) as running:
         running.begin(url)
         running.test.plan(A)
@@ -358,12 +361,12 @@ def test_a_look_that_fails(tmp_path: Path) -> None:
 
 
 def test_after_the_end_nothing_is_started(tmp_path: Path) -> None:
-    """After `end` neither the pool nor a tap is started again, nothing has failed, and the owner is told that the pool is gone."""
+    """After `end` neither the pool nor a tap is started again, no failure is reported, and the owner learns that the pool is lost."""
     with engine(tmp_path) as url, running_parts(tmp_path, taps=2) as running:
         running.begin(url)
         running.test.ask(GetScenario(A))
         running.parts.end()
-        assert not running.parts.away("backend", {"engine"})
+        assert not running.parts.report_unavailable("backend", {"engine"})
         children = running.killed("pool", "tap", "tap-2")
         wait_for(lambda: running.owner.losses, "the end of the pool to be noticed")
 
@@ -374,14 +377,14 @@ def test_after_the_end_nothing_is_started(tmp_path: Path) -> None:
 
 
 def test_a_tap_that_dies_just_before_the_end(tmp_path: Path) -> None:
-    """If the session ends before it is known what the death of a tap interrupted, the tap is not started again, and nothing has failed."""
+    """If the session ends before it is known what a tap's death interrupted, the tap is not restarted, and no failure is reported."""
     with engine(tmp_path) as url, running_parts(tmp_path) as running:
         running.begin(url)
         running.test.ask(GetScenario(A))
         pool, tap = running.parts.children["pool"].process, running.parts.children["tap"]
         pipe = tap.process.stdin
         assert pipe is not None
-        pool.send_signal(signal.SIGSTOP)  # it cannot say which attempts it has begun
+        pool.send_signal(signal.SIGSTOP)  # A stopped pool cannot report which attempts have begun.
         running.killed("tap")
         wait_for(lambda: pipe.closed, "the death of the tap to be noticed")
         running.parts.end()
@@ -405,7 +408,7 @@ raise ImportError("this is another uvloop")
 
 
 def test_an_end_while_a_tap_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the session ends while a tap is started again, and that one does not serve, no further one is started, and nothing has failed."""
+    """If the session ends while a tap is started again that does not serve, no further one is started, and no failure is reported."""
     (tmp_path / "uvloop.py").write_text(ANOTHER_UVLOOP)
     with engine(tmp_path) as url, running_parts(tmp_path) as running:
         running.begin(url)
@@ -425,19 +428,19 @@ def names_of_threads() -> set[str]:
 
 
 class BusyOwner(Owner):
-    """Waits when the pool has died, as a session does whose arm is being made ready; and adds a round of trials meanwhile."""
+    """An owner that waits when the pool has died, like a session whose arm is being loaded, and adds a round of trials meanwhile."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.is_paused, self.may_continue = threading.Event(), threading.Event()
 
-    def paused(self) -> None:
+    def on_pool_died(self) -> None:
         self.is_paused.set()
         assert self.may_continue.wait(60)
 
 
 def test_an_end_while_the_owner_is_busy(tmp_path: Path) -> None:
-    """An owner that is busy with the death of the pool keeps nobody from ending the session; no pool is started after that."""
+    """An owner that is busy with the death of the pool does not delay the end of the session. No pool is started after that."""
     with running_parts(tmp_path, owner=BusyOwner) as running:
         owner = running.owner
         assert isinstance(owner, BusyOwner)
@@ -457,7 +460,7 @@ def test_an_end_while_the_owner_is_busy(tmp_path: Path) -> None:
 
 
 def test_entries_of_a_time_without_a_pool(tmp_path: Path) -> None:
-    """What is added while no pool lives, and what is added while the next one starts, reaches that one once each."""
+    """Entries that are added while no pool lives, and while the next one starts, reach that pool exactly once."""
     rounds = [(RolloutKey("shop", key.scenario, trial=trial),) for trial, key in ((2, A), (3, B))]
     with engine(tmp_path, [ANSWER]) as url, running_parts(tmp_path, owner=BusyOwner) as running:
         owner = running.owner
@@ -473,14 +476,14 @@ def test_entries_of_a_time_without_a_pool(tmp_path: Path) -> None:
         running.parts.add_round(rounds[1], tell=True)
         settled = protocol.PlanSettled(whole=True)
         wait_for(lambda: owner.notes.count(settled) >= 2, "the end of both rounds")
-        running.parts.away("backend", {"engine"})  # which waits until everything is heard that the pool has said
+        running.parts.report_unavailable("backend", {"engine"})  # This waits until all earlier messages of the pool are handled.
 
         assert [(A, "ok"), (rounds[0][0], "ok"), (rounds[1][0], "ok")] == running.recorded
         assert 2 == owner.notes.count(settled)
 
 
 def test_the_endpoint_of_an_earlier_turn(tmp_path: Path) -> None:
-    """The next pool releases a label at the endpoint of a turn that the dead pool had, although it gets no turn for it itself."""
+    """The next pool releases a label at the endpoint of a block of the dead pool, although it never gets that endpoint itself."""
     waits = Scenario(A.scenario, ({"role": "user", "content": "This takes forever."},))
     suite = replace(small_suite(tmp_path), scenarios=(waits,))
     blocks = BlockSettings({"default": VariantOrigin("default", "a")}, "carry", in_sequence=False, own={})

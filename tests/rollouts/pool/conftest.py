@@ -1,4 +1,4 @@
-"""A real tap for the tests of the pool's parts."""
+"""Provides a real tap for the tests of the pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKEN = "of-the-test"
 
 @pytest.fixture(scope="session")
 def taps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TapPorts]:
-    """The ports of one tap, which all tests share. Each test has a secret of its own, so that no two use one address."""
+    """Returns the ports of one tap that all tests share. Each test has its own secret, so no two tests use the same address."""
     child = Child("pytest_agentbench.tap", TapConfig(TOKEN), tmp_path_factory.mktemp("tap") / "tap.log")
     ports = child.ready(TapListening)
     yield TapPorts(ports.port, (ports.control_port,), TOKEN)

@@ -1,4 +1,4 @@
-"""Rollouts are announced to the stack and released, whatever the stack does about it."""
+"""Rollouts are announced to the stack and released, whatever the stack answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.router import Router, routing
 
 KEY = RolloutKey("shop", "shop-0")
 ANSWERED = LLMCall(0, 1, 2, http_status=200)
-NOTHING = "http://127.0.0.1:9/v1"  # where nobody listens
+NOTHING = "http://127.0.0.1:9/v1"  # no server listens there
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def announcer(url: str, kind: str = "thunderagent", **options: Any) -> Asy
 
 
 async def call(announcer: Announcer, token: str, key: RolloutKey = KEY) -> str:
-    """Announces a rollout, which then makes a call; the id that the stack knows."""
+    """Announces a rollout that then makes a call. Returns the id in the stack."""
     label = announcer.announce(token, key)
     fields = label.fields
     body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], **fields}
@@ -53,26 +53,26 @@ def tally(**counts: int) -> Json:
 
 @pytest.mark.parametrize("options", [{"kind": "thunderagent"}, {"kind": "dynamo", "release": True}])
 async def test_every_attempt_has_an_id_and_a_release(router: Router, options: Json) -> None:
-    """Two attempts of one rollout are two programs; each is released once, when it is over, and none is left."""
+    """Two attempts of one rollout are two programs. Each is released once when it is over, and none is left."""
     async with announcer(router.url, **options) as stack:
         ids = [await call(stack, token) for token in ("1", "2")]
         assert dict.fromkeys(ids, 1) == router.programs
 
-        stack.over("1", [ANSWERED])
-        stack.over("1", [ANSWERED])
-        stack.over("nobody's")
+        stack.end("1", [ANSWERED])
+        stack.end("1", [ANSWERED])
+        stack.end("nobody's")
         await stack.release_all()
 
     assert 2 == len(set(ids))
     assert [] == [id for id in ids if not re.fullmatch(r"20260101-120000-1a2b:shop\.shop-0\.1:[0-9a-f]{8}", id)]
     assert sorted((id, True) for id in ids) == sorted(router.releases)
     assert tally(labelled=2, announced=1 + (options["kind"] == "thunderagent"), released=2) == asdict(stack.tally)
-    assert 2 == len(router.chats)  # a session's last call is one of its own, and no engine sees it
+    assert 2 == len(router.chats)  # The last call of a program is sent by its release, and does not reach an engine.
 
 
 @pytest.mark.parametrize(("kind", "place"), [("thunderagent", "program_id"), ("dynamo", "x-dynamo-session-id")])
 async def test_a_judge_is_another_program(router: Router, kind: str, place: str) -> None:
-    """A judge's calls say in their id that they are a judge's, so that no stack takes them for the agent's."""
+    """The id of a judge's calls names the judge, so that no stack takes them for calls of the agent."""
     async with announcer(router.url, kind) as stack:
         labels = [stack.announce(token, KEY, role) for token, role in (("1", ""), ("2", "judge"))]
         agent, judge = (str(label.fields.get(place) or dict(label.headers)[place]) for label in labels)
@@ -83,10 +83,10 @@ async def test_a_judge_is_another_program(router: Router, kind: str, place: str)
 
 @pytest.mark.parametrize("options", [{"kind": "none"}, {}, {"kind": "dynamo"}])
 async def test_stacks_that_wait_for_no_release(router: Router, options: Json) -> None:
-    """They are told of none."""
+    """Stacks that need no releases get none."""
     async with announcer(router.url, **{"kind": "none", **options}) as stack:
         await call(stack, "1")
-        stack.over("1", [ANSWERED])
+        stack.end("1", [ANSWERED])
         await stack.release_all()
     has_label = int(options.get("kind") == "dynamo")
 
@@ -97,11 +97,11 @@ async def test_stacks_that_wait_for_no_release(router: Router, options: Json) ->
 
 @pytest.mark.parametrize("faults", [["reset"], ["reset", "reset"]])
 async def test_connections_that_break(router: Router, faults: list[str]) -> None:
-    """A release is tried again on a fresh connection."""
+    """If the connection fails, a release is sent again on a new connection."""
     router.refusals = faults
     async with announcer(router.url) as stack:
         id = await call(stack, "1")
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
 
     assert [(id, True)] == router.releases
@@ -119,12 +119,12 @@ async def test_connections_that_break(router: Router, faults: list[str]) -> None
 async def test_releases_that_fail(
     router: Router, faults: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are logged and counted; at the session's end they are tried once more."""
-    monkeypatch.setattr(announcements, "SECONDS", 0.2)  # the waiting itself is not what is tested
+    """Failed releases are logged and counted, and sent once more at the end of the session."""
+    monkeypatch.setattr(announcements, "SECONDS", 0.2)  # The time itself is not tested.
     router.refusals = [*faults]
     async with announcer(router.url) as stack:
         id = await call(stack, "1")
-        stack.over("1")
+        stack.end("1")
         await asyncio.gather(*stack._releasing)
         failed = asdict(stack.tally)
         monkeypatch.undo()
@@ -137,10 +137,10 @@ async def test_releases_that_fail(
 
 
 async def test_a_stack_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not released is counted as left, and named."""
+    """If the stack has died, unreleased rollouts are counted as left, and one is named in the log."""
     async with announcer(NOTHING) as stack:
         stack.announce("1", KEY)
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
     log = capsys.readouterr().err
 
@@ -150,12 +150,12 @@ async def test_a_stack_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 async def test_what_nobody_closed(router: Router) -> None:
-    """At the session's end rollouts are released that nobody closed, and those that the stack still lists: of this session only."""
+    """At the end of the session, rollouts that are not closed are released, and those of this session that the stack still lists."""
     async with announcer(router.url) as stack:
         unclosed, late = await call(stack, "1"), await call(stack, "2")
-        stack.over("2")
+        stack.end("2")
         await asyncio.gather(*stack._releasing)
-        router.programs[late] = 1  # a call that lay in the router's queue begins it anew
+        router.programs[late] = 1  # A call in the router's queue registers the program again.
         router.programs["20260101-120000-ffff0:other.session.1:01234567"] = 1
         await stack.release_all()
 
@@ -165,12 +165,12 @@ async def test_what_nobody_closed(router: Router) -> None:
 
 
 async def test_a_router_that_was_started_again(router: Router) -> None:
-    """It does not know what it is told to release, and that is no failure; nor does it count as announced."""
+    """A restarted router does not know the released id. That is not a failure, and the rollout does not count as announced."""
     router.lists = False
     async with announcer(router.url) as stack:
         id = await call(stack, "1")
         router.programs.clear()
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
 
     assert [(id, False)] == router.releases
@@ -178,23 +178,23 @@ async def test_a_router_that_was_started_again(router: Router) -> None:
 
 
 async def test_a_router_that_is_bypassed(router: Router, capsys: pytest.CaptureFixture[str]) -> None:
-    """A session's last call that comes back with text was answered by an engine: that is a warning."""
+    """A session's last call that is answered with text was answered by an engine, which causes a warning."""
     router.knows_sessions = False
     async with announcer(router.url, "dynamo", release=True) as stack:
         stack.announce("1", KEY)
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
 
-    assert "was answered with text: calls do not pass the router" in capsys.readouterr().err
+    assert "was answered with text: calls do not go through the router" in capsys.readouterr().err
     assert tally(labelled=1, released=1, bypassed=1) == asdict(stack.tally)
 
 
 async def test_releases_have_the_backends_key(router: Router) -> None:
-    """A release goes where calls go, with the same key and headers."""
+    """A release goes to the same server as calls, with the same key and headers."""
     router.knows_sessions = False
     async with announcer(router.url, "dynamo", release=True) as stack:
         stack.announce("1", KEY)
-        stack.over("1")
+        stack.end("1")
         await stack.release_all()
     ((headers, _),) = router.chats
 
@@ -202,11 +202,11 @@ async def test_releases_have_the_backends_key(router: Router) -> None:
 
 
 async def test_rollouts_that_called_nobody(router: Router) -> None:
-    """What made no call has not arrived; where the stack does not say who has, an answered call does."""
+    """A rollout without calls has not arrived. If the stack does not report arrivals, an answered call counts as arrival."""
     async with announcer(router.url, "dynamo") as stack:
         for token, calls in (("1", []), ("2", [LLMCall(0, 1, 2)]), ("3", [ANSWERED])):
             stack.announce(token, KEY)
-            stack.over(token, calls)
+            stack.end(token, calls)
 
     assert tally(labelled=3, announced=1) == asdict(stack.tally)
 

@@ -1,4 +1,4 @@
-"""Request traces of Dynamo's frontend: what they tell of calls whose answers say nothing, and of who has arrived."""
+"""Request traces of Dynamo's frontend complete calls whose answers lack facts, and show which rollouts have arrived."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WORKER: Json = {"prefill_worker_id": 1, "decode_worker_id": 2}
 
 
 def line(request: str, session: str = "run:1", **more: object) -> str:
-    """As Dynamo 1.4.2 writes it, in what is read of it."""
-    told = {"request_id": request, "worker": WORKER, "ttft_ms": 7.5, "kv_hit_rate": 0.5, "queue_depth": 3, "input_tokens": 9, **more}
-    event = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "agent_context": {"session_id": session}, "request": told}
+    """Returns a trace line with the fields of Dynamo 1.4.2 that are read."""
+    facts = {"request_id": request, "worker": WORKER, "ttft_ms": 7.5, "kv_hit_rate": 0.5, "queue_depth": 3, "input_tokens": 9, **more}
+    event = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "agent_context": {"session_id": session}, "request": facts}
     return json.dumps({"timestamp": 1, "event": event}) + "\n"
 
 
@@ -30,7 +30,7 @@ def answered(response_id: str | None, server: Json | None = None) -> LLMCall:
 
 
 def test_lines(tmp_path: Path) -> None:
-    """New lines of this run's sessions are read once they are whole; times have the names that answers give them."""
+    """New complete lines of this run's sessions are read. Times have the names that answers use."""
     file = tmp_path / "requests.jsonl"
     file.write_text(line("from-before"))
     trace = RequestTrace(file, "run:")
@@ -38,30 +38,30 @@ def test_lines(tmp_path: Path) -> None:
     with file.open("a") as end:
         end.write(line("c", session="probe:1") + json.dumps({"event": {"event_type": "tool_end"}}) + "\n" + whole + truncated[:40])
         end.flush()
-        trace.look()
+        trace.read_new()
         early = trace.take("chatcmpl-b")
         end.write(truncated[40:])
-    trace.look()
+    trace.read_new()
 
-    told = {"worker_id": WORKER, "timing": {"ttft_ms": 7.5, "kv_hit_rate": 0.5, "router_queue_depth": 3}}
+    facts = {"worker_id": WORKER, "timing": {"ttft_ms": 7.5, "kv_hit_rate": 0.5, "router_queue_depth": 3}}
     assert ({"run:1"}, None) == (trace.sessions, early)
-    assert [told, told, None, None, None] == [trace.take(f"chatcmpl-{id}") for id in ("a", "b", "b", "c", "from-before")]
+    assert [facts, facts, None, None, None] == [trace.take(f"chatcmpl-{id}") for id in ("a", "b", "b", "c", "from-before")]
 
 
 def test_one_that_begins_anew(tmp_path: Path) -> None:
-    """A frontend that was started again may write its file from the start; one that has not begun has no lines."""
+    """A restarted frontend may write its file from the start. A frontend that has not started has no lines."""
     file = tmp_path / "requests.jsonl"
     trace = RequestTrace(file, "run:")
-    trace.look()
+    trace.read_new()
     for id in ("first", "a"):
         file.write_text(line(id) * (2 if id == "first" else 1))
-        trace.look()
+        trace.read_new()
 
     assert None is not trace.take("cmpl-a")
 
 
 async def test_lines_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line may come a little after its answer; one that never comes is not waited for without end."""
+    """A line may come a little after its answer. The wait for a line that never comes ends."""
     file = tmp_path / "requests.jsonl"
     file.touch()
     trace = RequestTrace(file, "run:")
@@ -69,7 +69,7 @@ async def test_lines_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     await asyncio.sleep(0)
     file.write_text(line("a"))
     came = await waiting
-    monkeypatch.setattr(announcements, "PATIENCE", 0.0)  # the waiting itself is not what is tested
+    monkeypatch.setattr(announcements, "PATIENCE", 0.0)  # The time itself is not tested.
 
     assert (True, False) == (came, await trace.wait(["chatcmpl-b"]))
 
@@ -77,7 +77,7 @@ async def test_lines_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 async def test_calls_get_what_their_answers_lack(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls get worker and times from the trace unless their answer had them; rollouts that it names have arrived, others have not."""
+    """Calls get worker and times from the trace unless their answer had them. Rollouts count as arrived if the trace names them."""
     monkeypatch.setattr(announcements, "PATIENCE", 0.0)
     file = tmp_path / "requests.jsonl"
     labels: Json = {"kind": "dynamo", "trace": str(file)}
@@ -85,12 +85,12 @@ async def test_calls_get_what_their_answers_lack(
         stack = Announcer(Endpoint("http://127.0.0.1:9/v1", "m", labels=labels), session, "run")
         ids = [stack.announce(token, RolloutKey("shop", "a")).headers["x-dynamo-session-id"] for token in ("1", "2", "3")]
         file.write_text(line("a", ids[0]) + line("b", ids[0]))
-        said: Json = {"worker_id": {"decode_worker_id": 9}}
-        made = answered("chatcmpl-a"), answered("chatcmpl-b", said), answered("resp_c"), answered(None)
+        own_facts: Json = {"worker_id": {"decode_worker_id": 9}}
+        made = answered("chatcmpl-a"), answered("chatcmpl-b", own_facts), answered("resp_c"), answered(None)
         calls = await stack.complete("1", made)
-        stack.over("1", calls)
-        stack.over("2", await stack.complete("2", (answered("chatcmpl-lost"),)))
-        stack.over("3", await stack.complete("3", ()))
+        stack.end("1", calls)
+        stack.end("2", await stack.complete("2", (answered("chatcmpl-lost"),)))
+        stack.end("3", await stack.complete("3", ()))
         before = asdict(stack.tally)
         with file.open("a") as end:
             end.write(line("late", ids[1]))

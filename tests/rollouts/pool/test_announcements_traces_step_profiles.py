@@ -1,4 +1,4 @@
-"""The ThunderAgent router's announcements.csv: what it tells of calls, and of nobody else's."""
+"""The ThunderAgent router's step_profiles.csv completes the calls of this session's programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD = ",".join(COLUMNS) + "\n"
 
 
 def row(program: str, step: int, pause: float, hit_rate: str = "0.5") -> str:
-    """As ThunderAgent 0.1.0 writes it."""
+    """Returns a row as ThunderAgent 0.1.0 writes it."""
     return f"{program},{step},0.04,0.2,{pause},1.5,{hit_rate},1767225600.1234\n"
 
 
@@ -29,7 +29,7 @@ def queue(call: LLMCall) -> float | None:
 
 
 async def test_steps_are_of_the_calls_that_were_counted(tmp_path: Path) -> None:
-    """The rows of a program go to its answered calls in the order in which they ended; a call that failed has none."""
+    """The rows of a program go to its answered calls in the order in which they ended. A failed call has no row."""
     file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")
     file.write_text(HEAD + row("run:a", 1, 0.25) + row("run:b", 1, 9.0) + row("run:a", 2, 0.0, hit_rate=""))
@@ -44,7 +44,7 @@ async def test_steps_are_of_the_calls_that_were_counted(tmp_path: Path) -> None:
 
 
 async def test_a_file_of_several_runs(tmp_path: Path) -> None:
-    """The router only ever appends: rows from before, of other runs and of a probe are nobody's here."""
+    """The router only appends, so earlier rows and rows of other runs or probes are ignored."""
     file = tmp_path / "announcements.csv"
     file.write_text(HEAD + row("run:a", 1, 7.0))
     profiles = StepProfiles(file, "run:")
@@ -56,29 +56,29 @@ async def test_a_file_of_several_runs(tmp_path: Path) -> None:
 
 
 async def test_rows_that_are_torn_or_begin_anew(tmp_path: Path) -> None:
-    """A row counts when it is whole; a router that was started again may have begun its file anew."""
+    """Only complete rows count. A restarted router may have begun its file again."""
     file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")
     truncated = row("run:a", 1, 0.5)
     file.write_text(HEAD + truncated[:9])
-    profiles.look()
+    profiles.read_new()
     before = set(profiles.sessions)
     with file.open("a") as end:
         end.write(truncated[9:])
-    profiles.look()
+    profiles.read_new()
     file.write_text(HEAD + row("run:b", 1, 0.5)[:-1])
-    profiles.look()
+    profiles.read_new()
     with file.open("a") as end:
         end.write("\n")
-    profiles.look()
+    profiles.read_new()
 
     assert (set(), {"run:a", "run:b"}) == (before, profiles.sessions)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 async def test_steps_that_are_not_the_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """With more or fewer rows than answers nobody knows whose is whose: no call gets another one's times."""
-    monkeypatch.setattr(announcements, "STEP_PATIENCE", 0.0)  # the waiting itself is not what is tested
+    """If the numbers of rows and answers differ, no call gets times, because they could be those of another call."""
+    monkeypatch.setattr(announcements, "STEP_PATIENCE", 0.0)  # The time itself is not tested.
     file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")
     file.write_text(HEAD + "".join(row("run:a", number, 0.5) for number in range(1, steps + 1)))
@@ -88,7 +88,7 @@ async def test_steps_that_are_not_the_calls(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_rows_that_come_late(tmp_path: Path) -> None:
-    """A step's row may come a little after its answer, and is waited for."""
+    """The row of a step may come a little after its answer, and is awaited."""
     file = tmp_path / "announcements.csv"
     profiles = StepProfiles(file, "run:")
     waiting = asyncio.create_task(profiles.complete("run:a", (answered(10),)))
@@ -102,7 +102,7 @@ async def test_rows_that_come_late(tmp_path: Path) -> None:
 async def test_calls_of_a_rollout_have_the_routers_times(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Labels that name the file give each call how long the router held it; a rollout whose rows are missing is named in the log."""
+    """If labels name the file, each call gets the router's times. The log names a rollout whose rows are missing."""
     monkeypatch.setattr(announcements, "STEP_PATIENCE", 0.0)
     file = tmp_path / "announcements.csv"
     labels: Json = {"kind": "thunderagent", "trace": str(file)}

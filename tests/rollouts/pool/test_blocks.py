@@ -1,4 +1,4 @@
-"""The order of an A/B session."""
+"""The order of blocks in an A/B session."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ABC = origins(("default", "hot"), parse_arms("a=x,b=y,c=z"))
 
 
 def keys(scenarios: int, trials: int = 1, variants: tuple[str, ...] = ("a", "b")) -> list[RolloutKey]:
-    """As pytest has them: all of an arm first."""
+    """Returns keys in pytest's order: all of one arm first."""
     every = [(variant, trial, number) for variant in variants for trial in range(1, trials + 1) for number in range(scenarios)]
     return [RolloutKey("shop", f"s{number}", variant, trial) for variant, trial, number in every]
 
 
 def test_arms_take_turns() -> None:
-    """Both arms run the same scenarios one after the other, half the time in the other order, and each has two blocks at least."""
+    """Both arms run the same scenarios one after the other, half of the time in reverse order. Each arm has at least two blocks."""
     few, many = arrange(keys(6), AB, 8), arrange(keys(10 * WAVES), AB, 1)
 
     assert ["a", "b", "b", "a"] == [block.arm for block in few]
@@ -32,7 +32,7 @@ def test_arms_take_turns() -> None:
 
 
 def test_more_than_two_arms() -> None:
-    """They take turns in a balanced order, each with the scenarios of the round; where they cannot be up together, one after the other."""
+    """More than two arms alternate in a balanced order, each with the scenarios of the round, or run one after the other."""
     blocks = arrange(keys(10 * WAVES, variants=("a", "b", "c")), ABC, 1)
     rounds = [blocks[start : start + 3] for start in range(0, len(blocks), 3)]
 
@@ -42,7 +42,7 @@ def test_more_than_two_arms() -> None:
 
 
 def test_arms_with_a_concurrency_of_their_own() -> None:
-    """Each block runs at its arm's; blocks are long enough for the greatest, and as long for all."""
+    """Each block runs at its arm's concurrency. All blocks have the same length, enough for the greatest concurrency."""
     blocks = arrange(keys(60), AB, 6, {"b": 2})
 
     assert {("a", 6), ("b", 2)} == {(block.arm, block.concurrency) for block in blocks}
@@ -53,7 +53,7 @@ def test_arms_with_a_concurrency_of_their_own() -> None:
     ("scenarios", "trials", "concurrency", "pairs"), [(100, 1, 8, 10), (100, 3, 8, 12), (24, 1, 6, 4), (500, 1, 8, 16)]
 )
 def test_blocks_are_shorter_where_there_are_few(scenarios: int, trials: int, concurrency: int, pairs: int) -> None:
-    """An interval needs pairs of blocks: there are ten, unless a block would then have fewer rollouts than run at a time."""
+    """There are ten rounds, because an interval needs pairs of blocks, unless a block would be smaller than the concurrency."""
     blocks = arrange(keys(scenarios, trials), AB, concurrency)
 
     assert 2 * pairs == len(blocks)
@@ -78,7 +78,7 @@ def test_without_arms_trials_are_blocks() -> None:
 def test_every_rollout_is_in_one_block(
     scenarios: int, trials: int, concurrency: int, left_out: set[int], in_sequence: bool, both: bool
 ) -> None:
-    """Whatever is selected: each rollout is in one block, of its arm, with no other trial of its scenario; no block is empty."""
+    """Each rollout is in one block of its arm, without another trial of its scenario. No block is empty."""
     variants = ("a", "b", "c", "hot-a", "hot-b", "hot-c") if both else ("a", "b", "c")
     wanted = [key for number, key in enumerate(keys(scenarios, trials, variants)) if number not in left_out]
 

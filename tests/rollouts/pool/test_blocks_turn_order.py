@@ -1,4 +1,4 @@
-"""The order of arms: what is balanced after a cycle, and what is after any two rounds."""
+"""The order of arms is balanced after a cycle, and steady drift cancels out after any two rounds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def rounds(count: int, first: int, number: int) -> list[tuple[int, ...]]:
 
 
 def test_two_arms() -> None:
-    """Two take turns as AB BA BA AB, and again."""
+    """Two arms alternate as AB BA BA AB, repeatedly."""
     names = ["".join("AB"[arm] for arm in each) for each in rounds(2, 0, 8)]
 
     assert ["AB", "BA", "BA", "AB"] * 2 == names
 
 
 def test_three_and_four_arms() -> None:
-    """Each row is followed by its reverse; three have a cycle of six rounds, four one of four."""
+    """Each row is followed by its reverse. Three arms have a cycle of six rounds, four arms one of four."""
     assert [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1), (2, 0, 1), (1, 0, 2)] == rounds(3, 0, cycle(3))
     assert [(0, 1, 3, 2), (2, 3, 1, 0), (1, 2, 0, 3), (3, 0, 2, 1)] == rounds(4, 0, cycle(4))
     assert (2, 1, 0) == order(3, cycle(3))
@@ -34,7 +34,7 @@ def test_three_and_four_arms() -> None:
 
 @given(count=COUNTS, turn=st.integers(0, 9))
 def test_a_cycle_is_balanced(count: int, turn: int) -> None:
-    """In each cycle every arm is equally often at each place, and comes equally often right after each other one in a round."""
+    """In each cycle every arm is equally often at each place, and equally often directly after each other arm within a round."""
     rows = rounds(count, turn * cycle(count), cycle(count))
     places = Counter((arm, place) for row in rows for place, arm in enumerate(row))
     neighbours = Counter(chain.from_iterable(map(pairwise, rows)))
@@ -47,7 +47,7 @@ def test_a_cycle_is_balanced(count: int, turn: int) -> None:
 
 @given(count=COUNTS, number=st.integers(1, 40))
 def test_a_part_of_a_cycle_is_nearly_balanced(count: int, number: int) -> None:
-    """However many rounds there are, no arm is more than twice more often at a place than another one, or after another one."""
+    """After any number of rounds, counts of places and of neighbours differ by at most two between arms."""
     rows = rounds(count, 0, number)
     places = Counter((arm, place) for row in rows for place, arm in enumerate(row))
     neighbours = Counter(chain.from_iterable(map(pairwise, rows)))
@@ -63,7 +63,7 @@ def spread(counts: list[int]) -> int:
 
 @given(count=COUNTS, number=st.integers(0, 20), drift=st.floats(-1, 1), start=st.floats(0, 10))
 def test_steady_drift_cancels_in_two_rounds(count: int, number: int, drift: float, start: float) -> None:
-    """Of a load that grows by the same with each block, every arm has the same share after any even number of rounds."""
+    """If the load grows by the same amount with each block, all arms have the same share after any even number of rounds."""
     loads: Counter[int] = Counter()
     for at, arm in enumerate(chain.from_iterable(rounds(count, 0, 2 * number))):
         loads[arm] += round(1e6 * start) + round(1e6 * drift) * at
@@ -73,5 +73,5 @@ def test_steady_drift_cancels_in_two_rounds(count: int, number: int, drift: floa
 
 @given(count=COUNTS, number=st.integers(0, 20))
 def test_the_arm_that_ends_a_row_begins_its_reverse(count: int, number: int) -> None:
-    """Between a row and its reverse no arm is changed."""
+    """The arm does not change between a row and its reverse."""
     assert order(count, 2 * number)[-1] == order(count, 2 * number + 1)[0]

@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.errors import InfraError
 from pytest_agentbench.lib import wire
 from pytest_agentbench.records import RolloutKey
-from pytest_agentbench.rollouts.pool.controller_link import GONE, ControllerLink
+from pytest_agentbench.rollouts.pool.controller_link import CLOSED, ControllerLink
 from pytest_agentbench.rollouts.protocol import (
     TO_CONTROLLER,
     BlockBegun,
@@ -26,7 +26,7 @@ from pytest_agentbench.rollouts.protocol import (
     ToController,
 )
 
-pytestmark = pytest.mark.timeout(60)  # a question that is forgotten is a failure instead of a hang
+pytestmark = pytest.mark.timeout(60)  # A forgotten question fails the test instead of hanging it.
 
 FIRST, SECOND, THIRD = (GetRecord(RolloutKey("shop", name)) for name in "abc")
 
@@ -35,8 +35,8 @@ class Connection(NamedTuple):
     """Both ends of the connection that a link writes to."""
 
     link: ControllerLink
-    writer: asyncio.StreamWriter  # of the pool
-    reader: asyncio.StreamReader  # of the controller
+    writer: asyncio.StreamWriter  # writer of the pool
+    reader: asyncio.StreamReader  # reader of the controller
 
     async def hears(self) -> tuple[ToController, bytes]:
         """Returns the next message that arrives at the controller, with its body."""
@@ -46,7 +46,7 @@ class Connection(NamedTuple):
 
 @pytest.fixture
 async def connection() -> AsyncIterator[Connection]:
-    """A link that has not been given its connection yet."""
+    """A link without its connection."""
     ours, its = socket.socketpair()
     _, writer = await asyncio.open_connection(sock=ours)
     reader, other = await asyncio.open_connection(sock=its)
@@ -57,13 +57,13 @@ async def connection() -> AsyncIterator[Connection]:
 
 
 async def settle() -> None:
-    """Lets everything happen that can."""
+    """Runs the event loop until no callback is ready."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def test_before_the_controller_has_connected(connection: Connection) -> None:
-    """A note is lost, and a question waits for the connection."""
+    """Before the controller has connected, notes are lost and questions wait."""
     link = connection.link
     link.tell(CheckProcesses())
     asking = asyncio.create_task(link.ask(FIRST))
@@ -78,7 +78,7 @@ async def test_before_the_controller_has_connected(connection: Connection) -> No
 
 
 async def test_answers_are_in_the_order_of_the_questions(connection: Connection) -> None:
-    """Each question gets the answer that is its own, with the body; notes between them get none."""
+    """Each question gets its own answer, with the body. Notes in between get none."""
     link = connection.link
     link.opened(connection.writer)
     first, block = asyncio.create_task(link.ask(FIRST)), asyncio.create_task(link.ask(BlockBegun(2), b"body"))
@@ -96,7 +96,7 @@ async def test_answers_are_in_the_order_of_the_questions(connection: Connection)
 
 
 async def test_a_question_that_the_controller_cannot_answer(connection: Connection) -> None:
-    """Whoever asked gets an InfraError with the reason; the next question is not affected."""
+    """A question that fails raises InfraError with the reason. The next question is not affected."""
     link = connection.link
     link.opened(connection.writer)
     asking = [asyncio.create_task(link.ask(each)) for each in (FIRST, SECOND)]
@@ -111,7 +111,7 @@ async def test_a_question_that_the_controller_cannot_answer(connection: Connecti
 
 @pytest.mark.parametrize("answer", [RecordLine(), QuestionFailed("the disk is full")])
 async def test_a_task_that_is_cancelled_while_it_waits(connection: Connection, answer: RecordLine | QuestionFailed) -> None:
-    """The answer to its question is not taken for the answer to the next one."""
+    """If a task is cancelled while it waits, the answer to its question does not go to the next question."""
     link = connection.link
     link.opened(connection.writer)
     asking = [asyncio.create_task(link.ask(each)) for each in (FIRST, SECOND, THIRD)]
@@ -128,7 +128,7 @@ async def test_a_task_that_is_cancelled_while_it_waits(connection: Connection, a
 
 
 async def test_an_answer_without_a_question(connection: Connection) -> None:
-    """It is an IndexError: the pool and its controller do not agree on what was asked."""
+    """An answer without a question raises IndexError, because the pool and its controller disagree about what was asked."""
     connection.link.opened(connection.writer)
 
     with pytest.raises(IndexError):
@@ -136,15 +136,15 @@ async def test_an_answer_without_a_question(connection: Connection) -> None:
 
 
 async def test_the_end_of_the_connection(connection: Connection) -> None:
-    """All questions fail, those that wait and later ones. Notes after that are lost."""
+    """After the end of the connection all questions fail, waiting and later ones. Later notes are lost."""
     link = connection.link
     link.opened(connection.writer)
     asking = [asyncio.create_task(link.ask(FIRST)), asyncio.create_task(link.ask(BlockEnded()))]
     await settle()
     link.closed()
 
-    assert [GONE, GONE] == [str(error) for error in await asyncio.gather(*asking, return_exceptions=True)]
-    with pytest.raises(InfraError, match=GONE):
+    assert [CLOSED, CLOSED] == [str(error) for error in await asyncio.gather(*asking, return_exceptions=True)]
+    with pytest.raises(InfraError, match=CLOSED):
         await link.ask(SECOND)
 
     link.tell(CheckProcesses())
@@ -154,13 +154,13 @@ async def test_the_end_of_the_connection(connection: Connection) -> None:
 
 
 async def test_a_message_that_cannot_be_read(connection: Connection) -> None:
-    """All questions fail with its reason, those that wait and later ones, since it may have been an answer. Notes are still sent."""
+    """After an unreadable message, possibly an answer, all questions fail with its reason. Notes are still sent."""
     link = connection.link
     link.opened(connection.writer)
     asking = [asyncio.create_task(link.ask(each)) for each in (FIRST, SECOND)]
     await settle()
     link.fail("away is a number")
-    link.take(RecordLine(), b"")  # The answers to both questions are still to come.
+    link.take(RecordLine(), b"")  # Both questions have no answers yet.
     link.take(RecordLine(), b"")
 
     assert ["away is a number"] * 2 == [str(error) for error in await asyncio.gather(*asking, return_exceptions=True)]

@@ -1,4 +1,4 @@
-"""Which rollouts get another attempt, when, and what is kept of the earlier ones."""
+"""Which rollouts get another attempt, when, and which attempts are kept."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ def rollout(status: str = "infra_error", **fields: object) -> Rollout:
 
 
 @pytest.mark.parametrize(
-    ("asked", "attempt", "seconds"), [(None, 1, 0.2), (None, 3, 0.8), (0.1, 1, 0.2), (7, 1, 7), (7, 9, 51.2), (3600, 1, 60), (None, 99, 60)]
+    ("retry_after", "attempt", "seconds"),
+    [(None, 1, 0.2), (None, 3, 0.8), (0.1, 1, 0.2), (7, 1, 7), (7, 9, 51.2), (3600, 1, 60), (None, 99, 60)],
 )
-def test_the_pause_before_the_next_attempt(asked: float | None, attempt: int, seconds: float) -> None:
-    """It doubles, and is never shorter than what the backend asked for with Retry-After; a minute is the most."""
-    call = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="rate_limited", retry_after_s=asked)
+def test_the_pause_before_the_next_attempt(retry_after: float | None, attempt: int, seconds: float) -> None:
+    """The pause doubles, and is at least what the backend asked for with Retry-After and at most a minute."""
+    call = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="rate_limited", retry_after_s=retry_after)
     failed = Rollout("shop", "a", "default", 1, status="infra_error", calls=(LLMCall(0, 0, 1, retry_after_s=99), call))
 
     assert seconds == pause(failed, attempt)
@@ -28,11 +29,11 @@ def test_the_pause_before_the_next_attempt(asked: float | None, attempt: int, se
 
 
 def test_attempts_of_earlier_pools_count() -> None:
-    """They are in the record, and those that were not interrupted are retries that are spent."""
+    """Attempts of earlier pools are in the record, and count as retries unless they were interrupted."""
     first = AttemptFailed(KEY, Attempt(1, "infra_error", "no route"), interrupted=False)
     second = AttemptFailed(KEY, Attempt(2, "infra_error", "interrupted"), interrupted=True)
-    told: list[AttemptFailed] = []
-    retries = RetryPolicy(2, {KEY: [first, second]}, told.append)
+    reported: list[AttemptFailed] = []
+    retries = RetryPolicy(2, {KEY: [first, second]}, reported.append)
 
     third = retries.numbered(rollout())
     assert (3, (first.attempt, second.attempt)) == (third.attempt, third.earlier_attempts)
@@ -40,12 +41,12 @@ def test_attempts_of_earlier_pools_count() -> None:
 
     retries.keep(KEY, third.attempts[-1], interrupted=False)
     fourth = retries.numbered(rollout())
-    assert (4, [AttemptFailed(KEY, third.attempts[-1], interrupted=False)]) == (fourth.attempt, told)
+    assert (4, [AttemptFailed(KEY, third.attempts[-1], interrupted=False)]) == (fourth.attempt, reported)
     assert retries.pause_after(fourth) is None
 
 
 def test_attempts_of_a_rollout_that_is_over() -> None:
-    """They are dropped."""
+    """The attempts of a finished rollout are dropped."""
     retries = RetryPolicy(1, {KEY: [AttemptFailed(KEY, Attempt(1, "infra_error"), interrupted=True)]})
 
     assert 1 == retries.count(KEY)
@@ -55,12 +56,12 @@ def test_attempts_of_a_rollout_that_is_over() -> None:
 
 @pytest.mark.parametrize("status", ["ok", "limit", "agent_error", "cancelled"])
 def test_nothing_but_an_infra_error_is_tried_again(status: str) -> None:
-    """Whatever else an attempt ends as is final."""
+    """Only infra_error is retried."""
     assert RetryPolicy(5, {}).pause_after(rollout(status)) is None
 
 
 def test_a_refusal_is_not_tried_again() -> None:
-    """A server that refuses a request refuses it each time."""
+    """A refused request is not retried, because the server would refuse it again."""
     refused = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="http_status", http_status=401, error="no such key")
 
     assert RetryPolicy(5, {}).pause_after(rollout(calls=(refused,))) is None

@@ -1,4 +1,4 @@
-"""Attempts at rollouts with a real tap: when they begin, which count as interrupted, and which are not made at all."""
+"""Attempts with a real tap: when they begin, which count as interrupted, and which are not made at all."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(60)
 KEY, OTHER, HOT = RolloutKey("shop", "s-0"), RolloutKey("shop", "s-1"), RolloutKey("shop", "s-0", "hot")
 SCENARIO = Scenario("s-0", ({"role": "user", "content": "A lamp?"},), expected=({"tool": "find"},), metadata={"answer": "Yes."})
 
-CALLED = [AttemptBegun, AddressOpened, AddressClosed]  # what is told of an attempt that has called its model
+CALLED = [AttemptBegun, AddressOpened, AddressClosed]  # messages about an attempt that has called its model
 FAULT = response(b'{"error": {"message": "it is full"}}', 500)
 
 OWN = LLMCall(11, 12, 13)
@@ -85,7 +85,7 @@ def broken(scenario, rollout):
 
 @pytest.fixture
 def folder(forgotten_modules: Path) -> Path:
-    """A suite's folder with code of its own."""
+    """Returns a suite's folder with code of its own."""
     (forgotten_modules / "own.py").write_text(CODE)
     return forgotten_modules
 
@@ -98,16 +98,16 @@ def shop(folder: Path, agent: str = "Caller", scorer: str = "polite", task: Task
 
 
 class Host(ControllerLink):
-    """A controller and a host in one, which plans nothing. It knows what has died, and lets a template process start again."""
+    """A controller and a host in one. It plans nothing, knows which parts have died, and lets template processes start again."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[PoolNote] = []
+        self.notes: list[PoolNote] = []
         self.outages = Outages(self.tell)
-        self.dead: Mapping[str, str] = {}  # what has died when the pool asks: part -> group
+        self.dead: Mapping[str, str] = {}  # part that has died -> group, reported when the pool asks
 
     def tell(self, message: PoolNote) -> None:
-        self.told.append(message)
+        self.notes.append(message)
         if isinstance(message, CheckProcesses):
             self.outages.update(self.dead)
             self.outages.answer()
@@ -125,8 +125,8 @@ class Host(ControllerLink):
 
     @property
     def kinds(self) -> list[type[PoolNote]]:
-        """The kinds of the messages that were told."""
-        return [type(each) for each in self.told]
+        """Returns the classes of the messages that were sent."""
+        return [type(each) for each in self.notes]
 
 
 NO_STATE = AttemptState()
@@ -136,7 +136,7 @@ NO_STATE = AttemptState()
 async def running(
     suite: Suite, taps: TapPorts, host: Host, url: str = NOTHING.url, left: AttemptState = NO_STATE, **settings: Any
 ) -> AsyncIterator[Runner]:
-    """The runner of session 3. Calls of its attempts go to a backend."""
+    """Yields the runner of session 3. Calls of its attempts go to a backend."""
     endpoint = Endpoint(url, "m", context_length=8192)
     async with addresses(taps, endpoint, secrets.token_hex(16), host.tell) as opened:
         runner = Runner(pool_settings(suite, session=3, **settings), opened, host.outages, host, host, left)
@@ -147,7 +147,7 @@ async def running(
 
 
 def acting(action: Callable[[], object], answer: bytes) -> Handler:
-    """Connections that do something for each request before they answer it."""
+    """Returns a connection handler that runs a function for each request before it answers."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -160,7 +160,7 @@ def acting(action: Callable[[], object], answer: bytes) -> Handler:
 
 
 async def test_an_attempt(folder: Path, taps: TapPorts) -> None:
-    """Its record has what was measured and the number of the session; the host is told when it begins, before it can call anything."""
+    """The record has what was measured and the session's number. The host is told when the attempt begins, before it can make calls."""
     host = Host()
     async with backend(answering(said("Yes."))) as url, running(shop(folder), taps, host, f"{url}/v1") as runner:
         rollout = await runner.run(KEY)
@@ -168,7 +168,7 @@ async def test_an_attempt(folder: Path, taps: TapPorts) -> None:
     assert (KEY, "ok", 3, "Yes.", 2) == (rollout.key, rollout.status, rollout.session, rollout.answer, len(rollout.calls))
     assert {"polite": Score(0.5)} == rollout.scores
     assert CALLED == host.kinds
-    begun = host.told[0]
+    begun = host.notes[0]
     assert isinstance(begun, AttemptBegun)
     assert KEY == begun.key
     assert begun.began_ns <= rollout.started_ns <= rollout.ended_ns
@@ -177,7 +177,7 @@ async def test_an_attempt(folder: Path, taps: TapPorts) -> None:
 async def test_an_attempt_begins_when_it_has_its_sandbox(
     folder: Path, taps: TapPorts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it waits for a slot, it has not begun: it cannot be to blame if a part of the session dies then."""
+    """An attempt that waits for a sandbox slot has not begun, so it cannot be responsible for deaths in that time."""
     try:
         probe = Bubblewrap("the sandbox of a test", CodePlace(BUBBLEWRAP))
         await probe.start()
@@ -185,12 +185,12 @@ async def test_an_attempt_begins_when_it_has_its_sandbox(
     except InfraError as why:
         pytest.skip(f"NOT TESTED: bubblewrap; {why}")
     monkeypatch.setenv("AGENTBENCH_LOCKS", str(tmp_path / "locks"))
-    monkeypatch.setattr(factory, "_SAID", 0.0)  # the user is told of the first wait
+    monkeypatch.setattr(factory, "_SAID", 0.0)  # The user is told about the first wait.
     host = Host()
     held = await Slots(1, print).take()
     async with running(shop(folder, "Coder"), taps, host, sandboxes=1) as runner:
         attempt = asyncio.create_task(runner.run(KEY))
-        await until(lambda: host.told, "the sentence that the attempt waits for a slot")
+        await until(lambda: host.notes, "the sentence that the attempt waits for a slot")
         waiting = host.kinds
         held.release()
         rollout = await attempt
@@ -201,7 +201,7 @@ async def test_an_attempt_begins_when_it_has_its_sandbox(
 
 
 async def test_an_attempt_whose_sandbox_cannot_be_opened(folder: Path, taps: TapPorts) -> None:
-    """It has never begun. Its record is an infra_error with the reason why there is no image."""
+    """Without its sandbox an attempt never begins. Its record is an infra_error that says why the image is missing."""
     host = Host()
     async with running(shop(folder, task=Task("/nowhere", "0" * 16, "lamp:1")), taps, host) as runner:
         runner.may_use({"lamp:1": "the image lamp:1 cannot be built"})
@@ -212,7 +212,7 @@ async def test_an_attempt_whose_sandbox_cannot_be_opened(folder: Path, taps: Tap
 
 
 async def test_code_that_cannot_be_loaded(folder: Path, taps: TapPorts) -> None:
-    """The record is an infra_error of this session that says so, without a call; the attempt has never begun."""
+    """If the suite's code cannot be loaded, the record is an infra_error without calls, and the attempt never begins."""
     host = Host()
     async with running(shop(folder, "Lost"), taps, host) as runner:
         rollout = await runner.run(KEY)
@@ -226,7 +226,7 @@ async def test_code_that_cannot_be_loaded(folder: Path, taps: TapPorts) -> None:
 
 @pytest.mark.parametrize("is_dead", [True, False])
 async def test_a_tap_that_is_away(folder: Path, taps: TapPorts, is_dead: bool) -> None:
-    """The record is an infra_error of this session. If the tap has died, the attempt counts as interrupted, with the same record."""
+    """Without a tap the record is an infra_error. If the tap has died, the attempt counts as interrupted, with the same record."""
     host = Host()
     host.dead = {"tap": ""} if is_dead else {}
     async with running(shop(folder), taps, host) as runner:
@@ -259,7 +259,7 @@ async def test_a_tap_that_is_away(folder: Path, taps: TapPorts, is_dead: bool) -
 async def test_an_attempt_that_an_outage_interrupted(
     folder: Path, taps: TapPorts, key: RolloutKey, dead: dict[str, str], is_interrupted: bool
 ) -> None:
-    """Only the outage of a part that the rollout uses counts, and only since the attempt began: the tap was away before."""
+    """Only outages of parts that the rollout uses count, and only after the attempt began; an earlier outage of the tap does not."""
     host = Host()
     host.outages.update({"tap": ""})
     host.dead = dead
@@ -278,7 +278,7 @@ async def test_an_attempt_that_an_outage_interrupted(
 
 @pytest.mark.parametrize("has_outage", [True, False])
 async def test_an_attempt_that_was_answered_with_an_error(folder: Path, taps: TapPorts, has_outage: bool) -> None:
-    """Nothing has to be asked. It counts as interrupted if a part is known to have died since it began."""
+    """If all calls were answered, no question is sent. The attempt is interrupted if a death since its beginning is known."""
     host = Host()
     fault = acting(lambda: host.outages.update({"backend": ""} if has_outage else {}), FAULT)
     async with backend(fault) as url, running(shop(folder), taps, host, f"{url}/v1") as runner:
@@ -293,7 +293,7 @@ async def test_an_attempt_that_was_answered_with_an_error(folder: Path, taps: Ta
 
 @pytest.mark.parametrize(("scorer", "is_interrupted"), [("polite", False), ("broken", True)])
 async def test_an_outage_beside_an_attempt_that_went_well(folder: Path, taps: TapPorts, scorer: str, is_interrupted: bool) -> None:
-    """It is no reason to repeat the attempt, unless a score is missing, because the scorer may have needed the part that died."""
+    """A successful attempt is not repeated after an outage, unless a score is missing that may have needed the dead part."""
     host = Host()
     well = acting(lambda: host.hold("template of shop", "shop"), said("Yes."))
     async with backend(well) as url, running(shop(folder, scorer=scorer), taps, host, f"{url}/v1") as runner:
@@ -309,7 +309,7 @@ async def test_an_outage_beside_an_attempt_that_went_well(folder: Path, taps: Ta
 
 
 async def test_a_score_that_is_missing_without_an_outage(folder: Path, taps: TapPorts) -> None:
-    """It is a part of the record, and the attempt stands."""
+    """A missing score without an outage is part of the record, and the attempt is not repeated."""
     host = Host()
     async with (
         backend(answering(said("Yes."))) as url,
@@ -322,7 +322,7 @@ async def test_a_score_that_is_missing_without_an_outage(folder: Path, taps: Tap
 
 @pytest.mark.slow
 async def test_a_template_process_that_dies(folder: Path, taps: TapPorts) -> None:
-    """The attempt whose suite it runs counts as interrupted. One of another suite that fails at the same time does not."""
+    """The attempt of the process's suite counts as interrupted. An attempt of another suite that fails at the same time does not."""
     host = Host()
     killer = shop(folder, "Killer", isolation="process")
     bank = replace(shop(folder), name="bank")
@@ -338,7 +338,7 @@ async def test_a_template_process_that_dies(folder: Path, taps: TapPorts) -> Non
 
 @pytest.mark.parametrize("was_in_flight", [True, False])
 async def test_a_rollout_that_has_to_end(folder: Path, taps: TapPorts, was_in_flight: bool) -> None:
-    """It does not run, and its record says how it ends, with the calls of the attempt that was in flight when the pool died."""
+    """The rollout does not run. Its record has the given end, and the calls of the attempt that was in flight when the pool died."""
     end = Rollout(*KEY, status="agent_error", reason="it blocked the event loop", log="hello\n")
     interrupted = {KEY: Interruption(5, "the pool died"), OTHER: Interruption(6, "the pool died")}
     left = AttemptState(ends={KEY: end}, interrupted=interrupted if was_in_flight else {})
@@ -361,11 +361,11 @@ async def test_a_rollout_that_has_to_end(folder: Path, taps: TapPorts, was_in_fl
     assert expected == replace(rollout, started_at=0.0, ended_ns=0)
     assert rollout.started_at > 0
     assert rollout.ended_ns > 5
-    assert [] == host.told
+    assert [] == host.notes
 
 
 async def test_a_rollout_that_has_to_end_without_a_score(folder: Path, taps: TapPorts) -> None:
-    """Its record stands as it is, but for the number of the session and the calls of judges that were in flight."""
+    """Only the session's number and the judges' calls that were in flight are added to its record."""
     errors = {"slow": "it blocked the event loop"}
     end = Rollout(*KEY, "ok", started_ns=5, ended_ns=9, calls=(OWN,), other_calls=(ELSEWHERE,), scores={"a": Score(1)}, score_errors=errors)
     left = AttemptState(ends={KEY: end}, interrupted={KEY: Interruption(5, "the pool died")})
@@ -375,11 +375,11 @@ async def test_a_rollout_that_has_to_end_without_a_score(folder: Path, taps: Tap
         rollout = await runner.run(KEY)
 
     assert replace(end, session=3, other_calls=(ELSEWHERE, JUDGED)) == rollout
-    assert [] == host.told
+    assert [] == host.notes
 
 
 async def test_rollouts_end_one_by_one(folder: Path, taps: TapPorts) -> None:
-    """The end of one rollout does not affect another one, and it can be decided later, while the pool runs."""
+    """The end of one rollout does not affect others, and can be decided while the pool runs."""
     left = AttemptState(ends={HOT: Rollout(*HOT, status="infra_error", reason="the tap died of it")})
     host = Host()
     async with backend(answering(said("Yes."))) as url, running(shop(folder), taps, host, f"{url}/v1", left) as runner:
@@ -395,7 +395,7 @@ async def test_rollouts_end_one_by_one(folder: Path, taps: TapPorts) -> None:
 
 
 async def test_a_first_call(folder: Path, taps: TapPorts) -> None:
-    """The agent runs as far as its tap lets it, and is not scored; no AttemptBegun is told, since this is not an attempt."""
+    """The agent runs as far as its tap allows, and is not scored. No AttemptBegun is sent, because this is not an attempt."""
     host = Host()
     async with backend(answering(said("Yes."))) as url, running(shop(folder), taps, host, f"{url}/v1") as runner:
         first, whole = [await runner.first_call(KEY, tap) for tap in (FirstCallOnly(runner.addresses), runner.addresses)]
@@ -409,16 +409,16 @@ async def test_a_first_call(folder: Path, taps: TapPorts) -> None:
 
 
 async def test_a_first_call_of_code_that_cannot_be_loaded(folder: Path, taps: TapPorts) -> None:
-    """There is none, and nothing is opened. The rollout itself will say what is wrong."""
+    """If the code cannot be loaded, no first call is made and no address is opened. The rollout itself reports the fault."""
     host = Host()
     async with running(shop(folder, "Lost"), taps, host) as runner:
         assert await runner.first_call(KEY, runner.addresses) is None
 
-    assert [] == host.told
+    assert [] == host.notes
 
 
 async def test_a_first_call_without_a_tap(folder: Path, taps: TapPorts) -> None:
-    """It is an InfraError, which is for the whole block."""
+    """A first call without a tap raises InfraError, which concerns the whole block."""
     host = Host()
     async with running(shop(folder), taps, host) as runner:
         assert runner.addresses.taps is not None
@@ -429,7 +429,7 @@ async def test_a_first_call_without_a_tap(folder: Path, taps: TapPorts) -> None:
 
 @pytest.mark.parametrize(("budget", "seconds"), [(None, 40.0), (7.0, 7.0)])
 async def test_the_longest_time_of_an_attempt(folder: Path, taps: TapPorts, budget: float | None, seconds: float) -> None:
-    """It is that of the suite which allows most, unless the session has one for all."""
+    """It is the longest time limit of the suites, unless the session has one for all."""
     short, long = shop(folder, timeout=30.0), shop(folder, timeout=40.0)
     suites = {"short": short.for_pool(), "long": long.for_pool()}
     async with running(short, taps, Host(), suites=suites, budget=budget) as runner:

@@ -1,4 +1,4 @@
-"""Which rollout runs next, how many at the same time, and what is done about those that did not work."""
+"""Which rollout runs next, how many run at the same time, and what happens to failed ones."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from pytest_agentbench.rollouts.pool.failed_attempts import Interrupted, RetryPo
 from pytest_agentbench.rollouts.pool.scheduler import KEPT, Outcome, Scheduler, longest_first
 from pytest_agentbench.rollouts.protocol import Scheduling
 
-pytestmark = pytest.mark.timeout(60)  # a scheduler that forgets somebody is a failure instead of a hang
+pytestmark = pytest.mark.timeout(60)  # A forgotten waiter fails the test instead of hanging it.
 
 OK = Outcome("ok", recorded=True)
-INTERRUPTED = "interrupted"  # how an attempt ends that raises Interrupted
+INTERRUPTED = "interrupted"  # end of an attempt that raises Interrupted
 CALL = LLMCall(received_ns=0, sent_ns=0, ended_ns=1, error_kind="server_error")
 JUDGED = LLMCall(received_ns=1, sent_ns=1, ended_ns=2)
 WORK: dict[str, Any] = {"ended_ns": 2_000_000_000, "calls": (CALL,), "other_calls": (JUDGED,)}  # of every attempt
 
 
 def keys(names: str) -> list[RolloutKey]:
-    """A key for every letter."""
+    """Returns a key for every letter."""
     return [RolloutKey("shop", name) for name in names]
 
 
-class Floor:
-    """What a scheduler works on: rollouts that end when they are told to, and a journal."""
+class FakeRollouts:
+    """The environment of a scheduler: rollouts that end when the test says so, and a journal."""
 
     def __init__(
         self, *, concurrency: int = 8, retries: int = 0, keep_order: bool = False, durations: dict[str, float] | None = None
     ) -> None:
-        self.begun = ""  # the letters of rollouts, in the order in which they began
+        self.begun = ""  # letters of rollouts, in the order in which they began
         self.peak = self.running = 0
         self.begins = asyncio.Condition()
-        self.go = asyncio.Event()  # rollouts end from now on
-        self.open_journal = asyncio.Event()  # the journal takes records from now on
+        self.go = asyncio.Event()  # set if rollouts may end
+        self.open_journal = asyncio.Event()  # set if the journal accepts records
         self.open_journal.set()
         self.journal: list[Rollout] = []
-        self.refused = ""  # letters that the journal cannot take
-        self.ends: dict[str, list[str | BaseException]] = {}  # letter -> how its attempts end, the last one again and again
+        self.refused = ""  # letters of rollouts whose records cannot be written
+        self.ends: dict[str, list[str | BaseException]] = {}  # letter -> ends of its attempts; the last one is repeated
         settings = Scheduling(concurrency, retries, keep_order, durations or {})
         self.scheduler = Scheduler(self._run, self._record, settings, RetryPolicy(retries, {}))
 
@@ -78,93 +78,93 @@ class Floor:
     async def outcomes(self, names: str) -> list[Outcome]:
         return [await self.scheduler.outcome(key) for key in keys(names)]
 
-    def asked(self, names: str) -> list[asyncio.Task[Outcome]]:
-        """Tests that wait."""
+    def request(self, names: str) -> list[asyncio.Task[Outcome]]:
+        """Requests outcomes, as tests do."""
         return [asyncio.create_task(self.scheduler.outcome(key)) for key in keys(names)]
 
 
 async def settle() -> None:
-    """Lets everything happen that can."""
+    """Runs the event loop until no callback is ready."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def test_each_rollout_runs_once() -> None:
-    """However often a rollout is planned and asked for, before, while and after it runs, it runs once and everybody gets its end."""
-    floor = Floor()
-    early = floor.asked("aa")
-    floor.scheduler.plan(keys("abab"))
-    floor.scheduler.plan(keys("bc"))
-    floor.scheduler.start()
-    await floor.until_begun(3)
-    middle = floor.asked("ab")
-    floor.go.set()
+    """A rollout runs once, however often it is planned and requested before, while and after it runs. All requests get its outcome."""
+    fake = FakeRollouts()
+    early = fake.request("aa")
+    fake.scheduler.plan(keys("abab"))
+    fake.scheduler.plan(keys("bc"))
+    fake.scheduler.start()
+    await fake.until_begun(3)
+    middle = fake.request("ab")
+    fake.go.set()
 
     assert [OK] * 4 == await asyncio.gather(*early, *middle)
-    assert [OK] * 3 == await floor.outcomes("abc")
-    assert "abc" == "".join(sorted(floor.begun))
-    assert "abc" == "".join(sorted(rollout.scenario for rollout in floor.journal))
+    assert [OK] * 3 == await fake.outcomes("abc")
+    assert "abc" == "".join(sorted(fake.begun))
+    assert "abc" == "".join(sorted(rollout.scenario for rollout in fake.journal))
 
 
 async def test_nothing_runs_before_the_start() -> None:
-    """A plan waits for the backend, and so does a rollout that was in no plan."""
-    floor = Floor()
-    floor.go.set()
-    floor.scheduler.plan(keys("ab"))
-    asked = floor.asked("z")
+    """Planned rollouts, and rollouts that are requested without a plan, wait for `start`."""
+    fake = FakeRollouts()
+    fake.go.set()
+    fake.scheduler.plan(keys("ab"))
+    requests = fake.request("z")
     await settle()
 
-    assert "" == floor.begun
+    assert "" == fake.begun
 
-    floor.scheduler.start()
+    fake.scheduler.start()
 
-    assert [OK] == await asyncio.gather(*asked)
-    assert "zab" == floor.begun
+    assert [OK] == await asyncio.gather(*requests)
+    assert "zab" == fake.begun
 
 
 async def test_what_comes_after_the_start_begins_at_once() -> None:
-    """A plan, or a rollout that is in none, finds the backend answering and places free."""
-    floor = Floor()
-    floor.go.set()
-    floor.scheduler.start()
-    floor.scheduler.plan(keys("ab"))
-    await floor.scheduler.drained()
+    """A plan or a request after `start` begins at once if places are free."""
+    fake = FakeRollouts()
+    fake.go.set()
+    fake.scheduler.start()
+    fake.scheduler.plan(keys("ab"))
+    await fake.scheduler.drained()
 
-    assert "ab" == floor.begun
-    assert [OK] == await floor.outcomes("z")
+    assert "ab" == fake.begun
+    assert [OK] == await fake.outcomes("z")
 
 
 async def test_the_concurrency_is_reached_and_never_exceeded() -> None:
-    """As many rollouts run at once as are allowed, until fewer are left."""
-    floor = Floor(concurrency=3)
-    floor.scheduler.plan(keys("abcdefgh"))
-    floor.scheduler.start()
-    await floor.until_begun(3)
+    """As many rollouts run at the same time as allowed, until fewer are left."""
+    fake = FakeRollouts(concurrency=3)
+    fake.scheduler.plan(keys("abcdefgh"))
+    fake.scheduler.start()
+    await fake.until_begun(3)
     await settle()
 
-    assert ("abc", 3) == (floor.begun, floor.running)
+    assert ("abc", 3) == (fake.begun, fake.running)
 
-    floor.go.set()
-    await floor.scheduler.drained()
+    fake.go.set()
+    await fake.scheduler.drained()
 
-    assert ("abcdefgh", 3, 0) == (floor.begun, floor.peak, floor.running)
+    assert ("abcdefgh", 3, 0) == (fake.begun, fake.peak, fake.running)
 
 
 async def test_a_recording_holds_its_place() -> None:
-    """A rollout counts as running until it is in the journal, so that a slow journal slows the pool down."""
-    floor = Floor(concurrency=1)
-    floor.go.set()
-    floor.open_journal.clear()
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
+    """A rollout counts as running until it is in the journal, so a slow journal slows the pool down."""
+    fake = FakeRollouts(concurrency=1)
+    fake.go.set()
+    fake.open_journal.clear()
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
     await settle()
 
-    assert "a" == floor.begun
+    assert "a" == fake.begun
 
-    floor.open_journal.set()
-    await floor.scheduler.drained()
+    fake.open_journal.set()
+    await fake.scheduler.drained()
 
-    assert "ab" == floor.begun
+    assert "ab" == fake.begun
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ async def test_a_recording_holds_its_place() -> None:
     ],
 )
 async def test_the_order(durations: dict[str, float], keep_order: bool, order: str) -> None:
-    """Longest first where durations are known; those that are unknown may be long and go first; else, and under -x, as planned."""
-    floor = Floor(concurrency=1, durations=durations, keep_order=keep_order)
-    floor.go.set()
-    floor.scheduler.plan(keys("abcd"))
-    floor.scheduler.start()
-    await floor.scheduler.drained()
+    """Rollouts run longest first if durations are known, unknown ones before all others; otherwise, and under -x, as planned."""
+    fake = FakeRollouts(concurrency=1, durations=durations, keep_order=keep_order)
+    fake.go.set()
+    fake.scheduler.plan(keys("abcd"))
+    fake.scheduler.start()
+    await fake.scheduler.drained()
 
-    assert order == floor.begun
+    assert order == fake.begun
 
 
 def test_longest_first_knows_variants_and_trials() -> None:
@@ -197,62 +197,62 @@ def test_longest_first_knows_variants_and_trials() -> None:
 
 
 async def test_an_unplanned_rollout_goes_first() -> None:
-    """A test that asks for what is in no plan gets the next free place."""
-    floor = Floor(concurrency=1)
-    floor.scheduler.plan(keys("abc"))
-    floor.scheduler.start()
-    await floor.until_begun(1)
-    asked = floor.asked("z")
+    """A rollout that was not planned runs next when a test requests it."""
+    fake = FakeRollouts(concurrency=1)
+    fake.scheduler.plan(keys("abc"))
+    fake.scheduler.start()
+    await fake.until_begun(1)
+    requests = fake.request("z")
     await settle()
-    floor.go.set()
+    fake.go.set()
 
-    assert [OK] == await asyncio.gather(*asked)
+    assert [OK] == await asyncio.gather(*requests)
 
-    await floor.scheduler.drained()
+    await fake.scheduler.drained()
 
-    assert "azbc" == floor.begun
+    assert "azbc" == fake.begun
 
 
 async def test_who_stops_waiting_harms_nobody() -> None:
-    """A test process that dies while it waits cancels neither the rollout nor the others that wait for it."""
-    floor = Floor()
-    floor.scheduler.plan(keys("a"))
-    floor.scheduler.start()
-    gone, stays = floor.asked("aa")
-    await floor.until_begun(1)
-    gone.cancel()
+    """A test process that dies while it waits cancels neither the rollout nor other waits for it."""
+    fake = FakeRollouts()
+    fake.scheduler.plan(keys("a"))
+    fake.scheduler.start()
+    cancelled, stays = fake.request("aa")
+    await fake.until_begun(1)
+    cancelled.cancel()
     await settle()
-    floor.go.set()
+    fake.go.set()
 
     assert OK == await stays
 
 
 async def test_bodies_are_bounded() -> None:
-    """The lines of the last finished rollouts are in memory, older ones are not."""
-    floor = Floor()
-    floor.go.set()
+    """Only the lines of the last finished rollouts are in memory."""
+    fake = FakeRollouts()
+    fake.go.set()
     many = [RolloutKey("shop", f"{number}") for number in range(KEPT + 3)]
-    floor.scheduler.plan(many)
-    floor.scheduler.start()
-    await floor.scheduler.drained()
+    fake.scheduler.plan(many)
+    fake.scheduler.start()
+    await fake.scheduler.drained()
 
-    assert [None] * 3 == [floor.scheduler.body(key) for key in many[:3]]
-    assert [f"line of {number}".encode() for number in range(3, KEPT + 3)] == [floor.scheduler.body(key) for key in many[3:]]
+    assert [None] * 3 == [fake.scheduler.body(key) for key in many[:3]]
+    assert [f"line of {number}".encode() for number in range(3, KEPT + 3)] == [fake.scheduler.body(key) for key in many[3:]]
 
 
 async def test_an_infra_error_is_tried_again() -> None:
-    """An infra_error is tried again, at most `retries` times; the attempts before the last one are kept with their reasons and calls."""
-    floor = Floor(retries=2)
-    floor.ends = {"a": ["infra_error", "ok"], "b": ["infra_error"], "c": ["infra_error", "limit"]}
-    floor.go.set()
-    floor.scheduler.plan(keys("abc"))
-    floor.scheduler.start()
+    """An infra_error is retried up to `retries` times. Earlier attempts are kept with their reasons and calls."""
+    fake = FakeRollouts(retries=2)
+    fake.ends = {"a": ["infra_error", "ok"], "b": ["infra_error"], "c": ["infra_error", "limit"]}
+    fake.go.set()
+    fake.scheduler.plan(keys("abc"))
+    fake.scheduler.start()
 
     assert [OK, Outcome("infra_error", "infra_error: why", recorded=True), Outcome("limit", "limit: why", recorded=True)] == (
-        await floor.outcomes("abc")
+        await fake.outcomes("abc")
     )
-    assert [2, 3, 2] == [floor.begun.count(name) for name in "abc"]
-    a, b, c = sorted(floor.journal, key=lambda rollout: rollout.scenario)
+    assert [2, 3, 2] == [fake.begun.count(name) for name in "abc"]
+    a, b, c = sorted(fake.journal, key=lambda rollout: rollout.scenario)
     failed = [Attempt(number, "infra_error", "infra_error: why", **WORK) for number in (1, 2)]
     assert (2, (*failed[:1],)) == (a.attempt, a.earlier_attempts)
     assert (3, (*failed,)) == (b.attempt, b.earlier_attempts)
@@ -261,377 +261,377 @@ async def test_an_infra_error_is_tried_again() -> None:
 
 @pytest.mark.parametrize("status", ["ok", "limit", "agent_error", "cancelled"])
 async def test_nothing_else_is_tried_again(status: str) -> None:
-    """Whatever is not an infra_error is final at once."""
-    floor = Floor(retries=2)
-    floor.ends = {"a": [status]}
-    floor.go.set()
-    floor.scheduler.plan(keys("a"))
-    floor.scheduler.start()
+    """Any status other than infra_error is final."""
+    fake = FakeRollouts(retries=2)
+    fake.ends = {"a": [status]}
+    fake.go.set()
+    fake.scheduler.plan(keys("a"))
+    fake.scheduler.start()
 
-    assert [status] == [outcome.status for outcome in await floor.outcomes("a")]
-    assert ("a", 1, ()) == (floor.begun, floor.journal[0].attempt, floor.journal[0].earlier_attempts)
+    assert [status] == [outcome.status for outcome in await fake.outcomes("a")]
+    assert ("a", 1, ()) == (fake.begun, fake.journal[0].attempt, fake.journal[0].earlier_attempts)
 
 
 async def test_no_retries() -> None:
-    """With no retries the first infra_error is the last."""
-    floor = Floor(retries=0)
-    floor.ends = {"a": ["infra_error", "ok"]}
-    floor.go.set()
-    floor.scheduler.plan(keys("a"))
-    floor.scheduler.start()
+    """With no retries the first infra_error is final."""
+    fake = FakeRollouts(retries=0)
+    fake.ends = {"a": ["infra_error", "ok"]}
+    fake.go.set()
+    fake.scheduler.plan(keys("a"))
+    fake.scheduler.start()
 
-    assert ["infra_error"] == [outcome.status for outcome in await floor.outcomes("a")]
+    assert ["infra_error"] == [outcome.status for outcome in await fake.outcomes("a")]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("oh"), GeneratorExit("oh"), KeyboardInterrupt("oh")])
 async def test_a_fault_of_ours_reaches_who_waits(error: BaseException) -> None:
-    """An error of the pool itself ends one rollout, which has no record then; the others go on."""
-    floor = Floor(concurrency=1, retries=2)
-    floor.ends = {"a": [error]}
-    floor.go.set()
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
+    """A bug in the pool ends one rollout without a record, and the waiting test gets it. Other rollouts continue."""
+    fake = FakeRollouts(concurrency=1, retries=2)
+    fake.ends = {"a": [error]}
+    fake.go.set()
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
 
-    failed, other = await floor.outcomes("ab")
+    failed, other = await fake.outcomes("ab")
     assert ("infra_error", OK) == (failed.status, other)
     assert failed.reason.startswith(f"the pool failed on this rollout: {error!r} (")
-    assert ["b"] == [rollout.scenario for rollout in floor.journal]
+    assert ["b"] == [rollout.scenario for rollout in fake.journal]
 
 
 async def test_a_record_that_cannot_be_written() -> None:
-    """A rollout whose record is lost has none, is not run again for it, and says why; the others go on."""
-    floor = Floor(concurrency=1, retries=2)
-    floor.refused = "a"
-    floor.go.set()
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
-    lost, good = await floor.outcomes("ab")
+    """A rollout whose record cannot be written is not run again, and its outcome says why. Other rollouts continue."""
+    fake = FakeRollouts(concurrency=1, retries=2)
+    fake.refused = "a"
+    fake.go.set()
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
+    lost, good = await fake.outcomes("ab")
 
     assert ("infra_error", "the record could not be written: the disk is full", False) == (lost.status, lost.reason, lost.recorded)
-    assert (OK, "ab") == (good, floor.begun)
+    assert (OK, "ab") == (good, fake.begun)
 
 
 async def test_stop_answers_what_waits_and_lets_the_rest_end() -> None:
-    """After a stop nothing begins; those who wait for it are told at once, and what runs still ends and is recorded."""
-    floor = Floor(concurrency=1)
-    floor.scheduler.plan(keys("abc"))
-    floor.scheduler.start()
-    await floor.until_begun(1)
-    runs, *waiting = floor.asked("abc")
+    """After `stop` no rollout begins. Waiting ones get the reason at once, and running ones end and are recorded."""
+    fake = FakeRollouts(concurrency=1)
+    fake.scheduler.plan(keys("abc"))
+    fake.scheduler.start()
+    await fake.until_begun(1)
+    runs, *waiting = fake.request("abc")
     await settle()
-    floor.scheduler.stop("the backend is gone", "infra_error")
+    fake.scheduler.stop("the backend is gone", "infra_error")
 
     assert [Outcome("infra_error", "the backend is gone")] * 2 == await asyncio.gather(*waiting)
     assert not runs.done()
 
-    floor.go.set()
+    fake.go.set()
 
     assert OK == await runs
-    assert "a" == floor.begun
+    assert "a" == fake.begun
 
 
 @pytest.mark.parametrize("started", [True, False])
 async def test_a_plan_after_the_stop(started: bool) -> None:
-    """A backend may die before the plan comes: whoever asks for a planned rollout is told why, and nothing begins."""
-    floor = Floor()
+    """If the backend dies before the plan comes, requests get the reason, and no rollout begins."""
+    fake = FakeRollouts()
     if started:
-        floor.scheduler.start()
-    floor.scheduler.stop("the backend is gone", "infra_error")
-    floor.scheduler.plan(keys("ab"))
+        fake.scheduler.start()
+    fake.scheduler.stop("the backend is gone", "infra_error")
+    fake.scheduler.plan(keys("ab"))
     if not started:
-        floor.scheduler.start()
+        fake.scheduler.start()
 
-    assert [Outcome("infra_error", "the backend is gone")] * 3 == await floor.outcomes("abz")
-    assert "" == floor.begun
+    assert [Outcome("infra_error", "the backend is gone")] * 3 == await fake.outcomes("abz")
+    assert "" == fake.begun
 
 
 async def test_no_attempt_after_the_stop() -> None:
-    """A rollout that fails because the backend is gone is not tried again."""
-    floor = Floor(retries=2)
-    floor.ends = {"a": ["infra_error", "ok"]}
-    floor.scheduler.plan(keys("a"))
-    floor.scheduler.start()
-    await floor.until_begun(1)
-    floor.scheduler.stop("the backend is gone", "infra_error")
-    floor.go.set()
+    """A rollout that fails because the backend has died is not retried."""
+    fake = FakeRollouts(retries=2)
+    fake.ends = {"a": ["infra_error", "ok"]}
+    fake.scheduler.plan(keys("a"))
+    fake.scheduler.start()
+    await fake.until_begun(1)
+    fake.scheduler.stop("the backend is gone", "infra_error")
+    fake.go.set()
 
-    assert ["infra_error"] == [outcome.status for outcome in await floor.outcomes("a")]
-    assert "a" == floor.begun
+    assert ["infra_error"] == [outcome.status for outcome in await fake.outcomes("a")]
+    assert "a" == fake.begun
 
 
 async def test_cancel_answers_everybody_at_once() -> None:
-    """After a cancel those who wait are told, whether their rollout ran, waited or was never planned; nothing is recorded."""
-    floor = Floor(concurrency=2)
-    floor.scheduler.plan(keys("abcd"))
-    floor.scheduler.start()
-    await floor.until_begun(2)
-    asked = floor.asked("abcd")
+    """After `cancel` all requests are answered, whether their rollout ran, waited or was never planned. Nothing is recorded."""
+    fake = FakeRollouts(concurrency=2)
+    fake.scheduler.plan(keys("abcd"))
+    fake.scheduler.start()
+    await fake.until_begun(2)
+    requests = fake.request("abcd")
     await settle()
-    floor.scheduler.cancel("a test failed")
+    fake.scheduler.cancel("a test failed")
 
     cancelled = Outcome("cancelled", "a test failed")
-    assert [cancelled] * 4 == await asyncio.gather(*asked)
-    assert [cancelled] == await floor.outcomes("z")
-    await floor.scheduler.drained()
-    assert ("ab", 0, []) == (floor.begun, floor.running, floor.journal)
+    assert [cancelled] * 4 == await asyncio.gather(*requests)
+    assert [cancelled] == await fake.outcomes("z")
+    await fake.scheduler.drained()
+    assert ("ab", 0, []) == (fake.begun, fake.running, fake.journal)
 
 
 async def test_cancel_right_after_the_start() -> None:
-    """A rollout that is cancelled before it takes its first step is answered too, and the pool drains."""
-    floor = Floor()
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
-    floor.scheduler.cancel("Ctrl-C")
+    """A rollout that is cancelled before its first step gets an outcome, and the pool drains."""
+    fake = FakeRollouts()
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
+    fake.scheduler.cancel("Ctrl-C")
 
-    await floor.scheduler.drained()
-    assert [Outcome("cancelled", "Ctrl-C")] * 2 == await floor.outcomes("ab")
-    assert "" == floor.begun
+    await fake.scheduler.drained()
+    assert [Outcome("cancelled", "Ctrl-C")] * 2 == await fake.outcomes("ab")
+    assert "" == fake.begun
 
 
 async def test_cancel_in_the_pause_between_attempts() -> None:
-    """A rollout that waits for its next attempt is answered at once as well."""
-    floor = Floor(retries=1)
-    floor.ends = {"a": ["infra_error"]}
-    floor.go.set()
-    floor.scheduler.plan(keys("a"))
-    floor.scheduler.start()
+    """A rollout in the pause between two attempts gets its outcome at once."""
+    fake = FakeRollouts(retries=1)
+    fake.ends = {"a": ["infra_error"]}
+    fake.go.set()
+    fake.scheduler.plan(keys("a"))
+    fake.scheduler.start()
     await settle()
-    floor.scheduler.cancel("Ctrl-C")
+    fake.scheduler.cancel("Ctrl-C")
 
-    assert [Outcome("cancelled", "Ctrl-C")] == await floor.outcomes("a")
-    assert "a" == floor.begun
+    assert [Outcome("cancelled", "Ctrl-C")] == await fake.outcomes("a")
+    assert "a" == fake.begun
 
 
 async def test_what_has_ended_is_recorded() -> None:
-    """A rollout on its way to the journal gets there, whatever is cancelled meanwhile, and whoever waits for it has it."""
-    floor = Floor(concurrency=2)
-    floor.open_journal.clear()
-    floor.go.set()
-    floor.scheduler.plan(keys("abc"))
-    floor.scheduler.start()
-    await floor.until_begun(2)
-    asked = floor.asked("abc")
+    """A rollout that is being recorded is recorded despite a cancellation, and requests get it."""
+    fake = FakeRollouts(concurrency=2)
+    fake.open_journal.clear()
+    fake.go.set()
+    fake.scheduler.plan(keys("abc"))
+    fake.scheduler.start()
+    await fake.until_begun(2)
+    requests = fake.request("abc")
     await settle()
-    floor.scheduler.cancel("a test failed")
-    drained = asyncio.create_task(floor.scheduler.drained())
+    fake.scheduler.cancel("a test failed")
+    drained = asyncio.create_task(fake.scheduler.drained())
     await settle()
 
     assert not drained.done()
 
-    floor.open_journal.set()
+    fake.open_journal.set()
 
-    assert [OK, OK, Outcome("cancelled", "a test failed")] == await asyncio.gather(*asked)
+    assert [OK, OK, Outcome("cancelled", "a test failed")] == await asyncio.gather(*requests)
     await drained
-    assert ["a", "b"] == [rollout.scenario for rollout in floor.journal]
-    assert b"line of a" == floor.scheduler.body(keys("a")[0])
+    assert ["a", "b"] == [rollout.scenario for rollout in fake.journal]
+    assert b"line of a" == fake.scheduler.body(keys("a")[0])
 
 
 async def test_held_back() -> None:
-    """While a part of the backend is away no attempt begins, neither a first one nor a further one; then they go on."""
-    floor = Floor(concurrency=1, retries=1)
-    floor.ends["a"] = ["infra_error", "ok"]
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
-    await floor.until_begun(1)
-    floor.scheduler.hold("engine: started again")
-    floor.go.set()
+    """While a part is unavailable no attempt begins, neither a first nor a further one. After that they begin."""
+    fake = FakeRollouts(concurrency=1, retries=1)
+    fake.ends["a"] = ["infra_error", "ok"]
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
+    await fake.until_begun(1)
+    fake.scheduler.hold("engine: started again")
+    fake.go.set()
     await asyncio.sleep(0.4)  # longer than the pause before the second attempt
-    held = floor.begun
-    floor.scheduler.hold("")
+    held = fake.begun
+    fake.scheduler.hold("")
 
-    assert [OK, OK] == await floor.outcomes("ab")
-    assert ("a", "aab") == (held, floor.begun)
-    assert [1, 0] == [len(rollout.earlier_attempts) for rollout in floor.journal]
+    assert [OK, OK] == await fake.outcomes("ab")
+    assert ("a", "aab") == (held, fake.begun)
+    assert [1, 0] == [len(rollout.earlier_attempts) for rollout in fake.journal]
 
 
 async def test_a_hold_that_follows_at_once() -> None:
-    """If another part goes away just after a hold has ended, nothing begins in between, neither a first attempt nor another one."""
-    floor = Floor(concurrency=2)
-    floor.ends["a"] = [INTERRUPTED, "ok"]
-    floor.scheduler.plan(keys("abc"))
-    floor.scheduler.start()
-    await floor.until_begun(2)
-    floor.scheduler.hold("tap")
-    floor.go.set()
+    """If another part becomes unavailable directly after a hold has ended, no attempt begins in between."""
+    fake = FakeRollouts(concurrency=2)
+    fake.ends["a"] = [INTERRUPTED, "ok"]
+    fake.scheduler.plan(keys("abc"))
+    fake.scheduler.start()
+    await fake.until_begun(2)
+    fake.scheduler.hold("tap")
+    fake.go.set()
     await settle()
     for turns_of_the_loop in range(4):
-        floor.scheduler.hold("")
+        fake.scheduler.hold("")
         for _ in range(turns_of_the_loop):
             await asyncio.sleep(0)
-        begun = floor.begun
-        floor.scheduler.hold("tap-2")
+        begun = fake.begun
+        fake.scheduler.hold("tap-2")
         await settle()
-        assert begun == floor.begun
+        assert begun == fake.begun
 
-    floor.scheduler.hold("")
+    fake.scheduler.hold("")
 
-    assert [OK] * 3 == await floor.outcomes("abc")
-    assert ["a", "a", "b", "c"] == sorted(floor.begun)
+    assert [OK] * 3 == await fake.outcomes("abc")
+    assert ["a", "a", "b", "c"] == sorted(fake.begun)
 
 
 async def test_a_stop_after_a_hold_that_follows_at_once() -> None:
-    """A rollout whose start such a hold has prevented does not begin after a stop, whose reason its test gets."""
-    floor = Floor()
-    floor.go.set()
-    floor.scheduler.hold("tap")
-    floor.scheduler.plan(keys("a"))
-    floor.scheduler.start()
-    floor.scheduler.hold("")
-    floor.scheduler.hold("tap-2")
+    """A rollout that such a second hold has delayed does not begin after a stop, and gets the reason of the stop."""
+    fake = FakeRollouts()
+    fake.go.set()
+    fake.scheduler.hold("tap")
+    fake.scheduler.plan(keys("a"))
+    fake.scheduler.start()
+    fake.scheduler.hold("")
+    fake.scheduler.hold("tap-2")
     await settle()
-    floor.scheduler.stop("the tap is gone", "infra_error")
+    fake.scheduler.stop("the tap is gone", "infra_error")
 
-    assert [Outcome("infra_error", "the tap is gone")] == await floor.outcomes("a")
-    assert "" == floor.begun
+    assert [Outcome("infra_error", "the tap is gone")] == await fake.outcomes("a")
+    assert "" == fake.begun
 
 
 async def test_held_back_for_ever() -> None:
-    """When the part does not come back, those that are held back end with the attempts that they had."""
-    floor = Floor(concurrency=1, retries=5)
-    floor.ends["a"] = ["infra_error"]
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
-    await floor.until_begun(1)
-    floor.scheduler.hold("engine: started again")
-    floor.go.set()
-    asked = floor.asked("ab")
+    """If the part does not come back, held rollouts end with the attempts that they had."""
+    fake = FakeRollouts(concurrency=1, retries=5)
+    fake.ends["a"] = ["infra_error"]
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
+    await fake.until_begun(1)
+    fake.scheduler.hold("engine: started again")
+    fake.go.set()
+    requests = fake.request("ab")
     await asyncio.sleep(0.4)
-    floor.scheduler.stop("the backend is gone", "infra_error")
+    fake.scheduler.stop("the backend is gone", "infra_error")
 
     tried = Outcome("infra_error", "infra_error: why", recorded=True, cause="the backend is gone")
-    assert [tried, Outcome("infra_error", "the backend is gone")] == [await each for each in asked]
-    assert ("a", 1, ()) == (floor.begun, floor.journal[0].attempt, floor.journal[0].earlier_attempts)
+    assert [tried, Outcome("infra_error", "the backend is gone")] == [await each for each in requests]
+    assert ("a", 1, ()) == (fake.begun, fake.journal[0].attempt, fake.journal[0].earlier_attempts)
 
 
 async def test_what_is_stored_does_not_run() -> None:
-    """Rollouts of earlier sessions are answered from the record, planned or not, also when nothing can run; the others run."""
-    floor = Floor()
-    floor.scheduler.stored = dict.fromkeys(keys("az"), OK)
-    floor.go.set()
-    floor.scheduler.plan(keys("abc"))
+    """Rollouts of earlier sessions are answered from the record, planned or not, even if nothing can run. The others run."""
+    fake = FakeRollouts()
+    fake.scheduler.stored = dict.fromkeys(keys("az"), OK)
+    fake.go.set()
+    fake.scheduler.plan(keys("abc"))
 
-    assert [OK, OK] == await floor.outcomes("az")  # before the start: the backend need not be there for them
+    assert [OK, OK] == await fake.outcomes("az")  # Before `start`, because stored rollouts do not need the backend.
 
-    floor.scheduler.start()
+    fake.scheduler.start()
 
-    assert [OK] * 4 == await floor.outcomes("abcz")
-    assert "bc" == floor.begun
+    assert [OK] * 4 == await fake.outcomes("abcz")
+    assert "bc" == fake.begun
 
-    floor.scheduler.stop("the engine died", "infra_error")
+    fake.scheduler.stop("the engine died", "infra_error")
 
-    assert [OK] == await floor.outcomes("z")
+    assert [OK] == await fake.outcomes("z")
 
 
 async def test_an_interruption_costs_no_retry() -> None:
-    """An attempt that was interrupted is run again, also without retries, and stays in the record."""
-    floor = Floor(concurrency=1)
-    floor.ends["a"] = [INTERRUPTED, INTERRUPTED, "ok"]
-    floor.go.set()
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
+    """An interrupted attempt is repeated even without retries, and stays in the record."""
+    fake = FakeRollouts(concurrency=1)
+    fake.ends["a"] = [INTERRUPTED, INTERRUPTED, "ok"]
+    fake.go.set()
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
 
-    assert [OK, OK] == await floor.outcomes("ab")
-    assert "aaab" == floor.begun  # it goes back to the front of the queue
-    assert [("infra_error", 1), ("infra_error", 2), ("ok", 3)] == [(each.status, each.attempt) for each in floor.journal[0].attempts]
+    assert [OK, OK] == await fake.outcomes("ab")
+    assert "aaab" == fake.begun  # It returns to the front of the queue.
+    assert [("infra_error", 1), ("infra_error", 2), ("ok", 3)] == [(each.status, each.attempt) for each in fake.journal[0].attempts]
 
 
 async def test_an_interruption_of_one_attempt_excuses_no_other() -> None:
-    """Of two attempts that fail at the same time, the one that was not interrupted has spent its retry."""
-    floor = Floor(concurrency=2)
-    floor.ends = {"a": [INTERRUPTED, "ok"], "b": ["infra_error", "ok"]}
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
-    await floor.until_begun(2)
-    floor.go.set()
+    """Of two attempts that fail at the same time, only the one that was not interrupted spends a retry."""
+    fake = FakeRollouts(concurrency=2)
+    fake.ends = {"a": [INTERRUPTED, "ok"], "b": ["infra_error", "ok"]}
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
+    await fake.until_begun(2)
+    fake.go.set()
 
-    assert [OK, Outcome("infra_error", "infra_error: why", recorded=True)] == await floor.outcomes("ab")
+    assert [OK, Outcome("infra_error", "infra_error: why", recorded=True)] == await fake.outcomes("ab")
 
 
 async def test_an_interruption_while_a_part_is_away() -> None:
-    """The rollout waits until the part is there again. If that never happens, it ends with the attempt that it had."""
+    """The rollout waits until the part is available again. If that never happens, it ends with the attempt that it had."""
     for comes_back in (True, False):
-        floor = Floor(concurrency=1)
-        floor.ends["a"] = [INTERRUPTED, "ok"]
-        floor.scheduler.plan(keys("a"))
-        floor.scheduler.start()
-        await floor.until_begun(1)
-        floor.scheduler.hold("engine")
-        floor.go.set()
+        fake = FakeRollouts(concurrency=1)
+        fake.ends["a"] = [INTERRUPTED, "ok"]
+        fake.scheduler.plan(keys("a"))
+        fake.scheduler.start()
+        await fake.until_begun(1)
+        fake.scheduler.hold("engine")
+        fake.go.set()
         await settle()
-        assert "a" == floor.begun
+        assert "a" == fake.begun
 
         if comes_back:
-            floor.scheduler.hold("")
-            assert [OK] == await floor.outcomes("a")
+            fake.scheduler.hold("")
+            assert [OK] == await fake.outcomes("a")
         else:
-            floor.scheduler.stop("the backend is gone", "infra_error")
+            fake.scheduler.stop("the backend is gone", "infra_error")
             tried = Outcome("infra_error", "infra_error: why", recorded=True, cause="the backend is gone")
-            assert [tried] == await floor.outcomes("a")
+            assert [tried] == await fake.outcomes("a")
 
 
 async def test_the_concurrency_changes() -> None:
-    """More rollouts begin at once if it rises. If it falls, those that run finish, and none begins until fewer are running."""
-    floor = Floor(concurrency=2)
-    floor.scheduler.plan(keys("abcdefgh"))
-    floor.scheduler.start()
-    await floor.until_begun(2)
+    """If the concurrency rises, more rollouts begin at once. If it falls, none begins until fewer are running."""
+    fake = FakeRollouts(concurrency=2)
+    fake.scheduler.plan(keys("abcdefgh"))
+    fake.scheduler.start()
+    await fake.until_begun(2)
 
-    floor.scheduler.resize(4)
+    fake.scheduler.resize(4)
     await settle()
-    assert ("abcd", 4) == (floor.begun, floor.running)
+    assert ("abcd", 4) == (fake.begun, fake.running)
 
-    floor.scheduler.resize(1)
-    floor.go.set()
+    fake.scheduler.resize(1)
+    fake.go.set()
     await settle()
-    floor.go.clear()
-    await floor.scheduler.drained()
+    fake.go.clear()
+    await fake.scheduler.drained()
 
-    assert [OK] * 8 == await floor.outcomes("abcdefgh")
-    assert 4 == floor.peak
+    assert [OK] * 8 == await fake.outcomes("abcdefgh")
+    assert 4 == fake.peak
 
 
 async def test_what_runs_alone() -> None:
-    """It comes first, and nothing runs beside it."""
-    floor = Floor(concurrency=3)
-    floor.scheduler.alone.update(keys("cd"))
-    floor.scheduler.plan(keys("abcd"))
-    floor.scheduler.start()
+    """A rollout that runs alone comes first, and no other runs beside it."""
+    fake = FakeRollouts(concurrency=3)
+    fake.scheduler.alone.update(keys("cd"))
+    fake.scheduler.plan(keys("abcd"))
+    fake.scheduler.start()
     await settle()
 
-    assert "c" == floor.begun
+    assert "c" == fake.begun
 
-    floor.go.set()
+    fake.go.set()
 
-    assert [OK] * 4 == await floor.outcomes("abcd")
-    assert "cdab" == floor.begun
+    assert [OK] * 4 == await fake.outcomes("abcd")
+    assert "cdab" == fake.begun
 
 
 async def test_a_round_is_over() -> None:
-    """When all that was planned has ended, what was planned meanwhile too; each rollout has a record."""
-    floor = Floor()
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
-    settled = asyncio.create_task(floor.scheduler.settled())
-    await floor.until_begun(2)
-    floor.scheduler.plan(keys("c"))
+    """`settled` waits for all planned rollouts, including those that are planned meanwhile, and each has a record."""
+    fake = FakeRollouts()
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
+    settled = asyncio.create_task(fake.scheduler.settled())
+    await fake.until_begun(2)
+    fake.scheduler.plan(keys("c"))
     assert not settled.done()
 
-    floor.go.set()
+    fake.go.set()
 
     assert await settled
-    assert ["a", "b", "c"] == sorted(each.scenario for each in floor.journal)
+    assert ["a", "b", "c"] == sorted(each.scenario for each in fake.journal)
 
 
 @pytest.mark.parametrize("why", ["stopped", "the disk is full"])
 async def test_a_round_that_is_not_whole(why: str) -> None:
-    """One that is broken off, or of which a rollout has no record, is over, and not whole."""
-    floor = Floor(concurrency=1)
-    floor.refused = "a" if why != "stopped" else ""
-    floor.scheduler.plan(keys("ab"))
-    floor.scheduler.start()
-    await floor.until_begun(1)
+    """`settled` returns False if rollouts were stopped, or one has no record."""
+    fake = FakeRollouts(concurrency=1)
+    fake.refused = "a" if why != "stopped" else ""
+    fake.scheduler.plan(keys("ab"))
+    fake.scheduler.start()
+    await fake.until_begun(1)
     if why == "stopped":
-        floor.scheduler.stop("the time is up", "cancelled")
-    floor.go.set()
+        fake.scheduler.stop("the time is up", "cancelled")
+    fake.go.set()
 
-    assert not await floor.scheduler.settled()
+    assert not await fake.scheduler.settled()

@@ -1,4 +1,4 @@
-"""The pool's side of the sockets: what it answers, and how it ends."""
+"""The server of the pool: its answers, and its end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Line:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.entries: list[PoolEntry] = []  # what the pool has told its controller of attempts
+        self.entries: list[PoolEntry] = []  # entries that the pool has sent to its controller
 
     def say(self, body: bytes = b"", **message: Any) -> None:
         self.writer.write(wire.pack(message, body))
@@ -62,7 +62,7 @@ class Line:
         self.writer.write(wire.pack(question))
 
     async def answer(self, question: TestQuestion) -> tuple[object, bytes]:
-        """The answer to a question that has been asked, and the frame's body."""
+        """Returns the answer to the question that was sent, and the frame's body."""
         header, body = await wire.read(self.reader)
         return read_answer(question, header), body
 
@@ -73,8 +73,8 @@ class Line:
         """Sends a message of the controller."""
         self.writer.write(wire.pack(message, body))
 
-    async def told(self) -> tuple[protocol.ToController, bytes]:
-        """Returns what the pool wants of its controller next; nothing has died, whenever it asks. Entries before that are kept."""
+    async def next_message(self) -> tuple[protocol.ToController, bytes]:
+        """Returns the pool's next message that is not an entry, and keeps entries. Answers `CheckProcesses`: nothing has died."""
         while True:
             header, body = await wire.read(self.reader)
             message = protocol.TO_CONTROLLER.read(header)
@@ -88,7 +88,7 @@ class Line:
 
 
 async def refuse_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A tap that is there and opens nothing, so that every rollout ends at once as infra_error."""
+    """A tap that refuses all addresses, so that every rollout ends at once as infra_error."""
     while not reader.at_eof():
         try:
             question, _ = await wire.read(reader)
@@ -105,14 +105,14 @@ def shop() -> Suite:
 
 
 def empty_run(directory: Path) -> Path:
-    """The directory of a run that nothing was recorded in."""
+    """Returns the directory of a run without records."""
     directory.mkdir()
     (directory / journal.FILE).touch()
     return directory
 
 
 def written(directory: Path, left: Sequence[AttemptEntry | bytes]) -> int:
-    """Writes the entries that earlier pools of the session have left, and lines that are none; returns the size of the file in bytes."""
+    """Writes the entries that earlier pools of the session left, and invalid lines. Returns the size of the file in bytes."""
     log = AttemptLog(directory, 1, lambda text: text, print)
     for each in left:
         if isinstance(each, bytes):
@@ -125,7 +125,7 @@ def written(directory: Path, left: Sequence[AttemptEntry | bytes]) -> int:
 
 
 class Session:
-    """A pool, and the connections that a session has to it."""
+    """A pool, and a session's connections to it."""
 
     def __init__(self, port: int, taps: TapPorts, token: str) -> None:
         self.port, self.taps, self.token = port, taps, token
@@ -138,22 +138,22 @@ class Session:
         return line
 
     def start(self, controller: Line) -> None:
-        """The backend answers."""
+        """Sends `Start`."""
         endpoint = Endpoint("http://127.0.0.1:9/v1", "m", api_key="hush", context_length=8192)
         controller.tell(protocol.Start(endpoint, (), self.taps, 0.0, {}))
 
     async def plan(self, controller: Line, test: Line, *keys: RolloutKey) -> protocol.ToController:
-        """A plan on its way from a test to the scheduler; what the controller was told of it."""
+        """Sends a plan as a test and answers the pool as the controller. Returns the message that the controller got."""
         plan = PlanSelected(keys, {"shop": len(keys)})
         test.ask(plan)
-        told, _ = await controller.told()
+        message, _ = await controller.next_message()
         controller.tell(protocol.PlanTaken(()))
         assert (PlanAccepted(), b"") == await test.answer(plan)
-        return told
+        return message
 
 
 def pool_settings(suite: Suite, **changes: Any) -> PoolSettings:
-    """Settings of the pools of a session with one suite."""
+    """Returns settings for the pools of a session with one suite."""
     usual = PoolSettings(
         session=1,
         rerun=(),
@@ -181,9 +181,9 @@ async def session(
     later: Sequence[AttemptEntry] = (),
     **changes: Any,
 ) -> AsyncIterator[Session]:
-    """A pool that is served, and ends when the test does.
+    """Runs a pool that ends with the block.
 
-    The journal contains `recorded`, and attempts.jsonl what earlier pools have `left`. Entries that come `later` are not for the pool.
+    The journal contains `recorded`, and attempts.jsonl contains `left`. Entries in `later` are written after the size that the pool reads.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     with tempfile.TemporaryDirectory() as folder:
@@ -207,13 +207,13 @@ async def session(
                 pool.addresses.taps.disconnect()
             pool.finished.set()
             await serving
-            while others := asyncio.all_tasks() - {asyncio.current_task()}:  # the other ends of these connections
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:  # handlers of these connections in the pool
                 await asyncio.wait(others)
             await asyncio.sleep(0)
 
 
 async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
-    """The controller gets every record first; the test gets the line as the controller gave it back."""
+    """The controller gets every record first. The test gets the line that the controller returned."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
 
@@ -221,9 +221,9 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
 
         connected.start(controller)
         test.ask(ROLLOUT)
-        told, line = await controller.told()
-        assert isinstance(told, protocol.RolloutFinished)
-        assert (ROLLOUT.key, "scenario", "infra_error") == (told.key, told.kind, told.status)
+        message, line = await controller.next_message()
+        assert isinstance(message, protocol.RolloutFinished)
+        assert (ROLLOUT.key, "scenario", "infra_error") == (message.key, message.kind, message.status)
         assert "the tap refused: it is full" == rollout_of(line).reason
 
         controller.tell(protocol.RecordLine(), b'{"redacted": true}')
@@ -231,24 +231,24 @@ async def test_a_rollout_goes_to_the_journal_and_then_to_its_test() -> None:
 
 
 async def test_an_end_in_the_middle_of_a_record() -> None:
-    """A record that is under way when the session is cancelled and ended still gets its reply, its test, and its place in the journal."""
+    """A record that is being written when the session is cancelled and ended still gets its reply, and reaches test and journal."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         await connected.plan(controller, test, ROLLOUT.key)
         connected.start(controller)
         test.ask(ROLLOUT)
-        await controller.told()
+        await controller.next_message()
 
         controller.tell(protocol.Cancel("a test failed"))
         controller.tell(protocol.EndSession())
         controller.tell(protocol.RecordLine(), b"{}")
 
         assert (RecordedRollout(None, over=False), b"{}") == await test.answer(ROLLOUT)
-        assert (protocol.Drained(RolloutTally()), b"") == await controller.told()
+        assert (protocol.Drained(RolloutTally()), b"") == await controller.next_message()
 
 
 async def test_a_controller_that_cannot_be_understood() -> None:
-    """A message that the pool cannot read leaves no test and no round waiting; the pool reads on, so that the session ends as usual."""
+    """After an unreadable message no test and no round keeps waiting. The pool continues to read, so the session ends as usual."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         test.ask(ROLLOUT)
@@ -256,27 +256,27 @@ async def test_a_controller_that_cannot_be_understood() -> None:
         answer, _ = await test.answer(ROLLOUT)
 
         assert isinstance(answer, UnrecordedRollout)
-        assert "the pool cannot read what the controller sent: away is a whole number, not an object" == answer.reason
-        assert protocol.PlanSettled(whole=False) == (await controller.told())[0]
+        assert "the pool cannot read a message of the controller: away is a whole number, not an object" == answer.reason
+        assert protocol.PlanSettled(whole=False) == (await controller.next_message())[0]
 
         controller.tell(protocol.EndSession())
-        while not isinstance(message := (await controller.told())[0], protocol.Drained):
+        while not isinstance(message := (await controller.next_message())[0], protocol.Drained):
             assert isinstance(message, RolloutRead)
 
 
 async def test_a_turn_that_cannot_be_understood() -> None:
-    """A test whose rollout waits for the turn of an arm is told as well; answers that come later are not taken for those of others."""
+    """A test whose rollout waits for an arm is answered, too. Later answers are not assigned to other questions."""
     blocks = BlockSettings({"default": VariantOrigin("default", "a")}, "cold", in_sequence=False, own={})
     async with session(blocks=blocks) as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
         test.ask(ROLLOUT)
-        assert PrepareBlock("a", 1) == (await controller.told())[0]
+        assert PrepareBlock("a", 1) == (await controller.next_message())[0]
 
         controller.writer.write(wire.framed(["Turn", {"endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}]))
         answer, _ = await test.answer(ROLLOUT)
         assert isinstance(answer, UnrecordedRollout)
-        assert answer.reason.startswith("the pool cannot read what the controller sent: ")
+        assert answer.reason.startswith("the pool cannot read a message of the controller: ")
 
         controller.tell(protocol.RecordLine(), b"{}")
         test.ask(plan := PlanSelected((ROLLOUT.key,), {"shop": 1}))
@@ -284,11 +284,11 @@ async def test_a_turn_that_cannot_be_understood() -> None:
 
 
 async def test_a_message_that_the_pool_fails_on() -> None:
-    """If the pool cannot do what the controller tells it, the test that waits is told."""
+    """If the pool fails on a message of the controller, the waiting test is answered."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         test.ask(ROLLOUT)
-        controller.tell(protocol.RecordLine())  # which nothing in the pool waits for
+        controller.tell(protocol.RecordLine())  # No question in the pool waits for it.
         answer, _ = await test.answer(ROLLOUT)
 
         assert isinstance(answer, UnrecordedRollout)
@@ -296,7 +296,7 @@ async def test_a_message_that_the_pool_fails_on() -> None:
 
 
 async def test_no_backend() -> None:
-    """Where the backend does not start, tests are told why, whether they ask before or after, and the backend has no address."""
+    """If the backend does not start, tests get the reason, whether they ask before or after, and no endpoint is returned."""
     async with session() as connected:
         controller, early, late = [await connected.connect(role) for role in ("controller", "test", "test")]
         early.ask(ROLLOUT)
@@ -314,7 +314,7 @@ async def test_no_backend() -> None:
 
 
 async def test_the_backend_without_its_key() -> None:
-    """Tests are told where the backend answers; its key stays in the pool."""
+    """Tests get the backend's endpoint without its key."""
     async with session() as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
@@ -324,7 +324,7 @@ async def test_the_backend_without_its_key() -> None:
 
 
 async def test_a_stranger() -> None:
-    """A connection with another token is closed without a word."""
+    """A connection with another token is closed without an answer."""
     async with session() as connected:
         stranger = await connected.connect("test", token="guess")
         stranger.ask(GetBackend())
@@ -333,7 +333,7 @@ async def test_a_stranger() -> None:
 
 
 async def test_the_time_limit() -> None:
-    """After the time limit nothing begins; who waits is told."""
+    """After the time limit no rollout begins, and waiting tests are told."""
     async with session(time_limit=0.0) as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
@@ -347,7 +347,7 @@ async def test_the_time_limit() -> None:
 
 
 async def test_an_answer_that_cannot_be_sent() -> None:
-    """An answer that JSON cannot express is a refusal, which names the question and nothing that is in it."""
+    """An answer that JSON cannot express becomes a refusal, which names the question but none of its values."""
     odd = dataclasses.replace(shop(), scenarios=(dataclasses.replace(shop().scenarios[0], metadata={("a", "b"): 1}),))  # type: ignore[dict-item]
     async with session(suites={"shop": odd.for_pool()}) as connected:
         test = await connected.connect("test")
@@ -359,7 +359,7 @@ async def test_an_answer_that_cannot_be_sent() -> None:
 
 
 async def test_an_unknown_question() -> None:
-    """A question that the pool does not know, or cannot read, is answered, not dropped."""
+    """A question that the pool does not know or cannot read is refused, not ignored."""
     async with session() as connected:
         test = await connected.connect("test")
         for header, fault in ((["Sing", {}], "the message 'Sing' is unknown"), (["GetRollout", {"key": 5}], "key is a whole number")):

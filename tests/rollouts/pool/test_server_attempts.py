@@ -1,4 +1,4 @@
-"""What a pool does that begins with an attempts.jsonl of earlier pools."""
+"""A pool that begins with an attempts.jsonl of earlier pools."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def scheduling(concurrency: int = 3, retries: int = 0) -> Scheduling:
 
 
 async def finished(controller: Line, count: int = 1) -> list[Rollout]:
-    """Waits for the records of so many rollouts, which the journal takes, and returns them."""
+    """Waits for the records of so many rollouts, answers as the journal does, and returns the records."""
     records = []
     for _ in range(count):
-        message, line = await controller.told()
+        message, line = await controller.next_message()
         assert isinstance(message, protocol.RolloutFinished)
         controller.tell(protocol.RecordLine(), line)
         records.append(rollout_of(line))
@@ -56,16 +56,16 @@ async def finished(controller: Line, count: int = 1) -> list[Rollout]:
 
 
 async def rest(controller: Line) -> list[protocol.ToController]:
-    """Ends the session; returns what the pool tells before it is drained, other than entries."""
+    """Ends the session. Returns the pool's messages before `Drained`, without entries."""
     controller.tell(protocol.EndSession())
     messages: list[protocol.ToController] = []
-    while not isinstance(message := (await controller.told())[0], protocol.Drained):
+    while not isinstance(message := (await controller.next_message())[0], protocol.Drained):
         messages.append(message)
     return messages
 
 
-def begun(controller: Line) -> list[RolloutKey]:
-    """The rollouts whose attempts have begun, once for each."""
+def begun_attempts(controller: Line) -> list[RolloutKey]:
+    """Returns the rollouts whose attempts have begun, one for each attempt."""
     return [entry.key for entry in controller.entries if isinstance(entry, AttemptBegun)]
 
 
@@ -74,7 +74,7 @@ def failures(controller: Line) -> list[AttemptFailed]:
 
 
 async def test_the_plan_of_an_earlier_pool() -> None:
-    """Rollouts that tests have still to ask for run, and no others. A test that sends its plan gets an answer without the controller."""
+    """Only planned rollouts that tests have not read run. A test that sends its plan is answered without the controller."""
     left = (RolloutsPlanned((FIRST, FIRST, SECOND, THIRD)), RolloutRead(FIRST), RolloutRead(SECOND))
     async with session(left, scheduling=scheduling()) as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
@@ -87,50 +87,50 @@ async def test_the_plan_of_an_earlier_pool() -> None:
         answer, _ = await test.answer(question)
         others = await rest(controller)
 
-    assert {FIRST: 1, THIRD: 1} == Counter(begun(controller))
+    assert {FIRST: 1, THIRD: 1} == Counter(begun_attempts(controller))
     assert {FIRST, THIRD} == {record.key for record in records}
     assert RecordedRollout(None, over=False) == answer
     assert [] == others
 
 
 async def test_a_record_of_an_earlier_pool() -> None:
-    """A test that has still to ask for it gets the line of the journal. The rollout does not run again."""
+    """A test that has not read a recorded rollout gets the line of the journal. The rollout does not run again."""
     left = (RolloutsPlanned((FIRST, SECOND)), AttemptBegun(FIRST, 5))
     async with session(left, recorded=[Rollout(*FIRST, status="ok")]) as connected:
         controller, test = await connected.connect("controller"), await connected.connect("test")
         connected.start(controller)
         await finished(controller)
         test.ask(question := GetRollout(FIRST))
-        wanted, _ = await controller.told()
+        message, _ = await controller.next_message()
         controller.tell(protocol.RecordLine(), b"{}")
         answer = await test.answer(question)
 
-    assert protocol.GetRecord(FIRST) == wanted
+    assert protocol.GetRecord(FIRST) == message
     assert (RecordedRollout(None, over=False), b"{}") == answer
-    assert ([SECOND], []) == (begun(controller), failures(controller))
+    assert ([SECOND], []) == (begun_attempts(controller), failures(controller))
 
 
 async def test_a_round_of_an_earlier_pool() -> None:
-    """Trials that no test asks for run as well, and the controller is told when all is over."""
+    """Trials that no test requests run, too, and the controller is told when all have ended."""
     left = (RolloutsPlanned((FIRST,)), RolloutRead(FIRST), RoundAdded((SECOND, THIRD)))
     async with session(left) as connected:
         controller = await connected.connect("controller")
         connected.start(controller)
         await finished(controller, 2)
-        settled, _ = await controller.told()
+        settled, _ = await controller.next_message()
 
     assert protocol.PlanSettled(whole=True) == settled
-    assert {SECOND: 1, THIRD: 1} == Counter(begun(controller))
+    assert {SECOND: 1, THIRD: 1} == Counter(begun_attempts(controller))
 
 
 async def test_a_rollout_that_runs_alone() -> None:
-    """It runs before all others, none of which begins until it is over."""
+    """It runs before all others, and none of those begins until it has ended."""
     left = (RolloutsPlanned((FIRST, SECOND, THIRD)), RunAlone((SECOND,)))
     async with session(left, scheduling=scheduling()) as connected:
         controller = await connected.connect("controller")
         connected.start(controller)
-        message, line = await controller.told()
-        assert [SECOND] == begun(controller)
+        message, line = await controller.next_message()
+        assert [SECOND] == begun_attempts(controller)
 
         controller.tell(protocol.RecordLine(), line)
         others = await finished(controller, 2)
@@ -141,7 +141,7 @@ async def test_a_rollout_that_runs_alone() -> None:
 
 
 async def test_a_rollout_that_does_not_run_again() -> None:
-    """It gets the record that the controller has decided on. Its attempt that was interrupted is that record, and is not told as failed."""
+    """It gets the record that the controller has decided on. Its interrupted attempt is not reported as failed."""
     end = Rollout(*FIRST, status="agent_error", reason="it blocked the event loop", log="hello\n")
     left = (RolloutsPlanned((FIRST,)), AttemptBegun(FIRST, 5), EndRollout(end))
     async with session(left) as connected:
@@ -158,7 +158,7 @@ async def test_a_rollout_that_does_not_run_again() -> None:
 
 @pytest.mark.parametrize(("interrupted", "attempts"), [(False, 2), (True, 3)])
 async def test_failed_attempts_of_an_earlier_pool(interrupted: bool, attempts: int) -> None:
-    """They are in the record. Each is a retry that is spent, unless it was interrupted."""
+    """They are in the record. Each is a spent retry, unless it was interrupted."""
     left = (RolloutsPlanned((FIRST,)), AttemptBegun(FIRST, 10), AttemptFailed(FIRST, FAILED, interrupted))
     async with session(left, scheduling=scheduling(retries=1)) as connected:
         controller = await connected.connect("controller")
@@ -166,17 +166,17 @@ async def test_failed_attempts_of_an_earlier_pool(interrupted: bool, attempts: i
         (record,) = await finished(controller)
 
     assert ("infra_error", attempts, FAILED) == (record.status, record.attempt, record.earlier_attempts[0])
-    assert [FIRST] * (attempts - 1) == begun(controller)
+    assert [FIRST] * (attempts - 1) == begun_attempts(controller)
     assert [(number, False) for number in range(2, attempts)] == [(each.attempt.attempt, each.interrupted) for each in failures(controller)]
 
 
 async def test_an_attempt_that_was_in_flight() -> None:
-    """When the pool starts, not before, it tells of the attempt as failed and interrupted, and makes the next one, which is no retry."""
+    """When the pool starts, it reports the attempt as failed and interrupted, and makes the next one without spending a retry."""
     left = (RolloutsPlanned((FIRST,)), AttemptFailed(FIRST, FAILED, interrupted=False), AttemptBegun(FIRST, 30))
     async with session(left, scheduling=scheduling(retries=1)) as connected:
         controller = await connected.connect("controller")
         controller.tell(protocol.CatchUp(7))
-        caught, _ = await controller.told()
+        caught, _ = await controller.next_message()
         before = [*controller.entries]
         connected.start(controller)
         (record,) = await finished(controller)
@@ -188,18 +188,18 @@ async def test_an_attempt_that_was_in_flight() -> None:
     assert AttemptFailed(FIRST, lost, interrupted=True) == failed
     assert lost.ended_ns > 30
     assert (3, (FAILED, lost)) == (record.attempt, record.earlier_attempts)
-    assert [FIRST] == begun(controller)
+    assert [FIRST] == begun_attempts(controller)
 
 
 async def test_the_calls_of_an_attempt_that_was_in_flight(taps: TapPorts) -> None:
-    """The taps still have them. They are in the failed attempt, and its address is closed before the attempt is told as failed."""
+    """The failed attempt has the calls that the taps still have. Its address is closed before the attempt is reported as failed."""
     token = secrets.token_hex(16)
-    told: list[PoolEntry] = [AttemptBegun(FIRST, 30)]
+    entries: list[PoolEntry] = [AttemptBegun(FIRST, 30)]
     async with backend(answering(response(ANSWER))) as url:
-        async with addresses(taps, Endpoint(f"{url}/v1", "m", context_length=8192), token, told.append) as old:
+        async with addresses(taps, Endpoint(f"{url}/v1", "m", context_length=8192), token, entries.append) as old:
             address = await old.open(FIRST, Access())
             assert [200, 200] == [await call(address), await call(address)]
-        async with session((RolloutsPlanned((FIRST,)), *told), taps, token) as connected:
+        async with session((RolloutsPlanned((FIRST,)), *entries), taps, token) as connected:
             controller = await connected.connect("controller")
             connected.start(controller)
             (record,) = await finished(controller)
@@ -215,13 +215,13 @@ async def test_the_calls_of_an_attempt_that_was_in_flight(taps: TapPorts) -> Non
 
 
 async def test_blocks_continue_to_be_numbered(taps: TapPorts) -> None:
-    """The first block of this pool has the number after those that were begun, so that no two first calls have one name."""
+    """The number of the pool's first block follows those of earlier pools, so no two first calls have the same name."""
     blocks = BlockSettings({"default": VariantOrigin("default", "a")}, "primed", in_sequence=False, own={})
     left = (PrepareBlock("a", 1), PrepareBlock("a", 1), RolloutsPlanned((FIRST,)))
     async with session(left, taps, secrets.token_hex(16), blocks=blocks) as connected:
         controller = await connected.connect("controller")
         connected.start(controller)
-        assert PrepareBlock("a", 1) == (await controller.told())[0]
+        assert PrepareBlock("a", 1) == (await controller.next_message())[0]
         controller.tell(protocol.Turn(Endpoint("http://127.0.0.1:9/v1", "m", context_length=8192), ""))
         (primer,) = await finished(controller)
 
@@ -229,11 +229,11 @@ async def test_blocks_continue_to_be_numbered(taps: TapPorts) -> None:
 
 
 async def test_lines_that_are_damaged() -> None:
-    """The user is told of each of them, and all others count."""
+    """The user is told of each damaged line, and all others count."""
     left = (RolloutsPlanned((FIRST, SECOND)), b"what?\n", RolloutRead(FIRST), b"{}\n")
     async with session(left) as connected:
         controller = await connected.connect("controller")
-        sentences = [(await controller.told())[0] for _ in range(2)]
+        sentences = [(await controller.next_message())[0] for _ in range(2)]
         connected.start(controller)
         (record,) = await finished(controller)
         others = await rest(controller)
@@ -244,11 +244,11 @@ async def test_lines_that_are_damaged() -> None:
         for each in sentences
         if isinstance(each, protocol.ShowUser) and "attempts.jsonl is damaged, and is left out: " in each.sentence
     ]
-    assert (SECOND, [SECOND], []) == (record.key, begun(controller), others)
+    assert (SECOND, [SECOND], []) == (record.key, begun_attempts(controller), others)
 
 
 async def test_entries_that_come_later() -> None:
-    """The pool reads the file up to the size that the controller has named: whatever is written after that, it is told as well."""
+    """The pool reads the file up to the size that the controller has named, because later entries are sent as messages."""
     async with session([RolloutsPlanned((FIRST, SECOND))], later=[RolloutRead(FIRST), RolloutRead(SECOND)]) as connected:
         controller = await connected.connect("controller")
         connected.start(controller)
@@ -258,11 +258,11 @@ async def test_entries_that_come_later() -> None:
 
 
 async def test_a_first_pool() -> None:
-    """It has nothing to continue: nothing runs, and nothing is told, before a test has sent its plan."""
+    """A first pool has nothing to continue: before a test sends its plan, no rollout runs and no message is sent."""
     async with session() as connected:
         controller = await connected.connect("controller")
         connected.start(controller)
         controller.tell(protocol.CatchUp(1))
-        caught, _ = await controller.told()
+        caught, _ = await controller.next_message()
 
     assert (protocol.CaughtUp(1), []) == (caught, controller.entries)

@@ -1,4 +1,4 @@
-"""When the watchdog speaks, and when it ends the pool. It looks when it is told to, at a real loop in another thread."""
+"""When the watchdog warns, and when it ends the pool. Tests take its samples of a real loop in another thread."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pytest_agentbench.rollouts.pool.watchdog import PATIENCE, TICK, Watchdog
 from tests.blocked_loop import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
-LOOKS = int(PATIENCE / TICK)  # that a step has to last
+SAMPLES = int(PATIENCE / TICK)  # samples of a step after which the loop counts as blocked
 
 
-class Diary:
-    """A voice that writes down what was said, and by what the pool would have ended."""
+class FakePipe:
+    """A pipe that records the sentences, and the rollouts with which the pool would have ended."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.sentences: list[str] = []
         self.ends: list[Any] = []
 
     def say(self, sentence: str) -> None:
-        self.said.append(sentence)
+        self.sentences.append(sentence)
 
     def leave(self, rollout: Rollout | None) -> None:
         self.ends.append(rollout)
 
 
 def agent(change: Callable[[AttemptContext], None], *, left: bool = False) -> Callable[[Block], Any]:
-    """A rollout that blocks the loop, before or after its end."""
+    """Returns a rollout that blocks the loop before or after its end."""
 
     async def run(block: Block) -> None:
         with current_attempt(KEY, Log()) as mark:
@@ -46,48 +46,48 @@ def agent(change: Callable[[AttemptContext], None], *, left: bool = False) -> Ca
     return run
 
 
-def after(looks: int, run: Callable[[Block], Any]) -> Diary:
-    """What is in the diary after so many looks at a loop that is blocked, from the first one on."""
-    diary = Diary()
-    watchdog = Watchdog(diary, 600)
+def after(samples: int, run: Callable[[Block], Any]) -> FakePipe:
+    """Returns the pipe after so many samples of a blocked loop, counted after the first one."""
+    pipe = FakePipe()
+    watchdog = Watchdog(pipe, 600)
     with blocked(run) as stack:
-        for _ in range(looks + 1):
-            watchdog.look(stack())
-    return diary
+        for _ in range(samples + 1):
+            watchdog.check(stack())
+    return pipe
 
 
 def test_it_speaks_when_a_step_lasts() -> None:
-    """Once, in a sentence with the rollout, the line and what would work; not before it has looked often enough."""
+    """The watchdog warns once, not before PATIENCE. The sentence has the rollout, the line and the advice."""
     run = agent(lambda mark: mark.begin("the agent", 600))
 
-    assert [] == after(LOOKS - 1, run).said
-    for looks in (LOOKS, LOOKS + 9):
-        diary = after(looks, run)
+    assert [] == after(SAMPLES - 1, run).sentences
+    for samples in (SAMPLES, SAMPLES + 9):
+        pipe = after(samples, run)
 
-        (sentence,) = diary.said
+        (sentence,) = pipe.sentences
         assert sentence.startswith("shop[shop-3]: the agent blocks the event loop, and with it all rollouts: blocked_loop.py:")
         assert ": reached.set() or go_on.wait()" in sentence
         assert sentence.endswith("; take `def`, `await asyncio.to_thread(...)` or `isolation: process`")
-        assert [] == diary.ends
+        assert [] == pipe.ends
 
 
 def test_a_process_that_was_stopped() -> None:
-    """However long nobody looked, one look is one look: suspending a machine, or its debugger, accuses nobody."""
-    diary = after(1, agent(lambda mark: setattr(mark, "over_at", 0.0)))
+    """Time without samples does not count, so suspending a machine or debugging causes no warning."""
+    pipe = after(1, agent(lambda mark: setattr(mark, "over_at", 0.0)))
 
-    assert ([], []) == (diary.said, diary.ends)
+    assert ([], []) == (pipe.sentences, pipe.ends)
 
 
 def test_the_end_of_a_rollouts_time() -> None:
-    """The rollout is named, with the line; while it has time, and where it has all the time of the world, nothing ends."""
+    """The record has the rollout and the line. The pool does not end while the rollout has time, or if its time is unlimited."""
     for seconds in (None, 600):
-        assert [] == after(LOOKS, agent(lambda mark, seconds=seconds: mark.begin("the agent", seconds))).ends  # type: ignore[misc]
+        assert [] == after(SAMPLES, agent(lambda mark, seconds=seconds: mark.begin("the agent", seconds))).ends  # type: ignore[misc]
 
     def begin(mark: AttemptContext) -> None:
         mark.begin("the agent", 0.0)
         mark.log.write("hello\n")
 
-    (rollout,) = after(LOOKS, agent(begin)).ends
+    (rollout,) = after(SAMPLES, agent(begin)).ends
 
     assert (KEY, "agent_error", "hello\n", 0) == (rollout.key, rollout.status, rollout.log, rollout.ended_ns)
     reason = rollout.reason
@@ -95,7 +95,7 @@ def test_the_end_of_a_rollouts_time() -> None:
 
 
 def test_a_scorer_that_blocks() -> None:
-    """Of its rollout all is kept but its score; those of the scorers before it are."""
+    """The record of the rollout is complete except for the blocking scorer's score."""
     now = time.monotonic_ns()
     unscored = Rollout(*KEY, status="ok", started_at=0.0, started_ns=now, ended_ns=now, answer="A lamp.", scores={"tsq": Score(0.5)})
 
@@ -104,50 +104,50 @@ def test_a_scorer_that_blocks() -> None:
         mark.log.write("scoring\n")
         mark.begin_score("slow", 0.0)
 
-    diary = after(LOOKS, agent(score))
+    pipe = after(SAMPLES, agent(score))
 
-    (rollout,) = diary.ends
-    assert "shop[shop-3]: the scorer 'slow' blocks the event loop" in diary.said[0]
+    (rollout,) = pipe.ends
+    assert "shop[shop-3]: the scorer 'slow' blocks the event loop" in pipe.sentences[0]
     assert ("ok", "A lamp.", {"tsq": 0.5}, "scoring\n") == (rollout.status, rollout.answer, rollout.scores, rollout.log)
     assert ["slow"] == [*rollout.score_errors]
     assert "blocked_loop.py:" in rollout.score_errors["slow"]
 
 
 def test_what_an_agent_has_left_behind() -> None:
-    """What blocks the loop after its rollout has ended ends the pool, but harms no record."""
-    diary = after(LOOKS, agent(lambda mark: mark.begin("the agent", 0.0), left=True))
+    """Code that blocks the loop after its rollout has ended makes the pool end, but changes no record."""
+    pipe = after(SAMPLES, agent(lambda mark: mark.begin("the agent", 0.0), left=True))
 
-    assert [None] == diary.ends
-    assert diary.said[0].startswith("shop[shop-3]: what its agent left behind blocks")
+    assert [None] == pipe.ends
+    assert pipe.sentences[0].startswith("shop[shop-3]: code that its agent left running blocks")
 
 
 def test_code_that_works_for_no_rollout() -> None:
-    """Nobody is accused, and nothing ends: a suite's code may take long to import."""
+    """Suite code outside of a rollout causes a warning without a rollout and no end, because an import may take long."""
 
     async def run(block: Block) -> None:
         block()
 
-    diary = after(10 * LOOKS, run)
+    pipe = after(10 * SAMPLES, run)
 
-    assert diary.said[0].startswith("a suite's code blocks the event loop")
-    assert [] == diary.ends
+    assert pipe.sentences[0].startswith("a suite's code blocks the event loop")
+    assert [] == pipe.ends
 
 
 def test_a_loop_that_turns_again() -> None:
-    """It is said after how long; a loop that turns slowly is not said to stand still."""
-    diary = Diary()
-    watchdog = Watchdog(diary, 600)
+    """The message says how long the loop was blocked. A slow loop does not count as blocked."""
+    pipe = FakePipe()
+    watchdog = Watchdog(pipe, 600)
     with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
-        for _ in range(LOOKS + 3):
-            watchdog.look(stack())
+        for _ in range(SAMPLES + 3):
+            watchdog.check(stack())
     with blocked(agent(lambda mark: mark.begin("the agent", 600))) as stack:
-        watchdog.look(stack())
+        watchdog.check(stack())
         with blocked(agent(lambda mark: mark.begin("the agent", 600))) as other:
-            for _ in range(LOOKS):
-                watchdog.look(other())
-                watchdog.look(stack())
+            for _ in range(SAMPLES):
+                watchdog.check(other())
+                watchdog.check(stack())
 
-    assert ["shop[shop-3]: the agent", f"the event loop turns again, after {(LOOKS + 2) * TICK:.0f} s"] == [
-        diary.said[0].partition(" blocks")[0],
-        *diary.said[1:],
+    assert ["shop[shop-3]: the agent", f"the event loop runs again after {(SAMPLES + 2) * TICK:.0f} s"] == [
+        pipe.sentences[0].partition(" blocks")[0],
+        *pipe.sentences[1:],
     ]

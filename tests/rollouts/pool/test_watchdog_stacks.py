@@ -1,4 +1,4 @@
-"""What is read from the stack of an event loop: whether it takes a step, for which rollout, and which line is named."""
+"""What the stack of an event loop shows: whether it runs a step, for which rollout, and at which line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from pytest_agentbench.lib.capture import Log
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.attempt_context import attempt_in, current_attempt
-from pytest_agentbench.rollouts.pool.watchdog import OURS, CodeLine, context_of, line_to_name, lines_of, step_of
+from pytest_agentbench.rollouts.pool.watchdog import OWN_FOLDER, CodeLine, context_of, line_to_name, lines_of, step_of
 from tests.blocked_loop import Block, blocked
 
 KEY = RolloutKey("shop", "shop-3")
@@ -23,24 +23,24 @@ PACKAGE = "/shop/.venv/lib/python3/site-packages"
 @pytest.mark.parametrize(
     ("files", "named"),
     [
-        ([f"{PACKAGE}/requests/api.py", "/shop/agent.py", f"{OURS}/rollouts.py", asyncio.__file__], "/shop/agent.py"),
-        ([threading.__file__, "/shop/helper.py", "/shop/agent.py", f"{OURS}/rollouts.py"], "/shop/helper.py"),
-        (["<frozen importlib>", "/shop/agent.py", f"{OURS}/pool/server.py"], "/shop/agent.py"),
+        ([f"{PACKAGE}/requests/api.py", "/shop/agent.py", f"{OWN_FOLDER}/rollouts.py", asyncio.__file__], "/shop/agent.py"),
+        ([threading.__file__, "/shop/helper.py", "/shop/agent.py", f"{OWN_FOLDER}/rollouts.py"], "/shop/helper.py"),
+        (["<frozen importlib>", "/shop/agent.py", f"{OWN_FOLDER}/pool/server.py"], "/shop/agent.py"),
         (
-            [threading.__file__, f"{PACKAGE}/urllib3/pool.py", f"{PACKAGE}/my_agents/one.py", f"{OURS}/rollouts.py"],
+            [threading.__file__, f"{PACKAGE}/urllib3/pool.py", f"{PACKAGE}/my_agents/one.py", f"{OWN_FOLDER}/rollouts.py"],
             f"{PACKAGE}/my_agents/one.py",
         ),
-        ([f"{OURS}/scorers/tsq.py", f"{OURS}/rollouts.py", asyncio.__file__], f"{OURS}/scorers/tsq.py"),
+        ([f"{OWN_FOLDER}/scorers/tsq.py", f"{OWN_FOLDER}/rollouts.py", asyncio.__file__], f"{OWN_FOLDER}/scorers/tsq.py"),
         (["/usr/lib/python3/dist-packages/x.py", f"{PACKAGE}/pytest_agentbench_more/y.py"], f"{PACKAGE}/pytest_agentbench_more/y.py"),
     ],
 )
 def test_the_line_that_is_named(files: list[str], named: str) -> None:
-    """The user's innermost one; else the one that an installed package begins with; else the innermost of all."""
+    """The user's innermost line is named, otherwise the outermost line of an installed package, otherwise the innermost line."""
     assert named == line_to_name([CodeLine(file, 1) for file in files]).file
 
 
 def test_a_line_shows_itself(tmp_path: Path) -> None:
-    """File, number and text; a file that cannot be read has no text."""
+    """A line is shown with file, number and text. A file that cannot be read has no text."""
     (tmp_path / "agent.py").write_text("import time\n    time.sleep(3600)  \n")
 
     assert "agent.py:2: time.sleep(3600)" == str(CodeLine(str(tmp_path / "agent.py"), 2))
@@ -71,7 +71,7 @@ async def in_a_callback(block: Block) -> None:
 
 @pytest.mark.parametrize("run", [in_the_task, in_a_task_of_its_own, in_a_callback])
 def test_a_step_that_blocks(run: Callable[[Block], Coroutine[object, object, None]]) -> None:
-    """It is the same step at each look, and tells which rollout it is taken for, in tasks and callbacks that this has started too."""
+    """All samples show the same step, and its rollout, also in tasks and callbacks that the rollout has started."""
     with blocked(run) as stack:
         step = step_of(stack())
 
@@ -84,7 +84,7 @@ def test_a_step_that_blocks(run: Callable[[Block], Coroutine[object, object, Non
 
 
 def test_steps_differ() -> None:
-    """Two steps of one task are two steps, and belong to no rollout where nobody has said so."""
+    """Two steps of one task are different, and belong to no rollout outside of an attempt."""
     steps = []
 
     async def run(block: Block) -> None:
@@ -101,7 +101,7 @@ def test_steps_differ() -> None:
 
 
 def test_a_loop_that_waits() -> None:
-    """It takes no step, however long it waits."""
+    """A waiting loop runs no step."""
     looked, ready = threading.Event(), threading.Event()
 
     async def run() -> None:
@@ -115,6 +115,6 @@ def test_a_loop_that_waits() -> None:
     thread.start()
     ready.wait()
     while step_of(sys._current_frames()[thread.ident or 0]) is not None:
-        pass  # it is about to wait
+        pass  # The loop is about to wait.
     looked.set()
     thread.join()
