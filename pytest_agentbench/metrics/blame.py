@@ -16,31 +16,31 @@ from pytest_agentbench.records import LLMCall
 LIMIT = "limit"
 
 #: Kinds of failed calls that are the agent's doing.
-AGENTS = frozenset({"client_gone", "bad_history", "refused", LIMIT})
+AGENT_ERRORS = frozenset({"client_gone", "bad_history", "refused", LIMIT})
 
 #: Statuses with which a server turns down whoever asks, whatever is asked: a key, a permission, a model or an address.
-TURNED_DOWN = frozenset({401, 403, 404})
+REJECTED = frozenset({401, 403, 404})
 
 #: Statuses below 500 that say nothing of the request itself: a timeout, a conflict, an attempt that came too early.
-PASSING = frozenset({408, 409, 425})
+TRANSIENT = frozenset({408, 409, 425})
 
-_FULL = re.compile(r"context[ _](?:length|window)|maximum model length|max_model_len|max_seq_len|prompt is too long", re.IGNORECASE)
+_CONTEXT_FULL = re.compile(r"context[ _](?:length|window)|maximum model length|max_model_len|max_seq_len|prompt is too long", re.IGNORECASE)
 
 
 def context_is_full(status: int | None, message: str) -> bool:
     """Whether a server refuses a request because it is longer than the model can read."""
-    return status in (400, 413, 422) and bool(_FULL.search(message))
+    return status in (400, 413, 422) and bool(_CONTEXT_FULL.search(message))
 
 
-def judged(status: str, reason: str, calls: Sequence[LLMCall], time_up_ns: int | None = None) -> tuple[str, str]:
+def final_status(status: str, reason: str, calls: Sequence[LLMCall], time_up_ns: int | None = None) -> tuple[str, str]:
     """(status, reason) of a rollout that its agent ended so; `time_up_ns` (monotonic) is when its time was over, None: it had no end."""
     if status == "infra_error":
         return status, refusal(calls) or reason
-    failed = unmended(calls)
+    failed = unrecovered(calls)
     if failed:
         end = "answered without it" if status == "ok" else f"then ended with {reason}"
         return "infra_error", f"{failed[-1].error}; the agent {end}"
-    if any(_waits(call) for call in calls if time_up_ns is not None and call.received_ns < time_up_ns <= call.ended_ns):
+    if any(_awaited_token(call) for call in calls if time_up_ns is not None and call.received_ns < time_up_ns <= call.ended_ns):
         return "infra_error", f"{reason or 'its time was over'}, and the backend owed a token of a call"
     if (beyond := next((call for call in calls if call.error_kind == LIMIT), None)) is not None:
         return "limit", beyond.error
@@ -54,37 +54,39 @@ def refusal(calls: Sequence[LLMCall]) -> str:
 
     That is a key, a model or an address that it does not take, and any other 4xx before it answered a call of the rollout.
     """
-    for call in unmended(calls):
-        if call.error_kind == "http_status" and 400 <= (call.http_status or 0) < 500 and call.http_status not in PASSING:
-            answered = any(_same(other, call) and other.error_kind is None and other.received_ns < call.received_ns for other in calls)
-            if call.http_status in TURNED_DOWN or not answered:
+    for call in unrecovered(calls):
+        if call.error_kind == "http_status" and 400 <= (call.http_status or 0) < 500 and call.http_status not in TRANSIENT:
+            answered = any(
+                _is_same_target(other, call) and other.error_kind is None and other.received_ns < call.received_ns for other in calls
+            )
+            if call.http_status in REJECTED or not answered:
                 return call.error
     return ""
 
 
-def unmended(calls: Sequence[LLMCall]) -> list[LLMCall]:
+def unrecovered(calls: Sequence[LLMCall]) -> list[LLMCall]:
     """The calls that the backend failed and that nothing made good."""
-    return [call for call in calls if _backend_failed(call) and not any(_makes_good(other, call) for other in calls)]
+    return [call for call in calls if _backend_failed(call) and not any(_recovers(other, call) for other in calls)]
 
 
 def _backend_failed(call: LLMCall) -> bool:
-    return call.error_kind is not None and call.error_kind not in AGENTS and not context_is_full(call.http_status, call.error)
+    return call.error_kind is not None and call.error_kind not in AGENT_ERRORS and not context_is_full(call.http_status, call.error)
 
 
-def _makes_good(other: LLMCall, failed: LLMCall) -> bool:
+def _recovers(other: LLMCall, failed: LLMCall) -> bool:
     """Whether this call went well, and is the failed one again or began after its end. One that ran beside it says nothing of it."""
-    if other.error_kind is not None or other.received_ns <= failed.received_ns or not _same(other, failed):
+    if other.error_kind is not None or other.received_ns <= failed.received_ns or not _is_same_target(other, failed):
         return False
     same = failed.request_crc is not None and (other.request_crc, other.request_bytes) == (failed.request_crc, failed.request_bytes)
     return same or other.received_ns >= failed.ended_ns
 
 
-def _same(one: LLMCall, other: LLMCall) -> bool:
+def _is_same_target(one: LLMCall, other: LLMCall) -> bool:
     """Whether two calls are made in one role at one endpoint: what another one answers says nothing of it."""
     return (one.role, one.endpoint) == (other.role, other.endpoint)
 
 
-def _waits(call: LLMCall) -> bool:
+def _awaited_token(call: LLMCall) -> bool:
     """Whether a call that was broken off waited for its first token, or for the next one: after a silence longer than any before it."""
     if call.error_kind != "client_gone" or call.finish_reason is not None:
         return False

@@ -83,10 +83,10 @@ def _stamp(stamp: int | None) -> int:
 
 def columns() -> tuple[FrameColumn[Any], ...]:
     """Returns the columns of calls, with those of all metrics that are registered by now."""
-    return *_BEFORE, *(column for metric in registry.METRICS for column in _metric(metric)), *_BEHIND
+    return *_BEFORE_METRICS, *(column for metric in registry.METRICS for column in _metric(metric)), *_AFTER_METRICS
 
 
-_BEFORE: tuple[FrameColumn[Any], ...] = (
+_BEFORE_METRICS: tuple[FrameColumn[Any], ...] = (
     *PLACE,
     FrameColumn("session", "count", "which session of the run it was made in, counted from 1", lambda row: row.attempt.session),
     FrameColumn("attempt", "count", "which attempt at the rollout, counted from 1", lambda row: row.attempt.attempt),
@@ -119,7 +119,7 @@ _BEFORE: tuple[FrameColumn[Any], ...] = (
     FrameColumn("token_source", "text", "where token counts are from", lambda row: row.call.token_source),
 )
 
-_BEHIND: tuple[FrameColumn[Any], ...] = (
+_AFTER_METRICS: tuple[FrameColumn[Any], ...] = (
     FrameColumn(
         "call_output_tokens_per_s", "number", "output tokens per second of E2E", lambda row: timings.tokens_per_s(row.call), "tokens/s"
     ),

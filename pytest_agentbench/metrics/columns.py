@@ -70,7 +70,7 @@ class FrameTable:
         """Yields the rows of a file as Python's own values; None if there is no value."""
         heads = self.heads
         for place in range(len(self)):
-            yield tuple(known(self.columns[head.name][place]) for head in heads)
+            yield tuple(python_value(self.columns[head.name][place]) for head in heads)
 
     def where(self, mask: NDArray[np.bool_]) -> FrameTable:
         """Returns the rows for which the mask is true."""
@@ -171,7 +171,7 @@ class RaggedGrowth:
         return made
 
 
-def known(value: Any) -> Any:
+def python_value(value: Any) -> Any:
     """Returns a value of a column as a value of Python, NaN as None."""
     plain = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(plain, float) and math.isnan(plain) else plain

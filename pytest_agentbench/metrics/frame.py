@@ -105,7 +105,7 @@ class Slice:
     terms: Terms = field(default_factory=Terms)
     role: str | None = None  # the role whose calls count, to any endpoint; None: all calls to the backend under test, except judges'
     spans: Mapping[int, Sequence[Span]] | None = None  # session -> the time that counts; None: all
-    in_turns: bool = False  # whether only the time counts in which at least one of these rollouts ran
+    only_active: bool = False  # whether only the time counts in which at least one of these rollouts ran
 
     def where(
         self,
@@ -130,8 +130,8 @@ class Slice:
             chosen = chosen & np.fromiter((arm_of(each) == arm for each in self.frame.rollouts["variant"]), np.bool_, len(chosen))
         if session is not None:
             chosen = chosen & (self.frame.rollouts["session"] == session)
-        in_turns = self.in_turns or arm is not None or any(text is not None for text in texts.values())
-        return replace(self, chosen=chosen, role=self.role if role is None else role, in_turns=in_turns)
+        only_active = self.only_active or arm is not None or any(text is not None for text in texts.values())
+        return replace(self, chosen=chosen, role=self.role if role is None else role, only_active=only_active)
 
     def within(self, spans: Mapping[int, Sequence[Span]]) -> Slice:
         """Returns the part within some time: session -> spans by its clock, in order and apart from each other.
@@ -189,21 +189,21 @@ class Slice:
     def all_calls(self) -> Rows:
         """Calls at any time."""
         calls = self.frame.calls
-        asked = calls["measured"] if self.role is None else calls["role"] == self.role
-        return Rows(calls, self.chosen[calls["rollout"]] & asked)
+        chosen = calls["measured"] if self.role is None else calls["role"] == self.role
+        return Rows(calls, self.chosen[calls["rollout"]] & chosen)
 
     @cached_property
     def calls(self) -> Rows:
         """Calls, those that failed included; of a part of the time those that were sent in it."""
         calls = self.all_calls
-        return calls if self.spans is None else calls.of(self._lies("sent_ns", "left"))
+        return calls if self.spans is None else calls.of(self._lies_within("sent_ns", "left"))
 
     @cached_property
     def successful_calls(self) -> Rows:
         """The calls that did not fail."""
         return self.calls.of(self.frame.is_successful)
 
-    def _lies(self, column: str, side: str) -> Mask:
+    def _lies_within(self, column: str, side: str) -> Mask:
         """Returns for each call whether a stamp of it lies in the time of the slice: from a start on (`left`), or after it (`right`)."""
         calls, lies = self.frame.calls, np.zeros(len(self.frame.calls), np.bool_)
         for session, spans in (self.spans or {}).items():
@@ -216,12 +216,12 @@ class Slice:
         """The time of the slice: of each session from the first start to the last end of a rollout, without pauses between sessions."""
         if self.spans is not None:
             return sum(map(timeline.total_ns, self.spans.values())) / 1e9
-        if self.in_turns:
-            return sum(map(timeline.total_ns, self.turns.values())) / 1e9
+        if self.only_active:
+            return sum(map(timeline.total_ns, self.active_spans.values())) / 1e9
         return sum(map(timeline.duration_ns, self.attempt_spans.values())) / 1e9
 
     @cached_property
-    def turns(self) -> dict[int, list[Span]]:
+    def active_spans(self) -> dict[int, list[Span]]:
         """Session -> when any of the rollouts ran, all attempts included: spans in order and apart from each other."""
         return {session: timeline.at_least(spans, 1) for session, spans in self.attempt_spans.items()}
 
@@ -257,28 +257,30 @@ class Slice:
     @cached_property
     def calls_done(self) -> int:
         """Calls that ended and did not fail."""
-        well = self.all_calls.mask & self.frame.is_successful
-        return int((well if self.spans is None else well & self._lies("ended_ns", "right")).sum())
+        succeeded = self.all_calls.mask & self.frame.is_successful
+        return int((succeeded if self.spans is None else succeeded & self._lies_within("ended_ns", "right")).sum())
 
     @cached_property
     def output_tokens(self) -> float:
         """Output tokens of calls that did not fail; of a part of the time those that came in it."""
         if self.spans is None:
             return int(self.successful_calls["output_tokens"].sum(dtype=np.float64))
-        well = self.all_calls.mask & self.frame.is_successful
-        return sum(self._tokens_within(well & (self.frame.calls["session"] == session), spans) for session, spans in self.spans.items())
+        succeeded = self.all_calls.mask & self.frame.is_successful
+        return sum(
+            self._tokens_within(succeeded & (self.frame.calls["session"] == session), spans) for session, spans in self.spans.items()
+        )
 
     def _tokens_within(self, calls: Mask, spans: Sequence[Span]) -> float:
         """Tokens of calls that came within spans. Each output event has the tokens that the server counts, or as many as the others."""
         frame = self.frame
         frame.need_events("the number of tokens in a part of the time")
         uncounted = calls & (frame.tokens.counts == 0)
-        came = Ragged(inside(frame.stamps.values, spans, "right"), frame.stamps.starts)
+        within = Ragged(inside(frame.stamps.values, spans, "right"), frame.stamps.starts)
         counted = calls & ~uncounted
         events = frame.stamps.counts[uncounted]
         each = frame.calls["output_tokens"][uncounted] / np.maximum(events, 1)
-        return float(frame.tokens.of(counted)[came.of(counted)].sum(dtype=np.float64)) + float(
-            np.repeat(each, events)[came.of(uncounted)].sum()
+        return float(frame.tokens.of(counted)[within.of(counted)].sum(dtype=np.float64)) + float(
+            np.repeat(each, events)[within.of(uncounted)].sum()
         )
 
     def known(self, column: str) -> Floats:

@@ -51,12 +51,12 @@ class FrameReader:
 
     def _add_events(self, row: CallRow) -> None:
         call = row.call
-        well = call.error_kind is None
+        succeeded = call.error_kind is None
         self._stamps.add([chunk.at_ns for chunk in call.output])
         self._tokens.add(tokens_of_events(call))
-        self._lags.add([chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None] if well else ())
+        self._lags.add([chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None] if succeeded else ())
         for name, gaps in self._gaps.items():
-            gaps.add([*map(int, row.values[name])] if well else ())
+            gaps.add([*map(int, row.values[name])] if succeeded else ())
         self._evened.add(timings.itl_ns(row.late.evened) if row.late.places else ())
 
     def frame(self) -> Frame:

@@ -46,7 +46,7 @@ class WindowSummary:
 
 def window(part: Slice, offsets: Offsets) -> WindowSummary:
     """Returns what was measured in the window, which begins so many seconds after the first call."""
-    spans, run_ns = placed(offsets, part)
+    spans, run_ns = session_windows(offsets, part)
     chosen = part.within({session: [span] for session, span in spans.items()})
     return WindowSummary(
         *offsets,
@@ -59,7 +59,7 @@ def window(part: Slice, offsets: Offsets) -> WindowSummary:
     )
 
 
-def placed(offsets: Offsets, part: Slice) -> tuple[dict[int, Span], int]:
+def session_windows(offsets: Offsets, part: Slice) -> tuple[dict[int, Span], int]:
     """(session -> what the window has of it, nanoseconds from the first call to the end), sessions one after the other, without pauses.
 
     A session begins with its first call and ends with its last call or rollout. One without calls is not there.
@@ -281,8 +281,8 @@ def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
         late_share=late / events if events else 0.0,
         late_first_share=int(calls["is_first_late"].sum()) / streams if streams else 0.0,
         late_calls_share=int((calls["late_events"] > 0).sum()) / streams if streams else 0.0,
-        late_effects=stopwatch.effects(part),
-        late_judgements=stopwatch.flipped(part),
+        late_effects=stopwatch.percentile_effects(part),
+        late_judgements=stopwatch.judgement_effects(part),
         read_lag_ms=tail(milliseconds(part.frame.lags.of(calls.mask))),
         client_queue_ms=tail(calls["client_queue_ms"]),
         client_queue_share=_queue_share(calls),

@@ -115,10 +115,10 @@ def columns() -> tuple[FrameColumn[Any], ...]:
     """Returns the columns of rollouts, with those of all metrics that are registered by now."""
     functions = {metric: metric.of_rollout for metric in registry.METRICS if metric.of_rollout is not None}
     metrics = (FrameColumn(metric.key, "number", metric.definition, _metric(function), "ms") for metric, function in functions.items())
-    return *_BEFORE, *metrics, *_BEHIND
+    return *_BEFORE_METRICS, *metrics, *_AFTER_METRICS
 
 
-_BEFORE: tuple[FrameColumn[Any], ...] = (
+_BEFORE_METRICS: tuple[FrameColumn[Any], ...] = (
     *PLACE,
     FrameColumn("session", "count", "which session of the run it ran in, counted from 1", lambda row: row.rollout.session),
     FrameColumn("cluster", "text", "of its scenario", lambda row: row.rollout.cluster),
@@ -129,7 +129,7 @@ _BEFORE: tuple[FrameColumn[Any], ...] = (
     FrameColumn("ended_s", "number", "end of it, since 1970", lambda row: row.epoch_s(row.rollout.ended_ns), "s"),
 )
 
-_BEHIND: tuple[FrameColumn[Any], ...] = (
+_AFTER_METRICS: tuple[FrameColumn[Any], ...] = (
     FrameColumn("turns", "count", "LLM calls that the agent made", lambda row: row.rollout.turns),
     FrameColumn("calls", "count", "LLM calls of the last attempt, failed ones included", lambda row: len(row.rollout.calls)),
     FrameColumn("failed_calls", "count", "of them, those that failed", lambda row: len(row.rollout.calls) - len(_good(row.rollout))),

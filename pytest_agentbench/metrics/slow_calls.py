@@ -35,10 +35,10 @@ def slowest(part: Slice, most: int = FIVE) -> list[tuple[int, SlowCall]]:
     """Returns the slowest calls, each with its place among all calls of the slice, counted from 0. Of equal ones the first stay."""
     whole = part.calls["whole_ms"]
     places = [int(place) for place in (-whole).argsort(kind="stable")[:most] if whole[place] > 0]
-    from pytest_agentbench.metrics.columns import known
+    from pytest_agentbench.metrics.columns import python_value
 
     columns = {name: part.calls[name] for name in _COLUMNS}
-    return [(place, _slow_call({name: known(values[place]) for name, values in columns.items()})) for place in places]
+    return [(place, _slow_call({name: python_value(values[place]) for name, values in columns.items()})) for place in places]
 
 
 _COLUMNS = (

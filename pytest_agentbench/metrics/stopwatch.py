@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats
 
 
-def effects(part: Slice) -> dict[str, float]:
+def percentile_effects(part: Slice) -> dict[str, float]:
     """Returns `itl.p99` -> how far the percentile is from that of events spread evenly, as a share of the latter.
 
     Every share is 0 if no event was late.
@@ -53,12 +53,12 @@ def _evened(calls: Rows, name: str, column: str) -> Floats:
     return values
 
 
-def flipped(part: Slice) -> dict[str, float]:
+def judgement_effects(part: Slice) -> dict[str, float]:
     """Returns objective -> share of the calls with output that late events may have put on the wrong side of it."""
     calls = part.successful_calls
     timed = int((calls["timed_events"] > 0).sum())
-    found = sorted((each for each in part.terms.objectives if each.name in TIMESTAMP_METRICS), key=lambda each: each.name)
-    return {each.name: _flips(calls, each) / timed if timed else 0.0 for each in found}
+    objectives = sorted((each for each in part.terms.objectives if each.name in TIMESTAMP_METRICS), key=lambda each: each.name)
+    return {each.name: _flips(calls, each) / timed if timed else 0.0 for each in objectives}
 
 
 def _flips(calls: Rows, objective: Objective) -> int:
@@ -146,7 +146,7 @@ def judge(evidence: StopwatchEvidence) -> Stopwatch:
     )
 
 
-def doubt(stopwatch: Stopwatch, name: str) -> str:
+def unusable_reason(stopwatch: Stopwatch, name: str) -> str:
     """Why a run's `ttft.p99`, or the objective `goodput.itl`, says nothing of its backend; empty where it does."""
     if stopwatch.verdict == SATURATED:
         return SATURATED_WORDS

@@ -130,10 +130,10 @@ def _parts(rollout: Rollout) -> Iterator[tuple[str, int, int]]:
 ROUNDED_NS = 1_000  # nanoseconds that `started_at` may be off by, being a float: stamps of imported runs count from 1970 themselves
 
 
-class TurnTime(NamedTuple):
+class BlockTime(NamedTuple):
     """A time in a turn."""
 
-    turn: int  # counted from 0
+    block: int  # counted from 0
     at: float  # seconds since 1970
 
 
@@ -158,21 +158,21 @@ class Calendar:
         at = self.epoch_ns(session, stamp)
         return None if at is None else at / 1e9
 
-    def in_turn(self, at: float) -> TurnTime | None:
+    def in_block(self, at: float) -> BlockTime | None:
         """A time in seconds since 1970, in the turn that it is in; None where others had theirs. Without turns all is one."""
-        return TurnTime(0, at)
+        return BlockTime(0, at)
 
 
-class TurnCalendar(Calendar):
+class BlockCalendar(Calendar):
     """The time of rollouts that took turns with others, from their first turn on, without the turns of the others.
 
     A time within a turn is as far from the start of that turn as by the calendar; one between two turns is where the next one begins.
     """
 
-    def __init__(self, calendar: Calendar, turns: Mapping[int, Sequence[Span]]) -> None:
-        """`calendar` knows the sessions of all turns whose times are known, `turns` has the turns of each session (`Slice.turns`)."""
+    def __init__(self, calendar: Calendar, blocks: Mapping[int, Sequence[Span]]) -> None:
+        """`calendar` knows the sessions of all turns whose times are known, `blocks` has the turns of each session (`Slice.turns`)."""
         super().__init__(calendar._began)
-        spans = [(calendar.epoch_ns(session, stamp), end - stamp) for session, own in turns.items() for stamp, end in own]
+        spans = [(calendar.epoch_ns(session, stamp), end - stamp) for session, own in blocks.items() for stamp, end in own]
         known = sorted((start, length) for start, length in spans if start is not None)
         self._starts, self._lengths = [start for start, _ in known], [length for _, length in known]
         self._before = [0, *accumulate(self._lengths)]  # nanoseconds of all turns before the one of the same place
@@ -184,12 +184,12 @@ class TurnCalendar(Calendar):
             return at
         return self._own_ns(place, min(at - self._starts[place], self._lengths[place]))
 
-    def in_turn(self, at: float) -> TurnTime | None:
+    def in_block(self, at: float) -> BlockTime | None:
         at_ns = round(at * 1e9)
         place = bisect_right(self._starts, at_ns) - 1
         if place < 0 or (within := at_ns - self._starts[place]) > self._lengths[place]:
             return None
-        return TurnTime(place, self._own_ns(place, within) / 1e9)
+        return BlockTime(place, self._own_ns(place, within) / 1e9)
 
     def _own_ns(self, place: int, within: int) -> int:
         return self._starts[0] + self._before[place] + within

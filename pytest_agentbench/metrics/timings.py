@@ -40,7 +40,7 @@ def itl_ns(call: LLMCall) -> list[int]:
     A server that packs n tokens into a chunk shows one gap for them; `tpot_ns` is the mean per token. Chunks that were read
     together have a gap of 0: `LateTimestamps` says how many.
     """
-    return [later.at_ns - earlier.at_ns for earlier, later in pairwise(call.output)] if _measured(call) else []
+    return [later.at_ns - earlier.at_ns for earlier, later in pairwise(call.output)] if _has_latencies(call) else []
 
 
 def tpot_ns(call: LLMCall) -> float | None:
@@ -50,7 +50,7 @@ def tpot_ns(call: LLMCall) -> float | None:
     came after the first chunk, or none is known to.
     """
     output = call.output
-    if not _measured(call) or len(output) < 2:
+    if not _has_latencies(call) or len(output) < 2:
         return None
     later = later_tokens(call)
     return (output[-1].at_ns - output[0].at_ns) / later if later > 0 else None
@@ -63,7 +63,7 @@ def later_tokens(call: LLMCall) -> int:
 
 def e2e_ns(call: LLMCall) -> int | None:
     """From the send to the end of the answer."""
-    return call.ended_ns - call.sent_ns if _measured(call) and call.sent_ns is not None else None
+    return call.ended_ns - call.sent_ns if _has_latencies(call) and call.sent_ns is not None else None
 
 
 def tokens_per_s(call: LLMCall) -> float | None:
@@ -89,7 +89,7 @@ def server_queue_ns(call: LLMCall) -> float | None:
     """What the server says that a call waited before its prefill began: ThunderAgent's pause, Dynamo's wait. TTFT has it in it."""
     timing = (call.server or {}).get("timing") or {}
     waited = next((timing[name] for name in SERVER_QUEUE if timing.get(name) is not None), None)
-    return waited * 1e6 if waited is not None and _measured(call) else None
+    return waited * 1e6 if waited is not None and _has_latencies(call) else None
 
 
 def served_ttft_ns(call: LLMCall) -> float | None:
@@ -103,12 +103,12 @@ def output_tokens(call: LLMCall) -> int:
     return len(call.output) if call.completion_tokens is None else call.completion_tokens
 
 
-def _measured(call: LLMCall) -> bool:
+def _has_latencies(call: LLMCall) -> bool:
     return call.error_kind is None and call.sent_ns is not None
 
 
 def _since_sent(call: LLMCall, chunks: Sequence[Chunk]) -> int | None:
-    return chunks[0].at_ns - call.sent_ns if chunks and _measured(call) and call.sent_ns is not None else None
+    return chunks[0].at_ns - call.sent_ns if chunks and _has_latencies(call) and call.sent_ns is not None else None
 
 
 #: Metrics that depend on the stamps of single events. E2E ends with a connection or the last event, and is late by the read lag at most.

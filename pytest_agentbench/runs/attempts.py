@@ -200,7 +200,7 @@ class AttemptState:
             case AttemptBegun(key, began_ns):
                 self.in_flight[key] = began_ns
             case AttemptFailed(key):
-                self.over(key)
+                self.mark_over(key)
                 self.failed.setdefault(key, []).append(entry)
                 self.interruptions += entry.interrupted
             case PoolDied(why):
@@ -230,21 +230,21 @@ class AttemptState:
             case _:
                 assert_never(entry)
 
-    def over(self, key: RolloutKey) -> None:
+    def mark_over(self, key: RolloutKey) -> None:
         """Takes down that no attempt of a rollout runs any more, whether or not there is a record of it."""
         self.in_flight.pop(key, None)
         self.interrupted.pop(key, None)
 
-    def recorded(self, key: RolloutKey, calls: int) -> None:
+    def mark_recorded(self, key: RolloutKey, calls: int) -> None:
         """Takes down that a rollout is in the journal, with so many LLM calls in all its attempts."""
         self.failed.pop(key, None)
         self.unrecorded -= calls
 
     def end_session(self, number: int, last_ns: int) -> None:
         """Turns what was in flight at the end of an earlier session into failed attempts; `last_ns` is its last known moment."""
-        left = {key: Interruption(began, f"session {number} ended") for key, began in self.in_flight.items()} | self.interrupted
+        unfinished = {key: Interruption(began, f"session {number} ended") for key, began in self.in_flight.items()} | self.interrupted
         self.in_flight, self.interrupted = {}, {}
-        for key, interruption in left.items():
+        for key, interruption in unfinished.items():
             earlier = self.failed.setdefault(key, [])
             earlier.append(AttemptFailed(key, interruption.attempt(len(earlier) + 1, number, last_ns), interrupted=True))
 
@@ -305,15 +305,15 @@ class AttemptLog:
     - If an entry cannot be written, the user is told once, and the session continues. The state is complete even then.
     """
 
-    def __init__(self, directory: Path, session: int, redact: Callable[[str], str], say: Callable[[str], None]) -> None:
-        """`say` is given a sentence for the user."""
+    def __init__(self, directory: Path, session: int, redact: Callable[[str], str], notify: Callable[[str], None]) -> None:
+        """`notify` is given a sentence for the user."""
         self.path = directory / FILE
         self.state = AttemptState()  # of this session; entries of earlier ones are not in it
-        self._session, self._redact, self._say = session, redact, say
+        self._session, self._redact, self._notify = session, redact, notify
         self._file = self.path.open("ab+", buffering=0)
         self._lock = threading.RLock()
-        self._told = False
-        self.size = _cut(self._file)  # bytes
+        self._has_warned = False
+        self.size = _remove_incomplete_line(self._file)  # bytes
 
     def append(self, entry: AttemptEntry) -> None:
         """Adds an entry, and applies it to the state."""
@@ -329,9 +329,9 @@ class AttemptLog:
                 self.size += len(line)
             except OSError as error:
                 os.ftruncate(self._file.fileno(), self.size)
-                if not self._told:
-                    self._told = True
-                    self._say(f"{self.path} cannot be written: {error}; if the pool dies, it is not known which attempts it had begun")
+                if not self._has_warned:
+                    self._has_warned = True
+                    self._notify(f"{self.path} cannot be written: {error}; if the pool dies, it is not known which attempts it had begun")
 
     @property
     def in_flight(self) -> set[RolloutKey]:
@@ -339,15 +339,15 @@ class AttemptLog:
         with self._lock:
             return {*self.state.in_flight}
 
-    def over(self, key: RolloutKey) -> None:
+    def mark_over(self, key: RolloutKey) -> None:
         """Takes down that no attempt of a rollout runs any more."""
         with self._lock:
-            self.state.over(key)
+            self.state.mark_over(key)
 
-    def recorded(self, key: RolloutKey, calls: int) -> None:
+    def mark_recorded(self, key: RolloutKey, calls: int) -> None:
         """Takes down that a rollout is in the journal, with so many LLM calls in all its attempts."""
         with self._lock:
-            self.state.recorded(key, calls)
+            self.state.mark_recorded(key, calls)
 
     def close(self) -> None:
         """Closes the file. Entries that come later are not written."""
@@ -355,7 +355,7 @@ class AttemptLog:
             self._file.close()
 
 
-def _cut(file: BinaryIO) -> int:
+def _remove_incomplete_line(file: BinaryIO) -> int:
     """Removes an incomplete last line; returns the size of the file then, in bytes."""
     end = file.seek(0, os.SEEK_END)
     size = end

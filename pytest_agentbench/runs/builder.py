@@ -192,8 +192,8 @@ def _passes(
     most = max(trials for _, trials in counts.values())
 
     def rates(*, every: bool) -> tuple[PassMean, ...]:
-        asked = [(PassRate(every, k), k) for k in range(1, min(most, MOST_K) + 1)]
-        questions = [(rate, k, _question(rate.name, population)) for rate, k in asked]
+        pass_rates = [(PassRate(every, k), k) for k in range(1, min(most, MOST_K) + 1)]
+        questions = [(rate, k, _question(rate.name, population)) for rate, k in pass_rates]
         return tuple(PassMean(*_facts(rate.interval(counts, tally.clusters, of=of), of), k=k) for rate, k, of in questions)
 
     repeated = {scenario: each for scenario, each in counts.items() if each[1] > 1}
@@ -211,12 +211,12 @@ def _passes(
 def _scenarios(tally: SuiteTally, scores: Sequence[str], scale: Scale) -> tuple[ScenarioScores, ...]:
     """Every scenario that was measured, the worst first score first by its scale, equal ones by id; one that has none comes last."""
     values = {scenario: [tally.scores[score].get(scenario, []) for score in scores] for scenario in tally.clusters}
-    found = [
+    scenarios = [
         ScenarioScores(scenario, {score: fmean(each) if each else None for score, each in zip(scores, of_scores, strict=True)})
         for scenario, of_scores in values.items()
     ]
     main = scores[0]
-    return tuple(sorted(found, key=lambda each: (each.scores[main] is None, -scale.loss(each.scores[main] or 0.0), each.scenario)))
+    return tuple(sorted(scenarios, key=lambda each: (each.scores[main] is None, -scale.loss(each.scores[main] or 0.0), each.scenario)))
 
 
 def _scenario_passes(scenario: str, passed: int, trials: int) -> ScenarioPasses:
@@ -247,8 +247,10 @@ def build_run(facts: SessionFacts, groups: Sequence[PlannedSuite], read: RunRead
     """Returns the run of a session, of another tool's results, or of a run that is scored again."""
     frame = read.frame
     suites = {each.name: _suite(_with_roles(each, facts.backend), read, facts.backend) for each in groups}
-    asked = {each.session: each.concurrency for each in facts.sessions}
-    performance = summarize(frame, PerformanceSettings(facts.settings.concurrency or 1, asked, facts.settings.slo, facts.settings.window))
+    concurrency = {each.session: each.concurrency for each in facts.sessions}
+    performance = summarize(
+        frame, PerformanceSettings(facts.settings.concurrency or 1, concurrency, facts.settings.slo, facts.settings.window)
+    )
     if facts.imported and facts.stopwatch.verdict is None:  # the other tool took no times of calls
         performance = replace(performance, split=None)
     return Run(**facts.facts(), suites=suites, performance=performance, costs=total_costs([each.efficiency for each in suites.values()]))

@@ -73,18 +73,18 @@ def _version(name: str) -> str | None:
 
 
 def _git(root: Path) -> Git | None:
-    def ask(*words: str) -> bytes | None:
+    def run_git(*words: str) -> bytes | None:
         try:
             done = subprocess.run(["git", *words], cwd=root, capture_output=True, timeout=5, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    commit = ask("rev-parse", "HEAD")
+    commit = run_git("rev-parse", "HEAD")
     if commit is None:
         return None
-    dirty = bool(ask("status", "--porcelain", "--untracked-files=no"))
-    changes = ask("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") if dirty else None
+    dirty = bool(run_git("status", "--porcelain", "--untracked-files=no"))
+    changes = run_git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") if dirty else None
     return Git(commit.decode(), dirty, None if changes is None else hashlib.sha256(changes).hexdigest()[:16])
 
 

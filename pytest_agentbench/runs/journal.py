@@ -115,9 +115,9 @@ def read_index(directory: Path) -> JournalIndex:
                 index.truncated = len(line)
                 break
             whole = _entry(line[:-1], index.whole, contents)
-            entries = [whole] if whole else [*_among(line, index.whole, contents)]
+            entries = [whole] if whole else [*_find_records(line, index.whole, contents)]
             if whole is None:
-                index.damaged.append(f"line {number} of {directory / FILE} is damaged: {_damage(line, len(entries))}")
+                index.damaged.append(f"line {number} of {directory / FILE} is damaged: {_damage_text(line, len(entries))}")
             for key, entry in entries:
                 index.repeated += key in index.entries and entry.kind == "scenario"
                 index.entries[key] = entry
@@ -132,10 +132,10 @@ def _entry(line: bytes, offset: int, contents: dict[bytes, Json]) -> tuple[Rollo
     except ValueError:
         return None
     place = offset, len(line)
-    return _glanced(record, place, contents) or _parsed(record, place)
+    return _parse_head(record, place, contents) or _parse_fully(record, place)
 
 
-def _among(line: bytes, offset: int, contents: dict[bytes, Json]) -> Iterator[tuple[RolloutKey, Entry]]:
+def _find_records(line: bytes, offset: int, contents: dict[bytes, Json]) -> Iterator[tuple[RolloutKey, Entry]]:
     """The whole records in a damaged line: where a newline was lost, two are in one."""
     starts = [place.start() for place in re.finditer(re.escape(_BEGIN), line)]
     for start, end in itertools.pairwise([*starts, len(line)]):
@@ -143,17 +143,17 @@ def _among(line: bytes, offset: int, contents: dict[bytes, Json]) -> Iterator[tu
         yield from itertools.islice((each for each in candidates if each), 1)
 
 
-def _damage(line: bytes, whole: int) -> str:
+def _damage_text(line: bytes, whole: int) -> str:
     """What is wrong with a line, and whose record it was as far as that can still be read."""
     if whole:
         return f"{whole} whole record{'s are' if whole > 1 else ' is'} in it, and kept; the rest is left out"
     if head := _HEAD.match(b"{" + line[_REST:]):
-        key = _key(head)
+        key = _key_of(head)
         return f"the record of {key} is not as it was written, and is left out"
     return f"there is no record in it, and it is left out: {line[:40]!r}..."
 
 
-def _key(head: re.Match[bytes]) -> RolloutKey | str:
+def _key_of(head: re.Match[bytes]) -> RolloutKey | str:
     """Of a record; the letters themselves where they are no JSON."""
     suite, scenario, variant, trial = head.groups()[:4]
     try:
@@ -162,10 +162,10 @@ def _key(head: re.Match[bytes]) -> RolloutKey | str:
         return repr(scenario)
 
 
-def _glanced(record: bytes, place: tuple[int, int], contents: dict[bytes, Json]) -> tuple[RolloutKey, Entry] | None:
+def _parse_head(record: bytes, place: tuple[int, int], contents: dict[bytes, Json]) -> tuple[RolloutKey, Entry] | None:
     """The entry of a record by its first fields; None where these are others."""
     head = _HEAD.match(record)
-    if head is None or isinstance(key := _key(head), str):
+    if head is None or isinstance(key := _key_of(head), str):
         return None
     status, session, content, kind = head.groups()[4:]
     if content not in contents:
@@ -173,7 +173,7 @@ def _glanced(record: bytes, place: tuple[int, int], contents: dict[bytes, Json])
     return key, Entry(*place, sys.intern(status.decode()), int(session), contents[content], sys.intern(kind.decode()))
 
 
-def _parsed(text: bytes, place: tuple[int, int]) -> tuple[RolloutKey, Entry] | None:
+def _parse_fully(text: bytes, place: tuple[int, int]) -> tuple[RolloutKey, Entry] | None:
     """The same for any record, by reading all of it; None when it is none."""
     try:
         record = rollout_of(text)
@@ -237,7 +237,7 @@ class Journal:
         """The record of a rollout; raises KeyError when none was written, ValueError where it is not as it was written."""
         return opened(self._read(*self._places[key]))
 
-    def before(self, key: RolloutKey) -> bytes:
+    def earlier_record(self, key: RolloutKey) -> bytes:
         """The record of a rollout that was there when this was opened, forgotten or not; raises as `line` does."""
         entry = self.index.entries[key]
         return opened(self._read(entry.offset, entry.size))
@@ -251,7 +251,7 @@ class Journal:
         """As if the rollout had not been written: it is to run again."""
         del self._places[key]
 
-    def put_back(self) -> None:
+    def restore_file(self) -> None:
         """Writes the whole file once more, where somebody has removed it."""
         with self._lock, self.path.open("xb") as file:
             self._file.seek(0)
@@ -269,17 +269,17 @@ class Journal:
         self.close()
 
 
-def first_of(damaged: Sequence[str]) -> list[str]:
+def summarize_damage(damaged: Sequence[str]) -> list[str]:
     """Sentences on damage for a terminal: the first ones, and how many more there are."""
     more = len(damaged) - SHOWN
     return [*damaged[:SHOWN], *([f"{more} more lines are damaged"] if more > 0 else [])]
 
 
-def _say(sentence: str) -> None:
+def _print_warning(sentence: str) -> None:
     print(f"agentbench: {sentence}", file=sys.stderr)  # noqa: T201 - whoever reads a journal in a script should hear of it
 
 
-def read_journal(directory: Path, on_damage: Callable[[str], None] = _say, after: int = 0) -> Iterator[Rollout]:
+def read_journal(directory: Path, on_damage: Callable[[str], None] = _print_warning, after: int = 0) -> Iterator[Rollout]:
     """The rollouts of a run, one at a time, in the order in which they ended; of one that ran in several sessions the last record.
 
     A last line torn by a kill is left out; so is a line that is no record, of which `on_damage` is told. Records before the byte `after`
@@ -308,7 +308,7 @@ LONGEST = (256 * KIB, 16 * KIB, KIB)  # bytes that are kept of each text; the fi
 DISPENSABLE = ("messages", "drafts", "log", "final_state")  # fields that are dropped if the record is still too large, largest first
 
 
-def sized(rollout: Rollout, sizes: Sizes) -> tuple[Rollout, bytes]:
+def limit_size(rollout: Rollout, sizes: Sizes) -> tuple[Rollout, bytes]:
     """Returns a rollout of at most `sizes.record` bytes, and its record. What was cut is named in its reason, and `ok` becomes `limit`.
 
     The record remains larger if LLM calls alone fill it.

@@ -51,8 +51,8 @@ class Option:
         try:
             return self.read(text)
         except ValueError as error:
-            works = str(error)
-            raise ValueError(f"{self.flag} {without_logins(text)}: {works if self.many else f'should be {works}'}") from error
+            rule = str(error)
+            raise ValueError(f"{self.flag} {without_logins(text)}: {rule if self.many else f'should be {rule}'}") from error
 
 
 def option(help: str, metavar: str | None = None, default: str = "", *, name: str = "", absent: Any = None, **how: Any) -> Any:
@@ -65,12 +65,12 @@ def required(help: str, metavar: str, default: str = "", **how: Any) -> Any:
     return dataclasses.field(metadata={"": Option(help, metavar, default, **how)})
 
 
-def again(field: Any, read: Callable[[str], Any]) -> Any:
+def same_option(field: Any, read: Callable[[str], Any]) -> Any:
     """A field with something else that the text of another field's option says; that option has a `name`."""
     return _field({"": dataclasses.replace(field.metadata[""], read=read)}, None)
 
 
-def several(prefix: str, **options: Option) -> Any:
+def option_group(prefix: str, **options: Option) -> Any:
     """A field with the values of several options, `<prefix>-<key>`, by their keys; where nobody was asked there are none."""
     return _field({key: dataclasses.replace(each, name=f"{prefix}-{key.replace('_', '-')}") for key, each in options.items()}, {})
 
@@ -91,7 +91,7 @@ def _named(field: dataclasses.Field[Any]) -> dict[str, Option]:
 
 AUTO, USUAL_ROUNDS = "auto", 5  # of trials: as many as it takes, up to so many rounds
 
-MOST_OFTEN, MOST_SELDOM = 0.1, 3600.0  # seconds between two looks at metrics: a look costs a millisecond or two
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3600.0  # seconds between two looks at metrics: a look costs a millisecond or two
 
 T = TypeVar("T")
 
@@ -103,8 +103,8 @@ LARGEST = 512 * MIB  # bytes; processes of a session exchange records in frames 
 
 def size(text: str) -> int:
     """Reads a number of bytes with or without a unit."""
-    found = _SIZE.fullmatch(text.strip())
-    number_of_bytes = int(found[1]) * _UNITS[found[2]] if found else 0
+    match = _SIZE.fullmatch(text.strip())
+    number_of_bytes = int(match[1]) * _UNITS[match[2]] if match else 0
     if not LEAST <= number_of_bytes <= LARGEST:
         raise ValueError("a size from 1KiB to 512MiB, such as 65536, 256KiB or 4MiB")
     return number_of_bytes
@@ -160,7 +160,7 @@ def statuses(text: str) -> tuple[str, ...]:
     return listed
 
 
-def some_time(text: str) -> float:
+def positive_time(text: str) -> float:
     """Seconds of a time in which something can happen."""
     if not (limit := seconds(text)):
         raise ValueError("a time above 0, such as 90s, 150m or 2h")
@@ -169,14 +169,14 @@ def some_time(text: str) -> float:
 
 def window(text: str) -> tuple[float, float | None]:
     """Seconds after the first call from which and to which is measured; None: to the end."""
-    works = "START:END, two times after the first call, such as 30m:120m; one of them may be missing, as in 30m: or :2h"
+    rule = "START:END, two times after the first call, such as 30m:120m; one of them may be missing, as in 30m: or :2h"
     start, _, end = (part.strip() for part in text.partition(":"))
     try:
         span = seconds(start) if start else 0.0, seconds(end) if end else None
     except ValueError:
-        raise ValueError(works) from None
+        raise ValueError(rule) from None
     if ":" not in text or not (start or end) or (span[1] is not None and span[1] <= span[0]):
-        raise ValueError(works)
+        raise ValueError(rule)
     return span
 
 
@@ -185,13 +185,13 @@ def budget(text: str) -> float | None:
     if text.strip() == "off":
         return None
     try:
-        return some_time(text)
+        return positive_time(text)
     except ValueError:
         raise ValueError("a time such as 500ms, 90s or 10m, or `off`") from None
 
 
-def assignment(convert: Callable[[str], T], works: str) -> Callable[[str], tuple[str, T]]:
-    """A reader of NAME=VALUE; `works` says how one looks that is right."""
+def assignment(convert: Callable[[str], T], rule: str) -> Callable[[str], tuple[str, T]]:
+    """A reader of NAME=VALUE; `rule` says how one looks that is right."""
 
     def read(text: str) -> tuple[str, T]:
         path, equals, value = text.partition("=")
@@ -200,7 +200,7 @@ def assignment(convert: Callable[[str], T], works: str) -> Callable[[str], tuple
                 raise ValueError
             return path.strip(), convert(value)
         except ValueError:
-            raise ValueError(works) from None
+            raise ValueError(rule) from None
 
     return read
 
@@ -230,7 +230,7 @@ def run_name(text: str) -> str:
 
 def interval(text: str) -> float:
     """Seconds between two looks."""
-    if not MOST_OFTEN <= (every := seconds(text)) <= MOST_SELDOM:
+    if not SHORTEST_INTERVAL <= (every := seconds(text)) <= LONGEST_INTERVAL:
         raise ValueError("a time from 100ms to 1h")
     return every
 

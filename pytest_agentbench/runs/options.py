@@ -11,7 +11,6 @@ from pytest_agentbench.lib.options import LoginUrl, one_of, seconds
 from pytest_agentbench.runs.option import (
     READ,
     Option,
-    again,
     assignment,
     budget,
     finite,
@@ -24,12 +23,13 @@ from pytest_agentbench.runs.option import (
     number,
     objective,
     option,
+    option_group,
+    positive_time,
     required,
     run_name,
-    several,
+    same_option,
     size,
     size_text,
-    some_time,
     statuses,
     window,
     yaml_value,
@@ -103,7 +103,7 @@ class RunOptions:
         name="trials",
         read=first_trials,
     )
-    rounds: int | None = again(trials, most_rounds)  # of `--agentbench-trials=auto`: rounds of trials, at most
+    rounds: int | None = same_option(trials, most_rounds)  # of `--agentbench-trials=auto`: rounds of trials, at most
     variants: tuple[str, ...] = option(
         "variants to run, separated by commas, or `all` (default: the suite's own agent)",
         "NAMES",
@@ -164,19 +164,21 @@ class RunOptions:
         absent="gate",
     )
     time_limit: float | None = option(  # seconds
-        "start no rollout after this long (90s, 150m, 2h) and let those that run end", "TIME", read=some_time
+        "start no rollout after this long (90s, 150m, 2h) and let those that run end", "TIME", read=positive_time
     )
     # seconds for `connect`, `first_token`, `idle`, `call` and `rollout`; null is no limit, and for `rollout` what `suite.yaml` says
-    budgets: Mapping[str, float | None] = several(
+    budgets: Mapping[str, float | None] = option_group(
         "budget",
-        rollout=Option("a rollout may take this long; then its status is `limit` (default: what suite.yaml says)", "TIME", read=some_time),
+        rollout=Option(
+            "a rollout may take this long; then its status is `limit` (default: what suite.yaml says)", "TIME", read=positive_time
+        ),
         connect=Option("the backend has to take a connection within this time; `off` for no limit", "TIME", "10s", read=budget),
         first_token=Option("the first token of a stream has to come within this time", "TIME", "5m", read=budget),
         idle=Option("every further token has to come within this time: a stall ends the call", "TIME", "2m", read=budget),
         call=Option("a whole LLM call may take this long", "TIME", "off", read=budget),
     )
     # bytes that an `answer`, a `tool_result`, a `reason` and a `record` may have
-    sizes: Mapping[str, int] = several(
+    sizes: Mapping[str, int] = option_group(
         "size",
         **{name: Option(words, "SIZE", size_text(getattr(USUAL, name)), read=size) for name, words in SIZES.items()},
     )

@@ -116,9 +116,9 @@ class ModelUse:
     calls: int
 
 
-def models_of(asked: Iterable[str], answered: Iterable[str]) -> tuple[ModelUse, ...]:
+def models_of(requested: Iterable[str], answered: Iterable[str]) -> tuple[ModelUse, ...]:
     """Returns how often each model was asked for and answered, by name; of each call the model that was asked for, and the answer's."""
-    counts = Counter(zip(asked, answered, strict=True))
+    counts = Counter(zip(requested, answered, strict=True))
     return tuple(ModelUse(model, by or None, count) for (model, by), count in sorted(counts.items()) if model)
 
 
@@ -130,7 +130,7 @@ def model_names(models: Sequence[ModelUse]) -> str | None:
     answers: dict[str, set[str]] = {}
     for each in models:
         answers.setdefault(each.asked, set()).update([each.answered] if each.answered else [])
-    return ", ".join(_name(asked, by) for asked, by in answers.items()) or None
+    return ", ".join(_name(model, by) for model, by in answers.items()) or None
 
 
 def _name(model: str, by: set[str]) -> str:

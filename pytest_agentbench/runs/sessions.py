@@ -98,11 +98,11 @@ def find_resumable(name: str, reports: Path) -> Path:
     for directory in (reports / name, Path(name), *reversed(runs_called(name, reports))):
         if (directory / SESSIONS_FILE).is_file() and (directory / FILE).is_file():
             return directory.resolve()
-    wanted = f"a run that sessions have worked on holds {FILE} and {SESSIONS_FILE}"
-    raise ConfigError(f"{unknown_name('run', name, sorted(run.name for run in runs))} (in {reports}); {wanted}")
+    needed = f"a run that sessions have worked on holds {FILE} and {SESSIONS_FILE}"
+    raise ConfigError(f"{unknown_name('run', name, sorted(run.name for run in runs))} (in {reports}); {needed}")
 
 
-def take_up(
+def resume_journal(
     journal: Journal,
     session: int,
     contents: ContentHashes,
@@ -154,17 +154,18 @@ def refusals(
         then, suite = written.get(change.session, UNKNOWN), change.key.suite
         match part:
             case "backend":
-                yield f"the backend has changed: {_how(change, then.backend, backend)}"
+                yield f"the backend has changed: {_change_text(change, then.backend, backend)}"
             case "agent":
                 was = then.suites.get(suite, {}).get("agents", {}).get(change.key.variant)
-                yield f"the agent of {change.key.group} has changed: {_how(change, was, suites[suite]['agents'].get(change.key.variant))}"
+                now = suites[suite]["agents"].get(change.key.variant)
+                yield f"the agent of {change.key.group} has changed: {_change_text(change, was, now)}"
             case "prompts":
                 was = then.suites.get(suite, {}).get("prompts", {}).get(change.key.variant)
                 now = suites[suite]["prompts"].get(change.key.variant)
-                yield f"the prompts of {change.key.group} have changed: {_how(change, was, now)}"
+                yield f"the prompts of {change.key.group} have changed: {_change_text(change, was, now)}"
             case "scorers":
                 was = then.suites.get(suite, {}).get("scorers")
-                yield f"the scorers of {suite} have changed: {_how(change, was, suites[suite]['scorers'])}"
+                yield f"the scorers of {suite} have changed: {_change_text(change, was, suites[suite]['scorers'])}"
     scenarios = [change for (part, *_), change in sorted(changes.items()) if part == "scenario"]
     for change in scenarios[:SHOWN]:
         how = f"has changed ({_hashes(change)})" if change.new else "is not in its data set any more"
@@ -199,10 +200,10 @@ def _text(value: Any, other: Any) -> str:
     return ", ".join(f"{name} {hash}" for name, hash in value.items() if others.get(name) != hash)
 
 
-def _how(change: HashChange, was: Json | None, now: Json | None) -> str:
+def _change_text(change: HashChange, was: Json | None, now: Json | None) -> str:
     """What differs between two identities, and their hashes."""
-    found = differences(was, now) if was else []
-    return "; ".join([*found, _hashes(change)])
+    changes = differences(was, now) if was else []
+    return "; ".join([*changes, _hashes(change)])
 
 
 def _hashes(change: HashChange) -> str:

@@ -84,18 +84,18 @@ def origins(directories: Sequence[Path]) -> list[Origin]:
 
 def _runs(directories: Sequence[Path]) -> list[tuple[Origin, Run | None]]:
     """Returns each run with the contents of its run.json, None if it has none; raises ConfigError."""
-    found: dict[str, tuple[Origin, Run | None]] = {}
+    runs: dict[str, tuple[Origin, Run | None]] = {}
     for directory in directories:
         name = directory.resolve().name  # behind `latest`
         check_journal(directory)
-        if name in found:
+        if name in runs:
             raise ConfigError(
-                f"two runs are called {name}: {found[name][0].directory} and {directory}; name a run once, or rename one of them"
+                f"two runs are called {name}: {runs[name][0].directory} and {directory}; name a run once, or rename one of them"
             )
         run = read_run(directory) if (directory / RUN_FILE).is_file() else None
         scales = {group: suite.scales for group, suite in run.suites.items()} if run else {}
-        found[name] = Origin(name, directory, Calendar(), scales), run
-    return [*found.values()]
+        runs[name] = Origin(name, directory, Calendar(), scales), run
+    return [*runs.values()]
 
 
 def places(origin: Origin) -> Iterator[RolloutPlace]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.metrics.blame import AGENTS, context_is_full, judged, refusal, unmended
+from pytest_agentbench.metrics.blame import AGENT_ERRORS, context_is_full, final_status, refusal, unrecovered
 from pytest_agentbench.records import ERROR_KINDS, Chunk, LLMCall
 
 SECOND = 1_000_000_000
@@ -60,7 +60,7 @@ LOST = ("infra_error", "HTTP 500: boom; the agent answered without it")
 )
 def test_a_failed_call_has_to_be_made_good(calls: list[LLMCall], expected: tuple[str, str]) -> None:
     """A call that the backend failed spoils a rollout, unless it went well when it was made again, or one that began later did."""
-    assert expected == judged("ok", "", calls)
+    assert expected == final_status("ok", "", calls)
 
 
 @pytest.mark.parametrize("kind", ERROR_KINDS)
@@ -68,8 +68,8 @@ def test_every_kind_is_somebodys(kind: str) -> None:
     """The backend's are all kinds but those that are listed as the agent's."""
     calls = [broken(0, error_kind=kind)]
 
-    assert ([] if kind in AGENTS else calls) == unmended(calls)
-    assert ("refused", "limit", "client_gone", "bad_history") == tuple(sorted(AGENTS, reverse=True))
+    assert ([] if kind in AGENT_ERRORS else calls) == unrecovered(calls)
+    assert ("refused", "limit", "client_gone", "bad_history") == tuple(sorted(AGENT_ERRORS, reverse=True))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_however_the_agent_ended(status: str, reason: str, calls: list[LLMCall],
 
     Of a refusal the tap knows more than the client, which has the server's words alone.
     """
-    assert expected == judged(status, reason, calls)
+    assert expected == final_status(status, reason, calls)
 
 
 TIME = "time: the rollout took longer than 10 s"
@@ -121,15 +121,15 @@ OWED = f"{TIME}, and the backend owed a token of a call"
 )
 def test_a_budget_that_ends_while_the_backend_owes(calls: list[LLMCall], expected: tuple[str, str]) -> None:
     """A call without a token when time is up, or silent for longer than ever before, is the backend's; one that streams on is a limit."""
-    assert expected == judged("limit", TIME, calls, 10 * SECOND)
-    assert ("limit", TIME) == judged("limit", TIME, calls)  # of a rollout whose time has no end
+    assert expected == final_status("limit", TIME, calls, 10 * SECOND)
+    assert ("limit", TIME) == final_status("limit", TIME, calls)  # of a rollout whose time has no end
 
 
 def test_a_call_that_was_never_sent() -> None:
     """One that still waited for a connection, or for a rate limit, when time was up has no token either."""
     waiting = LLMCall(0, None, 10 * SECOND, error_kind="client_gone")
 
-    assert ("infra_error", OWED) == judged("limit", TIME, [waiting], 10 * SECOND)
+    assert ("infra_error", OWED) == final_status("limit", TIME, [waiting], 10 * SECOND)
 
 
 @pytest.mark.parametrize(

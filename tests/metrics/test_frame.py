@@ -127,7 +127,7 @@ def test_seconds_of_windows() -> None:
     windows = {1: [(5 * S, 8 * S), (12 * S, 50 * S)], 2: [(1000 * S, 1001 * S)]}
 
     assert 42 == part.within(windows).seconds == part.where(arm="a").within(windows).seconds == part.within(windows).where(arm="a").seconds
-    assert {1: [(0, 10 * S), (20 * S, 30 * S)]} == part.where(arm="a").turns
+    assert {1: [(0, 10 * S), (20 * S, 30 * S)]} == part.where(arm="a").active_spans
 
 
 def test_what_lies_in_a_window() -> None:
@@ -316,7 +316,7 @@ def test_rows_of_nothing() -> None:
     assert [0] * 7 == [len(rows) for rows in (part.rollouts, part.attempts, part.programs, part.calls, part.successful_calls)] + [
         *(len(part.frame.stamps.values), len(part.frame.stamps.counts))
     ]
-    assert (0, {}, {}, {}) == (part.seconds, part.turns, part.call_spans, part.evaluable_spans)
+    assert (0, {}, {}, {}) == (part.seconds, part.active_spans, part.call_spans, part.evaluable_spans)
     assert (0, 0, 0) == (part.rollouts_done, part.calls_done, part.output_tokens)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.machine.cpu import CpuWatch
-from pytest_agentbench.metrics.stopwatch import Stopwatch, StopwatchEvidence, busiest, doubt, judge
+from pytest_agentbench.metrics.stopwatch import Stopwatch, StopwatchEvidence, busiest, judge, unusable_reason
 
 GOOD = StopwatchEvidence(
     clean_share=1.0, read_lag_ms=0.1, client_queue_ms=1.0, client_queue_share=0.01, tap_cpu=0.2, pool_cpu=0.5, stamps=("kernel",)
@@ -82,7 +82,7 @@ def test_all_reasons_are_named() -> None:
 )
 def test_doubts(verdict: str, name: str, why: str) -> None:
     """What is not usable is said of its own name; of a saturated client nothing is."""
-    assert why == doubt(Stopwatch(verdict=verdict, unusable=("itl.p99", "goodput.itl") * (verdict == "warn")), name)
+    assert why == unusable_reason(Stopwatch(verdict=verdict, unusable=("itl.p99", "goodput.itl") * (verdict == "warn")), name)
 
 
 def test_what_is_not_known_is_said() -> None:

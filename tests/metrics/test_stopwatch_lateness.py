@@ -11,7 +11,7 @@ import pytest
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.metrics.frame import Slice
 from pytest_agentbench.metrics.performance import CpuShares, objectives_of, stopwatch_of
-from pytest_agentbench.metrics.stopwatch import OFF, effects, flipped
+from pytest_agentbench.metrics.stopwatch import OFF, judgement_effects, percentile_effects
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Chunk, LLMCall, Rollout
 from pytest_agentbench.stats.quantiles import percentile
@@ -79,12 +79,12 @@ def test_a_late_first_event() -> None:
     """TTFT and TPOT have what a late first event does to them; gaps of a call that was read in time are as they are."""
     part = sliced(call([100, 120, 140, 160], [0]), ttft=105.0, e2e=1.0)
 
-    found = effects(part)
+    found = percentile_effects(part)
 
     assert [120.0, pytest.approx(40 / 3), 0.0, 20.0] == [*map(part.value, ("ttft.p50", "tpot.p50", "itl.min", "itl.p50"))]
     assert pytest.approx(0.2) == found["ttft.p50"] == found["ttft.p99"]
     assert pytest.approx(1 / 3) == found["tpot.p50"]
-    assert {"ttft": 1.0} == flipped(part)
+    assert {"ttft": 1.0} == judgement_effects(part)
     assert (0.0, 1.0) == tuple(stopwatch_of(each, CpuShares(), 1).late_first_share for each in (sliced(), part))
 
 
@@ -93,5 +93,5 @@ def test_what_was_in_time_has_no_effect() -> None:
     part = sliced(call([100, 120, 140, 160], [1], lag_ns=0), itl=10.0)
 
     assert [100.0, 20.0, 0.0, 40.0] == [*map(part.value, ("ttft.p50", "tpot.p50", "itl.min", "itl.max"))]
-    assert {0.0} == {*effects(part).values()}
-    assert {"itl": 0.0} == flipped(part)
+    assert {0.0} == {*percentile_effects(part).values()}
+    assert {"itl": 0.0} == judgement_effects(part)

@@ -13,7 +13,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.runs.journal import EarlierWork, Journal, record_line, rollout_of
 from pytest_agentbench.runs.sessions import SESSIONS_FILE as FILE
-from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, read_sessions, take_up, with_earlier
+from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, read_sessions, resume_journal, with_earlier
 from pytest_agentbench.suites.hashes import ContentHashes, PromptSource, digest, suite_identity
 from pytest_agentbench.suites.suite import DatasetInfo, PoolSuite, Scenario, Suite
 
@@ -47,14 +47,16 @@ class Run:
             journal.append(key, record_line(record))
         return key
 
-    def take_up(
+    def resume_journal(
         self, suite: Suite | None = None, backend: Json = BACKEND, rerun: tuple[str, ...] = RERUN, prompts: PromptSource = one_prompt
     ) -> tuple[EarlierWork, Journal]:
         """The next session, perhaps with something changed."""
         suites = {"shop": self.suite if suite is None else suite}
         identities = {name: suite_identity(each, prompts) for name, each in suites.items()}
         with Journal(self.directory) as journal:
-            return take_up(journal, 2, ContentHashes(suites, digest(backend), prompts), identities, backend, self.sessions, rerun), journal
+            return resume_journal(
+                journal, 2, ContentHashes(suites, digest(backend), prompts), identities, backend, self.sessions, rerun
+            ), journal
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_what_is_kept(run: Run) -> None:
     """Measured rollouts and agents' errors stand; an infra_error runs again."""
     a, b, c = run.write("a"), run.write("b", "agent_error"), run.write("c", "infra_error")
 
-    stored, _ = run.take_up()
+    stored, _ = run.resume_journal()
 
     assert {a: "ok", b: "agent_error"} == stored.kept
     assert {c} == stored.again
@@ -106,7 +108,7 @@ def test_the_policy_is_by_status(run: Run, rerun: tuple[str, ...], kept: str) ->
     """Any status may be named; what is not named is kept."""
     run.write("a"), run.write("b", "agent_error"), run.write("c", "infra_error")
 
-    stored, _ = run.take_up(rerun=rerun)
+    stored, _ = run.resume_journal(rerun=rerun)
 
     assert kept == "".join(sorted(key.scenario for key in stored.kept))
     assert {*"abc"} - {*kept} == {key.scenario for key in stored.again}
@@ -118,7 +120,7 @@ def test_what_runs_again_is_forgotten(run: Run) -> None:
     suites = {"shop": run.suite}
     with Journal(run.directory) as journal:
         identities = {"shop": suite_identity(run.suite, one_prompt)}
-        take_up(journal, 2, ContentHashes(suites, digest(BACKEND), one_prompt), identities, BACKEND, run.sessions, RERUN)
+        resume_journal(journal, 2, ContentHashes(suites, digest(BACKEND), one_prompt), identities, BACKEND, run.sessions, RERUN)
 
         assert b"shop" in journal.line(a)
         with pytest.raises(KeyError):
@@ -128,7 +130,7 @@ def test_what_runs_again_is_forgotten(run: Run) -> None:
 def refusal(run: Run, **today: Any) -> list[str]:
     """The reasons why a run cannot be gone on with."""
     with pytest.raises(ConfigError) as refused:
-        run.take_up(**today)
+        run.resume_journal(**today)
     first, *reasons, last = str(refused.value).splitlines()
     assert f"the run {run.directory.name} cannot be gone on with:" == first
     assert "undo that, or leave out --agentbench-resume to start a run of its own" == last
@@ -166,7 +168,7 @@ def test_a_suite_that_is_not_there(run: Run) -> None:
     """A run is a whole: a suite that the command line does not lead to would be missing from its numbers."""
     run.write("a")
     with Journal(run.directory) as journal, pytest.raises(ConfigError, match="1 of its rollouts are of the suite shop, which the command"):
-        take_up(journal, 2, ContentHashes({}, digest(BACKEND), one_prompt), {}, BACKEND, run.sessions, RERUN)
+        resume_journal(journal, 2, ContentHashes({}, digest(BACKEND), one_prompt), {}, BACKEND, run.sessions, RERUN)
 
 
 def test_records_without_hashes(run: Run) -> None:
@@ -184,7 +186,7 @@ def test_what_runs_again_need_not_be_the_same(run: Run) -> None:
     """When everything failed for a wrong setting, the setting may be mended: only rollouts that are kept have to fit."""
     run.write("a", "infra_error")
 
-    stored, _ = run.take_up(backend={**BACKEND, "ttft_ms": 20})
+    stored, _ = run.resume_journal(backend={**BACKEND, "ttft_ms": 20})
 
     assert ({}, 1) == (stored.kept, len(stored.again))
 

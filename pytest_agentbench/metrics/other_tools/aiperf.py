@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, repeat
 
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.metrics.other_tools.measures import CLOCK, TOKENS, Extent, called_ns, columns, goes_for_good, rate
+from pytest_agentbench.metrics.other_tools.measures import CLOCK, TOKENS, Extent, called_ns, columns, counts_as_success, rate
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.stats.quantiles import series
@@ -44,7 +44,7 @@ def aiperf(calls: Iterable[LLMCall]) -> PeerTable:
     values, extent = series(), Extent()
     good = failed = tokens = 0
     for call in calls:
-        if not goes_for_good(call) or not call.output:
+        if not counts_as_success(call) or not call.output:
             failed += 1
             continue
         good += 1

@@ -19,7 +19,7 @@ def called_ns(call: LLMCall) -> int:
     return next(at for at in (call.called_ns, call.sent_ns, call.received_ns) if at is not None)
 
 
-def goes_for_good(call: LLMCall) -> bool:
+def counts_as_success(call: LLMCall) -> bool:
     """Whether a tool that does not look for errors within a stream takes a call for a success."""
     return call.error_kind is None or (call.error_kind == "error_event" and bool(call.output))
 

@@ -79,9 +79,11 @@ class Throughput:
             return
         gaps = [later - earlier for earlier, later in pairwise(tokens)]
         self.gaps.extend(gaps)
-        middle = (float(np.mean(gaps)), float(np.median(gaps))) if gaps else (None, None)
+        mean_and_median = (float(np.mean(gaps)), float(np.median(gaps))) if gaps else (None, None)
         rate = len(tokens) / (end - start)
-        self.calls.append(TimedCall(example, number, model, start, end, end - start, len(tokens), rate, tokens[0] - start, *middle))
+        self.calls.append(
+            TimedCall(example, number, model, start, end, end - start, len(tokens), rate, tokens[0] - start, *mean_and_median)
+        )
 
     def figures(self) -> dict[str, float | int | None]:
         """Returns the figures of a benchmark under the names of its columns; None if there is no call."""

@@ -22,7 +22,7 @@ DIFFERS = (
 )
 
 #: Ends of a call that the tool does not look for: once an event with choices has come, it takes them for a success.
-UNSEEN = (None, "error_event", "incomplete", "empty", "bad_tool_call")
+UNDETECTED = (None, "error_event", "incomplete", "empty", "bad_tool_call")
 
 
 def vllm_bench(calls: Iterable[LLMCall]) -> PeerTable:
@@ -31,7 +31,7 @@ def vllm_bench(calls: Iterable[LLMCall]) -> PeerTable:
     for call in calls:
         extent.add(called_ns(call), call.ended_ns)
         stamps = [chunk.at_ns for chunk in call.chunks if chunk.kind not in NO_CHOICES]
-        if call.error_kind not in UNSEEN or not stamps:
+        if call.error_kind not in UNDETECTED or not stamps:
             failed += 1
             continue
         good += 1
