@@ -245,8 +245,8 @@ def test_damaged_lines(tmp_path: Path) -> None:
 
     assert {ONE, THREE} == state.alone
     path = tmp_path / FILE
-    assert f"line 2 of {path} is damaged, and is left out: it is not as it was written" == state.damaged[0]
-    assert state.damaged[1].startswith(f"line 3 of {path} is damaged, and is left out: ")
+    assert f"line 2 of {path} is damaged and is ignored: its checksum does not match" == state.damaged[0]
+    assert state.damaged[1].startswith(f"line 3 of {path} is damaged and is ignored: ")
     assert 2 == len(state.damaged)
 
 

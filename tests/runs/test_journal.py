@@ -162,9 +162,9 @@ def test_a_torn_record_is_cut_off(tmp_path: Path, whole: int, size: int) -> None
     assert [*map(rollout, range(whole)), rollout(7)] == [*read_journal(tmp_path, pytest.fail)]
 
 
-NOTHING = "there is no record in it, and it is left out: b'"
-OTHER = "the record of shop[s-5] is not as it was written, and is left out"
-ONE_OF_TWO = "1 whole record is in it, and kept; the rest is left out"
+NOTHING = "it contains no record and is ignored: b'"
+OTHER = "the record of shop[s-5] does not match its checksum and is ignored"
+ONE_OF_TWO = "it contains 1 undamaged record; the rest is ignored"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ ONE_OF_TWO = "1 whole record is in it, and kept; the rest is left out"
         (written(rollout(5)).strip().replace(b"shop", b"sh\xffp"), "the record of "),
         (written(rollout(5))[:80] + written(rollout(1)).strip(), ONE_OF_TWO),
         (written(rollout(5))[:-20] + written(rollout(1)).strip(), ONE_OF_TWO),
-        (written(rollout(0)).strip() + b"!" + written(rollout(1)).strip(), "2 whole records are in it, and kept; the rest is left out"),
+        (written(rollout(0)).strip() + b"!" + written(rollout(1)).strip(), "it contains 2 undamaged records; the rest is ignored"),
     ],
 )
 def test_garbage_in_the_middle(tmp_path: Path, garbage: bytes, sentence: str) -> None:
@@ -249,7 +249,7 @@ def test_a_record_of_another_version_is_named(tmp_path: Path) -> None:
 
     assert [rollout(1)] == [*read_journal(tmp_path, damage.append)]
     (sentence,) = damage
-    assert sentence.startswith(f"the record of shop[s-0] at byte 0 of {tmp_path / FILE} cannot be read, and is left out: ")
+    assert sentence.startswith(f"the record of shop[s-0] at byte 0 of {tmp_path / FILE} cannot be read and is ignored: ")
 
 
 def test_a_record_that_changes_after_it_was_found(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_record_that_changes_after_it_was_found(tmp_path: Path) -> None:
         journal.append(rollout(0).key, record_line(rollout(0)))
         (tmp_path / FILE).write_bytes(flipped(written(rollout(0)), 90, 1))
 
-        with pytest.raises(ValueError, match="it is not as it was written"):
+        with pytest.raises(ValueError, match="its checksum does not match"):
             journal.line(rollout(0).key)
 
 
@@ -267,7 +267,7 @@ def test_damage_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / FILE).write_bytes(b"nonsense\n")
 
     assert [] == [*read_journal(tmp_path)]
-    assert f"agentbench: line 1 of {tmp_path / FILE} is damaged: there is no record in it" in capsys.readouterr().err
+    assert f"agentbench: line 1 of {tmp_path / FILE} is damaged: it contains no record" in capsys.readouterr().err
 
 
 def test_the_last_record_counts(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_models_that_are_not_listed() -> None:
     asked = {"shop": "a", "shop-warm": "c"}
 
     (sentence,) = unlisted_models(asked, ["a", "b"])
-    assert "shop-warm asks for the model 'c', which the backend does not list (a, b); its calls ask for it all the same" == sentence
+    assert "shop-warm requests the model 'c', which the backend does not list (a, b); its calls request it anyway" == sentence
     assert [] == unlisted_models(asked, [])
 
 

@@ -132,8 +132,8 @@ def refusal(run: Run, **today: Any) -> list[str]:
     with pytest.raises(ConfigError) as refused:
         run.resume_journal(**today)
     first, *reasons, last = str(refused.value).splitlines()
-    assert f"the run {run.directory.name} cannot be gone on with:" == first
-    assert "undo that, or leave out --agentbench-resume to start a run of its own" == last
+    assert f"the run {run.directory.name} cannot be resumed:" == first
+    assert "undo these changes, or leave out --agentbench-resume to start a new run" == last
     return [reason.removeprefix("  - ").partition("hash ")[0] for reason in reasons]
 
 
@@ -148,7 +148,7 @@ def test_changes_are_named(run: Run) -> None:
     assert ["the scorers of shop have changed: names unset is now {}; "] == refusal(run, suite=shop(scorers={"tsq": {}, "names": {}}))
     assert ["the backend has changed: ttft_ms 0 is now 20; "] == refusal(run, backend={**BACKEND, "ttft_ms": 20})
     assert ['the prompts of shop have changed: system "0" is now "1"; '] == refusal(run, prompts=lambda *_: {"system": "1"})
-    assert ["the scenario a of shop is not in its data set any more"] == refusal(run, suite=shop(ids=("b",)))
+    assert ["the scenario a of shop is no longer in its data set"] == refusal(run, suite=shop(ids=("b",)))
 
 
 def test_all_changes_at_once(run: Run) -> None:
@@ -167,7 +167,10 @@ def test_all_changes_at_once(run: Run) -> None:
 def test_a_suite_that_is_not_there(run: Run) -> None:
     """A run is a whole: a suite that the command line does not lead to would be missing from its numbers."""
     run.write("a")
-    with Journal(run.directory) as journal, pytest.raises(ConfigError, match="1 of its rollouts are of the suite shop, which the command"):
+    with (
+        Journal(run.directory) as journal,
+        pytest.raises(ConfigError, match="1 of its rollouts belong to the suite shop, which the command"),
+    ):
         resume_journal(journal, 2, ContentHashes({}, digest(BACKEND), one_prompt), {}, BACKEND, run.sessions, RERUN)
 
 
@@ -208,9 +211,9 @@ def test_the_run_that_is_meant(tmp_path: Path) -> None:
     assert "two" == find_resumable("latest", tmp_path).name
     assert "three" == find_resumable("three", tmp_path).name
     assert "one" == find_resumable(str(tmp_path / "one"), tmp_path / "elsewhere").name
-    with pytest.raises(ConfigError, match=r"no run 'rescored'; known: one, three, two \(in .*\); a run that sessions have"):
+    with pytest.raises(ConfigError, match=r"no run 'rescored'; known: one, three, two \(in .*\); a run that can be resumed "):
         find_resumable("rescored", tmp_path)
-    with pytest.raises(ConfigError, match=r"there is no run in .* to go on with; leave out --agentbench-resume to start one"):
+    with pytest.raises(ConfigError, match=r"there is no run in .* to resume; leave out --agentbench-resume to start one"):
         find_resumable("latest", tmp_path / "elsewhere")
 
 

@@ -36,11 +36,11 @@ def test_a_wrong_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", ["agentbench-run/2", "agentbench-run/8"])
 def test_another_version(tmp_path: Path, schema: str) -> None:
-    """A run of an older or a newer version is refused with both numbers and the command that makes it again, whatever else is in it."""
+    """A run with another schema is refused. The message has both versions and the command to run again."""
     written(tmp_path, schema=schema, command=["pytest", "scenarios/shop", "-k", "a b"], suites=[])
 
     with pytest.raises(ConfigError) as raised:
         read_run(tmp_path)
 
-    again = "`pytest scenarios/shop -k 'a b'` makes it again"
-    assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/7; {again}" == str(raised.value)
+    again = "run `pytest scenarios/shop -k 'a b'` again"
+    assert f"{tmp_path}/run.json has schema {schema}, but this version reads only agentbench-run/7; {again}" == str(raised.value)
