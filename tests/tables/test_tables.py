@@ -210,5 +210,5 @@ def test_data_frames(shop: Path) -> None:
     assert 400.0 == load(shop).calls["ttft_ms"].max()
     with pytest.raises(ConfigError, match="no run 'shop-rum'; known: shop-run"):
         load("shop-rum", reports=shop.parent)
-    with pytest.raises(ConfigError, match="without a run"):
+    with pytest.raises(ConfigError, match=r"load\(\) needs a run"):
         load()
