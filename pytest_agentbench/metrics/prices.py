@@ -1,4 +1,4 @@
-"""What tokens cost, as `prices` of a backend.yaml says."""
+"""The key `prices` of a backend.yaml."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat
 from pytest_agentbench.lib.config import Spec
 from pytest_agentbench.metrics.terms import TokenPrices
 
-Price = Annotated[FiniteFloat, Field(ge=0)]  # of a million tokens
+Price = Annotated[FiniteFloat, Field(ge=0)]  # price of a million tokens
 
 
 class Prices(Spec):

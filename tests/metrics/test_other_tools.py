@@ -160,11 +160,11 @@ def test_ends_that_vllm_bench_does_not_see(kind: str, good: bool) -> None:
 
 
 def test_vllm_bench_has_a_version() -> None:
-    """What goes for a failure changes from one version to the next, so the table says whose definitions it has, and what a failure is."""
+    """The definition of a failure changes between versions, so the table names the version and the definition."""
     found = figures("vllm-bench", ONE)
 
     assert "vllm bench serve of vLLM 0.32, backend openai-chat" == found.title
-    assert 1 == sum(each.startswith("Failed are calls without an event with choices") for each in found.differs)
+    assert 1 == sum(each.startswith("A call failed if it has no event with choices") for each in found.differs)
 
 
 @pytest.mark.parametrize("failed", [1, 2, 5])

@@ -19,7 +19,7 @@ S = 1_000_000_000  # nanoseconds
 
 
 def late(names: str) -> str:
-    return f"chunks arrive faster than this machine reads them; not usable: {names}; fewer in flight, or --agentbench-taps 2"
+    return f"chunks arrive faster than this machine reads them; not usable: {names}; use a lower concurrency, or --agentbench-taps 2"
 
 
 @pytest.mark.parametrize(
@@ -35,24 +35,28 @@ def late(names: str) -> str:
         ({"late_judgements": {"itl": 0.01}}, "ok", ""),
         ({"late_judgements": {"itl": 0.011}}, "warn", late("goodput by ITL")),
         ({"clean_share": 0.951}, "ok", ""),
-        ({"clean_share": 0.9499}, "warn", "the backend sends several chunks at once, and the gaps between them are 0"),
+        ({"clean_share": 0.9499}, "warn", "the backend sends several chunks at once, so the gaps between them are 0"),
         ({"read_lag_ms": 50.0}, "ok", ""),
         ({"client_queue_share": 0.05, "client_queue_ms": 50.0}, "ok", ""),
         (
             {"client_queue_share": 0.051},
             "warn",
-            "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight",
+            "calls waited on this machine before they were sent, which only the client queue includes; use a lower concurrency",
         ),
         ({"tap_cpu": 0.9}, "ok", ""),
-        ({"tap_cpu": 0.91}, "client-saturated", "the tap has too little of the CPU; --agentbench-taps 2 spreads calls over two"),
+        (
+            {"tap_cpu": 0.91},
+            "client-saturated",
+            "the tap does not get enough CPU time; --agentbench-taps 2 spreads calls over two processes",
+        ),
         ({"agents_cpu": 1.8, "cores": 2}, "ok", ""),
         ({"agents_cpu": 9.0, "cores": None}, "ok", ""),
         (
             {"agents_cpu": 1.9, "cores": 2},
             "warn",
-            "the agents' programs took this whole machine, so that rollouts waited for it; the calls' own times are right",
+            "the agents' programs used all CPUs of this machine, which delayed rollouts; the times of LLM calls are correct",
         ),
-        ({"pool_cpu": 1.3}, "client-saturated", "the pool (the agents) has too little of the CPU; fewer in flight"),
+        ({"pool_cpu": 1.3}, "client-saturated", "the pool (the agents) does not get enough CPU time; use a lower concurrency"),
     ],
 )
 def test_verdicts(changes: Mapping[str, Any], verdict: str, reason: str) -> None:
@@ -77,7 +81,7 @@ def test_all_reasons_are_named() -> None:
         ("warn", "itl.p95", ""),
         ("warn", "itl.p99", "ITL p99 is not usable: chunks arrived faster than the client's machine read them"),
         ("warn", "goodput.itl", "goodput by ITL is not usable: chunks arrived faster than the client's machine read them"),
-        ("client-saturated", "e2e.p50", "the client was saturated: its timings are the client's own"),
+        ("client-saturated", "e2e.p50", "the client was saturated, so its timings describe the client, not the backend"),
     ],
 )
 def test_doubts(verdict: str, name: str, why: str) -> None:
@@ -90,7 +94,7 @@ def test_what_is_not_known_is_said() -> None:
     found = judge(StopwatchEvidence(clean_share=1.0, stamps=("user",)))
 
     assert ("ok", 3) == (found.verdict, len(found.notes))
-    assert "stamps: user, so the read lag is not known" == found.notes[0]
+    assert "timestamps were taken in user space, so the read lag is unknown" == found.notes[0]
 
 
 def test_nothing_measured() -> None:
