@@ -28,8 +28,8 @@ class Metric:
 
     name: str  # name in rules, options and run.json
     title: str  # name in reports
-    # what has one value of the metric: an event (`itl`), a call (`ttft`), a rollout, a session (`rollouts_per_hour`), a suite (`cost`), or
-    # a score (`accuracy`)
+    # object that has one value of the metric: an event (`itl`), a call (`ttft`), a rollout, a session (`rollouts_per_hour`), a suite
+    # (`cost`), or a score (`accuracy`)
     level: MetricLevel
     definition: str  # text in the tables of docs/metrics.md
     of_call: Callable[[LLMCall], float | None] | None = None  # value of a call, nanoseconds; for events the largest, which objectives judge

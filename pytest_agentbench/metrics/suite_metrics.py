@@ -175,7 +175,7 @@ def _use(part: Slice, prices: Mapping[str, TokenPrices]) -> RoleUse:
     currency, cost = _cost(of_endpoints, prices)
     ttft, e2e = (latency_spread(part.known(f"{name}_ms")) for name in ("ttft", "e2e"))
     return RoleUse(
-        models=tuple(sorted({by or asked for asked, by in zip(calls["model"], calls["answered_by"], strict=True)} - {""})),
+        models=tuple(sorted({by or requested for requested, by in zip(calls["model"], calls["answered_by"], strict=True)} - {""})),
         endpoints=tuple(sorted(filter(None, endpoints))),
         calls=len(calls),
         measured=int(calls["measured"].sum()),

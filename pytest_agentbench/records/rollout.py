@@ -17,7 +17,7 @@ BETTER = ("higher", "lower")
 class Scale:
     """The scale that a scorer declares for its scores: direction, range and unit. A scorer that declares nothing has UNDECLARED."""
 
-    better: str = "higher"  # which values are better: `higher` or `lower`
+    better: str = "higher"  # direction of better values: `higher` or `lower`
     least: float | None = None  # the smallest possible value; null if there is none or it is unknown
     greatest: float | None = None  # the greatest possible value; null if there is none or it is unknown
     unit: str = ""  # unit of the values, such as `mistakes`; empty if the scorer declares none
@@ -31,22 +31,22 @@ class Scale:
 
     @property
     def worst(self) -> float | None:
-        """The worst possible value; None if there is none or it is unknown."""
+        """The worst possible value. None if there is none or it is unknown."""
         return self.greatest if self.falling else self.least
 
     @property
     def best(self) -> float | None:
-        """The best possible value; None if there is none or it is unknown."""
+        """The best possible value. None if there is none or it is unknown."""
         return self.least if self.falling else self.greatest
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """The smallest and the greatest possible value; None unless both are known."""
+        """The smallest and the greatest possible value. None unless both are known."""
         return None if self.least is None or self.greatest is None else (self.least, self.greatest)
 
     @property
     def width(self) -> float | None:
-        """The greatest possible difference between two values; None unless both ends of the range are known."""
+        """The greatest possible difference between two values. None unless both ends of the range are known."""
         return None if self.limits is None else self.limits[1] - self.limits[0]
 
     @property
@@ -248,9 +248,9 @@ class Rollout:
     An index of a journal reads only the fields up to `kind`, so they come first.
     """
 
-    suite: str
-    scenario: str
-    variant: str
+    suite: str  # name of the suite
+    scenario: str  # id of the scenario
+    variant: str  # name of the variant, or `default`
     trial: int  # number of the trial, counted from 1
     status: str  # [status](metrics.md#status) of the rollout
     reason: str = ""  # reason for a status other than `ok`: the limit or the error

@@ -143,7 +143,7 @@ def run_identity(run: SessionFacts, suites: Mapping[str, SuiteSetup], backend: J
         run: Facts of the session.
         suites: `suite` or `suite-variant` -> its setup.
         backend: What decides how the backend answers, from its YAML.
-        facts: What the backend found out about itself, such as its model and its GPUs.
+        facts: Facts that the backend reports at the end of the session, such as its model and its GPUs.
     """
     environment, settings = run.environment, run.settings
     model, hardware = facts.get("model") or {}, facts.get("hardware") or {}

@@ -23,7 +23,7 @@ READ = object()  # value of `Option.empty` that passes an empty text to `read`
 
 @dataclass(frozen=True)
 class Option:
-    """An option `--agentbench-<name>` with its ini key `agentbench_<name>`, and the function that parses its text."""
+    """The declaration of an option `--agentbench-<name>` and its ini key `agentbench_<name>`, with the function that parses its text."""
 
     help: str  # help text
     metavar: str | None = None  # name of the value in the help; in brackets if the value is optional; None for a switch

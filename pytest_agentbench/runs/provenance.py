@@ -75,14 +75,14 @@ class SuiteOptions:
 class MeasuringOptions:
     """The options that change what is measured."""
 
-    concurrency: int | None  # as in `settings`
-    limit: int | None  # as in `settings`
-    variants: tuple[str, ...]  # as in `settings`
-    retries: int  # as in `settings`
-    cache: str  # policy for the prefix cache, as in `settings`
-    taps: int  # as in `settings`
-    inline: bool  # as in `settings`
-    budgets: Mapping[str, float | None]  # limits in seconds, as in `settings`
+    concurrency: int | None  # maximum number of rollouts in flight; null if unknown
+    limit: int | None  # maximum number of scenarios per suite; null if there is none
+    variants: tuple[str, ...]  # names of the variants
+    retries: int  # maximum number of retries of a rollout
+    cache: str  # prefix cache when measuring begins: `cold`, `primed` or `carry`
+    taps: int  # number of tap processes
+    inline: bool  # whether rollouts ran in the process of their tests
+    budgets: Mapping[str, float | None]  # time limits in seconds, as in `settings.budgets`
     warm: bool | None  # whether a stack was kept from an earlier session, so its caches were warm; null for other backends
     suites: Mapping[str, SuiteOptions]  # suite, or `suite-variant`, -> options of its rollouts
 
@@ -91,18 +91,18 @@ class MeasuringOptions:
 class RunIdentity:
     """The [identity of a run](compare.md#the-identity-of-a-run): everything that may influence its numbers. Unknown values are null."""
 
-    code: Git | None  # as `environment.git`
-    packages: Mapping[str, str]  # as `environment.packages`
-    backend: BackendIdentity
-    model: ModelIdentity
-    hardware: Hardware
-    host: HostIdentity
+    code: Git | None  # git state of pytest's rootdir; null if it is not in a git repository
+    packages: Mapping[str, str]  # package -> version
+    backend: BackendIdentity  # configuration of the backend
+    model: ModelIdentity  # weights of the model
+    hardware: Hardware  # GPUs of the backend
+    host: HostIdentity  # machine of the session
     data: Mapping[str, Json]  # suite, or `suite-variant`, -> fields of `suites.*.dataset` that identify the data set
     prompts: Mapping[str, Mapping[str, str] | None]  # suite, or `suite-variant`, -> option -> hash of prompt; null for own code
     tools: Mapping[str, str]  # suite, or `suite-variant`, -> hash of all tool schemas
     agent: Mapping[str, Json]  # suite, or `suite-variant`, -> settings of the agent, with hashes of the files that they name
     scoring: Mapping[str, Json]  # suite, or `suite-variant`, -> scorers with their options, the judge, and hashes of their files
-    options: MeasuringOptions
+    options: MeasuringOptions  # options that change what is measured
     more: Json  # values that the hook `pytest_agentbench_update_environment` added
     hashes: Mapping[str, str]  # part of the identity -> its hash, 16 hexadecimal digits
 
