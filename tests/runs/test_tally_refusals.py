@@ -1,4 +1,4 @@
-"""run.json is read by one reader: what is wrong with it is named by file and key, and another version's is refused."""
+"""Errors in run.json are reported with file and key, and other schemas are refused."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.made_runs import run_of
 
 
 def written(directory: Path, **changes: Any) -> Path:
-    """A run directory, with keys of its run.json changed; returns it."""
+    """Writes a run.json with changed keys. Returns the run directory."""
     run = plain(run_of(Rollout("shop", "s-0", "default", 1, "ok", scores={"tsq": Score(1.0)})))
     (directory / "run.json").write_text(json.dumps({**run, **changes}))
     return directory
 
 
 def test_a_wrong_value(tmp_path: Path) -> None:
-    """The sentence has the file, the key and what should be there."""
+    """The message has the file, the key and the expected value."""
     run = json.loads((written(tmp_path) / "run.json").read_text())
     run["suites"]["shop"]["scores"]["tsq"]["mean"] = "high"
     written(tmp_path, suites=run["suites"])
