@@ -1,4 +1,4 @@
-"""The stopwatch's verdict on itself."""
+"""The verdict on timing quality."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def late(names: str) -> str:
     ],
 )
 def test_verdicts(changes: Mapping[str, Any], verdict: str, reason: str) -> None:
-    """Each limit is the last good value; what is beyond it is named in plain words, with what to do and what is not usable."""
+    """A value at a limit is good. Beyond it, the reason says what was found, what is not usable, and what to do."""
     found = judge(replace(GOOD, **changes))
 
     assert (verdict, (reason,) * bool(reason), ()) == (found.verdict, found.reasons, found.notes)
 
 
 def test_all_reasons_are_named() -> None:
-    """The worst counts, and what is behind it comes first."""
+    """The worst verdict counts, and its reasons come first."""
     found = judge(replace(GOOD, client_queue_share=0.99, tap_cpu=1.0))
 
     assert "client-saturated" == found.verdict
@@ -85,12 +85,12 @@ def test_all_reasons_are_named() -> None:
     ],
 )
 def test_doubts(verdict: str, name: str, why: str) -> None:
-    """What is not usable is said of its own name; of a saturated client nothing is."""
+    """A percentile or objective is not usable if it is listed. With a saturated client none is usable."""
     assert why == unusable_reason(Stopwatch(verdict=verdict, unusable=("itl.p99", "goodput.itl") * (verdict == "warn")), name)
 
 
 def test_what_is_not_known_is_said() -> None:
-    """Stamps of user space tell no lag, a client may not say when it called, and a system not what its processes take."""
+    """Notes name unknown data: read lag (user-space timestamps), client queue, and CPU shares."""
     found = judge(StopwatchEvidence(clean_share=1.0, stamps=("user",)))
 
     assert ("ok", 3) == (found.verdict, len(found.notes))
@@ -98,12 +98,12 @@ def test_what_is_not_known_is_said() -> None:
 
 
 def test_nothing_measured() -> None:
-    """Without an output event there is nothing to judge."""
+    """Without output events the verdict is None."""
     assert judge(StopwatchEvidence()).verdict is None
 
 
 def test_the_busiest_second() -> None:
-    """Only seconds count that had calls in flight for half of their time, and no mere moments."""
+    """Only samples count that are long enough and had calls in flight for half of their time."""
     samples = [(0, S, 0.99), (S, 2 * S, 0.5), (2 * S, 3 * S, 0.7), (3 * S, 4 * S, 0.8), (4 * S, 4 * S + S // 10, 1.0)]
     calls = [(S, 3 * S), (7 * S // 2 + 1, 5 * S)]
 
@@ -114,7 +114,7 @@ def test_the_busiest_second() -> None:
 
 
 class Worker:
-    """A process whose CPU time is the time itself."""
+    """A process whose CPU time equals the time."""
 
     def cost(self) -> Mapping[str, float]:
         return {"cpu_s": time.monotonic() / 2}
@@ -126,7 +126,7 @@ class Gone:
 
 
 def test_cpu_is_sampled() -> None:
-    """Samples follow each other without a gap; a process that does not tell has none; the end takes a last one."""
+    """Samples have no gaps between them, and the end takes a last one. A process without CPU times has no samples."""
     watch = CpuWatch(every_ns=5_000_000)
     watch.start({"tap": Worker(), "pool": Gone()})
     while len(watch.samples["tap"]) < 3:

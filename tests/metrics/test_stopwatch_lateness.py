@@ -1,4 +1,4 @@
-"""What late events do to timings: what is said to be usable is near the truth."""
+"""Effects of late events on timings: usable values are near the true ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MS = 1_000_000
 
 
 def call(times_ms: Sequence[float], late: Sequence[int], lag_ns: int | None = 5 * MS) -> LLMCall:
-    """A call sent at 0 whose events in the places `late` have the stamp of the next one."""
+    """Returns a call sent at 0 whose events with the indices `late` have the timestamp of the next one."""
     stamped = [*times_ms]
     for place in sorted(late, reverse=True):
         stamped[place] = stamped[place + 1]
@@ -30,7 +30,7 @@ def call(times_ms: Sequence[float], late: Sequence[int], lag_ns: int | None = 5 
 
 
 def sliced(*calls: LLMCall, **slo: float) -> Slice:
-    """Each call is of a rollout of its own."""
+    """Returns a slice in which each call has its own rollout."""
     rollouts = [Rollout("s", f"s-{place}", "default", 0, "ok", ended_ns=each.ended_ns, calls=(each,)) for place, each in enumerate(calls)]
     return scenarios_of(*rollouts, terms=Terms(objectives_of(slo)))
 
@@ -48,7 +48,7 @@ def sliced(*calls: LLMCall, **slo: float) -> Slice:
     ids=["in time", "one", "two in a row", "the first", "the first, soon after the send", "all in one read"],
 )
 def test_late_events_are_spread_evenly(times: Sequence[float], late: Sequence[int], evened: Sequence[float]) -> None:
-    """Between two known stamps they are equally far apart, and before the first as far as all others on average, or the send allows."""
+    """Late events are spread evenly between two timestamps. Before the first one they get the mean gap, but not before sending."""
     found = timings.evened(call(times, late), late)
 
     assert evened == pytest.approx([chunk.at_ns / MS for chunk in found.output])
@@ -56,7 +56,7 @@ def test_late_events_are_spread_evenly(times: Sequence[float], late: Sequence[in
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_usable_percentile_is_near_the_truth(seed: int) -> None:
-    """Whatever share of the events is late, at random or where the next one is near: what is usable is within 7 % of the truth."""
+    """Usable percentiles are within 7 % of the true ones for any share of late events, at random or close to the next event."""
     draw = random.Random(seed)
     share, spread, near = draw.choice([0.001, 0.01, 0.03, 0.1, 0.4]), draw.choice([0.1, 0.3, 0.6]), draw.random() < 0.5
     calls, true_gaps = [], []
@@ -76,7 +76,7 @@ def test_a_usable_percentile_is_near_the_truth(seed: int) -> None:
 
 
 def test_a_late_first_event() -> None:
-    """TTFT and TPOT have what a late first event does to them; gaps of a call that was read in time are as they are."""
+    """A late first event affects TTFT and TPOT. Gaps of a call that was read in time do not change."""
     part = sliced(call([100, 120, 140, 160], [0]), ttft=105.0, e2e=1.0)
 
     found = percentile_effects(part)
@@ -89,7 +89,7 @@ def test_a_late_first_event() -> None:
 
 
 def test_what_was_in_time_has_no_effect() -> None:
-    """Events that a server sent together are what they are."""
+    """Events that the server sent together have no effect."""
     part = sliced(call([100, 120, 140, 160], [1], lag_ns=0), itl=10.0)
 
     assert [100.0, 20.0, 0.0, 40.0] == [*map(part.value, ("ttft.p50", "tpot.p50", "itl.min", "itl.max"))]
