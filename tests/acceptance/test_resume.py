@@ -307,9 +307,9 @@ def test_a_flipped_byte(project: Project, key: bytes) -> None:
     result = project.run("--agentbench-resume", "scenarios/shop")
 
     result.assert_outcomes(passed=3)
-    assert f"agentbench: {sentence}, and is left out" in result.stdout.str()
+    assert f"agentbench: {sentence} and is ignored" in result.stdout.str()
     assert [2, 1] == sessions(project)
-    assert [f"{sentence}, and is left out"] == project.run_json["damaged"]
+    assert [f"{sentence} and is ignored"] == project.run_json["damaged"]
 
 
 COMMANDS = {
