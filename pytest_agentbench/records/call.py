@@ -159,7 +159,7 @@ class LLMCall:
     held_ns: int = 0  # nanoseconds that a rate limit delayed the request, between `received_ns` and `sent_ns`
     repeats: int = 0  # idle connections that the backend had closed when the request was to be sent; it was sent once
     response_id: str | None = None  # id of the answer, which is also in the logs of the server; None if it contains none
-    server: Json | None = None  # server's data about the call: Dynamo's `worker_id` and `timing`, ThunderAgent's `timing`; None without
+    server: Json | None = None  # data of the server: `worker_id` and `timing` of Dynamo, or `timing` of ThunderAgent; None if it sends none
     said: Json | None = None  # answer: `text`, and `tool_calls` as {id, name, arguments}; None if it is not kept
 
     @property

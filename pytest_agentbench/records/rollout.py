@@ -259,7 +259,7 @@ class Rollout:
     # `backend`, and `scorers` (score -> hash of its scorer). All but `backend` are empty for calls by hand
     content: Json = field(default_factory=dict)
     kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
-    cluster: str | None = None  # cluster of the scenario; scenarios of one cluster are not independent. None if the data have no clusters
+    cluster: str | None = None  # cluster of the scenario, whose scenarios are not independent; None if the data have no clusters
     attempt: int = 1  # number of the last attempt, counted from 1
     earlier_attempts: tuple[Attempt, ...] = ()  # the attempts before the last one, also of earlier sessions
     started_at: float = 0.0  # start of the last attempt in seconds since 1970, for display only
@@ -277,7 +277,7 @@ class Rollout:
     # labels of the scenario: {tool, parameters, goal}, or [with several right values](bfcl.md#labels) `accepts` and `optional` instead of
     # `parameters`
     expected: tuple[Json, ...] = ()
-    reference: str | None = None  # right answer, from `answer` in the `metadata` of the scenario, the first if it has several; None without
+    reference: str | None = None  # right answer: `answer` in the `metadata` of the scenario, or the first of several; None if there is none
     answer: str = ""  # answer of the agent; empty without one
     turns: int = 0  # LLM calls of the agent itself, without those of roles
     messages: tuple[Json, ...] = ()  # transcript in the form of Chat Completions
