@@ -28,7 +28,7 @@ from pathlib import Path
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.runs.journal import Journal
 from pytest_agentbench.records import Json
-from pytest_agentbench.runs.sessions import take_up
+from pytest_agentbench.runs.sessions import resume_journal
 
 class Same(ContentHashes):
     def __init__(self) -> None: ...
@@ -39,7 +39,7 @@ CONTENT = {"scenario": "a" * 16, "agent": "b" * 16, "scorers": {"tsq": "c" * 16}
 began = time.monotonic()
 with Journal(Path(sys.argv[1])) as journal:
     indexed = time.monotonic()
-    stored = take_up(journal, 2, Same(), {"bench": {}}, {}, [], ("infra_error", "cancelled"))
+    stored = resume_journal(journal, 2, Same(), {"bench": {}}, {}, [], ("infra_error", "cancelled"))
     taken = time.monotonic()
     some = [journal.line(key) for key in list(stored.kept)[::1000]]
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

@@ -16,12 +16,12 @@ from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, 
 from pytest_agentbench.errors import BackendError
 from pytest_agentbench.lib.redact import MARK, Redactor
 from pytest_agentbench.lib.remedies import lasts, of_key, of_tls
-from pytest_agentbench.metrics.blame import PASSING
+from pytest_agentbench.metrics.blame import TRANSIENT
 from pytest_agentbench.records import Endpoint, Json
 from pytest_agentbench.tap.dialects.reader import error_message, is_error
 
 #: Statuses below 500 that may change if the request is repeated.
-_LATER = PASSING | {429}
+_LATER = TRANSIENT | {429}
 
 #: A server that is booting may not have its model, or a path, yet.
 _UNFINISHED = frozenset({404})

@@ -15,7 +15,7 @@ from pytest_agentbench.cli.sessions import QUIET, run_session
 from pytest_agentbench.cli.what_if import counts
 from pytest_agentbench.errors import AgentbenchError, ConfigError, MissingError
 from pytest_agentbench.gate.exit_status import CANNOT_MEASURE, CANNOT_TELL, FAILED, OK
-from pytest_agentbench.runs.option import interval, some_time, window
+from pytest_agentbench.runs.option import interval, positive_time, window
 
 if TYPE_CHECKING:
     from pytest_agentbench.cli.requirements import Requirements
@@ -69,7 +69,7 @@ def _add_what(command: Any) -> None:
 def _add_when(command: Any) -> None:
     command.add_argument(
         "--duration",
-        type=option(some_time),
+        type=option(positive_time),
         default=9000.0,
         metavar="TIME",
         help="no rollout begins after it (default: 150m)",

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_agentbench.cli.output import print_document, print_markdown
 from pytest_agentbench.cli.parser import option
 from pytest_agentbench.cli.sessions import tidy_termination
-from pytest_agentbench.runs.option import names, number, objective, some_time
+from pytest_agentbench.runs.option import names, number, objective, positive_time
 from pytest_agentbench.simulation.question import MEASURED, MOCKER, ROUTERS, Question
 
 FORMATS = ("text", "markdown", "json")
@@ -54,7 +54,9 @@ def add(commands: Any) -> None:
         metavar="NAME=TIME",
         help="a latency objective, as for --agentbench-slo (default: those of the run)",
     )
-    command.add_argument("--limit", type=option(some_time), default=300.0, metavar="TIME", help="time limit of one replay (default: 5m)")
+    command.add_argument(
+        "--limit", type=option(positive_time), default=300.0, metavar="TIME", help="time limit of one replay (default: 5m)"
+    )
     command.add_argument("--format", choices=FORMATS, default="text", help="output format (default: text)")
     command.takes_reports()
     command.set_defaults(run=run_what_if)

@@ -18,7 +18,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.lib.json_file import read_json_file
 from pytest_agentbench.metrics.columns import Origin
 from pytest_agentbench.metrics.frame import Slice
-from pytest_agentbench.metrics.timeline import TurnCalendar
+from pytest_agentbench.metrics.timeline import BlockCalendar
 from pytest_agentbench.records import Json, arm_of
 from pytest_agentbench.runs.run_file import Run, read_run
 from pytest_agentbench.tables import Tables, origins, read_frame, read_tables
@@ -163,7 +163,7 @@ class ChosenRuns:
             own = {name: part.where(arm=name) for name in dict.fromkeys(map(arm_of, part.rollouts["variant"]))}
         else:
             own = {name: part.where(group=name) for name in dict.fromkeys(part.rollouts["group"])}
-        return {name: (origin._replace(calendar=TurnCalendar(origin.calendar, each.turns)), each) for name, each in own.items()}
+        return {name: (origin._replace(calendar=BlockCalendar(origin.calendar, each.active_spans)), each) for name, each in own.items()}
 
 
 LONGEST = 120  # bytes: what is put before it or behind it has to find room, too

@@ -78,8 +78,8 @@ def cache_rows(origin: Origin) -> Iterator[Json]:
 def _in_turns(origin: Origin) -> Iterator[tuple[int, SampleRow]]:
     """(turn, what was told in it): between two turns others asked the servers, and what they had is in no difference."""
     for row in rows_of_samples(origin.run, origin.directory):
-        if (time := origin.calendar.in_turn(row.at)) is not None:
-            yield time.turn, row._replace(at=time.at)
+        if (time := origin.calendar.in_block(row.at)) is not None:
+            yield time.block, row._replace(at=time.at)
 
 
 def _totals(last_values: Mapping[tuple[str, int, str, str], float], columns: Mapping[str, str]) -> dict[str, float]:

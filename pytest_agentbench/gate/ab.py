@@ -13,7 +13,7 @@ from pytest_agentbench.backends.cache_state import CacheBlock, together
 from pytest_agentbench.gate.evidence import Trial, latencies, samples, score_limits, uncounted
 from pytest_agentbench.metrics import registry
 from pytest_agentbench.metrics.performance import goodput
-from pytest_agentbench.metrics.stopwatch import Stopwatch, doubt
+from pytest_agentbench.metrics.stopwatch import Stopwatch, unusable_reason
 from pytest_agentbench.records import STATUSES, RolloutKey, Scale
 from pytest_agentbench.runs.provenance import model_names, models_of
 from pytest_agentbench.runs.results import ArmFacts, ArmResult, ArmsCompared, MetricCompared
@@ -116,7 +116,7 @@ def _questions(
             for metric in registry.gated():
                 times = {arm: latencies(each, metric) for arm, each in own.items()}
                 for q in PERCENTILES:
-                    doubts = dict.fromkeys(own, doubt(stopwatch, f"{metric}.p{q}"))
+                    doubts = dict.fromkeys(own, unusable_reason(stopwatch, f"{metric}.p{q}"))
                     yield _of_latency(group, f"{metric}.p{q}", q, times, doubts)
 
 

@@ -11,7 +11,7 @@ from pytest_agentbench.gate.baselines import read_evidence
 from pytest_agentbench.gate.evidence import Evidence, Trial, latencies
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics import registry
-from pytest_agentbench.metrics.stopwatch import doubt
+from pytest_agentbench.metrics.stopwatch import unusable_reason
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.provenance import MeasuringOptions, RunIdentity
 from pytest_agentbench.runs.run_file import Run, read_run
@@ -110,7 +110,7 @@ def doubts(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the ol
     """A sentence for each reason why the speeds of two runs, which have names in it, say little about each other."""
     for name_of_run, run in zip(names, (old, new), strict=True):
         yield from dict.fromkeys(
-            f"in {name_of_run} {why}" for name in registry.gated() if (why := doubt(run.facts.stopwatch, f"{name}.p50"))
+            f"in {name_of_run} {why}" for name in registry.gated() if (why := unusable_reason(run.facts.stopwatch, f"{name}.p50"))
         )
     if (was := old.identity) and (now := new.identity):
         unknown = [name for name, each in zip(names, (was, now), strict=True) if each.hardware.gpus is None]

@@ -1,1 +1,1 @@
-"""What is measured, derived from the raw records: pure functions."""
+"""Metrics, computed from records by pure functions."""

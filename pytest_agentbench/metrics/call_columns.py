@@ -1,4 +1,4 @@
-"""The table `calls`: a row for each LLM call of each attempt, those of judges included."""
+"""The columns of the table `calls`, which has a row for each LLM call of each attempt, including those of judges."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pytest_agentbench.records import Attempt, LLMCall
 
 @dataclass(frozen=True)
 class CallRow:
-    """One call, and where it was made."""
+    """A row of the table `calls`: a call, its attempt and its rollout."""
 
     place: RolloutPlace
     attempt: Attempt
-    number: int  # among those of its attempt that are measured, or among the others; counted from 1
+    number: int  # number among the measured calls of its attempt, or among the others; counted from 1
     call: LLMCall
 
     def epoch_s(self, stamp: int | None) -> float | None:
@@ -29,12 +29,12 @@ class CallRow:
 
     @cached_property
     def values(self) -> dict[str, Sequence[float]]:
-        """Metric of a call or of its events -> nanoseconds of the call; of an event's metric all its values."""
+        """Metric of calls or events -> its values for this call, nanoseconds. Metrics of calls have at most one value."""
         return {name: metric.values_of(self.call) for name, metric in registry.latencies("event", "call").items()}
 
     @cached_property
     def late(self) -> LateTimestamps:
-        """The stamps that this machine took late."""
+        """The timestamps that this machine took too late."""
         return LateTimestamps.of(self.call)
 
 
@@ -47,10 +47,10 @@ def rows(place: RolloutPlace) -> Iterator[CallRow]:
 
 
 def _metric(metric: Metric) -> Iterator[FrameColumn[CallRow]]:
-    """Yields the columns of a metric: one if a call has one value, three if its events have values."""
+    """Yields the columns of a metric: one for a metric of calls, three statistics for a metric of events."""
     if metric.of_events is not None:
         for name, statistic in (("mean", fmean), ("median", median), ("max", max)):
-            about = f"{metric.title}, {name} of the call's own"
+            about = f"{metric.title}, {name} of the values of the call"
             yield FrameColumn(f"{metric.name}_{name}_ms", "number", about, _milliseconds(metric.name, statistic), "ms")
     elif metric.of_call is not None:
         yield FrameColumn(metric.key, "number", metric.title, _milliseconds(metric.name, max), "ms")
@@ -61,7 +61,7 @@ def _milliseconds(metric: str, statistic: Callable[[Sequence[float]], float]) ->
 
 
 def _evened(metric: str) -> FrameColumn[CallRow]:
-    """Returns the column of what a call with late stamps would have of a metric if those were spread evenly."""
+    """Returns the column of a metric computed with evenly spread timestamps, for calls with late timestamps."""
     value = registry.objectives()[metric].of_call
     assert value is not None
 
@@ -69,11 +69,11 @@ def _evened(metric: str) -> FrameColumn[CallRow]:
         evened = value(row.late.evened) if row.late.places else None
         return None if evened is None else evened / 1e6
 
-    return Hidden(f"evened_{metric}_ms", "number", "of a call with late stamps, if they were spread evenly", milliseconds)
+    return Hidden(f"evened_{metric}_ms", "number", "value if late timestamps were spread evenly; empty for other calls", milliseconds)
 
 
 def _since(start: int, end: int | None) -> float | None:
-    """Returns milliseconds."""
+    """Returns the duration in milliseconds, or None if the end is unknown."""
     return None if end is None else (end - start) / 1e6
 
 
@@ -82,82 +82,102 @@ def _stamp(stamp: int | None) -> int:
 
 
 def columns() -> tuple[FrameColumn[Any], ...]:
-    """Returns the columns of calls, with those of all metrics that are registered by now."""
-    return *_BEFORE, *(column for metric in registry.METRICS for column in _metric(metric)), *_BEHIND
+    """Returns the columns of calls, including those of all metrics that are registered at the time of the call."""
+    return *_BEFORE_METRICS, *(column for metric in registry.METRICS for column in _metric(metric)), *_AFTER_METRICS
 
 
-_BEFORE: tuple[FrameColumn[Any], ...] = (
+_BEFORE_METRICS: tuple[FrameColumn[Any], ...] = (
     *PLACE,
-    FrameColumn("session", "count", "which session of the run it was made in, counted from 1", lambda row: row.attempt.session),
-    FrameColumn("attempt", "count", "which attempt at the rollout, counted from 1", lambda row: row.attempt.attempt),
-    FrameColumn("role", "text", "who asked: nothing for the agent itself, `judge`, or a role of the suite's", lambda row: row.call.role),
+    FrameColumn("session", "count", "number of the session, counted from 1", lambda row: row.attempt.session),
+    FrameColumn("attempt", "count", "number of the attempt at the rollout, counted from 1", lambda row: row.attempt.attempt),
     FrameColumn(
-        "measured", "flag", "whether it is in the timings of a run, for it reached the backend under test", lambda row: row.call.measured
+        "role", "text", "role that made the call: empty for the agent itself, `judge`, or a role of the suite", lambda row: row.call.role
     ),
     FrameColumn(
-        "number", "count", "which of its attempt's calls that are measured, or of the others, counted from 1", lambda row: row.number
+        "measured",
+        "flag",
+        "whether the timings of a run include it: it went to the backend under test, and not from a judge",
+        lambda row: row.call.measured,
     ),
-    FrameColumn("received_s", "number", "when the tap had the request, since 1970", lambda row: row.epoch_s(row.call.received_ns), "s"),
-    FrameColumn("sent_s", "number", "when its last byte was sent, since 1970", lambda row: row.epoch_s(row.call.sent_ns), "s"),
+    FrameColumn(
+        "number", "count", "number among the measured calls of its attempt, or among the others, counted from 1", lambda row: row.number
+    ),
+    FrameColumn(
+        "received_s", "number", "when the tap had received the request, since 1970", lambda row: row.epoch_s(row.call.received_ns), "s"
+    ),
+    FrameColumn(
+        "sent_s", "number", "when the last byte of the request was sent, since 1970", lambda row: row.epoch_s(row.call.sent_ns), "s"
+    ),
     FrameColumn(
         "ended_s", "number", "when the answer was complete, or the call failed, since 1970", lambda row: row.epoch_s(row.call.ended_ns), "s"
     ),
-    FrameColumn("dialect", "text", "the API", lambda row: row.call.dialect),
-    FrameColumn("streamed", "flag", "whether the agent asked for a stream", lambda row: row.call.streamed),
-    FrameColumn("upgraded", "flag", "whether the tap made a stream of it", lambda row: row.call.upgraded),
-    FrameColumn("model", "text", "that was asked for", lambda row: row.call.model),
-    FrameColumn("answered_by", "text", "the model that the answer names", lambda row: row.call.answered_by),
-    FrameColumn("http_status", "number", "of the backend", lambda row: row.call.http_status),
-    FrameColumn("error_kind", "text", "how it failed; nothing where it went well", lambda row: row.call.error_kind),
-    FrameColumn("finish_reason", "text", "as the server says", lambda row: row.call.finish_reason),
-    FrameColumn("prompt_tokens", "number", "as the server counts", lambda row: row.call.prompt_tokens, "tokens"),
+    FrameColumn("dialect", "text", "API: chat, completions, responses or messages", lambda row: row.call.dialect),
+    FrameColumn("streamed", "flag", "whether the agent requested a stream", lambda row: row.call.streamed),
+    FrameColumn("upgraded", "flag", "whether the tap requested a stream although the agent did not", lambda row: row.call.upgraded),
+    FrameColumn("model", "text", "model name in the request", lambda row: row.call.model),
+    FrameColumn("answered_by", "text", "model name in the answer", lambda row: row.call.answered_by),
+    FrameColumn("http_status", "number", "HTTP status of the backend", lambda row: row.call.http_status),
+    FrameColumn("error_kind", "text", "kind of failure; empty if the call succeeded", lambda row: row.call.error_kind),
+    FrameColumn("finish_reason", "text", "finish reason in the answer", lambda row: row.call.finish_reason),
+    FrameColumn("prompt_tokens", "number", "prompt tokens reported by the server", lambda row: row.call.prompt_tokens, "tokens"),
     FrameColumn("cached_tokens", "number", "prompt tokens from the prefix cache", lambda row: row.call.cached_tokens, "tokens"),
     FrameColumn(
-        "output_tokens", "count", "as the server counts, else events with output", lambda row: timings.output_tokens(row.call), "tokens"
+        "output_tokens",
+        "count",
+        "completion tokens reported by the server, or else the number of output events",
+        lambda row: timings.output_tokens(row.call),
+        "tokens",
     ),
     FrameColumn("output_events", "count", "events with content, reasoning or a tool call", lambda row: len(row.call.output)),
-    FrameColumn("token_source", "text", "where token counts are from", lambda row: row.call.token_source),
+    FrameColumn("token_source", "text", "source of the token counts: usage, continuous, chunks or none", lambda row: row.call.token_source),
 )
 
-_BEHIND: tuple[FrameColumn[Any], ...] = (
+_AFTER_METRICS: tuple[FrameColumn[Any], ...] = (
     FrameColumn(
         "call_output_tokens_per_s", "number", "output tokens per second of E2E", lambda row: timings.tokens_per_s(row.call), "tokens/s"
     ),
-    FrameColumn("held_ms", "number", "the wait for the backend's rate limit", lambda row: row.call.held_ns / 1e6, "ms"),
-    FrameColumn("repeats", "count", "times that it went on another connection", lambda row: row.call.repeats),
-    # columns that only metrics use
+    FrameColumn("held_ms", "number", "time that a rate limit delayed the request", lambda row: row.call.held_ns / 1e6, "ms"),
+    FrameColumn(
+        "repeats", "count", "idle connections that the backend had closed when the request was to be sent", lambda row: row.call.repeats
+    ),
+    # Columns that only metrics use.
     Hidden("is_successful", "flag", "whether the call did not fail", lambda row: row.call.error_kind is None),
-    Hidden("rollout", "count", "number of its rollout's row", lambda row: row.place.number),
-    Hidden("is_last", "flag", "whether its attempt is the rollout's last", lambda row: row.attempt.attempt == row.place.rollout.attempt),
-    Hidden("of", "count", "calls of its attempt that are measured", lambda row: len(row.attempt.calls)),
-    Hidden("endpoint", "text", "base URL of another endpoint than the backend", lambda row: row.call.endpoint),
-    Hidden("sent_ns", "count", "by the session's clock; NEVER if it was not", lambda row: _stamp(row.call.sent_ns)),
-    Hidden("ended_ns", "count", "by the session's clock", lambda row: row.call.ended_ns),
+    Hidden("rollout", "count", "index of the rollout's row", lambda row: row.place.number),
+    Hidden(
+        "is_last",
+        "flag",
+        "whether its attempt is the last one of the rollout",
+        lambda row: row.attempt.attempt == row.place.rollout.attempt,
+    ),
+    Hidden("of", "count", "number of measured calls of its attempt", lambda row: len(row.attempt.calls)),
+    Hidden("endpoint", "text", "base URL of the endpoint; empty for the backend under test", lambda row: row.call.endpoint),
+    Hidden("sent_ns", "count", "when the request was sent, session clock; NEVER if it was not", lambda row: _stamp(row.call.sent_ns)),
+    Hidden("ended_ns", "count", "when the call ended, session clock", lambda row: row.call.ended_ns),
     Hidden(
         "tap_ms",
         "number",
-        "milliseconds from the receipt at the tap to the end",
+        "from the receipt at the tap to the end",
         lambda row: _since(row.call.received_ns, row.call.ended_ns),
     ),
     Hidden(
         "whole_ms",
         "number",
-        "from the agent's call (or the tap's receipt) to the end",
+        "from the agent's call (or the receipt at the tap) to the end",
         lambda row: _since(row.call.begun_ns, row.call.ended_ns),
     ),
     Hidden(
         "until_sent_ms",
         "number",
-        "from the agent's call (or the tap's receipt) to the send",
+        "from the agent's call (or the receipt at the tap) to the sending",
         lambda row: _since(row.call.begun_ns, row.call.sent_ns),
     ),
-    Hidden("stamp", "text", "where stamps were taken", lambda row: row.call.stamp),
-    Hidden("timed_events", "count", "output events of a call that went well", lambda row: row.late.events),
-    Hidden("clean_events", "count", "output events of a call that went well, with stamps of their own", lambda row: row.late.clean),
+    Hidden("stamp", "text", "source of the timestamps: user or kernel", lambda row: row.call.stamp),
+    Hidden("timed_events", "count", "output events of a successful call", lambda row: row.late.events),
+    Hidden("clean_events", "count", "output events of a successful call that have their own timestamp", lambda row: row.late.clean),
     Hidden(
         "late_events",
         "count",
-        "output events of a call that went well, read late",
+        "output events of a successful call that were read late",
         lambda row: len(row.late.places),
     ),
     Hidden("is_first_late", "flag", "whether the first output event was read late", lambda row: 0 in row.late.places),

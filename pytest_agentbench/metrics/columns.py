@@ -1,6 +1,6 @@
-"""Columns: what a row of a table has, under which name and in which unit, and how values are kept while rows are added.
+"""Tables of numpy columns: their declaration (name, kind, unit), and classes that collect their rows.
 
-Every row begins with where it is from: its run, its rollout, and the time by the calendar.
+The first columns of each table identify the run and the rollout of a row.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from pytest_agentbench.records import Rollout, Scale, scale_in
 
 Row = TypeVar("Row")
 
-#: `number`: float64, NaN if there is none; `count`: int64; `flag`: bool; `text`: objects, None if there is none.
+#: `number`: float64, NaN if there is no value; `count`: int64; `flag`: bool; `text`: objects, None if there is no value.
 ColumnKind = Literal["text", "number", "count", "flag"]
 
-NEVER = -(2**63)  # a stamp of what did not happen
-MOST = 2**62  # the greatest count that a column keeps; servers may say any number
+NEVER = -(2**63)  # timestamp of something that did not happen
+MOST = 2**62  # the greatest count in a column; servers may report any number
 
-CODES: Mapping[str, str] = {"number": "d", "count": "q", "flag": "b"}  # of arrays that grow
+CODES: Mapping[str, str] = {"number": "d", "count": "q", "flag": "b"}  # kind -> type code of `array`, while rows are added
+#: Kind -> type of the numpy array.
 TYPES: Mapping[str, Any] = {"number": np.float64, "count": np.int64, "flag": np.bool_, "text": np.object_}
 
 
 @dataclass(frozen=True)
 class FrameColumn(Generic[Row]):
-    """A value that every row of a table has."""
+    """A column of a table."""
 
-    name: str  # the name of a duration ends in its unit: `ttft_ms`
+    name: str  # name; for a duration it ends in the unit: `ttft_ms`
     kind: ColumnKind
-    about: str  # half a sentence
-    of: Callable[[Row], Any]  # None if a row has no value; a row always has a count and a flag
-    unit: str = ""  # ms | s | tokens | ...; empty if there is nothing to measure
-    exported: bool = True  # whether files have it
+    about: str  # description for docs/export.md, a noun phrase
+    of: Callable[[Row], Any]  # returns the value of a row; None if there is none, but never for a count or a flag
+    unit: str = ""  # unit: ms | s | tokens | ...; empty if there is none
+    exported: bool = True  # whether exported files contain the column
 
 
-#: A column that exports leave out: stamps of a session's clock, row numbers and intermediate values.
+#: A column that exports leave out: timestamps of a session clock, row indices and intermediate values.
 Hidden = partial(FrameColumn, exported=False)
 
 
 @dataclass(frozen=True)
 class FrameTable:
-    """Columns of one length. `table[name]` is a numpy array."""
+    """A table with columns of equal length. `table[name]` is a numpy array."""
 
     name: str
     every_head: tuple[FrameColumn[Any], ...]
@@ -57,7 +58,7 @@ class FrameTable:
 
     @property
     def heads(self) -> tuple[FrameColumn[Any], ...]:
-        """The columns that files have."""
+        """The columns that exported files contain."""
         return tuple(head for head in self.every_head if head.exported)
 
     def __len__(self) -> int:
@@ -67,10 +68,10 @@ class FrameTable:
         return self.columns[name]
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yields the rows of a file as Python's own values; None if there is no value."""
+        """Yields the rows of an exported file as Python values. A missing value is None."""
         heads = self.heads
         for place in range(len(self)):
-            yield tuple(known(self.columns[head.name][place]) for head in heads)
+            yield tuple(python_value(self.columns[head.name][place]) for head in heads)
 
     def where(self, mask: NDArray[np.bool_]) -> FrameTable:
         """Returns the rows for which the mask is true."""
@@ -79,13 +80,13 @@ class FrameTable:
 
 @dataclass
 class Growth(Generic[Row]):
-    """A table to which rows are added: eight bytes a value, and each text once."""
+    """Collects the rows of a table. A value takes eight bytes, and equal texts are stored once."""
 
     name: str
     heads: Sequence[FrameColumn[Row]]
     _values: list[Any] = field(init=False)
     _texts: dict[str, str] = field(init=False, default_factory=dict)
-    _before: FrameTable | None = field(init=False, default=None)  # the rows of the last table
+    _before: FrameTable | None = field(init=False, default=None)  # the table that was returned last
 
     def __post_init__(self) -> None:
         self._values = self._empty()
@@ -104,7 +105,7 @@ class Growth(Generic[Row]):
                 values.append(min(MOST, value))
 
     def table(self) -> FrameTable:
-        """Returns all rows so far. The first table shares the memory in which it grew; a later one is a copy."""
+        """Returns all rows so far. The first table uses the memory of the collected values; later ones are copies."""
         grown, self._values = self._values, self._empty()
         columns = {}
         for place, head in enumerate(self.heads):
@@ -116,7 +117,7 @@ class Growth(Generic[Row]):
 
 
 def _as_array(values: Any, kind: ColumnKind) -> NDArray[Any]:
-    """Returns the numpy array of a column; one of numbers shares the memory of the values."""
+    """Returns the numpy array of a column. An array of numbers shares the memory of the values."""
     if kind == "text":
         texts = np.empty(len(values), TYPES[kind])
         texts[:] = values
@@ -126,10 +127,10 @@ def _as_array(values: Any, kind: ColumnKind) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Any number of values for each row of a table: those of row `i` are `values[starts[i] : starts[i + 1]]`."""
+    """Any number of values for each row of a table. Row `i` has `values[starts[i] : starts[i + 1]]`."""
 
     values: NDArray[Any]
-    starts: NDArray[np.int64]  # one more than rows
+    starts: NDArray[np.int64]  # index of the first value of each row, and the number of values at the end
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -143,24 +144,24 @@ class Ragged:
 
 @dataclass
 class RaggedGrowth:
-    """A Ragged to which rows are added; its values are whole numbers."""
+    """Collects the rows of a Ragged with integer values."""
 
     _values: array[int] = field(init=False)
     _starts: array[int] = field(init=False)
-    _before: Ragged | None = field(init=False, default=None)  # the rows of the last one
+    _before: Ragged | None = field(init=False, default=None)  # the Ragged that was returned last
 
     def __post_init__(self) -> None:
         self._values, self._starts = array("q"), array("q", [0])
 
     def add(self, values: Sequence[int]) -> None:
-        """Adds a row with its values."""
+        """Adds a row with these values. Values beyond MOST are clipped."""
         if values and (max(values) > MOST or min(values) < -MOST):
             values = [max(-MOST, min(value, MOST)) for value in values]
         self._values.extend(values)
         self._starts.append(len(self._values))
 
     def ragged(self) -> Ragged:
-        """Returns all rows so far, as `Growth.table` does."""
+        """Returns all rows so far. The first Ragged uses the memory of the collected values; later ones are copies."""
         values = np.frombuffer(self._values, np.int64) if self._values else np.empty(0, np.int64)
         made = Ragged(values, np.frombuffer(self._starts, np.int64))
         self._values, self._starts = array("q"), array("q", [0])
@@ -171,39 +172,39 @@ class RaggedGrowth:
         return made
 
 
-def known(value: Any) -> Any:
-    """Returns a value of a column as a value of Python, NaN as None."""
+def python_value(value: Any) -> Any:
+    """Returns a value of a column as a Python value. NaN becomes None."""
     plain = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(plain, float) and math.isnan(plain) else plain
 
 
 class Origin(NamedTuple):
-    """A run that is read."""
+    """The run that rows are from."""
 
-    run: str  # name of its directory
-    directory: Path
-    calendar: Calendar
-    scales: Mapping[str, Mapping[str, Scale]] = {}  # group -> score -> its scale; empty while the run goes on
+    run: str  # name of the run directory
+    directory: Path  # run directory
+    calendar: Calendar  # converts timestamps of sessions to time since 1970
+    scales: Mapping[str, Mapping[str, Scale]] = {}  # group -> score -> its scale; empty while the run is in progress
 
     def scale(self, group: str, score: str) -> Scale:
-        """Returns what the scorer of a group's score declares."""
+        """Returns the scale of a score of a group."""
         return scale_in(self.scales.get(group, {}), score)
 
 
 class RolloutPlace(NamedTuple):
-    """A rollout of a run."""
+    """A rollout with its run and its row."""
 
     origin: Origin
     rollout: Rollout
-    number: int = 0  # of its row in a table of rollouts, counted from 0
+    number: int = 0  # index of its row in the table of rollouts, counted from 0
 
 
-#: What every row says of the rollout that it is of. `of` takes a row with a `place`.
+#: The columns that identify the rollout of a row. They accept any row with a `place`.
 PLACE: tuple[FrameColumn[Any], ...] = (
-    FrameColumn("run", "text", "the run's directory", lambda row: row.place.origin.run),
-    FrameColumn("suite", "text", "the suite", lambda row: row.place.rollout.suite),
-    FrameColumn("scenario", "text", "the scenario's id", lambda row: row.place.rollout.scenario),
-    FrameColumn("variant", "text", "the variant of the suite, `default` where there are none", lambda row: row.place.rollout.variant),
-    FrameColumn("trial", "count", "which trial of the scenario, counted from 1", lambda row: row.place.rollout.trial),
+    FrameColumn("run", "text", "name of the run directory", lambda row: row.place.origin.run),
+    FrameColumn("suite", "text", "name of the suite", lambda row: row.place.rollout.suite),
+    FrameColumn("scenario", "text", "id of the scenario", lambda row: row.place.rollout.scenario),
+    FrameColumn("variant", "text", "name of the variant, `default` if the suite has none", lambda row: row.place.rollout.variant),
+    FrameColumn("trial", "count", "number of the trial, counted from 1", lambda row: row.place.rollout.trial),
     FrameColumn("kind", "text", "`scenario`, `adhoc` or `primer`, as in rollouts.jsonl", lambda row: row.place.rollout.kind),
 )

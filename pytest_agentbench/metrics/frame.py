@@ -1,7 +1,7 @@
-"""Rollouts, calls and events of runs as columns, and slices of them. Every number of a run is a function of a slice.
+"""Frames: rollouts, calls and events of runs as columns. A slice is a part of a frame, and every metric is a function of a slice.
 
-A rollout, a call and an event are a row each; `call_columns` and `rollout_columns` say what a row has. A frame keeps about 500 bytes a
-call and 28 an event. `frame_reader` makes frames of rollouts, and `registry` has the metrics:
+Each rollout, call and event is a row; `call_columns` and `rollout_columns` define the columns. A frame takes about 500 bytes per call and
+28 per event. `frame_reader` builds frames from rollouts, and `registry` defines the metrics:
 
     frame = read_frame(origin)
     frame.scenarios().where(arm="a").value("ttft.p50")  # milliseconds
@@ -29,57 +29,57 @@ from pytest_agentbench.stats.quantiles import LatencySpread
 if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Counts, Floats, Mask
 
-STATISTICS = tuple(each.name for each in fields(LatencySpread) if each.name != "intervals")  # names of statistics that durations have
+STATISTICS = tuple(each.name for each in fields(LatencySpread) if each.name != "intervals")  # names of the statistics of a duration
 
 MetricValue: TypeAlias = LatencySpread | float | None
 
 
 class MetricFunction(NamedTuple):
-    """A metric, as slices compute it."""
+    """The function of a metric."""
 
     of: Callable[[Slice], MetricValue]
-    is_duration: bool  # whether it is a spread of durations, which has statistics, and not a single number
+    is_duration: bool  # whether it returns the spread of durations, which has statistics, and not a single number
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The columns of rollouts, in the order in which they were read. Rows of calls and events are in the order of their rollouts."""
+    """The data of rollouts as columns. Rollouts are in the order in which they were read, and calls and events in the order of rollouts."""
 
     rollouts: FrameTable
-    calls: FrameTable  # LLM calls of all attempts, also those of judges
+    calls: FrameTable  # LLM calls of all attempts, including those of judges
     attempts: FrameTable
     programs: FrameTable  # programs of command agents
     drafts: FrameTable  # scores of drafts
-    stamps: Ragged  # call -> nanoseconds by the session's clock, of each output event
-    tokens: Ragged  # call -> tokens of each output event, if the server counts them; otherwise no values
-    lags: Ragged  # call that went well -> nanoseconds that each output event waited to be read; none of stamps of user space
-    gaps: Mapping[str, Ragged]  # metric of events -> call that went well -> nanoseconds, its values
-    evened: Ragged  # call with late stamps -> nanoseconds, the gaps between its output events if those were spread evenly
+    stamps: Ragged  # call -> timestamps of its output events, nanoseconds of the session clock
+    tokens: Ragged  # call -> tokens of each output event; empty if the server does not count them per event
+    lags: Ragged  # successful call -> nanoseconds until each output event was read; empty for user-space timestamps
+    gaps: Mapping[str, Ragged]  # metric of events -> successful call -> its values, nanoseconds
+    evened: Ragged  # call with late timestamps -> gaps between evenly spread output events, nanoseconds
     metrics: Mapping[str, MetricFunction]  # name -> metric
 
     def scenarios(self, terms: Terms | None = None) -> Slice:
-        """Returns the rollouts of scenarios: all but calls by hand and primers, which are in no number of a run."""
+        """Returns the rollouts of scenarios. Calls by hand and primers are excluded, because no metric of a run includes them."""
         return Slice(self, self.rollouts["kind"] == "scenario", terms=terms or Terms())
 
     @property
     def is_successful(self) -> Mask:
-        """Returns for each call whether it did not fail."""
+        """The calls that did not fail, as a mask."""
         return self.calls["is_successful"]
 
     def need_events(self, what: str) -> None:
-        """Raises ConfigError if the frame was read without events, of which something is to be computed."""
+        """Raises ConfigError if the frame was read without events. `what` names the number that needs them."""
         if len(self.stamps.starts) <= len(self.calls):
             raise ConfigError(f"{what} needs the events of calls, and this frame was read without them")
 
     def events(self, metric: str) -> Ragged:
-        """Returns the values of a metric of events; raises ConfigError if the frame was read without events."""
+        """Returns the values of a metric of events. Raises ConfigError if the frame was read without events."""
         self.need_events(metric)
         return self.gaps[metric]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a table; `rows[name]` is a numpy array."""
+    """The selected rows of a table. `rows[name]` is a numpy array."""
 
     table: FrameTable
     mask: Mask
@@ -92,20 +92,23 @@ class Rows:
         return int(self.mask.sum())
 
     def of(self, mask: Mask) -> Rows:
-        """Returns the rows for which another mask, over all rows of the table, is true as well."""
+        """Returns those rows for which another mask is true. The mask covers all rows of the table."""
         return Rows(self.table, self.mask & mask)
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Some rollouts of a frame: their attempts, their calls to the backend under test and the events of those, in some of their time."""
+    """A part of a frame: selected rollouts with their attempts, calls and events, optionally limited to some time or to one role.
+
+    Metrics are functions of slices. `where`, `within` and `on` return smaller or changed slices; a slice never changes.
+    """
 
     frame: Frame
-    chosen: Mask  # rollouts
+    chosen: Mask  # selected rollouts
     terms: Terms = field(default_factory=Terms)
-    role: str | None = None  # the role whose calls count, to any endpoint; None: all calls to the backend under test, except judges'
-    spans: Mapping[int, Sequence[Span]] | None = None  # session -> the time that counts; None: all
-    in_turns: bool = False  # whether only the time counts in which at least one of these rollouts ran
+    role: str | None = None  # role whose calls count, to any endpoint; None: calls to the backend under test, except judges'
+    spans: Mapping[int, Sequence[Span]] | None = None  # session -> time that counts; None for all time
+    only_active: bool = False  # whether only time counts in which at least one of these rollouts ran
 
     def where(
         self,
@@ -117,9 +120,10 @@ class Slice:
         role: str | None = None,
         session: int | None = None,
     ) -> Slice:
-        """Returns the part with all of these, of several groups the part with any of them; `role` is empty for the agent itself.
+        """Returns the rollouts that match all given values. If several groups are given, any of them matches.
 
-        The time of a suite, a variant, a group or an arm is the time in which any of its rollouts ran.
+        An empty `role` selects the calls of the agent itself. If a suite, variant, group or arm is given, only time counts in which any of
+        its rollouts ran.
         """
         texts = {"suite": suite, "variant": variant, "group": group}
         chosen = self.chosen
@@ -130,14 +134,14 @@ class Slice:
             chosen = chosen & np.fromiter((arm_of(each) == arm for each in self.frame.rollouts["variant"]), np.bool_, len(chosen))
         if session is not None:
             chosen = chosen & (self.frame.rollouts["session"] == session)
-        in_turns = self.in_turns or arm is not None or any(text is not None for text in texts.values())
-        return replace(self, chosen=chosen, role=self.role if role is None else role, in_turns=in_turns)
+        only_active = self.only_active or arm is not None or any(text is not None for text in texts.values())
+        return replace(self, chosen=chosen, role=self.role if role is None else role, only_active=only_active)
 
     def within(self, spans: Mapping[int, Sequence[Span]]) -> Slice:
-        """Returns the part within some time: session -> spans by its clock, in order and apart from each other.
+        """Returns the slice limited to some time: session -> disjoint, ordered spans of its clock.
 
-        Its calls are those that were sent in a span, from its start to before its end. Tokens and ends of calls count if they came after
-        the start and up to the end. A rollout counts by the share of it that lies in a span.
+        It contains the calls that were sent in a span, including the start and excluding the end. Tokens and ends of calls count if they
+        are after the start, up to and including the end. A rollout counts by the share of its duration that lies in the spans.
         """
         return replace(self, spans=spans)
 
@@ -146,9 +150,9 @@ class Slice:
         return replace(self, terms=terms)
 
     def value(self, name: str) -> float | None:
-        """Returns the value of a metric, such as `rollouts_per_hour`, or of a statistic of one, such as `ttft.p50` (milliseconds).
+        """Returns a metric such as `rollouts_per_hour`, or a statistic of a metric such as `ttft.p50` (milliseconds).
 
-        None if there is no value; raises ConfigError for an unknown metric or statistic.
+        Returns None if there is no value. Raises ConfigError if the metric or the statistic is unknown.
         """
         metric, dot, statistic = name.partition(".")
         function = self.frame.metrics.get(metric)
@@ -166,7 +170,7 @@ class Slice:
 
     @cached_property
     def timed(self) -> Slice:
-        """The slice without rollouts that have no times. Their span would begin in 1970 and be in every rate."""
+        """The slice without rollouts whose times are unknown. Their span would begin in 1970, which would spoil every rate."""
         return replace(self, chosen=self.chosen & (self.frame.rollouts["ended_ns"] != 0))
 
     @cached_property
@@ -187,24 +191,24 @@ class Slice:
 
     @cached_property
     def all_calls(self) -> Rows:
-        """Calls at any time."""
+        """All calls of the role, whatever their time."""
         calls = self.frame.calls
-        asked = calls["measured"] if self.role is None else calls["role"] == self.role
-        return Rows(calls, self.chosen[calls["rollout"]] & asked)
+        chosen = calls["measured"] if self.role is None else calls["role"] == self.role
+        return Rows(calls, self.chosen[calls["rollout"]] & chosen)
 
     @cached_property
     def calls(self) -> Rows:
-        """Calls, those that failed included; of a part of the time those that were sent in it."""
+        """The calls of the slice, failed ones included. If its time is limited, the calls that were sent in that time."""
         calls = self.all_calls
-        return calls if self.spans is None else calls.of(self._lies("sent_ns", "left"))
+        return calls if self.spans is None else calls.of(self._lies_within("sent_ns", "left"))
 
     @cached_property
     def successful_calls(self) -> Rows:
         """The calls that did not fail."""
         return self.calls.of(self.frame.is_successful)
 
-    def _lies(self, column: str, side: str) -> Mask:
-        """Returns for each call whether a stamp of it lies in the time of the slice: from a start on (`left`), or after it (`right`)."""
+    def _lies_within(self, column: str, side: str) -> Mask:
+        """Returns for each call whether the timestamp in a column lies in the time of the slice. `side` is explained at `inside`."""
         calls, lies = self.frame.calls, np.zeros(len(self.frame.calls), np.bool_)
         for session, spans in (self.spans or {}).items():
             own = calls["session"] == session
@@ -213,38 +217,38 @@ class Slice:
 
     @cached_property
     def seconds(self) -> float:
-        """The time of the slice: of each session from the first start to the last end of a rollout, without pauses between sessions."""
+        """The time of the slice in seconds. By default that is the sum over sessions of the time from the first start to the last end."""
         if self.spans is not None:
             return sum(map(timeline.total_ns, self.spans.values())) / 1e9
-        if self.in_turns:
-            return sum(map(timeline.total_ns, self.turns.values())) / 1e9
+        if self.only_active:
+            return sum(map(timeline.total_ns, self.active_spans.values())) / 1e9
         return sum(map(timeline.duration_ns, self.attempt_spans.values())) / 1e9
 
     @cached_property
-    def turns(self) -> dict[int, list[Span]]:
-        """Session -> when any of the rollouts ran, all attempts included: spans in order and apart from each other."""
+    def active_spans(self) -> dict[int, list[Span]]:
+        """Session -> disjoint, ordered spans in which at least one rollout ran, all attempts included."""
         return {session: timeline.at_least(spans, 1) for session, spans in self.attempt_spans.items()}
 
     @cached_property
     def attempt_spans(self) -> dict[int, list[Span]]:
-        """Session -> when each attempt at a rollout ran, by the session's clock."""
+        """Session -> span of each attempt, by the session clock."""
         return spans_of(self.attempts["session"], self.attempts["started_ns"], self.attempts["ended_ns"])
 
     @cached_property
     def evaluable_spans(self) -> dict[int, list[Span]]:
-        """Session -> when each rollout ran that ended as `ok` or `limit`."""
+        """Session -> span of each rollout that ended as `ok` or `limit`."""
         evaluable = self.rollouts.of(self.frame.rollouts["is_evaluable"])
         return spans_of(evaluable["session"], evaluable["started_ns"], evaluable["ended_ns"])
 
     @cached_property
     def call_spans(self) -> dict[int, list[Span]]:
-        """Session -> when each call was in flight, from its send to its end."""
+        """Session -> span of each call, from sending the request to its end."""
         sent = self.all_calls.of(self.frame.calls["sent_ns"] != NEVER)
         return spans_of(sent["session"], sent["sent_ns"], sent["ended_ns"])
 
     @cached_property
     def rollouts_done(self) -> float:
-        """Rollouts that ended as `ok` or `limit`; of a part of the time as much of each as lies in it."""
+        """The number of rollouts that ended as `ok` or `limit`. If the time is limited, the sum of the shares that lie in it."""
         if self.spans is None:
             return int(self.rollouts["is_evaluable"].sum())
         return sum(
@@ -256,51 +260,53 @@ class Slice:
 
     @cached_property
     def calls_done(self) -> int:
-        """Calls that ended and did not fail."""
-        well = self.all_calls.mask & self.frame.is_successful
-        return int((well if self.spans is None else well & self._lies("ended_ns", "right")).sum())
+        """The number of successful calls. If the time is limited, those that ended in it."""
+        succeeded = self.all_calls.mask & self.frame.is_successful
+        return int((succeeded if self.spans is None else succeeded & self._lies_within("ended_ns", "right")).sum())
 
     @cached_property
     def output_tokens(self) -> float:
-        """Output tokens of calls that did not fail; of a part of the time those that came in it."""
+        """The number of output tokens of successful calls. If the time is limited, those that arrived in it."""
         if self.spans is None:
             return int(self.successful_calls["output_tokens"].sum(dtype=np.float64))
-        well = self.all_calls.mask & self.frame.is_successful
-        return sum(self._tokens_within(well & (self.frame.calls["session"] == session), spans) for session, spans in self.spans.items())
+        succeeded = self.all_calls.mask & self.frame.is_successful
+        return sum(
+            self._tokens_within(succeeded & (self.frame.calls["session"] == session), spans) for session, spans in self.spans.items()
+        )
 
     def _tokens_within(self, calls: Mask, spans: Sequence[Span]) -> float:
-        """Tokens of calls that came within spans. Each output event has the tokens that the server counts, or as many as the others."""
+        """Returns the tokens of calls that arrived within spans. Events have equal shares if the server counts no tokens per event."""
         frame = self.frame
         frame.need_events("the number of tokens in a part of the time")
         uncounted = calls & (frame.tokens.counts == 0)
-        came = Ragged(inside(frame.stamps.values, spans, "right"), frame.stamps.starts)
+        within = Ragged(inside(frame.stamps.values, spans, "right"), frame.stamps.starts)
         counted = calls & ~uncounted
         events = frame.stamps.counts[uncounted]
         each = frame.calls["output_tokens"][uncounted] / np.maximum(events, 1)
-        return float(frame.tokens.of(counted)[came.of(counted)].sum(dtype=np.float64)) + float(
-            np.repeat(each, events)[came.of(uncounted)].sum()
+        return float(frame.tokens.of(counted)[within.of(counted)].sum(dtype=np.float64)) + float(
+            np.repeat(each, events)[within.of(uncounted)].sum()
         )
 
     def known(self, column: str) -> Floats:
-        """Returns the values in a column of the calls that did not fail, without those that are unknown."""
+        """Returns the known values in a column of the successful calls."""
         values = self.successful_calls[column]
         known: Floats = values[~np.isnan(values)]
         return known
 
     def durations(self, metric: str) -> Floats:
-        """Returns the milliseconds of a metric of events."""
+        """Returns the values of a metric of events in milliseconds."""
         return milliseconds(self.frame.events(metric).of(self.successful_calls.mask))
 
 
 def milliseconds(nanoseconds: Counts) -> Floats:
-    """Returns durations of events to the microsecond, which is as fine as stamps are."""
+    """Returns durations in milliseconds, rounded to the microsecond, which is the resolution of timestamps."""
     microseconds = nanoseconds + 500
-    microseconds //= 1000  # in its place, as there may be millions
+    microseconds //= 1000  # in place, because there may be millions of values
     return microseconds / 1e3
 
 
 def spans_of(session: Counts, start: Counts, end: Counts) -> dict[int, list[Span]]:
-    """Returns session -> its spans, in their order."""
+    """Returns session -> its spans, in the order of the rows."""
     return {
         int(each): [*zip(start[own].tolist(), end[own].tolist(), strict=True)]
         for each in dict.fromkeys(session.tolist())
@@ -309,9 +315,9 @@ def spans_of(session: Counts, start: Counts, end: Counts) -> dict[int, list[Span
 
 
 def inside(stamps: Counts, spans: Sequence[Span], side: str) -> Mask:
-    """Returns for each stamp whether it lies in one of the spans, which are in order and apart from each other.
+    """Returns for each timestamp whether it lies in one of the spans, which are disjoint and ordered.
 
-    `left`: from the start of a span to before its end; `right`: after its start up to its end.
+    With `side="left"` a span includes its start and excludes its end; with `right` it excludes its start and includes its end.
     """
     if not spans:
         return np.zeros(len(stamps), np.bool_)

@@ -1,4 +1,4 @@
-"""Makes frames of rollouts, one rollout in memory at a time."""
+"""Builds frames from rollouts, with one rollout in memory at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pytest_agentbench.records import LLMCall, Rollout
 
 
 class FrameReader:
-    """A frame to which rollouts are added. More may be added to a frame that was given out already."""
+    """Collects rollouts for a frame. Rollouts may also be added after `frame` was called, for a later frame."""
 
     def __init__(self, origin: Origin | None = None, *, events: bool = True) -> None:
-        """`origin` is the run that the rollouts are of. Without `events` their columns are empty: files of other tools have none."""
+        """Prepares empty tables. `origin` is the run of the rollouts. Without `events`, values of events are left out."""
         self._origin, self._with_events = origin or Origin("", Path(), Calendar()), events
         self._rollouts: Growth[RolloutRow] = Growth("rollouts", rollout_columns.columns())
         self._calls: Growth[CallRow] = Growth("calls", call_columns.columns())
@@ -27,15 +27,15 @@ class FrameReader:
         self._drafts: Growth[DraftRow] = Growth("drafts", DRAFTS)
         self._stamps, self._tokens, self._lags, self._evened = RaggedGrowth(), RaggedGrowth(), RaggedGrowth(), RaggedGrowth()
         self._gaps = {name: RaggedGrowth() for name in registry.latencies("event")}
-        self._count = 0  # rollouts
+        self._count = 0  # number of rollouts so far
 
     def add(self, rollout: Rollout) -> None:
-        """Adds a rollout of the run."""
+        """Adds a rollout of `origin`."""
         self._origin.calendar.learn(rollout)
         self.add_place(RolloutPlace(self._origin, rollout))
 
     def add_place(self, place: RolloutPlace) -> None:
-        """Adds a rollout of any run, whose calendar knows its session."""
+        """Adds a rollout of any run. The calendar of the run has to know its session."""
         place, self._count = place._replace(number=self._count), self._count + 1
         self._rollouts.add(RolloutRow(place))
         for attempt in place.rollout.attempts:
@@ -51,16 +51,16 @@ class FrameReader:
 
     def _add_events(self, row: CallRow) -> None:
         call = row.call
-        well = call.error_kind is None
+        succeeded = call.error_kind is None
         self._stamps.add([chunk.at_ns for chunk in call.output])
         self._tokens.add(tokens_of_events(call))
-        self._lags.add([chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None] if well else ())
+        self._lags.add([chunk.lag_ns for chunk in call.output if chunk.lag_ns is not None] if succeeded else ())
         for name, gaps in self._gaps.items():
-            gaps.add([*map(int, row.values[name])] if well else ())
+            gaps.add([*map(int, row.values[name])] if succeeded else ())
         self._evened.add(timings.itl_ns(row.late.evened) if row.late.places else ())
 
     def frame(self) -> Frame:
-        """Returns all that was added so far."""
+        """Returns a frame with all rollouts so far."""
         return Frame(
             self._rollouts.table(),
             self._calls.table(),
@@ -77,7 +77,7 @@ class FrameReader:
 
 
 def tokens_of_events(call: LLMCall) -> list[int]:
-    """Returns the tokens of each output event as the server counts them; the last one has the rest. Nothing if it does not count."""
+    """Returns the tokens of each output event by the counts of the server. The last event gets the rest. Empty without such counts."""
     earlier = call.output[:-1]
     if not any(chunk.tokens is not None for chunk in earlier):
         return []

@@ -1,4 +1,4 @@
-"""The serving metrics of a run, as run.json has them, with how many calls were good, and what was measured in a chosen window."""
+"""Computes `performance` of run.json: the serving metrics of a run, goodput, steady rates, and metrics of a chosen window."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats
 
 
-Offsets = tuple[float, float | None]  # seconds after the first call, from and to; None: to the end
+Offsets = tuple[float, float | None]  # start and end of a window, seconds after the first call; None for no end
 
 
 @dataclass(frozen=True)
 class WindowSummary:
-    """What was measured in [a window of your own](metrics.md#a-window-of-your-own)."""
+    """The metrics of [a chosen window](metrics.md#a-window-of-your-own)."""
 
-    start_s: float  # as asked, seconds after the start of the first call; several sessions follow each other without the pauses
-    end_s: float | None  # as asked; null: to the end
-    seconds: float  # of the window that there were; 0: the run was over before
+    start_s: float  # chosen start, seconds after the first call, without pauses between sessions
+    end_s: float | None  # chosen end, seconds after the first call; null if the window has no end
+    seconds: float  # seconds of the window within the run; 0 if the run ended before the window began
     run_s: float  # seconds from the first call to the end of the run
-    calls: int  # LLM calls that were sent in it
-    failed_calls: int  # of them
-    # metrics of a session: of the calls that were sent in it, the tokens that came in it, the calls that ended in it, and of each rollout
-    # the share that lies in it
+    calls: int  # LLM calls that were sent in the window
+    failed_calls: int  # LLM calls that were sent in the window and failed
+    # metrics of a session in the window: of the calls that were sent in it, the tokens that arrived in it, the calls that ended in it, and
+    # the share of each rollout that lies in it; null if unknown
     metrics: Mapping[str, float | None] = field(metadata=OPEN)
-    latencies: Mapping[str, LatencySpread | None]  # of the calls that were sent in it: `ttft_ms`, ...; null when there is no value
+    # `ttft_ms` and other latencies of the calls that were sent in the window -> spread in milliseconds; null if no call has a value
+    latencies: Mapping[str, LatencySpread | None]
 
 
 def window(part: Slice, offsets: Offsets) -> WindowSummary:
-    """Returns what was measured in the window, which begins so many seconds after the first call."""
-    spans, run_ns = placed(offsets, part)
+    """Returns the metrics of a window, whose offsets are seconds after the first call."""
+    spans, run_ns = session_windows(offsets, part)
     chosen = part.within({session: [span] for session, span in spans.items()})
     return WindowSummary(
         *offsets,
@@ -59,10 +60,10 @@ def window(part: Slice, offsets: Offsets) -> WindowSummary:
     )
 
 
-def placed(offsets: Offsets, part: Slice) -> tuple[dict[int, Span], int]:
-    """(session -> what the window has of it, nanoseconds from the first call to the end), sessions one after the other, without pauses.
+def session_windows(offsets: Offsets, part: Slice) -> tuple[dict[int, Span], int]:
+    """Returns session -> its span in the window, and the duration of the run in nanoseconds. Pauses between sessions do not count.
 
-    A session begins with its first call and ends with its last call or rollout. One without calls is not there.
+    A session begins with its first call and ends with its last call or rollout. Sessions without calls are left out.
     """
     low, high = (None if each is None else round(each * 1e9) for each in offsets)
     spans: dict[int, Span] = {}
@@ -80,7 +81,7 @@ def placed(offsets: Offsets, part: Slice) -> tuple[dict[int, Span], int]:
 
 
 def parse_objective(text: str) -> tuple[str, float]:
-    """(objective, milliseconds) of `ttft=500ms` or `e2e=30s`; raises ValueError that says what would work."""
+    """Parses an objective such as `ttft=500ms` or `e2e=30s`. Returns its name and milliseconds, or raises ValueError."""
     name, _, value = (part.strip() for part in text.partition("="))
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", value)
     if name and name not in registry.objectives():
@@ -91,26 +92,26 @@ def parse_objective(text: str) -> tuple[str, float]:
 
 
 def objectives_of(slo: Mapping[str, float]) -> tuple[Objective, ...]:
-    """Returns the objectives of `--agentbench-slo`: objective -> milliseconds."""
+    """Returns the objectives of `--agentbench-slo` (name -> milliseconds)."""
     known = registry.objectives()
     return tuple(Objective(name, limit, known[name].judged_key, known[name].expected) for name, limit in slo.items())
 
 
 @dataclass(frozen=True)
 class GoodputSummary:
-    """How many calls were good."""
+    """The goodput: how many calls met all latency objectives."""
 
     slo_ms: Mapping[str, float]  # objective -> milliseconds
-    good_calls: int  # that met all objectives
-    bad_calls: int  # that missed one, or failed
-    unknown_calls: int  # successful calls without the stamps to judge them by
-    missed: Mapping[str, int]  # objective -> calls that missed it
-    attainment: float | None  # good / (good + bad)
-    goodput_per_s: float | None  # good calls per second of `span_s`
+    good_calls: int  # calls that met all objectives
+    bad_calls: int  # calls that missed an objective, or failed
+    unknown_calls: int  # successful calls that lack the timestamps for an objective
+    missed: Mapping[str, int]  # objective -> number of calls that missed it
+    attainment: float | None  # good calls / (good and bad calls); null if there are none
+    goodput_per_s: float | None  # good calls per second of `span_s`; null if that is 0
 
 
 def goodput(part: Slice) -> GoodputSummary | None:
-    """Returns how many calls of a slice were good. A failed call never was. None without objectives."""
+    """Returns the goodput of a slice. Failed calls are bad. None without objectives."""
     objectives = part.terms.objectives
     if not objectives:
         return None
@@ -129,72 +130,73 @@ def goodput(part: Slice) -> GoodputSummary | None:
 
 @dataclass(frozen=True)
 class CpuShares:
-    """Shares of one core in the busiest second with calls in flight; None if none was measured."""
+    """The CPU use of processes in their busiest second with calls in flight, as shares of one core. None if it was not measured."""
 
-    tap: float | None = None  # the busiest one of several
-    pool: float | None = None
+    tap: float | None = None  # share of the busiest tap
+    pool: float | None = None  # share of the pool
 
 
 @dataclass(frozen=True)
 class SteadyCalls:
-    """Rates while at least 90 % of what was asked for was in flight."""
+    """The rates while the number of calls in flight was at least 90 % of the concurrency."""
 
-    seconds: float  # length of the window
-    share: float | None  # of `span_s`
-    output_tokens_per_s: float
+    seconds: float  # length of that time, seconds
+    share: float | None  # share of that time in `span_s`, 0 to 1; null if `span_s` is 0
+    output_tokens_per_s: float  # output tokens per second of that time
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyRollouts(SteadyCalls):
-    """The same of rollouts."""
+    """The rates while the number of rollouts in flight was at least 90 % of the concurrency."""
 
-    rollouts_per_hour: float
+    rollouts_per_hour: float  # evaluable rollouts per hour of that time
 
 
 @dataclass(frozen=True)
 class SteadyRates:
-    """Rates of the [steady window](metrics.md#throughput)."""
+    """The rates of the [steady window](metrics.md#throughput)."""
 
-    asked: int  # concurrency asked for
-    calls_without_chunks: int  # successful calls whose tokens are in no window, because nobody knows when they came
-    rollouts: SteadyRollouts | None  # while so many rollouts were in flight; null when that never was
-    calls: SteadyCalls | None  # while so many calls were
+    asked: int  # concurrency of the run
+    calls_without_chunks: int  # successful calls whose tokens no window includes, because their times are unknown
+    rollouts: SteadyRollouts | None  # rates while enough rollouts were in flight; null if that was never the case
+    calls: SteadyCalls | None  # rates while enough calls were in flight; null if that was never the case
 
 
 @dataclass(frozen=True)
 class PartOfTime:
-    """What somebody had of the time of the rollouts."""
+    """The time of rollouts that one activity took."""
 
-    share: float  # of the time of all rollouts together, 0 to 1
-    mean_ms: float  # per rollout
-    p50_ms: float | None  # per rollout
+    share: float  # share of the total time of all rollouts, 0 to 1
+    mean_ms: float  # mean per rollout, milliseconds
+    p50_ms: float | None  # median per rollout, milliseconds; null if there is none
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerformanceSummary:
     """The [serving metrics](metrics.md#serving-metrics) of all rollouts of a run."""
 
-    calls: int  # LLM calls, failed ones included
-    failed_calls: Mapping[str, int]  # [kind of error](metrics.md#failed-calls) -> calls
-    span_s: float  # seconds from the first start to the last end of a rollout; of several sessions the sum, without the pauses
-    # the metrics of the [table](metrics.md#serving-metrics): of `ttft_ms` and all other durations the spread in milliseconds, of
-    # `output_tokens_per_s` and all others of a session the number; null when there is no value
+    calls: int  # number of LLM calls, failed ones included
+    failed_calls: Mapping[str, int]  # [kind of failure](metrics.md#failed-calls) -> number of calls
+    span_s: float  # seconds from the first start to the last end of a rollout, summed over sessions, without pauses between them
+    # metrics of the [table](metrics.md#serving-metrics): for `ttft_ms` and other durations the spread in milliseconds, for
+    # `output_tokens_per_s` and other metrics of a session a number; null if there is no value
     metrics: Mapping[str, LatencySpread | float | None] = field(metadata=OPEN)
-    ttft_adjusted_ms: AdjustedSpread | None  # TTFT in milliseconds with each failed call as an infinite one; null without failed calls
-    held_s: float  # seconds that calls waited for the backend's rate limit, all together
-    output_tokens: int  # of successful calls
-    prompt_tokens: int
-    call_output_tokens_per_s: RateSpread | None  # output tokens per second of a call
-    rollout_calls_per_minute: RateSpread | None  # LLM calls per minute of an evaluable rollout
-    steady: SteadyRates
-    window: WindowSummary | None  # null without `--agentbench-window`
-    goodput: GoodputSummary | None  # null without `--agentbench-slo`
-    split: Mapping[str, PartOfTime] | None  # [who had the time](metrics.md#who-had-the-time): `decoding`, `first_token`, `tools`, ...
-    token_sources: Mapping[str, int]  # where token counts are from (`usage`, `continuous`, `chunks`, `none`) -> calls
-    stamps: Mapping[str, int]  # where stamps were taken (`user`, `kernel`) -> calls
-    rollouts_in_flight: InFlight | None  # how many overlapped
-    calls_in_flight: InFlight | None  # how many overlapped
-    slowest_calls: tuple[SlowCall, ...]  # [five](profile.md#slowest-llm-calls) of them at most, the slowest first
+    ttft_adjusted_ms: AdjustedSpread | None  # TTFT in milliseconds, failed calls counted as infinite; null without failed calls
+    held_s: float  # total seconds that rate limits delayed calls
+    output_tokens: int  # output tokens of successful calls
+    prompt_tokens: int  # prompt tokens of all calls, failed ones included
+    call_output_tokens_per_s: RateSpread | None  # output tokens per second of a call; null if no call has a value
+    rollout_calls_per_minute: RateSpread | None  # LLM calls per minute of an evaluable rollout; null if no rollout has a value
+    steady: SteadyRates  # rates of the steady window
+    window: WindowSummary | None  # metrics of a chosen window; null without `--agentbench-window`
+    goodput: GoodputSummary | None  # goodput; null without `--agentbench-slo`
+    # [activity](metrics.md#who-had-the-time) (`decoding`, `first_token`, `tools`, ...) -> its time; null without rollouts
+    split: Mapping[str, PartOfTime] | None
+    token_sources: Mapping[str, int]  # source of token counts (`usage`, `continuous`, `chunks`, `none`) -> number of successful calls
+    stamps: Mapping[str, int]  # source of timestamps (`user`, `kernel`) -> number of calls
+    rollouts_in_flight: InFlight | None  # rollouts in flight; null without rollouts
+    calls_in_flight: InFlight | None  # LLM calls in flight; null without calls
+    slowest_calls: tuple[SlowCall, ...]  # [slowest calls](profile.md#slowest-llm-calls), at most five, the slowest first
 
     def latency(self, name: str) -> LatencySpread | None:
         """Returns the spread of a duration by its name without the unit, such as `ttft`. None if there is no value."""
@@ -203,30 +205,30 @@ class PerformanceSummary:
 
     @property
     def latencies(self) -> dict[str, LatencySpread | None]:
-        """`ttft_ms` -> spread of the duration in milliseconds, of all durations."""
+        """Key of each duration, such as `ttft_ms` -> its spread in milliseconds. None if there is no value."""
         return {metric.key: self.latency(metric.name) for metric in registry.latencies().values()}
 
     def number(self, name: str) -> float | None:
-        """Returns a metric that a session has one number of, such as `output_tokens_per_s`; None when it is unknown."""
+        """Returns a metric that is a single number, such as `output_tokens_per_s`. None if it is unknown."""
         value = self.metrics.get(name)
         return None if isinstance(value, LatencySpread) else value
 
 
 @dataclass(frozen=True)
 class PerformanceSettings:
-    """The settings that a run is measured by."""
+    """The settings of a run that its serving metrics depend on."""
 
-    concurrency: int = 1  # rollouts in flight
-    by_session: Mapping[int, int] = field(default_factory=dict)  # session -> rollouts in flight, where it asked for another number
+    concurrency: int = 1  # maximum number of rollouts in flight
+    by_session: Mapping[int, int] = field(default_factory=dict)  # session -> its maximum, if it differs
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
-    window: Offsets | None = None  # that the user chose
+    window: Offsets | None = None  # window that the user chose
 
 
 def summarize(frame: Frame, settings: PerformanceSettings) -> PerformanceSummary:
-    """Returns the serving metrics of a run: timings of all calls, those of all attempts; what failed is in no rate and no latency.
+    """Returns the serving metrics of a run.
 
-    What is about a rollout (its duration, its pace, who had its time, its programs) is about its last attempt. Rates are over the time
-    of all sessions together, without the pauses between them.
+    Calls of all attempts count, but failed calls have no latencies and do not count for rates. Metrics of rollouts (duration, calls per
+    minute, split of the time, programs) use the last attempt. Rates are over the time of all sessions, without pauses between them.
     """
     part = frame.scenarios(Terms(objectives_of(settings.slo))).timed
     good, failed = part.successful_calls, Counter(filter(None, part.calls["error_kind"]))
@@ -254,7 +256,7 @@ def summarize(frame: Frame, settings: PerformanceSettings) -> PerformanceSummary
 
 
 def _paces(part: Slice) -> Floats:
-    """Returns LLM calls per minute of each evaluable rollout. The time of judges does not count."""
+    """Returns the LLM calls per minute of each evaluable rollout. The time of judges is excluded."""
     rollouts = part.rollouts
     own_ms = rollouts["rollout_ms"] - rollouts["judge_part_ms"]
     known = rollouts["is_evaluable"] & (own_ms != 0)
@@ -263,14 +265,14 @@ def _paces(part: Slice) -> Floats:
 
 
 def cpu_shares(part: Slice, cpu: Mapping[str, Sequence[tuple[int, int, float]]], session: int) -> CpuShares:
-    """Returns the shares of tap and pool; `cpu` has samples (start and end in nanoseconds, share of a core) of a session."""
+    """Returns the CPU shares of tap and pool. `cpu` has the samples of a session: start and end in nanoseconds, share of a core."""
     busy = timeline.at_least(part.call_spans.get(session, ()), 1)
     taps = (busiest(samples, busy) for name, samples in cpu.items() if name.startswith("tap"))
     return CpuShares(max((share for share in taps if share is not None), default=None), busiest(cpu.get("pool", ()), busy))
 
 
 def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
-    """Returns the stopwatch's judgement of itself on a machine with so many cores."""
+    """Returns the timing quality of a slice. `cores` is the number of CPU cores of the machine."""
     from pytest_agentbench.metrics.frame import milliseconds
 
     calls = part.successful_calls
@@ -281,8 +283,8 @@ def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
         late_share=late / events if events else 0.0,
         late_first_share=int(calls["is_first_late"].sum()) / streams if streams else 0.0,
         late_calls_share=int((calls["late_events"] > 0).sum()) / streams if streams else 0.0,
-        late_effects=stopwatch.effects(part),
-        late_judgements=stopwatch.flipped(part),
+        late_effects=stopwatch.percentile_effects(part),
+        late_judgements=stopwatch.judgement_effects(part),
         read_lag_ms=tail(milliseconds(part.frame.lags.of(calls.mask))),
         client_queue_ms=tail(calls["client_queue_ms"]),
         client_queue_share=_queue_share(calls),
@@ -296,7 +298,7 @@ def stopwatch_of(part: Slice, cpu: CpuShares, cores: int | None) -> Stopwatch:
 
 
 def _queue_share(calls: Rows) -> float | None:
-    """Returns the client queue's share of the time of good calls, of which the agents said when they made them."""
+    """Returns the share of the client queue in the time of successful calls whose agents reported when they made them."""
     queued, served = calls["client_queue_ms"], calls["e2e_ms"]
     known = ~unknown(queued)
     total = float(queued[known].sum() + served[known & ~unknown(served)].sum())
@@ -304,7 +306,7 @@ def _queue_share(calls: Rows) -> float | None:
 
 
 def _agents_cpu(part: Slice) -> float | None:
-    """Returns how many cores programs took on average while any of them ran. None without programs."""
+    """Returns the mean number of cores that the agents' programs used while any of them ran. None without programs."""
     programs = part.programs
     spans = [*zip(programs["started_ns"].tolist(), programs["ended_ns"].tolist(), strict=True)]
     ran_ns = timeline.total_ns(timeline.at_least(spans, 1))
@@ -312,7 +314,7 @@ def _agents_cpu(part: Slice) -> float | None:
 
 
 def _steady(part: Slice, settings: PerformanceSettings) -> SteadyRates:
-    """Returns the rates while at least 90 % of what was asked for was in flight, of rollouts and of calls; None where that never was."""
+    """Returns the rates while rollouts, or calls, in flight were at least 90 % of the concurrency."""
     good, tokens = part.successful_calls, part.successful_calls["output_tokens"]
     rollouts, calls = (_while_steady(part, spans, settings) for spans in (part.attempt_spans, part.call_spans))
     return SteadyRates(
@@ -324,20 +326,20 @@ def _steady(part: Slice, settings: PerformanceSettings) -> SteadyRates:
 
 
 def _while_steady(part: Slice, spans: Mapping[int, Sequence[Span]], settings: PerformanceSettings) -> Slice | None:
-    """Returns the part of the time in which enough of some spans overlapped. None if they never did."""
+    """Returns the slice limited to the time in which enough spans overlapped. None if they never did."""
     steady = {session: timeline.steady(own, settings.by_session.get(session, settings.concurrency)) for session, own in spans.items()}
     return part.within(steady) if any(steady.values()) else None
 
 
 def _window(steady: Slice, whole: Slice) -> tuple[float, float | None, float]:
-    """Returns (seconds, their share of the span, output tokens per second)."""
+    """Returns the first fields of SteadyCalls: seconds, share, output tokens per second."""
     return steady.seconds, ratio(steady.seconds, whole.seconds), output_tokens_per_s(steady) or 0.0
 
 
 def _split(part: Slice) -> Mapping[str, PartOfTime] | None:
-    """Returns the share of each part in the time of the rollouts, of `judge` and `roles` only if one was asked.
+    """Returns activity -> its part of the time of the rollouts. `judge` and `roles` are left out if they took no time.
 
-    None without rollouts.
+    Returns None without rollouts.
     """
     parts = {name: part.rollouts[f"{name}_part_ms"] for name in timeline.PARTS}
     total = math.fsum(float(values.sum()) for values in parts.values())
@@ -351,5 +353,5 @@ def _split(part: Slice) -> Mapping[str, PartOfTime] | None:
 
 
 def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
-    """The same counts in the same order, whichever was counted first."""
+    """Returns the counts sorted by count (greatest first) and name, independent of the order of counting."""
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))

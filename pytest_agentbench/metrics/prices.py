@@ -1,4 +1,4 @@
-"""What tokens cost, as `prices` of a backend.yaml says."""
+"""The key `prices` of a backend.yaml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_agentbench.lib.config import Spec, matching
 from pytest_agentbench.metrics.terms import TokenPrices
 
 Currency = Annotated[str, matching(r"^[A-Z]{3}$", "three capital letters, such as EUR")]
-Price = Annotated[FiniteFloat, Field(ge=0)]  # of a million tokens
+Price = Annotated[FiniteFloat, Field(ge=0)]  # price of a million tokens
 
 
 class Prices(Spec):

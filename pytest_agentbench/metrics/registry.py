@@ -1,4 +1,4 @@
-"""Every metric of a run, once: reports, exports, rules, objectives, diffs and the page read them here."""
+"""The registry of metrics. Reports, exports, rules, objectives and comparisons all use these definitions."""
 
 from __future__ import annotations
 
@@ -20,77 +20,78 @@ MetricLevel = Literal["event", "call", "rollout", "session", "suite", "score"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: a function of a slice of a run's rollouts.
+    """A metric of a run. It is computed for a slice of the rollouts.
 
-    A metric of events, calls or rollouts is a duration: nanoseconds in records, milliseconds (`ttft_ms`) everywhere else. Of a slice it
-    is the spread of the durations. All other metrics are single numbers.
+    Metrics of events, calls and rollouts are durations: nanoseconds in records, milliseconds (`ttft_ms`) everywhere else. Their value for
+    a slice is a spread with statistics. All other metrics are single numbers.
     """
 
-    name: str  # in rules, options and run.json
-    title: str  # in reports
-    # what has one value: an event has one of `itl`, a session one of `rollouts_per_hour`, a suite one of `cost`, a score one of `accuracy`
+    name: str  # name in rules, options and run.json
+    title: str  # name in reports
+    # object that has one value of the metric: an event (`itl`), a call (`ttft`), a rollout, a session (`rollouts_per_hour`), a suite
+    # (`cost`), or a score (`accuracy`)
     level: MetricLevel
-    definition: str  # a line of docs/metrics.md; where the term is not the field's own it says by whom
-    of_call: Callable[[LLMCall], float | None] | None = None  # nanoseconds; of an event's metric the call's largest, which objectives judge
-    of_events: Callable[[LLMCall], list[int]] | None = None  # nanoseconds
-    of_rollout: Callable[[Rollout], float] | None = None  # nanoseconds
-    of_slice: Callable[[Slice], float | None] | None = None  # of a session's or a suite's metric
-    compared: bool = True  # rules, objectives and comparisons may ask for it; if not, it stands in run.json and reports alone
-    expected: bool = False  # a call without one cannot be judged by an objective; otherwise it breaks none
-    rising: bool = False  # more is better
-    digits: int = 1  # of a rate, in reports
-    timed: bool = True  # a client that cannot keep up spoils it
-    money: bool = False  # in the currency of the backend's prices
+    definition: str  # text in the tables of docs/metrics.md
+    of_call: Callable[[LLMCall], float | None] | None = None  # value of a call, nanoseconds; for events the largest, which objectives judge
+    of_events: Callable[[LLMCall], list[int]] | None = None  # values of the events of a call, nanoseconds
+    of_rollout: Callable[[Rollout], float] | None = None  # value of a rollout, nanoseconds
+    of_slice: Callable[[Slice], float | None] | None = None  # value of a slice, for metrics of sessions and suites
+    compared: bool = True  # whether rules, objectives and comparisons accept it; if not, only run.json and reports contain it
+    expected: bool = False  # whether an objective cannot judge a call without a value; if not, such a call meets it
+    rising: bool = False  # whether higher values are better
+    digits: int = 1  # decimal places of a rate in reports
+    timed: bool = True  # whether an overloaded client makes it wrong
+    money: bool = False  # whether its unit is the currency of the backend's prices
 
     @property
     def key(self) -> str:
-        """In run.json and in properties of tests."""
+        """The key in run.json and in properties of tests."""
         return self.name if self.level in ("session", "suite", "score") else f"{self.name}_ms"
 
     @property
     def judged_key(self) -> str:
-        """The column of calls that objectives judge: of events the largest value of the call."""
+        """The column of calls that objectives judge. For metrics of events it is the largest value of the call."""
         return f"{self.name}_max_ms" if self.level == "event" else self.key
 
     def values_of(self, call: LLMCall) -> list[float]:
-        """Returns the nanoseconds of a call, or of its events."""
+        """Returns the values of a call, or of its events, in nanoseconds."""
         if self.of_events is not None:
             return [*self.of_events(call)]
         return [] if self.of_call is None or (value := self.of_call(call)) is None else [value]
 
     def of(self, part: Slice) -> MetricValue:
-        """Returns the number of a slice, or the spread of its durations in milliseconds; None if there is no value."""
+        """Returns the number, or the spread of durations in milliseconds, for a slice. None if there is no value."""
         return latency_spread(self.durations(part)) if self.of_slice is None else self.number(part)
 
     def number(self, part: Slice) -> float | None:
-        """Returns the number of a slice; None if it is unknown. A function may return a number of numpy."""
+        """Returns the number for a slice as a Python float, because functions may return numpy numbers. None if it is unknown."""
         value = None if self.of_slice is None else self.of_slice(part)
         return None if value is None or math.isnan(value) else float(value)
 
     def durations(self, part: Slice) -> Floats:
-        """Returns the milliseconds of a slice: one of each event, call or rollout that has a value."""
+        """Returns the durations in a slice in milliseconds, one for each event, call or rollout that has a value."""
         if self.level == "event":
             return part.durations(self.name)
         return part.known(self.key) if self.level == "call" else part.rollouts[self.key]
 
 
 def longest_gap_ns(call: LLMCall) -> int | None:
-    """What the objective `itl` is about: a stall breaks the promise."""
+    """Returns the longest gap between output events, which the objective `itl` judges, so that a stall misses it."""
     return max(timings.itl_ns(call), default=None)
 
 
 def duration_ns(rollout: Rollout) -> float:
-    """From the start to the end of a rollout's last attempt."""
+    """Returns the duration of the last attempt."""
     return rollout.ended_ns - rollout.started_ns
 
 
-#: In the order of reports. A new one is one entry here.
+#: All metrics in the order of reports. A new metric only needs an entry here.
 METRICS = (
     Metric(
         "ttft",
         "TTFT",
         "call",
-        "time to first token: last byte of the request sent, to the first event with content, reasoning or a tool call",
+        "time to first token: from sending the last byte of the request to the first event with content, reasoning or a tool call",
         of_call=timings.ttft_ns,
         expected=True,
     ),
@@ -98,8 +99,8 @@ METRICS = (
         "itl",
         "ITL",
         "event",
-        "inter-token latency: the gaps between events with text, of all calls together, so that a stall is one of them. "
-        "A server that packs several tokens into an event shows one gap for them",
+        "inter-token latency: gaps between output events, of all calls together, so that a stall is one of them. "
+        "A server that sends several tokens in one event has one gap for them",
         of_call=longest_gap_ns,
         of_events=timings.itl_ns,
     ),
@@ -107,16 +108,23 @@ METRICS = (
         "tpot",
         "TPOT",
         "call",
-        "time per output token after the first event, one value a call: (last - first event) / (tokens - tokens of the first event)",
+        "time per output token after the first event, one value per call: (last - first event) / (tokens - tokens of the first event)",
         of_call=timings.tpot_ns,
     ),
-    Metric("e2e", "E2E", "call", "last byte of the request sent, to the end of the answer", of_call=timings.e2e_ns, expected=True),
+    Metric(
+        "e2e",
+        "E2E",
+        "call",
+        "from sending the last byte of the request to the end of the answer",
+        of_call=timings.e2e_ns,
+        expected=True,
+    ),
     Metric(
         "client_queue",
         "client queue",
         "call",
-        "the agent's call, to the request's last byte sent, without the wait for a rate limit: what the client took, not the backend. "
-        "Never in TTFT",
+        "from the agent's call to sending the last byte of the request, without delays by a rate limit: "
+        "time of the client, not the backend. TTFT does not include it",
         of_call=timings.client_queue_ns,
         compared=False,
     ),
@@ -124,7 +132,7 @@ METRICS = (
         "server_queue",
         "queued",
         "call",
-        "what the server says a call waited before its prefill began: ThunderAgent's pause, Dynamo's prefill wait. TTFT has it in it",
+        "wait before the prefill as reported by the server: ThunderAgent's pause, Dynamo's prefill wait. TTFT includes it",
         of_call=timings.server_queue_ns,
         compared=False,
     ),
@@ -132,16 +140,16 @@ METRICS = (
         "served_ttft",
         "TTFT served",
         "call",
-        "TTFT without the time that the server says the call was queued",
+        "TTFT without the wait that the server reports as queued",
         of_call=timings.served_ttft_ns,
         compared=False,
     ),
-    Metric("rollout", "rollout", "rollout", "start to end of a rollout, its last attempt", of_rollout=duration_ns),
+    Metric("rollout", "rollout", "rollout", "duration of the last attempt of a rollout", of_rollout=duration_ns),
     Metric(
         "first_event",
         "first event",
         "call",
-        "as TTFT, to the first event of any kind, a bare role included",
+        "like TTFT, but to the first event of any kind, including a bare role",
         of_call=timings.first_event_ns,
         compared=False,
     ),
@@ -149,7 +157,7 @@ METRICS = (
         "first_answer",
         "first answer",
         "call",
-        "as TTFT, to the first event with content or a tool call: reasoning does not count",
+        "like TTFT, but to the first event with content or a tool call, not reasoning",
         of_call=timings.first_answer_ns,
         compared=False,
     ),
@@ -157,7 +165,7 @@ METRICS = (
         "output_tokens_per_s",
         "output tok/s",
         "session",
-        "output tokens of successful calls / time from the first start to the last end of a rollout; ramp and drain are in it",
+        "output tokens of successful calls / time from the first start to the last end of a rollout, including ramp-up and drain",
         rising=True,
         of_slice=slice_metrics.output_tokens_per_s,
     ),
@@ -165,7 +173,7 @@ METRICS = (
         "rollouts_per_hour",
         "rollouts/h",
         "session",
-        "`ok` and `limit` rollouts per hour over the same time: the jobs per hour",
+        "rollouts with the status `ok` or `limit` per hour of the same time",
         rising=True,
         digits=0,
         of_slice=slice_metrics.rollouts_per_hour,
@@ -174,7 +182,7 @@ METRICS = (
         "calls_per_minute",
         "LLM calls/min",
         "session",
-        "successful LLM calls per minute over the same time",
+        "successful LLM calls per minute of the same time",
         rising=True,
         of_slice=slice_metrics.calls_per_minute,
     ),
@@ -182,7 +190,7 @@ METRICS = (
         "speedup",
         "speedup",
         "session",
-        "output tok/s of the run / mean output tok/s of its calls: how many calls' worth of output came at a time",
+        "output tok/s of the run / mean output tok/s of its calls: the number of calls whose output arrived at the same time",
         rising=True,
         digits=2,
         of_slice=slice_metrics.speedup,
@@ -191,7 +199,7 @@ METRICS = (
         "prefix_cache_hit_ratio",
         "hit ratio",
         "session",
-        "prefix cache: cached prompt tokens / prompt tokens, over the calls whose usage names both; unknown when none does",
+        "prefix cache: cached prompt tokens / prompt tokens, over the calls whose usage reports both; unknown if there are none",
         rising=True,
         digits=2,
         timed=False,
@@ -201,7 +209,7 @@ METRICS = (
         "call_prefix_cache_hit_ratio",
         "hit ratio/call",
         "session",
-        "the mean of the same ratio of each call, in which a short prompt weighs as much as a long one",
+        "mean over calls of the same ratio, so that short and long prompts have the same weight",
         rising=True,
         digits=2,
         timed=False,
@@ -211,7 +219,7 @@ METRICS = (
         "goodput_per_s",
         "goodput",
         "session",
-        "calls that met all objectives of `--agentbench-slo` per second over the same time",
+        "calls that met all objectives of `--agentbench-slo` per second of the same time",
         of_slice=slice_metrics.goodput_per_s,
         rising=True,
         digits=2,
@@ -220,8 +228,8 @@ METRICS = (
         "tokens_per_rollout",
         "tokens/rollout",
         "suite",
-        "prompt and output tokens of calls to the backend in the last attempt of a measured rollout, their mean. "
-        "Unknown when a call that went well names no prompt tokens",
+        "mean number of prompt and output tokens of calls to the backend in the last attempt of a measured rollout. "
+        "Unknown if a successful call has no count of prompt tokens",
         timed=False,
         of_slice=slice_metrics.tokens_per_rollout,
     ),
@@ -229,14 +237,14 @@ METRICS = (
         "seconds_per_rollout",
         "s/rollout",
         "suite",
-        "duration of the last attempt of a measured rollout, their mean",
+        "mean duration of the last attempt of a measured rollout",
         of_slice=slice_metrics.seconds_per_rollout,
     ),
     Metric(
         "score_per_1k_tokens",
         "score/1k tok",
         "suite",
-        "the main score's mean over all / tokens per rollout x 1,000",
+        "mean of the main score over all measured rollouts / tokens per rollout x 1,000",
         rising=True,
         timed=False,
         of_slice=slice_metrics.score_per_1k_tokens,
@@ -245,7 +253,7 @@ METRICS = (
         "score_per_second",
         "score/s",
         "suite",
-        "the main score's mean over all / seconds per rollout",
+        "mean of the main score over all measured rollouts / seconds per rollout",
         rising=True,
         of_slice=slice_metrics.score_per_second,
     ),
@@ -253,8 +261,8 @@ METRICS = (
         "cost",
         "cost",
         "suite",
-        "what calls to the backend of all rollouts cost by its `prices`, those of all attempts and failed ones with the tokens "
-        "that they name. Unknown when a call that went well names no prompt tokens",
+        "cost of calls to the backend by its `prices`, for all attempts of all rollouts; failed calls count with the tokens that they "
+        "report. Unknown if a successful call has no count of prompt tokens",
         timed=False,
         money=True,
         of_slice=slice_metrics.cost,
@@ -281,7 +289,7 @@ METRICS = (
         "accuracy",
         "accuracy",
         "score",
-        "share of right answers, of each question first; agents that raised are wrong. Its 95 % interval is Wilson's, of the questions",
+        "share of right answers, averaged per question first; agent errors are wrong. Its 95 % interval is Wilson's over the questions",
         compared=False,
         rising=True,
         timed=False,
@@ -290,7 +298,7 @@ METRICS = (
         "calibration_error",
         "calibration",
         "score",
-        "[how far confidence is from accuracy](hle.md#accuracy-and-calibration): root of the mean square over bins of 100 answers "
+        "[difference between confidence and accuracy](hle.md#accuracy-and-calibration): root mean square over bins of 100 answers "
         "(Hendrycks et al. 2019), from 0 to 1",
         compared=False,
         timed=False,
@@ -299,59 +307,62 @@ METRICS = (
 
 
 def latencies(*levels: MetricLevel, compared: bool = False) -> dict[str, Metric]:
-    """Durations by name, of some levels or of all; with `compared` without those that nothing may ask for."""
+    """Returns name -> duration for some levels, or for all. With `compared`, only those that rules and comparisons accept."""
     return {
         each.name: each for each in METRICS if each.level in (levels or ("event", "call", "rollout")) and (each.compared or not compared)
     }
 
 
 def functions() -> dict[str, MetricFunction]:
-    """Returns all metrics but those of scores, as slices compute them."""
+    """Returns name -> function of all metrics except those of scores."""
     from pytest_agentbench.metrics.frame import MetricFunction
 
     return {each.name: MetricFunction(each.of, each.of_slice is None) for each in METRICS if each.level != "score"}
 
 
 def numbers(part: Slice, level: MetricLevel) -> dict[str, float | None]:
-    """Returns name -> number of a slice, of all metrics of a session or of a suite."""
+    """Returns name -> number in a slice, for all metrics of a session or of a suite."""
     return {each.name: each.number(part) for each in METRICS if each.level == level and each.of_slice}
 
 
 def spreads(part: Slice, *levels: MetricLevel) -> dict[str, LatencySpread | None]:
-    """Returns `ttft_ms` -> spread in a slice, of the durations of some levels or of all."""
+    """Returns key, such as `ttft_ms` -> spread in a slice, for the durations of some levels or of all."""
     return {each.key: latency_spread(each.durations(part)) for each in latencies(*levels).values()}
 
 
 def rates() -> dict[str, Metric]:
-    """What a run has one number of, by name."""
+    """Returns name -> metric of a session."""
     return {each.name: each for each in METRICS if each.level == "session"}
 
 
 def efficiency() -> dict[str, Metric]:
-    """What a suite has one number of, by name."""
+    """Returns name -> metric of a suite."""
     return {each.name: each for each in METRICS if each.level == "suite"}
 
 
 def answers() -> dict[str, Metric]:
-    """What a score of answers has one number of, by name."""
+    """Returns name -> metric of a score of answers."""
     return {each.name: each for each in METRICS if each.level == "score"}
 
 
 def single() -> dict[str, Metric]:
-    """What a run, or each of its suites, has one number of, by name."""
+    """Returns name -> metric that is a single number of a run or of a suite."""
     return rates() | efficiency()
 
 
 def objectives() -> dict[str, Metric]:
-    """What a call can meet or miss, by name."""
+    """Returns name -> metric for which calls can have an objective."""
     return latencies("event", "call", compared=True)
 
 
 def gated() -> dict[str, Metric]:
-    """Latencies whose percentiles may stand in rules and comparisons, by name: gaps of one stream are too alike for that."""
+    """Returns name -> latency whose percentiles rules and comparisons accept.
+
+    Metrics of events are excluded, because the gaps of one stream are not independent.
+    """
     return latencies("call", "rollout", compared=True)
 
 
 def title_of(name: str) -> str:
-    """In reports."""
+    """Returns the name of a metric in reports."""
     return next(each.title for each in METRICS if each.name == name)

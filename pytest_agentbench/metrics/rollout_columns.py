@@ -1,4 +1,4 @@
-"""The tables `rollouts` and `scores`: a row for each rollout, and one for each of its scores and their parts."""
+"""The columns of the tables `rollouts` (a row for each rollout) and `scores` (a row for each score and each part of a score)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_agentbench.records import UNDECLARED, Attempt, LLMCall, Program, Rol
 
 @dataclass(frozen=True)
 class RolloutRow:
-    """One rollout."""
+    """A row of the table `rollouts`."""
 
     place: RolloutPlace
 
@@ -28,28 +28,28 @@ class RolloutRow:
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """Part of the rollout -> milliseconds that it had; empty if the rollout has no times."""
+        """Activity of the rollout -> its milliseconds. Empty if the times of the rollout are unknown."""
         return {part: duration / 1e6 for part, duration in split(self.rollout).items()} if self.rollout.ended_ns else {}
 
 
 class SpanRow(NamedTuple):
-    """An attempt at a rollout, or a program of it."""
+    """A row of the tables of attempts and programs."""
 
-    number: int  # of the rollout's row
+    number: int  # index of the rollout's row
     span: Attempt | Program
 
 
 class DraftRow(NamedTuple):
-    """A score that the first and the chosen draft of a rollout have."""
+    """A row of the table of drafts: a score that both the first and the chosen draft of a rollout have."""
 
-    number: int  # of the rollout's row
-    score: str
-    first: float
-    chosen: float
+    number: int  # index of the rollout's row
+    score: str  # name of the score
+    first: float  # value of the first draft
+    chosen: float  # value of the chosen draft
 
 
 class ScoreRow(NamedTuple):
-    """One score of a rollout, one of its parts, or why it is missing."""
+    """A row of the table `scores`: a score of a rollout, a part of a score, or the reason why a score is missing."""
 
     place: RolloutPlace
     score: str
@@ -60,12 +60,12 @@ class ScoreRow(NamedTuple):
 
     @property
     def scale(self) -> Scale:
-        """Of the score; that of a part is unknown."""
+        """The scale of the score. UNDECLARED for a part."""
         return UNDECLARED if self.part else self.place.origin.scale(self.place.rollout.key.group, self.score)
 
 
 def draft_rows(place: RolloutPlace) -> Iterator[DraftRow]:
-    """Yields the scores of a rollout whose agent judges its own work."""
+    """Yields the scores that both the first and the chosen draft of a rollout have."""
     drafts = place.rollout.drafts
     chosen = next((draft.scores for draft in drafts if draft.chosen), {})
     for name, score in drafts[0].scores.items() if drafts else ():
@@ -74,7 +74,7 @@ def draft_rows(place: RolloutPlace) -> Iterator[DraftRow]:
 
 
 def score_rows(place: RolloutPlace) -> Iterator[ScoreRow]:
-    """The scores of a rollout, each before its parts; then those that are missing."""
+    """Yields the scores of a rollout, each followed by its parts, then the missing scores."""
     for name, score in place.rollout.scores.items():
         yield ScoreRow(place, name, None, float(score), None, score.explanation or None)
         for part, value in score.parts.items():
@@ -88,7 +88,7 @@ def _good(rollout: Rollout) -> list[LLMCall]:
 
 
 def _total(tokens: Callable[[LLMCall], int | None]) -> Callable[[RolloutRow], int | None]:
-    """The sum over the good calls of the last attempt; None where no call has a value."""
+    """Returns a function for the sum over the successful calls of the last attempt. It returns None if no call has a value."""
 
     def total(row: RolloutRow) -> int | None:
         counts = [count for call in _good(row.rollout) if (count := tokens(call)) is not None]
@@ -102,8 +102,8 @@ def _metric(value: Callable[[Rollout], float]) -> Callable[[RolloutRow], float |
 
 
 def _part(part: str) -> FrameColumn[RolloutRow]:
-    """Returns the column of the time that a part of a rollout had, see `windows.split`."""
-    about = f"the time that `{part}` had, of a rollout whose time is known"
+    """Returns the column with the time of an activity, see `timeline.split`."""
+    about = f"time of the activity `{part}`; empty if the times of the rollout are unknown"
     return Hidden(f"{part}_part_ms", "number", about, lambda row: row.parts.get(part))
 
 
@@ -112,74 +112,78 @@ def _better(row: ScoreRow) -> str | None:
 
 
 def columns() -> tuple[FrameColumn[Any], ...]:
-    """Returns the columns of rollouts, with those of all metrics that are registered by now."""
+    """Returns the columns of rollouts, including those of all metrics that are registered at the time of the call."""
     functions = {metric: metric.of_rollout for metric in registry.METRICS if metric.of_rollout is not None}
     metrics = (FrameColumn(metric.key, "number", metric.definition, _metric(function), "ms") for metric, function in functions.items())
-    return *_BEFORE, *metrics, *_BEHIND
+    return *_BEFORE_METRICS, *metrics, *_AFTER_METRICS
 
 
-_BEFORE: tuple[FrameColumn[Any], ...] = (
+_BEFORE_METRICS: tuple[FrameColumn[Any], ...] = (
     *PLACE,
-    FrameColumn("session", "count", "which session of the run it ran in, counted from 1", lambda row: row.rollout.session),
-    FrameColumn("cluster", "text", "of its scenario", lambda row: row.rollout.cluster),
-    FrameColumn("status", "text", "how it ended", lambda row: row.rollout.status),
-    FrameColumn("reason", "text", "why it is not `ok`", lambda row: row.rollout.reason or None),
-    FrameColumn("attempts", "count", "how many there were, this one included", lambda row: len(row.rollout.attempts)),
+    FrameColumn("session", "count", "number of the session, counted from 1", lambda row: row.rollout.session),
+    FrameColumn("cluster", "text", "cluster of the scenario", lambda row: row.rollout.cluster),
+    FrameColumn("status", "text", "status of the rollout", lambda row: row.rollout.status),
+    FrameColumn("reason", "text", "reason for a status other than `ok`", lambda row: row.rollout.reason or None),
+    FrameColumn("attempts", "count", "number of attempts, the last one included", lambda row: len(row.rollout.attempts)),
     FrameColumn("started_s", "number", "start of the last attempt, since 1970", lambda row: row.epoch_s(row.rollout.started_ns), "s"),
-    FrameColumn("ended_s", "number", "end of it, since 1970", lambda row: row.epoch_s(row.rollout.ended_ns), "s"),
+    FrameColumn("ended_s", "number", "end of the last attempt, since 1970", lambda row: row.epoch_s(row.rollout.ended_ns), "s"),
 )
 
-_BEHIND: tuple[FrameColumn[Any], ...] = (
-    FrameColumn("turns", "count", "LLM calls that the agent made", lambda row: row.rollout.turns),
+_AFTER_METRICS: tuple[FrameColumn[Any], ...] = (
+    FrameColumn("turns", "count", "LLM calls of the agent itself, without those of roles", lambda row: row.rollout.turns),
     FrameColumn("calls", "count", "LLM calls of the last attempt, failed ones included", lambda row: len(row.rollout.calls)),
-    FrameColumn("failed_calls", "count", "of them, those that failed", lambda row: len(row.rollout.calls) - len(_good(row.rollout))),
-    FrameColumn("tool_calls", "count", "tool calls", lambda row: len(row.rollout.tool_calls)),
-    FrameColumn("tools", "text", "names of the tools called, in order, with spaces between them", lambda row: " ".join(row.rollout.tools)),
-    FrameColumn("expected_tools", "text", "those that the labels expect", lambda row: " ".join(row.rollout.expected_tools)),
-    FrameColumn("prompt_tokens", "number", "of good calls", _total(lambda call: call.prompt_tokens), "tokens"),
+    FrameColumn(
+        "failed_calls", "count", "failed LLM calls of the last attempt", lambda row: len(row.rollout.calls) - len(_good(row.rollout))
+    ),
+    FrameColumn("tool_calls", "count", "number of tool calls", lambda row: len(row.rollout.tool_calls)),
+    FrameColumn("tools", "text", "names of the called tools, in order, separated by spaces", lambda row: " ".join(row.rollout.tools)),
+    FrameColumn("expected_tools", "text", "names of the tools that the labels expect", lambda row: " ".join(row.rollout.expected_tools)),
+    FrameColumn("prompt_tokens", "number", "prompt tokens of successful calls", _total(lambda call: call.prompt_tokens), "tokens"),
     FrameColumn("cached_tokens", "number", "prompt tokens from the prefix cache", _total(lambda call: call.cached_tokens), "tokens"),
-    FrameColumn("output_tokens", "number", "of good calls", _total(timings.output_tokens), "tokens"),
-    # columns that only metrics use
+    FrameColumn("output_tokens", "number", "output tokens of successful calls", _total(timings.output_tokens), "tokens"),
+    # Columns that only metrics use.
     Hidden("group", "text", "the suite, or `suite-variant`", lambda row: row.rollout.key.group),
     Hidden("is_evaluable", "flag", "whether it ended as `ok` or `limit`", lambda row: row.rollout.evaluable),
-    Hidden("started_ns", "count", "by the session's clock; 0 if the time is unknown", lambda row: row.rollout.started_ns),
-    Hidden("ended_ns", "count", "by the session's clock; 0 if the time is unknown", lambda row: row.rollout.ended_ns),
-    Hidden("drafts", "count", "drafts of an agent that judges its own work", lambda row: len(row.rollout.drafts)),
-    Hidden("is_accepted", "flag", "whether one of them was accepted", lambda row: any(each.accepted for each in row.rollout.drafts)),
+    Hidden("started_ns", "count", "start by the session clock; 0 if unknown", lambda row: row.rollout.started_ns),
+    Hidden("ended_ns", "count", "end by the session clock; 0 if unknown", lambda row: row.rollout.ended_ns),
+    Hidden("drafts", "count", "number of drafts of an agent that judges its own work", lambda row: len(row.rollout.drafts)),
+    Hidden("is_accepted", "flag", "whether one of the drafts was accepted", lambda row: any(each.accepted for each in row.rollout.drafts)),
     *map(_part, PARTS),
 )
 
-#: Each attempt at a rollout: the time in which it was under way.
+#: Columns of the table of attempts.
 ATTEMPTS: tuple[FrameColumn[Any], ...] = (
-    FrameColumn("rollout", "count", "number of its rollout's row", lambda row: row.number),
-    FrameColumn("session", "count", "which session of the run it ran in", lambda row: row.span.session),
-    FrameColumn("started_ns", "count", "by the session's clock", lambda row: row.span.started_ns),
-    FrameColumn("ended_ns", "count", "by the session's clock", lambda row: row.span.ended_ns),
+    FrameColumn("rollout", "count", "index of the rollout's row", lambda row: row.number),
+    FrameColumn("session", "count", "number of the session", lambda row: row.span.session),
+    FrameColumn("started_ns", "count", "start by the session clock", lambda row: row.span.started_ns),
+    FrameColumn("ended_ns", "count", "end by the session clock", lambda row: row.span.ended_ns),
 )
 
-#: Each program of a command agent: the time in which it ran.
+#: Columns of the table of programs of command agents.
 PROGRAMS: tuple[FrameColumn[Any], ...] = (
-    FrameColumn("rollout", "count", "number of its rollout's row", lambda row: row.number),
-    FrameColumn("started_ns", "count", "by the session's clock", lambda row: row.span.started_ns),
-    FrameColumn("ended_ns", "count", "by the session's clock", lambda row: row.span.ended_ns),
+    FrameColumn("rollout", "count", "index of the rollout's row", lambda row: row.number),
+    FrameColumn("started_ns", "count", "start by the session clock", lambda row: row.span.started_ns),
+    FrameColumn("ended_ns", "count", "end by the session clock", lambda row: row.span.ended_ns),
     FrameColumn("cpu_s", "number", "CPU time of all its processes", lambda row: row.span.cpu_s, "s"),
 )
 
-#: Each score that the first and the chosen draft of a rollout have.
+#: Columns of the table of drafts.
 DRAFTS: tuple[FrameColumn[Any], ...] = (
-    FrameColumn("rollout", "count", "number of its rollout's row", lambda row: row.number),
-    FrameColumn("score", "text", "the scorer", lambda row: row.score),
-    FrameColumn("first", "number", "of the first draft", lambda row: row.first),
-    FrameColumn("chosen", "number", "of the draft that counts", lambda row: row.chosen),
+    FrameColumn("rollout", "count", "index of the rollout's row", lambda row: row.number),
+    FrameColumn("score", "text", "name of the score", lambda row: row.score),
+    FrameColumn("first", "number", "score of the first draft", lambda row: row.first),
+    FrameColumn("chosen", "number", "score of the chosen draft", lambda row: row.chosen),
 )
 
 SCORES: tuple[FrameColumn[Any], ...] = (
     *PLACE,
-    FrameColumn("score", "text", "the scorer", lambda row: row.score),
-    FrameColumn("part", "text", "a part of the score; nothing for the score itself", lambda row: row.part),
-    FrameColumn("value", "number", "the score, or the part", lambda row: row.value),
-    FrameColumn("better", "text", "`higher` or `lower`; nothing if the scorer does not declare it, and for a part", _better),
-    FrameColumn("score_unit", "text", "the unit of the score, if its scorer declares one", lambda row: row.scale.unit or None),
-    FrameColumn("error", "text", "why there is no score", lambda row: row.error),
-    FrameColumn("explanation", "text", "what the scorer says of it", lambda row: row.explanation),
+    FrameColumn("score", "text", "name of the score", lambda row: row.score),
+    FrameColumn("part", "text", "name of a part of the score; empty for the score itself", lambda row: row.part),
+    FrameColumn("value", "number", "value of the score or of the part", lambda row: row.value),
+    FrameColumn(
+        "better", "text", "which values are better: `higher` or `lower`; empty if the scorer does not declare it, and for a part", _better
+    ),
+    FrameColumn("score_unit", "text", "unit of the score; empty if its scorer declares none", lambda row: row.scale.unit or None),
+    FrameColumn("error", "text", "why the score is missing", lambda row: row.error),
+    FrameColumn("explanation", "text", "explanation of the scorer", lambda row: row.explanation),
 )

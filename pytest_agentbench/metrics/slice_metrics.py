@@ -1,4 +1,4 @@
-"""Metrics that a slice of a run has one number of. Each is a function of the slice; None if the number is unknown."""
+"""Metrics that are single numbers. Each function takes a slice and returns its number, or None if it is unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def ratio(amount: float | None, over: float | None) -> float | None:
-    """Returns an amount divided by another; None if either is unknown, or the second is 0."""
+    """Returns `amount / over`. None if one of them is unknown, or if `over` is 0."""
     return amount / over if amount is not None and over else None
 
 
@@ -33,7 +33,7 @@ def calls_per_minute(part: Slice) -> float | None:
 
 
 def speedup(part: Slice) -> float | None:
-    """Returns output tokens per second of the slice divided by the mean of its calls."""
+    """Returns the output tokens per second of the slice divided by the mean of its calls."""
     of_calls = part.known("call_output_tokens_per_s")
     return timings.speedup(output_tokens_per_s(part), float(of_calls.mean()) if len(of_calls) else None)
 
@@ -43,7 +43,7 @@ def prefix_cache_hit_ratio(part: Slice) -> float | None:
 
 
 def hit_ratio(column: Callable[[str], Floats]) -> float | None:
-    """Returns cached prompt tokens / prompt tokens of calls whose columns are given."""
+    """Returns cached prompt tokens / prompt tokens. `column` returns a column of the calls."""
     cached, prompt = _cached(column)
     return ratio(float(cached.sum()), float(prompt.sum()))
 
@@ -54,9 +54,9 @@ def call_prefix_cache_hit_ratio(part: Slice) -> float | None:
 
 
 def _cached(column: Callable[[str], Floats]) -> tuple[Floats, Floats]:
-    """Returns the cached tokens and the prompt tokens of each call whose usage names both."""
+    """Returns the cached tokens and the prompt tokens of each call whose usage reports both."""
     cached, prompt = column("cached_tokens"), column("prompt_tokens")
-    known = (cached >= 0) & (prompt > 0)  # neither holds of NaN
+    known = (cached >= 0) & (prompt > 0)  # both are false for NaN
     return cached[known], prompt[known]
 
 
@@ -70,12 +70,12 @@ def goodput_per_s(part: Slice) -> float | None:
 
 
 class Tokens(NamedTuple):
-    """Tokens that calls name, those that failed included."""
+    """The token counts of some calls, failed ones included."""
 
-    prompt: int
-    cached: int  # of the prompt
-    output: int
-    is_known: bool  # whether every call that went well names its prompt tokens
+    prompt: int  # prompt tokens
+    cached: int  # prompt tokens from the prefix cache
+    output: int  # output tokens
+    is_known: bool  # whether each successful call has a count of prompt tokens
 
     @classmethod
     def of(cls, calls: Rows) -> Tokens:
@@ -84,12 +84,12 @@ class Tokens(NamedTuple):
         return cls(int(prompt[prompt > 0].sum()), int(cached[cached > 0].sum()), int(calls["output_tokens"].sum(dtype=float)), is_known)
 
     def cost(self, prices: TokenPrices) -> float | None:
-        """Returns what they cost; None if not all are known."""
+        """Returns the cost of the tokens. None if a count is unknown."""
         return prices.of(self.prompt, self.cached, self.output) if self.is_known else None
 
 
 def measured_rollouts(part: Slice) -> int:
-    """Returns how many rollouts ended as `ok`, `limit` or `agent_error`."""
+    """Returns the number of rollouts that ended as `ok`, `limit` or `agent_error`."""
     return int(_measured(part).sum())
 
 
@@ -99,7 +99,7 @@ def _measured(part: Slice) -> Mask:
 
 
 def tokens_per_rollout(part: Slice) -> float | None:
-    """The mean over measured rollouts of the tokens of their last attempts."""
+    """Returns the mean number of tokens in the last attempts of measured rollouts."""
     is_measured = part.chosen.copy()
     is_measured[part.chosen] = _measured(part)
     calls = part.frame.calls
@@ -108,7 +108,7 @@ def tokens_per_rollout(part: Slice) -> float | None:
 
 
 def seconds_per_rollout(part: Slice) -> float | None:
-    """The mean over measured rollouts of the duration of their last attempts."""
+    """Returns the mean duration of the last attempts of measured rollouts."""
     took = (part.rollouts["ended_ns"] - part.rollouts["started_ns"])[_measured(part)]
     return ratio(float(took.sum()) / 1e9, len(took)) or None
 
@@ -123,7 +123,7 @@ def score_per_second(part: Slice) -> float | None:
 
 
 def cost(part: Slice) -> float | None:
-    """What all calls of all attempts cost. None without prices, or if a call that went well names no prompt tokens."""
+    """Returns the cost of all calls of all attempts. None without prices, or if a successful call has no count of prompt tokens."""
     return Tokens.of(part.calls).cost(part.terms.prices) if part.terms.prices else None
 
 

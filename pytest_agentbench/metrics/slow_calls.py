@@ -1,4 +1,4 @@
-"""The LLM calls that took longest, from the agent's call to the end of the answer, failed ones included."""
+"""Finds the slowest LLM calls, measured from the agent's call to the end of the answer. Failed calls are included."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ FIVE = 5
 
 @dataclass(frozen=True)
 class SlowCall:
-    """An LLM call of an agent, and where its time went."""
+    """An LLM call of an agent with the parts of its duration."""
 
-    rollout: str  # `banking[banking-001]`
-    attempt: int  # counted from 1
-    number: int  # which call of its attempt, counted from 1
-    of: int  # calls of its attempt
-    total_ms: float  # from the agent's call, or where that is unknown from the tap's receipt of it, to the end
-    queue_ms: float | None  # until it was sent, with the wait for the rate limit; null of one that was not
-    first_token_ms: float | None  # TTFT; null of one without a token, and of one that failed
-    decoding_ms: float | None  # from there to the end
-    prompt_tokens: int | None
-    cached_tokens: int | None  # null where the server does not say
-    output_tokens: int
-    error_kind: str | None  # one of [these](metrics.md#failed-calls); null of one that went well
+    rollout: str  # rollout, such as `banking[banking-001]`
+    attempt: int  # number of the attempt, counted from 1
+    number: int  # number of the call in its attempt, counted from 1
+    of: int  # number of calls in its attempt
+    total_ms: float  # milliseconds from the agent's call (or from the receipt at the tap if that is unknown) to the end
+    queue_ms: float | None  # milliseconds until it was sent, including delays by a rate limit; null if it was not sent
+    first_token_ms: float | None  # TTFT in milliseconds; null if there was no token, or if the call failed
+    decoding_ms: float | None  # milliseconds from the first token to the end; null if `first_token_ms` is null
+    prompt_tokens: int | None  # prompt tokens; null if the server does not report them
+    cached_tokens: int | None  # prompt tokens from the prefix cache; null if the server does not report them
+    output_tokens: int  # output tokens
+    error_kind: str | None  # [kind of failure](metrics.md#failed-calls); null if the call succeeded
 
 
 def slowest(part: Slice, most: int = FIVE) -> list[tuple[int, SlowCall]]:
-    """Returns the slowest calls, each with its place among all calls of the slice, counted from 0. Of equal ones the first stay."""
+    """Returns the slowest calls, each with its index among all calls of the slice. If calls are equally slow, the first are returned."""
     whole = part.calls["whole_ms"]
     places = [int(place) for place in (-whole).argsort(kind="stable")[:most] if whole[place] > 0]
-    from pytest_agentbench.metrics.columns import known
+    from pytest_agentbench.metrics.columns import python_value
 
     columns = {name: part.calls[name] for name in _COLUMNS}
-    return [(place, _slow_call({name: known(values[place]) for name, values in columns.items()})) for place in places]
+    return [(place, _slow_call({name: python_value(values[place]) for name, values in columns.items()})) for place in places]
 
 
 _COLUMNS = (

@@ -1,4 +1,4 @@
-"""How far the timings of a run can be trusted: the stopwatch's judgement of itself, and what events read late do to percentiles."""
+"""Timing quality: decides whether the timings of a run can be trusted, and how much late reads of events changed percentiles."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats
 
 
-def effects(part: Slice) -> dict[str, float]:
-    """Returns `itl.p99` -> how far the percentile is from that of events spread evenly, as a share of the latter.
+def percentile_effects(part: Slice) -> dict[str, float]:
+    """Returns percentile, such as `itl.p99` -> its relative difference from the percentile with evenly spread events.
 
-    Every share is 0 if no event was late.
+    All differences are 0 if no event was read late.
     """
     if not part.successful_calls["late_events"].any():
         return {f"{name}.p{q}": 0.0 for name in TIMESTAMP_METRICS for q in HIGH}
@@ -32,7 +32,7 @@ def effects(part: Slice) -> dict[str, float]:
 
 
 def _timings(part: Slice) -> dict[str, tuple[Floats, Floats]]:
-    """Returns metric -> milliseconds of calls or of their events, as measured and spread evenly."""
+    """Returns metric -> values in milliseconds, both as measured and with evenly spread late events."""
     import numpy as np
 
     from pytest_agentbench.metrics.frame import milliseconds
@@ -46,19 +46,19 @@ def _timings(part: Slice) -> dict[str, tuple[Floats, Floats]]:
 
 
 def _evened(calls: Rows, name: str, column: str) -> Floats:
-    """Returns a column of calls as it would be if late events were spread evenly."""
+    """Returns a column of calls with the values for evenly spread late events."""
     values = calls[column].copy()
     is_late = calls["late_events"] > 0
     values[is_late] = calls[f"evened_{name}_ms"][is_late]
     return values
 
 
-def flipped(part: Slice) -> dict[str, float]:
-    """Returns objective -> share of the calls with output that late events may have put on the wrong side of it."""
+def judgement_effects(part: Slice) -> dict[str, float]:
+    """Returns objective -> share of the calls with output that it may judge wrongly because of late events."""
     calls = part.successful_calls
     timed = int((calls["timed_events"] > 0).sum())
-    found = sorted((each for each in part.terms.objectives if each.name in TIMESTAMP_METRICS), key=lambda each: each.name)
-    return {each.name: _flips(calls, each) / timed if timed else 0.0 for each in found}
+    objectives = sorted((each for each in part.terms.objectives if each.name in TIMESTAMP_METRICS), key=lambda each: each.name)
+    return {each.name: _flips(calls, each) / timed if timed else 0.0 for each in objectives}
 
 
 def _flips(calls: Rows, objective: Objective) -> int:
@@ -75,64 +75,67 @@ def _difference(measured: float | None, evened: float | None) -> float:
 
 OK, WARN, SATURATED = "ok", "warn", "client-saturated"
 
-OFF = 0.05  # how far a percentile may be from what it would be without late events, as a share of that
-OF_EVENTS = 0.05  # of the events that a backend may send together
-OF_CALLS = 0.01  # of the calls that may be judged wrongly: goodput is read to a percent
-OF_QUEUE = 0.05  # of the time that calls took their agents
-CORE = 0.9  # share of a core above which a process is taken for saturated
-SAMPLE_NS = 1_000_000_000  # between two samples of CPU time
+OFF = 0.05  # accepted relative error of a percentile because of late events
+OF_EVENTS = 0.05  # accepted share of events that the backend sends together
+OF_CALLS = 0.01  # accepted share of calls that are judged wrongly; goodput is shown in whole percents
+OF_QUEUE = 0.05  # accepted share of the client queue in the time of calls
+CORE = 0.9  # share of a core above which a process counts as saturated
+SAMPLE_NS = 1_000_000_000  # nanoseconds between two samples of CPU time
 
-SATURATED_WORDS = "the client was saturated: its timings are the client's own"
+SATURATED_WORDS = "the client was saturated, so its timings describe the client, not the backend"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopwatchFigures:
-    """What is known about the stopwatch of a run; None for what is not."""
+    """The measurements that the timing quality of a run is judged by. Unknown values are None."""
 
-    clean_share: float | None = None  # of the output events of successful calls, those with a stamp of their own, 0 to 1
-    late_share: float = 0.0  # of the same events, those that share a stamp because this machine read them late
-    late_first_share: float = 0.0  # of the calls with output events, those whose first event is such
-    late_calls_share: float = 0.0  # of the same calls, those with any
-    # `itl.p99` and others: how far the percentile is from that of events spread evenly, as a share of the latter
+    # share of output events of successful calls that have their own timestamp, 0 to 1; null without output events
+    clean_share: float | None = None
+    late_share: float = 0.0  # share of these events that share a timestamp because this machine read them late, 0 to 1
+    late_first_share: float = 0.0  # share of calls with output events whose first event was read late, 0 to 1
+    late_calls_share: float = 0.0  # share of calls with output events of which any was read late, 0 to 1
+    # percentile (`itl.p99` and others) -> its relative difference from the percentile with evenly spread events
     late_effects: Mapping[str, float] = field(default_factory=dict)
-    # objective of the SLO: share of the calls that late events may have put on the wrong side of it
+    # objective -> share of calls that it may judge wrongly because of late events, 0 to 1
     late_judgements: Mapping[str, float] = field(default_factory=dict)
-    read_lag_ms: float | None = (
-        None  # p99 of the time that an event waited to be read (the greatest of fewer than 100); null: `user` stamps
-    )
-    client_queue_ms: float | None = None  # p99 of the client queue (the greatest of fewer than 100); null when no client says when it calls
-    client_queue_share: float | None = None  # of the time from agents' calls to the ends of their answers, what was client queue
-    tap_cpu: float | None = None  # share of one core, in the busiest second with calls in flight
-    pool_cpu: float | None = None  # share of one core, likewise
-    agents_cpu: float | None = None  # cores that the programs of [command agents](command-agents.md) took while any of them ran
+    # p99 of the milliseconds until an event was read, the maximum of fewer than 100; null for `user` timestamps
+    read_lag_ms: float | None = None
+    # p99 of the client queue in milliseconds, the maximum of fewer than 100; null if no client reports when it calls
+    client_queue_ms: float | None = None
+    # share of the client queue in the time from agents' calls to the ends of the answers, 0 to 1; null if no client reports when it calls
+    client_queue_share: float | None = None
+    tap_cpu: float | None = None  # CPU use of the tap in the busiest second with calls in flight, share of one core; null if not measured
+    pool_cpu: float | None = None  # CPU use of the pool in the busiest second with calls in flight, share of one core; null if not measured
+    agents_cpu: float | None = None  # mean cores that programs of [command agents](command-agents.md) used; null without such programs
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopwatchEvidence(StopwatchFigures):
-    """All that a verdict rests on."""
+    """Everything that the verdict on timing quality depends on."""
 
-    cores: int | None = None  # of this machine
-    stamps: Sequence[str] = field(default=())  # where they were taken: user, kernel
+    cores: int | None = None  # number of CPU cores of this machine
+    stamps: Sequence[str] = field(default=())  # sources of timestamps: user, kernel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stopwatch(StopwatchFigures):
-    """[How far the timings can be trusted](metrics.md#timing-quality)."""
+    """The [timing quality](metrics.md#timing-quality): whether the timings can be trusted."""
 
-    verdict: str | None  # `ok`, `warn` or `client-saturated`; null when no call was measured
-    reasons: tuple[str, ...] = ()  # why it is not `ok`, what made it `client-saturated` first
-    notes: tuple[str, ...] = ()  # what the verdict could not take into account
-    unusable: tuple[str, ...] = ()  # percentiles (`itl.p99`) and objectives (`goodput.itl`) that say nothing of the backend
+    verdict: str | None  # verdict: `ok`, `warn` or `client-saturated`; null if no call was measured
+    reasons: tuple[str, ...] = ()  # reasons for a verdict other than `ok`, those for `client-saturated` first
+    notes: tuple[str, ...] = ()  # sentences on data that the verdict lacks
+    unusable: tuple[str, ...] = ()  # percentiles (`itl.p99`) and objectives (`goodput.itl`) that are not usable
 
 
 def judge(evidence: StopwatchEvidence) -> Stopwatch:
-    """The verdict on a run's timings, with why, and what is not usable; null where no call was measured.
+    """Returns the timing quality of a run. The verdict is None if no call was measured.
 
-    `client-saturated`: not even the median gap is usable, or a process took more than 0.9 of a core. Then the numbers are about this
-    machine's client, not the backend. `warn`: something is not usable, calls spent more than 0.05 of their time in the client queue,
-    or agents that are programs took more than 0.9 of the machine. Events that share a stamp although the tap read in time were sent
-    together by the backend: that makes gaps of 0, whoever measures them; where it is one event in twenty it is a `warn`, and everything
-    is usable.
+    - `client-saturated`: even the median gap is not usable, or tap or pool took more than 0.9 of a core. The timings describe the client
+      on this machine, not the backend.
+    - `warn`: a percentile or an objective is not usable, calls spent more than 0.05 of their time in the client queue, or programs of
+      agents took more than 0.9 of the machine.
+    - `warn` too, with everything usable: the backend sent more than one event in twenty together with another one. Such events share a
+      timestamp although the tap read them in time, so the gaps between them are 0.
     """
     unusable = [*_unusable(evidence)]
     saturated, warned = [*_saturated(evidence, unusable)], [*_warned(evidence, unusable)]
@@ -146,8 +149,8 @@ def judge(evidence: StopwatchEvidence) -> Stopwatch:
     )
 
 
-def doubt(stopwatch: Stopwatch, name: str) -> str:
-    """Why a run's `ttft.p99`, or the objective `goodput.itl`, says nothing of its backend; empty where it does."""
+def unusable_reason(stopwatch: Stopwatch, name: str) -> str:
+    """Returns why a percentile such as `ttft.p99`, or an objective such as `goodput.itl`, is not usable. Empty if it is usable."""
     if stopwatch.verdict == SATURATED:
         return SATURATED_WORDS
     if name in stopwatch.unusable:
@@ -156,7 +159,7 @@ def doubt(stopwatch: Stopwatch, name: str) -> str:
 
 
 def title(name: str) -> str:
-    """`ITL p99` of `itl.p99`, `goodput by ITL` of `goodput.itl`."""
+    """Returns a title: `ITL p99` for `itl.p99`, `goodput by ITL` for `goodput.itl`."""
     metric, _, statistic = name.partition(".")
     return f"goodput by {title_of(statistic)}" if metric == "goodput" else f"{title_of(metric)} {statistic}"
 
@@ -170,31 +173,31 @@ def _saturated(evidence: StopwatchEvidence, unusable: Sequence[str]) -> Iterator
     if "itl.p50" in unusable:
         yield _late(unusable)
     if evidence.tap_cpu is not None and evidence.tap_cpu > CORE:
-        yield "the tap has too little of the CPU; --agentbench-taps 2 spreads calls over two"
+        yield "the tap does not get enough CPU time; --agentbench-taps 2 spreads calls over two processes"
     if evidence.pool_cpu is not None and evidence.pool_cpu > CORE:
-        yield "the pool (the agents) has too little of the CPU; fewer in flight"
+        yield "the pool (the agents) does not get enough CPU time; use a lower concurrency"
 
 
 def _warned(evidence: StopwatchEvidence, unusable: Sequence[str]) -> Iterator[str]:
     if unusable and "itl.p50" not in unusable:
         yield _late(unusable)
     if evidence.clean_share is not None and 1 - evidence.clean_share - evidence.late_share > OF_EVENTS:
-        yield "the backend sends several chunks at once, and the gaps between them are 0"
+        yield "the backend sends several chunks at once, so the gaps between them are 0"
     if evidence.client_queue_share is not None and evidence.client_queue_share > OF_QUEUE:
-        yield "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight"
+        yield "calls waited on this machine before they were sent, which only the client queue includes; use a lower concurrency"
     if evidence.agents_cpu is not None and evidence.cores and evidence.agents_cpu > CORE * evidence.cores:
-        yield "the agents' programs took this whole machine, so that rollouts waited for it; the calls' own times are right"
+        yield "the agents' programs used all CPUs of this machine, which delayed rollouts; the times of LLM calls are correct"
 
 
 def _late(unusable: Sequence[str]) -> str:
     return (
         f"chunks arrive faster than this machine reads them; not usable: {', '.join(_together(unusable))}; "
-        "fewer in flight, or --agentbench-taps 2"
+        "use a lower concurrency, or --agentbench-taps 2"
     )
 
 
 def _together(unusable: Sequence[str]) -> Iterator[str]:
-    """`ITL p99`, `TTFT from p95 on` where all above is not usable either, `goodput by ITL`."""
+    """Yields titles: `ITL p99`, `goodput by ITL`, or `TTFT from p95 on` if all higher percentiles are not usable either."""
     metrics: dict[str, list[str]] = {}
     for name in unusable:
         metrics.setdefault(name if name.startswith("goodput") else name.partition(".")[0], []).append(name)
@@ -206,21 +209,21 @@ def _together(unusable: Sequence[str]) -> Iterator[str]:
 
 
 def _notes(evidence: StopwatchEvidence) -> list[str]:
-    """What the verdict could not take into account."""
+    """Returns sentences on data that the verdict lacks."""
     notes = []
     if "user" in evidence.stamps:
-        notes.append("stamps: user, so the read lag is not known")
+        notes.append("timestamps were taken in user space, so the read lag is unknown")
     if evidence.client_queue_ms is None:
-        notes.append("no client said when it made its calls, so the client queue is not known")
+        notes.append("no client reported when it made its calls, so the client queue is unknown")
     if evidence.tap_cpu is None or evidence.pool_cpu is None:
-        notes.append("no CPU share: no whole second with calls in flight was seen, or this system does not tell")
+        notes.append("no CPU share: no full second with calls in flight was sampled, or this system does not report it")
     return notes
 
 
 def busiest(samples: Sequence[tuple[int, int, float]], calls: Sequence[Span]) -> float | None:
-    """The greatest share of a core among samples (start and end in nanoseconds, share) that had calls in flight half the time.
+    """Returns the greatest share of a core among samples (start and end in nanoseconds, share) with calls in flight half the time.
 
-    `calls` are in order and apart from each other. Samples of less than half a second are too coarse to count.
+    `calls` are disjoint, ordered spans. Samples shorter than half a second are ignored, because they are too imprecise.
     """
     long = [sample for sample in samples if sample[1] - sample[0] >= SAMPLE_NS / 2]
     return max((share for start, end, share in long if 2 * overlap_ns((start, end), calls) >= end - start), default=None)

@@ -1,4 +1,4 @@
-"""What a suite has beside its scores: right and wrong answers, drafts, what its scores took, and what each role took."""
+"""Computes results of a suite other than scores: right and wrong answers, drafts, efficiency, and the calls of each role."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Slice
 
 
-#: Parts of a score: whether a judge decided it (a score without this part is about no answer), and how sure the answer is, from 0 to 1.
+#: Names of parts of a score: whether a judge decided it (only scores of answers have this part), and the confidence of the answer, 0 to 1.
 JUDGED, CONFIDENCE = "judged", "confidence"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersSummary:
-    """How often a score's [answers](hle.md#accuracy-and-calibration) are right, and whether they know it."""
+    """The [accuracy and calibration](hle.md#accuracy-and-calibration) of the answers that a score is about."""
 
-    questions: int  # scenarios
-    answers: int  # rollouts that were scored, and those of agents that raised, which count as wrong
-    judged: int  # of them, those that a judge decided
-    accuracy: float  # share of right answers, of each question first
-    accuracy_low: float  # 95 % interval by Wilson, of as many trials as there are questions
-    accuracy_high: float  # its upper end
-    confident: int  # scored answers that say how sure they are
-    confidence: float | None  # what those say in the mean, from 0 to 1; null where none does
-    calibration_error: float | None  # of the same, from 0 to 1: RMS, bins of 100 answers
-    calibration_low: float | None  # 95 % interval; null of a single question
-    calibration_high: float | None  # its upper end
-    bins: int  # of the calibration error; 0 where there is none
+    questions: int  # number of questions (scenarios)
+    answers: int  # number of answers: scored rollouts, and agent errors, which count as wrong
+    judged: int  # number of answers that a judge decided
+    accuracy: float  # share of right answers, averaged per question first, 0 to 1
+    accuracy_low: float  # lower end of the 95 % interval by Wilson, with one trial per question
+    accuracy_high: float  # upper end of that interval
+    confident: int  # number of scored answers that state a confidence
+    confidence: float | None  # mean stated confidence, 0 to 1; null if no answer states one
+    calibration_error: float | None  # RMS calibration error over bins of 100 answers, 0 to 1; null if no answer states a confidence
+    calibration_low: float | None  # lower end of its 95 % interval; null if there is none, as for a single question
+    calibration_high: float | None  # upper end of its 95 % interval; null if there is none
+    bins: int  # number of bins of the calibration error; 0 if there is no error
 
 
 @dataclass
 class AnswerCounts:
-    """Those of a suite's scores, counted while rollouts are read."""
+    """Counts the answers of a suite by score while its rollouts are read."""
 
     scored: dict[str, dict[str, list[tuple[float, float | None]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )  # score -> scenario -> (value, confidence)
-    judged: Counter[str] = field(default_factory=Counter)  # score -> answers
-    failed: Counter[str] = field(default_factory=Counter)  # scenario -> rollouts in which the agent raised
+    judged: Counter[str] = field(default_factory=Counter)  # score -> number of answers that a judge decided
+    failed: Counter[str] = field(default_factory=Counter)  # scenario -> number of agent errors
 
     def add(self, rollout: Rollout) -> None:
         self.failed[rollout.scenario] += rollout.status == "agent_error"
@@ -60,11 +60,11 @@ class AnswerCounts:
                 self.judged[name] += bool(score.parts[JUDGED])
 
     def summary(self) -> dict[str, AnswersSummary]:
-        """Of each score that is about answers."""
+        """Returns score -> summary for each score that is about answers."""
         return {name: self._of(name) for name in self.scored}
 
     def _of(self, name: str) -> AnswersSummary:
-        questions = dict(sorted(self.scored[name].items()))  # the order of equal confidences must not be that of the clock
+        questions = dict(sorted(self.scored[name].items()))  # so that the order of equal confidences does not depend on time
         values = {scenario: [value for value, _ in each] for scenario, each in questions.items()}
         for scenario, count in self.failed.items():
             values[scenario] = [*values.get(scenario, ()), *[0.0] * count]
@@ -96,25 +96,25 @@ def _confident(answers: list[tuple[float, float | None]]) -> Iterator[tuple[floa
 
 @dataclass(frozen=True)
 class DraftMeans:
-    """A score over the rollouts whose first and whose chosen draft have it."""
+    """The means of a score over rollouts whose first and chosen drafts both have it."""
 
-    rollouts: int  # what the means are over
-    first: float  # mean of the first drafts
-    chosen: float  # mean of those that count
+    rollouts: int  # number of these rollouts
+    first: float  # mean score of the first drafts
+    chosen: float  # mean score of the chosen drafts
 
 
 @dataclass(frozen=True)
 class DraftsSummary:
-    """Drafts of an agent that [judges itself](judges.md)."""
+    """The drafts of an agent that [judges its own work](judges.md)."""
 
-    rollouts: int  # with drafts
-    drafts: int  # of all of them
-    accepted: int  # rollouts with an accepted draft
+    rollouts: int  # number of rollouts with drafts
+    drafts: int  # number of drafts
+    accepted: int  # number of rollouts with an accepted draft
     scores: Mapping[str, DraftMeans]  # score -> means
 
 
 def drafts_of(part: Slice) -> DraftsSummary | None:
-    """Returns how the drafts of a slice were judged. None if there were none."""
+    """Returns the summary of the drafts of a slice. None if there are none."""
     counts = part.rollouts["drafts"]
     names, first, chosen = (part.drafts[column] for column in ("score", "first", "chosen"))
     scores = {
@@ -128,40 +128,40 @@ def drafts_of(part: Slice) -> DraftsSummary | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """[What scores took](metrics.md#efficiency). Measured rollouts are those that ended as `ok`, `limit` or `agent_error`."""
+    """The [efficiency](metrics.md#efficiency) of a suite, over measured rollouts: those that ended as `ok`, `limit` or `agent_error`."""
 
-    currency: str | None  # of the backend's [prices](backends.md#prices); null without any
-    # `tokens_per_rollout` and all other metrics of a suite in the [table](metrics.md#efficiency); null if a number is unknown
+    currency: str | None  # currency of the backend's [prices](backends.md#prices); null without prices
+    # `tokens_per_rollout` and all other metrics of a suite in the [table](metrics.md#efficiency); null if unknown
     metrics: Mapping[str, float | None] = field(metadata=OPEN)
 
 
-#: How the agent is called among the roles.
+#: The name of the agent itself among the roles.
 AGENT = "agent"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoleUse:
-    """The calls of one [role](roles.md), those of all attempts."""
+    """The calls of one [role](roles.md) in all attempts."""
 
-    models: tuple[str, ...]  # that answered, or were asked for; by name
-    endpoints: tuple[str, ...]  # base URLs beside the backend under test that were asked; empty where that was the only one
-    calls: int
-    measured: int  # of them, those in the serving metrics of the run: they reached the backend under test, and judged nobody
-    failed_calls: Mapping[str, int]  # [kind of error](metrics.md#failed-calls) -> calls
-    prompt_tokens: int
-    cached_tokens: int  # of the prompt
-    output_tokens: int
-    seconds: float  # of all calls together
-    ttft_ms: LatencySpread | None  # as in the [serving metrics](metrics.md#serving-metrics); null when there is no value
-    e2e_ms: LatencySpread | None
-    currency: str | None  # of the [prices](roles.md#prices); null where a part of it has none
-    cost: float | None  # null without prices, or when a call that went well names no prompt tokens
+    models: tuple[str, ...]  # models that answered, or that were requested if the answer names none, by name
+    endpoints: tuple[str, ...]  # base URLs of endpoints other than the backend under test; empty if there were none
+    calls: int  # number of calls, failed ones included
+    measured: int  # number of calls in the serving metrics of the run: to the backend under test, and not by a judge
+    failed_calls: Mapping[str, int]  # [kind of failure](metrics.md#failed-calls) -> number of calls
+    prompt_tokens: int  # prompt tokens
+    cached_tokens: int  # prompt tokens from the prefix cache
+    output_tokens: int  # output tokens
+    seconds: float  # total duration of the calls, seconds
+    ttft_ms: LatencySpread | None  # TTFT, as in the [serving metrics](metrics.md#serving-metrics); null if there is no value
+    e2e_ms: LatencySpread | None  # E2E, as in the [serving metrics](metrics.md#serving-metrics); null if there is no value
+    currency: str | None  # currency of the [prices](roles.md#prices); null if an endpoint has no prices, or another currency
+    cost: float | None  # cost of the calls; null if `currency` is null, or if a successful call has no count of prompt tokens
 
 
 def uses(part: Slice, prices: Mapping[str, TokenPrices]) -> dict[str, RoleUse]:
-    """Returns role -> its use, the agent first; empty if only the agent called.
+    """Returns role -> its calls, the agent first. Empty if only the agent made calls.
 
-    `prices`: endpoint -> its own; that of the backend under test is an empty text.
+    `prices` maps endpoints to their prices. The key of the backend under test is an empty string.
     """
     calls = part.frame.calls
     roles = sorted(set(calls["role"][part.chosen[calls["rollout"]]].tolist()))
@@ -175,7 +175,7 @@ def _use(part: Slice, prices: Mapping[str, TokenPrices]) -> RoleUse:
     currency, cost = _cost(of_endpoints, prices)
     ttft, e2e = (latency_spread(part.known(f"{name}_ms")) for name in ("ttft", "e2e"))
     return RoleUse(
-        models=tuple(sorted({by or asked for asked, by in zip(calls["model"], calls["answered_by"], strict=True)} - {""})),
+        models=tuple(sorted({by or requested for requested, by in zip(calls["model"], calls["answered_by"], strict=True)} - {""})),
         endpoints=tuple(sorted(filter(None, endpoints))),
         calls=len(calls),
         measured=int(calls["measured"].sum()),
@@ -192,7 +192,7 @@ def _use(part: Slice, prices: Mapping[str, TokenPrices]) -> RoleUse:
 
 
 def _cost(tokens: Mapping[str, Tokens], prices: Mapping[str, TokenPrices]) -> tuple[str | None, float | None]:
-    """Returns (currency, amount) of the tokens of each endpoint; None if a part of it has no price, or another currency."""
+    """Returns the currency and the total cost of tokens by endpoint. None if an endpoint has no prices, or another currency."""
     currencies = {prices[endpoint].currency if endpoint in prices else None for endpoint in tokens}
     if None in currencies or len(currencies) > 1:
         return None, None

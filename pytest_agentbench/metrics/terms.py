@@ -1,6 +1,6 @@
-"""What numbers depend on beside rollouts: prices of tokens, scores, and objectives, with the calls that met these.
+"""Inputs of metrics other than rollouts: prices of tokens, scores, and latency objectives, which are also evaluated here.
 
-The tap computes costs as well, so nothing here may load pydantic.
+The tap computes costs as well, so this module must not import pydantic.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class TokenPrices:
     """Prices of a million tokens each, in one currency."""
 
-    currency: str  # ISO 4217
-    input: float  # prompt tokens
-    output: float
-    cached_input: float | None = None  # prompt tokens that came from the prefix cache; None: as the others
+    currency: str  # currency code, ISO 4217
+    input: float  # price of prompt tokens
+    output: float  # price of output tokens
+    cached_input: float | None = None  # price of prompt tokens from the prefix cache; None: the price `input`
 
     def of(self, prompt: int, cached: int, output: int) -> float:
-        """Returns what so many prompt tokens, `cached` of them from the prefix cache, and so many output tokens cost."""
+        """Returns the cost of some prompt tokens, `cached` of which are from the prefix cache, and output tokens."""
         cached_input = self.input if self.cached_input is None else self.cached_input
         return float((prompt - cached) * self.input + cached * cached_input + output * self.output) / 1e6
 
@@ -34,32 +34,32 @@ GOOD, BAD, UNKNOWN = 1, 0, -1
 
 
 class Objective(NamedTuple):
-    """The greatest latency that a good call may have."""
+    """A latency objective: the greatest latency that a good call may have."""
 
-    name: str  # of the metric
-    limit_ms: float
-    column: str  # of calls, milliseconds; NaN if a call has no such latency
-    expected: bool  # a call without this latency cannot be judged; otherwise it breaks no promise: one event has no gap, one token no TPOT
+    name: str  # name of the metric
+    limit_ms: float  # greatest latency, milliseconds
+    column: str  # column of calls with the latency in milliseconds, NaN if a call has none
+    expected: bool  # whether a call without this latency cannot be judged; if not, it meets the objective (one event has no gap)
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What metrics depend on beside the rollouts of a slice."""
+    """The inputs of metrics other than the rollouts of a slice."""
 
-    objectives: Sequence[Objective] = ()  # that a good call meets
-    prices: TokenPrices | None = None  # of the backend under test
-    score: float | None = None  # mean of the main score; None if there is none, or less of it is better
-    passed: int = 0  # rollouts that reached the floor of the main score
+    objectives: Sequence[Objective] = ()  # objectives that a good call meets
+    prices: TokenPrices | None = None  # prices of the backend under test
+    score: float | None = None  # mean of the main score; None if there is none, or if lower values are better
+    passed: int = 0  # number of rollouts that passed the threshold of the main score
 
 
 def misses(column: Callable[[str], Floats], objective: Objective) -> Mask:
-    """Returns which calls missed an objective; one without such a latency did not."""
+    """Returns for each call whether it missed an objective. Calls without that latency did not."""
     missed: Mask = column(objective.column) > objective.limit_ms
     return missed
 
 
 def verdicts_of(column: Callable[[str], Floats], failed: Mask, objectives: Sequence[Objective]) -> Counts:
-    """Returns GOOD for each call that met all objectives, BAD if it missed one or failed, UNKNOWN if it lacks an expected latency."""
+    """Returns for each call GOOD if it met all objectives, BAD if it missed one or failed, and UNKNOWN if it lacks an expected latency."""
     missed, lacking = failed.copy(), failed & False
     for objective in objectives:
         missed |= misses(column, objective)

@@ -1,4 +1,4 @@
-"""Time as spans: how many overlap, when enough do, who had each instant of a rollout, and when it was by the calendar. Pure functions."""
+"""Spans of time: their overlaps, the split of a rollout's time among activities, and calendars that convert timestamps to real time."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pytest_agentbench.records import JUDGE, Rollout
 
 Span = tuple[int, int]  # start and end, monotonic nanoseconds
 
-#: Who may have an instant of a rollout. Where calls overlap each other or a tool, the first of these has it.
+#: Activities of a rollout. If several happen at the same time, the time counts for the first of these.
 PARTS = ("decoding", "first_token", "tools", "client_queue", "roles", "judge", "agent")
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """How many of something were under way at a time."""
+    """The number of spans that overlapped."""
 
-    peak: int
-    mean: float  # over the time from the first start to the last end
+    peak: int  # greatest number at a time
+    mean: float  # mean number from the first start to the last end
 
 
 def in_flight(*sessions: Sequence[Span]) -> InFlight | None:
-    """Peak and time-weighted mean of how many spans of a session overlap; one that ends when another starts does not overlap it.
+    """Returns the peak and the time-weighted mean of the number of spans that overlap in a session. None without spans.
 
-    None without spans.
+    A span that ends when another one starts does not overlap it.
     """
     if not any(sessions):
         return None
@@ -38,7 +38,7 @@ def in_flight(*sessions: Sequence[Span]) -> InFlight | None:
 
 
 def at_least(spans: Iterable[Span], count: int) -> list[Span]:
-    """The intervals in which at least so many (more than 0) of the spans overlap, in order and apart from each other."""
+    """Returns the disjoint, ordered intervals in which at least `count` spans overlap. `count` has to be positive."""
     intervals: list[Span] = []
     opened: int | None = None
     for at, under_way in _counts(spans):
@@ -51,27 +51,27 @@ def at_least(spans: Iterable[Span], count: int) -> list[Span]:
 
 
 def steady(spans: Iterable[Span], concurrency: int) -> list[Span]:
-    """The time in which at least 90 % of the concurrency asked for was in flight."""
+    """Returns the intervals in which at least 90 % of the concurrency was in flight."""
     return at_least(spans, -(-9 * concurrency // 10))
 
 
 def total_ns(spans: Iterable[Span]) -> int:
-    """The length of spans that do not overlap."""
+    """Returns the total length of spans that do not overlap."""
     return sum(end - start for start, end in spans)
 
 
 def outer(spans: Sequence[Span]) -> Span | None:
-    """From the first start to the last end; None without spans."""
+    """Returns the span from the first start to the last end. None without spans."""
     return (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
 
 
 def duration_ns(spans: Sequence[Span]) -> int:
-    """From the first start to the last end, ramp, drain and pauses included."""
+    """Returns the time from the first start to the last end, including ramp-up, drain and pauses."""
     return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0
 
 
 def overlap_ns(span: Span, others: Sequence[Span]) -> int:
-    """How much of a span lies in others, which are in order and apart from each other."""
+    """Returns how much of a span lies in other spans, which are disjoint and ordered."""
     start, end = span
     overlap = 0
     for place in range(bisect_right(others, start, key=itemgetter(1)), len(others)):
@@ -82,7 +82,7 @@ def overlap_ns(span: Span, others: Sequence[Span]) -> int:
 
 
 def _counts(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
-    """(time, how many are under way from then on), once for each time at which that may change."""
+    """Yields (time, number of spans from then on) for each time at which the number may change."""
     steps = sorted(step for start, end in spans if start < end for step in ((start, 1), (end, -1)))
     count = 0
     for at, group in groupby(steps, key=itemgetter(0)):
@@ -91,12 +91,15 @@ def _counts(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
 
 
 def split(rollout: Rollout) -> dict[str, int]:
-    """Nanoseconds of a rollout that each of PARTS had; they sum to its duration.
+    """Returns activity -> nanoseconds of a rollout, for all of PARTS. The sum is the duration of the rollout.
 
-    `decoding`: a call had its first token and no end yet. `first_token`: a call was sent and had none. `tools`: a tool ran.
-    `client_queue`: a call was made and not sent. `roles`: an endpoint of its own was asked that
-    plays a role. `judge`: a judge was asked. `agent`: none of these. A call without output events
-    waits until its end.
+    - `decoding`: a call had its first token and had not ended.
+    - `first_token`: a call was sent and had no token yet. A call without output events is in this state until its end.
+    - `tools`: a tool ran.
+    - `client_queue`: a call was made and not sent yet.
+    - `roles`: a call of a role to another endpoint was in progress.
+    - `judge`: a call of a judge was in progress.
+    - `agent`: none of these.
     """
     steps: list[tuple[int, str, int]] = [(rollout.started_ns, "agent", 1), (rollout.ended_ns, "agent", -1)]
     for part, start, end in _parts(rollout):
@@ -127,30 +130,31 @@ def _parts(rollout: Rollout) -> Iterator[tuple[str, int, int]]:
             yield "tools", tool.started_ns, tool.ended_ns
 
 
-ROUNDED_NS = 1_000  # nanoseconds that `started_at` may be off by, being a float: stamps of imported runs count from 1970 themselves
+#: Rounding error of `started_at`, a float, in nanoseconds. A smaller difference means that timestamps count from 1970 (imported runs).
+ROUNDED_NS = 1_000
 
 
-class TurnTime(NamedTuple):
-    """A time in a turn."""
+class BlockTime(NamedTuple):
+    """A time within a block of rollouts."""
 
-    turn: int  # counted from 0
+    block: int  # index of the block, counted from 0
     at: float  # seconds since 1970
 
 
 @dataclass
 class Calendar:
-    """Seconds since 1970 of the stamps of a run. A session has a clock of its own, whose beginning its first rollout tells."""
+    """Converts the timestamps of a run to time since 1970. Each session has its own clock; its offset is learnt from a rollout."""
 
     _began: dict[int, int] = field(default_factory=dict)  # session -> nanoseconds between 1970 and the zero of its clock
 
     def learn(self, rollout: Rollout) -> None:
-        """Takes the beginning of its session's clock from a rollout that has both times."""
+        """Learns the offset of a session's clock from a rollout that has both times."""
         if rollout.started_ns and rollout.session not in self._began:
             began = round(rollout.started_at * 1e9) - rollout.started_ns
             self._began[rollout.session] = began if abs(began) > ROUNDED_NS else 0
 
     def epoch_ns(self, session: int, stamp: int | None) -> int | None:
-        """Nanoseconds since 1970; None where nobody took the time, or where no rollout tells when its session was."""
+        """Returns nanoseconds since 1970. None if the timestamp or the offset of the session's clock is unknown."""
         began = self._began.get(session)
         return None if not stamp or began is None else stamp + began
 
@@ -158,24 +162,24 @@ class Calendar:
         at = self.epoch_ns(session, stamp)
         return None if at is None else at / 1e9
 
-    def in_turn(self, at: float) -> TurnTime | None:
-        """A time in seconds since 1970, in the turn that it is in; None where others had theirs. Without turns all is one."""
-        return TurnTime(0, at)
+    def in_block(self, at: float) -> BlockTime | None:
+        """Returns the block of a time (seconds since 1970). None if it is in no block. Without blocks, all time is one block."""
+        return BlockTime(0, at)
 
 
-class TurnCalendar(Calendar):
-    """The time of rollouts that took turns with others, from their first turn on, without the turns of the others.
+class BlockCalendar(Calendar):
+    """A calendar of rollouts that ran in blocks. It starts at their first block and leaves out the time between their blocks.
 
-    A time within a turn is as far from the start of that turn as by the calendar; one between two turns is where the next one begins.
+    Within a block, times have their real distance from the start of the block. A time between two blocks becomes the start of the next.
     """
 
-    def __init__(self, calendar: Calendar, turns: Mapping[int, Sequence[Span]]) -> None:
-        """`calendar` knows the sessions of all turns whose times are known, `turns` has the turns of each session (`Slice.turns`)."""
+    def __init__(self, calendar: Calendar, blocks: Mapping[int, Sequence[Span]]) -> None:
+        """`calendar` has learnt the sessions, and `blocks` maps sessions to the spans of their blocks (`Slice.active_spans`)."""
         super().__init__(calendar._began)
-        spans = [(calendar.epoch_ns(session, stamp), end - stamp) for session, own in turns.items() for stamp, end in own]
+        spans = [(calendar.epoch_ns(session, stamp), end - stamp) for session, own in blocks.items() for stamp, end in own]
         known = sorted((start, length) for start, length in spans if start is not None)
         self._starts, self._lengths = [start for start, _ in known], [length for _, length in known]
-        self._before = [0, *accumulate(self._lengths)]  # nanoseconds of all turns before the one of the same place
+        self._before = [0, *accumulate(self._lengths)]  # total nanoseconds of the blocks before each block
 
     def epoch_ns(self, session: int, stamp: int | None) -> int | None:
         at = super().epoch_ns(session, stamp)
@@ -184,12 +188,12 @@ class TurnCalendar(Calendar):
             return at
         return self._own_ns(place, min(at - self._starts[place], self._lengths[place]))
 
-    def in_turn(self, at: float) -> TurnTime | None:
+    def in_block(self, at: float) -> BlockTime | None:
         at_ns = round(at * 1e9)
         place = bisect_right(self._starts, at_ns) - 1
         if place < 0 or (within := at_ns - self._starts[place]) > self._lengths[place]:
             return None
-        return TurnTime(place, self._own_ns(place, within) / 1e9)
+        return BlockTime(place, self._own_ns(place, within) / 1e9)
 
     def _own_ns(self, place: int, within: int) -> int:
         return self._starts[0] + self._before[place] + within

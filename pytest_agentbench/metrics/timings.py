@@ -1,9 +1,8 @@
-"""Serving metrics, derived from the raw stamps of a call, and how far these stamps can be trusted.
+"""Latencies of a single call, computed from its timestamps, and the timestamps that were taken too late.
 
-Pure functions; durations are nanoseconds, rates are per second. The start of a call is `sent_ns`, when its last request byte was
-written: the time before that is the client queue and stands on its own. An output chunk carries content, reasoning or a tool call;
-chunks with only a role, a finish reason or usage never count. A failed call (`error_kind`) and one that was never sent have no
-latencies: None, or no gaps.
+Durations are nanoseconds, rates are per second. A call starts at `sent_ns`, when the last byte of its request was sent; the time before
+that is the client queue, a metric of its own. Output chunks contain content, reasoning or a tool call; chunks with only a role, a finish
+reason or usage do not count. Calls that failed (`error_kind`) or were not sent have no latencies: None, or an empty list.
 """
 
 from __future__ import annotations
@@ -16,124 +15,123 @@ from typing import Self
 
 from pytest_agentbench.records import OUTPUT_KINDS, Chunk, LLMCall
 
-SERVER_QUEUE = ("router_queue_ms", "prefill_wait_time_ms")  # in `server.timing`: of ThunderAgent, of Dynamo
+SERVER_QUEUE = ("router_queue_ms", "prefill_wait_time_ms")  # keys of `server.timing`: ThunderAgent, Dynamo
 
 
 def ttft_ns(call: LLMCall) -> int | None:
-    """Time to first token: from the send to the first output chunk."""
+    """Returns the time to first token: from sending to the first output chunk."""
     return _since_sent(call, call.output)
 
 
 def first_event_ns(call: LLMCall) -> int | None:
-    """From the send to the first chunk of any kind, a bare role included."""
+    """Returns the time from sending to the first chunk of any kind, including a bare role."""
     return _since_sent(call, call.chunks)
 
 
 def first_answer_ns(call: LLMCall) -> int | None:
-    """From the send to the first output chunk that is not reasoning."""
+    """Returns the time from sending to the first output chunk that is not reasoning."""
     return _since_sent(call, [chunk for chunk in call.output if chunk.kind != "reasoning"])
 
 
 def itl_ns(call: LLMCall) -> list[int]:
-    """Inter-token latencies: the gaps between consecutive output chunks, one fewer than chunks.
+    """Returns the inter-token latencies: the gaps between consecutive output chunks.
 
-    A server that packs n tokens into a chunk shows one gap for them; `tpot_ns` is the mean per token. Chunks that were read
-    together have a gap of 0: `LateTimestamps` says how many.
+    A chunk with several tokens has one gap for all of them; `tpot_ns` is the mean per token. Chunks that were read together have a gap of
+    0; `LateTimestamps` counts them.
     """
-    return [later.at_ns - earlier.at_ns for earlier, later in pairwise(call.output)] if _measured(call) else []
+    return [later.at_ns - earlier.at_ns for earlier, later in pairwise(call.output)] if _has_latencies(call) else []
 
 
 def tpot_ns(call: LLMCall) -> float | None:
-    """Time per output token after the first event: (last - first output chunk) / (tokens - tokens of the first chunk).
+    """Returns the time per output token after the first chunk: (last - first output chunk) / (tokens - tokens of the first chunk).
 
-    A server that counts tokens in every event says how many the first one held; of others it is taken as one. None where no token
-    came after the first chunk, or none is known to.
+    The first chunk counts as one token unless the server counts tokens in each event. None if no token arrived after the first chunk.
     """
     output = call.output
-    if not _measured(call) or len(output) < 2:
+    if not _has_latencies(call) or len(output) < 2:
         return None
     later = later_tokens(call)
     return (output[-1].at_ns - output[0].at_ns) / later if later > 0 else None
 
 
 def later_tokens(call: LLMCall) -> int:
-    """The output tokens of a call with output that came after its first chunk; that is one token where the server does not say."""
+    """Returns the output tokens after the first chunk, which counts as one token unless the server reports its tokens."""
     return output_tokens(call) - max(1, call.output[0].tokens or 1)
 
 
 def e2e_ns(call: LLMCall) -> int | None:
-    """From the send to the end of the answer."""
-    return call.ended_ns - call.sent_ns if _measured(call) and call.sent_ns is not None else None
+    """Returns the time from sending to the end of the answer."""
+    return call.ended_ns - call.sent_ns if _has_latencies(call) and call.sent_ns is not None else None
 
 
 def tokens_per_s(call: LLMCall) -> float | None:
-    """Output tokens of a call per second of its E2E, so the wait for the first one is in it."""
+    """Returns the output tokens per second of E2E, which includes the wait for the first token."""
     duration = e2e_ns(call)
     return output_tokens(call) * 1e9 / duration if duration else None
 
 
 def speedup(together: float | None, mean_of_calls: float | None) -> float | None:
-    """Tokens per second of all calls together over the mean of theirs: how many calls' worth came at a time. None without either."""
+    """Returns tokens per second of all calls together divided by the mean of the calls. None if one of them is unknown."""
     return together / mean_of_calls if together and mean_of_calls else None
 
 
 def client_queue_ns(call: LLMCall) -> int | None:
-    """From the agent's call to the send, without what a rate limit held it back: what the client, not the backend, took.
+    """Returns the time from the agent's call to sending, without delays by a rate limit: the time of the client, not the backend.
 
-    None when the client did not say when it called.
+    None if the client did not report when it called, or if the call was not sent.
     """
     return None if call.called_ns is None or call.sent_ns is None else call.sent_ns - call.called_ns - call.held_ns
 
 
 def server_queue_ns(call: LLMCall) -> float | None:
-    """What the server says that a call waited before its prefill began: ThunderAgent's pause, Dynamo's wait. TTFT has it in it."""
+    """Returns the wait before the prefill as reported by the server (ThunderAgent's pause, Dynamo's wait). TTFT includes it."""
     timing = (call.server or {}).get("timing") or {}
     waited = next((timing[name] for name in SERVER_QUEUE if timing.get(name) is not None), None)
-    return waited * 1e6 if waited is not None and _measured(call) else None
+    return waited * 1e6 if waited is not None and _has_latencies(call) else None
 
 
 def served_ttft_ns(call: LLMCall) -> float | None:
-    """TTFT without the time that the call waited at the server; None where that is not known."""
+    """Returns TTFT without the wait that the server reports. None if that is unknown."""
     ttft, waited = ttft_ns(call), server_queue_ns(call)
     return None if ttft is None or waited is None else max(0.0, ttft - waited)
 
 
 def output_tokens(call: LLMCall) -> int:
-    """The server's count of completion tokens; without one, the number of output chunks (`token_source` says which)."""
+    """Returns the completion tokens reported by the server, or else the number of output chunks (see `token_source`)."""
     return len(call.output) if call.completion_tokens is None else call.completion_tokens
 
 
-def _measured(call: LLMCall) -> bool:
+def _has_latencies(call: LLMCall) -> bool:
     return call.error_kind is None and call.sent_ns is not None
 
 
 def _since_sent(call: LLMCall, chunks: Sequence[Chunk]) -> int | None:
-    return chunks[0].at_ns - call.sent_ns if chunks and _measured(call) and call.sent_ns is not None else None
+    return chunks[0].at_ns - call.sent_ns if chunks and _has_latencies(call) and call.sent_ns is not None else None
 
 
-#: Metrics that depend on the stamps of single events. E2E ends with a connection or the last event, and is late by the read lag at most.
+#: Metrics that depend on the timestamps of single events. E2E is not included, because only the last read lag can make it wrong.
 TIMESTAMP_METRICS = ("ttft", "tpot", "itl")
 
-PROMPT_NS = 1_000_000  # a read lag up to which the tap was in time
+PROMPT_NS = 1_000_000  # greatest read lag in nanoseconds at which the tap counts as reading in time
 
 
 @dataclass(frozen=True)
 class LateTimestamps:
-    """The output chunks of a successful call by their stamps. Chunks of one read share its stamp."""
+    """The quality of the timestamps of a successful call's output chunks. Chunks that arrived in one read share its timestamp."""
 
     call: LLMCall
-    events: int = 0  # output chunks
-    # those with a stamp of their own; one that shares it only with what follows the output (the finish reason, usage, [DONE]) counts as
-    # clean: servers write these together
+    events: int = 0  # number of output chunks
+    # Number of output chunks with their own timestamp. A chunk that shares its timestamp only with what follows the output (finish reason,
+    # usage, [DONE]) is clean, because servers send these together.
     clean: int = 0
-    # places of those whose stamp is a later one's because this machine read them late. A read within a millisecond of the last packet
-    # found what the server had sent together: whoever measures has gaps of 0 there. How late stamps of user space are is unknown, so
-    # that those which are shared count as late
+    # Indices of output chunks that have the timestamp of a later one because this machine read them late. If a read happened within a
+    # millisecond of the last packet, the server had sent the chunks together, so they are not late. The lag of user-space timestamps is
+    # unknown, so all their shared timestamps count as late.
     places: Sequence[int] = ()
 
     @classmethod
     def of(cls, call: LLMCall) -> Self:
-        """Counts the output chunks of a call by their stamps. All counts are 0 if the call failed or was never sent."""
+        """Examines the output chunks of a call. All counts are 0 if the call failed or was not sent."""
         if call.error_kind is not None or call.sent_ns is None:
             return cls(call)
         output = call.output
@@ -143,15 +141,15 @@ class LateTimestamps:
 
     @cached_property
     def evened(self) -> LLMCall:
-        """The call as it may have been, see `evened`."""
+        """The call with evenly spread late chunks, see the function `evened`."""
         return evened(self.call, self.places)
 
 
 def evened(call: LLMCall, late: Sequence[int]) -> LLMCall:
-    """A successful call as it may have been: its output chunks that were read late, in the places `late`, are spread evenly.
+    """Returns a successful call in which the output chunks with the indices `late` are spread evenly over the time of their arrival.
 
-    Between the stamp before them and the one that they share they came, and nobody knows when. Before the first stamp that is known
-    they are as far apart as all others of their call on average, but not before the send.
+    They arrived between the timestamp before them and the one that they share. If there is no timestamp before them, they get the mean gap
+    of the other chunks, but are not placed before the sending of the request.
     """
     if not late:
         return call
@@ -161,7 +159,7 @@ def evened(call: LLMCall, late: Sequence[int]) -> LLMCall:
 
 
 def _evened_times(call: LLMCall, late: Collection[int]) -> list[float]:
-    """Nanoseconds of the output chunks."""
+    """Returns the times of the output chunks in nanoseconds, late ones spread evenly."""
     times = [float(chunk.at_ns) for chunk in call.output]
     place = 0
     while place < len(times):
@@ -176,7 +174,7 @@ def _evened_times(call: LLMCall, late: Collection[int]) -> list[float]:
 
 
 def _before(call: LLMCall, times: Sequence[float], last: int) -> float:
-    """How long before the first stamp, that of the chunk in place `last`, the chunks that share it may have begun to come."""
+    """Returns how long before the first timestamp, shared by the chunks up to the index `last`, these may have begun to arrive."""
     since_sent = times[last] - (call.sent_ns or 0)
     later = len(times) - 1 - last
     return min(since_sent, (times[-1] - times[last]) / later * (last + 1)) if later else since_sent

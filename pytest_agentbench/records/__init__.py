@@ -1,6 +1,6 @@
-"""The frozen records that move from left to right: what a rollout did, when, and how good it was.
+"""Frozen records of rollouts: their calls, times, answers and scores. All other packages use them.
 
-Times that end in `_ns` are `time.monotonic_ns()` of this machine; only differences mean anything.
+Fields that end in `_ns` are values of `time.monotonic_ns()` on this machine, so only differences between them have a meaning.
 """
 
 from pytest_agentbench.records.call import (

@@ -1,4 +1,4 @@
-"""Records of calls: the endpoint that answers them, one request of an agent, one call of a tool. Also the types that all records use."""
+"""Records of calls (LLM calls and tool calls) and of the endpoints that answer them, with types and constants that all records use."""
 
 from __future__ import annotations
 
@@ -9,176 +9,176 @@ from typing import Any, NamedTuple
 
 Json = dict[str, Any]
 
-#: Metadata of the field of a record whose entries stand among the record's own keys where JSON has it: backends and plugins add some.
+#: Metadata of a mapping field whose entries JSON writes as keys of the record itself. Backends and plugins add such keys.
 OPEN = {"open": True}
 
-#: Metadata of a field that has the same value in many records, which `codec` writes once.
+#: Metadata of a field whose value is often equal in many records; `codec` writes each value only once.
 SHARED = {"shared": True}
 
-#: Trials of a scenario that a session may ask for: more would be a slip of a finger, for nobody waits for so many.
+#: The greatest number of trials per scenario that a session accepts. A larger number is taken for a typing error.
 MOST_TRIALS = 1000
 
-#: Settings of an agent that are sampling parameters of every request.
+#: Settings of an agent that are sent as sampling parameters in each request.
 SAMPLING = ("temperature", "top_p", "max_tokens", "seed", "model")
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a backend answers."""
+    """The address of a backend, and how to call it."""
 
-    url: str  # OpenAI base URL, ends before /chat/completions, e.g. http://127.0.0.1:8000/v1
-    model: str  # name to send in requests
-    backend: str = ""  # name of the backend, e.g. embedded
-    api_key: str | None = field(default=None, repr=False)  # sent as a bearer token, never stored
-    ca_file: str | None = None  # certificate authority of an https URL, PEM
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every call
-    requests_per_minute: float | None = None  # that it takes; None: as many as come
-    labels: Json = field(default_factory=dict)  # how rollouts are announced, as `labels` of a backend YAML has it; empty: not at all
-    api_key_env: str | None = None  # the environment variable that `api_key` is from
-    roles: Mapping[str, Json] = field(default_factory=dict)  # name -> player, as `endpoint` of Access; they override a suite's
-    prices: Json | None = None  # of its tokens
-    request_fields: Mapping[str, str | None] = field(default_factory=dict)  # field -> name that the model accepts, or None
-    context_length: int | None = None  # tokens of prompt and answer together
+    url: str  # OpenAI base URL without /chat/completions, for example http://127.0.0.1:8000/v1
+    model: str  # model name to send in requests
+    backend: str = ""  # name of the backend, for example embedded
+    api_key: str | None = field(default=None, repr=False)  # secret that is sent as a bearer token and never stored
+    ca_file: str | None = None  # path of a PEM file with the certificate authority for an https URL
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # HTTP headers to send with every call
+    requests_per_minute: float | None = None  # rate limit of the backend; None if there is no limit
+    labels: Json = field(default_factory=dict)  # key `labels` of the backend YAML: how rollouts are announced; empty if they are not
+    api_key_env: str | None = None  # environment variable that contains `api_key`
+    roles: Mapping[str, Json] = field(default_factory=dict)  # role -> endpoint, as in `Access.endpoint`; it replaces the suite's
+    prices: Json | None = None  # token prices, as `prices` of a backend YAML
+    request_fields: Mapping[str, str | None] = field(default_factory=dict)  # request field -> name in requests; None: left out
+    context_length: int | None = None  # most tokens of prompt and answer together; None if unknown
 
 
 @dataclass(frozen=True)
 class Access:
-    """How somebody is to call a model through the tap, under a token of his own."""
+    """The permission to call a model through the tap. Each permission has its own token."""
 
-    upgrade: bool | None = None  # whether calls that do not stream travel as streams; None: as each of them asks
-    keep: bool = False  # whether the records of the calls keep what the model said
-    role: str = ""  # in whose name the calls are made; empty: the agent's own
-    model: str = ""  # name in requests; empty: the model that plays the role
-    calls: int | None = None  # so many calls are relayed, later ones are refused; None: all
-    # url (none: the backend under test), model, api_key (name of an environment variable), prices, limits, request_fields,
-    # context_length; None: no suite names it
+    upgrade: bool | None = None  # whether the tap requests a stream for calls without streaming; None: the call decides
+    keep: bool = False  # whether the records of the calls contain the text of the answers
+    role: str = ""  # role that makes the calls; empty for the agent itself
+    model: str = ""  # model name to send in requests; empty for the model of the role
+    calls: int | None = None  # the greatest number of calls, after which calls are refused; None if there is no limit
+    # keys: url (missing for the backend under test), model, api_key (name of an environment variable), prices, limits, request_fields,
+    # context_length; None if the suite does not define the role
     endpoint: Json | None = None
-    account: str = ""  # of its rollout, which has `limits` for all that is called under it; empty: none
-    limits: Json = field(default_factory=dict)  # of `calls`, `tokens` and `cost`
+    account: str = ""  # account of the rollout, whose `limits` apply to all its calls together; empty if there is none
+    limits: Json = field(default_factory=dict)  # the greatest `calls`, `tokens` and `cost` of the account
 
 
-#: Chunk kinds that count as output: the first one ends TTFT, the gaps between them are ITL.
+#: Kinds of chunks that count as output. The first such chunk ends TTFT, and the gaps between them are ITL.
 OUTPUT_KINDS = frozenset({"content", "reasoning", "tool_call"})
 
 
-#: The role of whoever says how good an agent's work was.
+#: The role of calls that judge an agent's work.
 JUDGE = "judge"
 
-#: Every way an LLM call can fail. Each is the call's own fault class: none is a score, and only the rollout is tried again.
+#: Kinds of failures of an LLM call -> description. A failed call is not a score; only the whole rollout can be retried.
 ERROR_KINDS = {
     "connect": "no connection to the backend",
     "timeout_connect": "the connection took longer than its budget",
-    "timeout_first_token": "no content, reasoning or tool call came within its budget",
+    "timeout_first_token": "no content, reasoning or tool call arrived within its budget",
     "timeout_idle": "a stream stalled: no further output came within its budget",
     "timeout_call": "the whole call took longer than its budget",
     "rate_limited": "HTTP 429",
     "overloaded": "HTTP 503 or 529",
     "server_error": "any other HTTP 5xx",
-    "redirect": "HTTP 3xx, which is not followed",
+    "redirect": "HTTP 3xx; redirects are not followed",
     "http_status": "any other HTTP status than 200",
-    "bad_history": "HTTP 400 or 422 to a request whose history holds tool arguments of the model that are no JSON object",
-    "encoding": "a content-encoding that the tap cannot read",
-    "too_large": "an answer of more bytes or events than the tap takes, or one that grows too much when it is unpacked",
-    "cut": "the connection closed in the middle of the answer, or before it",
-    "bad_json": "an event or a body that is no JSON of the API",
-    "bad_tool_call": "pieces of tool calls that make no call",
-    "error_event": "an error inside a 200",
-    "no_choices": "events, and `choices: []` in all of them",
-    "empty": "a 200 that says nothing, not even that this is all: no body, no event, or no text and no tool call",
+    "bad_history": "HTTP 400 or 422 to a request whose history contains tool arguments that are not a JSON object",
+    "encoding": "a content-encoding that the tap cannot decompress",
+    "too_large": "an answer with more bytes or events than the tap accepts, or one that expands too much when it is decompressed",
+    "cut": "the connection was closed before or during the answer",
+    "bad_json": "an event or a body that is not valid JSON of the API",
+    "bad_tool_call": "fragments of tool calls that do not form a call",
+    "error_event": "an error inside an answer with HTTP 200",
+    "no_choices": "only events with `choices: []`",
+    "empty": "HTTP 200 without content or a finish reason: no body, no event, or no text and no tool call",
     "incomplete": "a stream that ended without a finish reason",
-    "client_gone": "the agent left before the answer was whole",
-    "limit": "the tap did not relay a call beyond a limit of its role or rollout",
-    "refused": "the tap did not relay a request that is no LLM call as it is written, nor one of the few others that pass",
+    "client_gone": "the agent closed the connection before the answer was complete",
+    "limit": "the tap refused the call because a limit of its role or rollout was reached",
+    "refused": "the tap refused the request because it is neither a valid LLM call nor another allowed request",
 }
 
 
 class Chunk(NamedTuple):
-    """One event of a streamed answer, as it arrived at the tap."""
+    """One event of a streamed answer, when it arrived at the tap."""
 
-    at_ns: int  # monotonic nanoseconds
-    kind: str  # role | content | reasoning | tool_call | finish | usage | other
-    own_stamp: bool = True  # False when a later event of the same read shares this stamp
-    lag_ns: int | None = None  # how long it lay in the kernel before the tap read it; None for stamps taken in user space
-    tokens: int | None = None  # completion tokens up to here, from servers that count them in every event
+    at_ns: int  # arrival, monotonic nanoseconds
+    kind: str  # content of the event: role | content | reasoning | tool_call | finish | usage | other
+    own_stamp: bool = True  # whether the timestamp is its own; False if a later event of the same read has it too
+    lag_ns: int | None = None  # nanoseconds it waited in the kernel until the tap read it; None for user-space timestamps
+    tokens: int | None = None  # completion tokens up to this event; None if the server does not count them in each event
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One tool call an agent made, as the model wrote it and as it was understood."""
+    """One tool call of an agent: the text of the model and its interpretation."""
 
-    name: str  # the tool's own, or as the model wrote it where there is no such tool
-    arguments: Json  # parsed; {} when they could not be parsed
-    turn: int  # which of the agent's turns, counted from 1
-    problem: str | None = None  # unknown_tool | malformed_arguments | invalid_arguments | None
-    detail: str = ""  # the message the model was given about the problem
-    raw: str | None = None  # the argument text, kept only when it could not be parsed as it was
-    repaired: bool = False  # the arguments were almost JSON, and were understood all the same
-    refusal: str = ""  # the message with which the tool refused a call that fits its schema; the model was given it
-    injected: bool = False  # the refusal is one that [`error_rate`](tools.md#canned-answers) in suite.yaml asks for
-    user_turn: int = 1  # which message of the user it answers, counted from 1
-    started_ns: int | None = None  # monotonic nanoseconds; None when nobody took the time
-    ended_ns: int | None = None  # None as well of a call that nobody saw the end of
+    name: str  # name of the tool; the model's text if no tool has that name
+    arguments: Json  # parsed arguments; {} if they could not be parsed
+    turn: int  # number of the agent's turn, counted from 1
+    problem: str | None = None  # unknown_tool | malformed_arguments | invalid_arguments; None if the call is valid
+    detail: str = ""  # message to the model about the problem; empty without a problem
+    raw: str | None = None  # argument text; None if it could be parsed unchanged
+    repaired: bool = False  # whether the arguments were not quite JSON and were corrected
+    refusal: str = ""  # message to the model with which the tool refused a valid call; empty if it did not
+    injected: bool = False  # whether the refusal was caused by [`error_rate`](tools.md#canned-answers) in suite.yaml
+    user_turn: int = 1  # number of the user message that it answers, counted from 1
+    started_ns: int | None = None  # start, monotonic nanoseconds; None if it was not measured
+    ended_ns: int | None = None  # end, monotonic nanoseconds; None if it was not measured, or if the call did not end
 
     @property
     def ran(self) -> bool:
-        """Whether the tool was carried out, though it may have refused or failed. One that could not be understood never is."""
+        """Whether the tool was executed, even if it refused or failed. A call with a `problem` is never executed."""
         return self.problem is None
 
 
 @dataclass(frozen=True)
 class LLMCall:
-    """One request of an agent, as the tap saw it.
+    """One LLM request of a rollout, recorded by the tap.
 
-    TTFT, ITL and the like are not stored: `metrics/timings` derives them from the stamps.
+    Metrics such as TTFT and ITL are not stored. `metrics/timings` computes them from the timestamps.
     """
 
-    received_ns: int  # the tap had the whole request
-    sent_ns: int | None  # the last byte of the request was written upstream; None if never
-    ended_ns: int  # the answer was complete, or the call failed
-    chunks: tuple[Chunk, ...] = ()
-    called_ns: int | None = None  # the agent made the call; None when the client did not say
-    dialect: str = ""  # chat | completions | responses | messages; empty for a request of another kind
-    streamed: bool = False  # whether the agent itself asked for a stream
-    upgraded: bool = False  # whether the tap made a stream of it, and one answer of that stream
-    model: str = ""  # that was asked for
-    answered_by: str = ""  # the model that the answer names; empty where it names none
-    role: str = ""  # who [asked](roles.md): empty for the agent itself, `judge` for judges
-    endpoint: str = ""  # base URL of the endpoint that it went to where that is not the backend under test
-    http_status: int | None = None  # of the backend; None when it never answered
-    request_bytes: int = 0
-    request_crc: int | None = None  # CRC-32 of the body that the agent sent: the same one asks the same
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None  # prompt tokens served from the prefix cache
-    token_source: str = "none"  # usage | continuous | chunks | none; `continuous`: usage in every event, also in the last
-    finish_reason: str | None = None
-    error_kind: str | None = None  # one of ERROR_KINDS; None for a call that went well
-    error: str = ""  # one sentence
-    retry_after_s: float | None = None  # seconds that a 429 or 5xx asked for
-    stamp: str = "user"  # user | kernel: where chunk stamps were taken
-    held_ns: int = 0  # how long the backend's rate limit kept it at the tap; a part of the time between `received_ns` and `sent_ns`
-    repeats: int = 0  # times it was to go on a connection that the backend had closed while idle, and went on another; it was sent once
-    response_id: str | None = None  # what the server calls its answer, in its logs as well
-    server: Json | None = None  # what the server told of the call: `worker_id` and `timing` of Dynamo, `timing` of ThunderAgent
-    said: Json | None = None  # what the model said, `text` and `tool_calls` of {id, name, arguments}, where it is asked to be kept
+    received_ns: int  # when the tap had the whole request, monotonic nanoseconds
+    sent_ns: int | None  # when the last byte of the request was sent to the backend, monotonic nanoseconds; None if it was not sent
+    ended_ns: int  # when the answer was complete or the call failed, monotonic nanoseconds
+    chunks: tuple[Chunk, ...] = ()  # events of the answer, in the order of arrival
+    called_ns: int | None = None  # when the agent made the call, monotonic nanoseconds; None if its client did not report it
+    dialect: str = ""  # API: chat | completions | responses | messages; empty for any other request
+    streamed: bool = False  # whether the agent requested a stream
+    upgraded: bool = False  # whether the tap requested a stream and assembled one answer from it
+    model: str = ""  # model name in the request
+    answered_by: str = ""  # model name in the answer; empty if it contains none
+    role: str = ""  # [role](roles.md) that made the call: empty for the agent itself, `judge` for judges
+    endpoint: str = ""  # base URL of the endpoint; empty for the backend under test
+    http_status: int | None = None  # HTTP status of the backend; None if it did not answer
+    request_bytes: int = 0  # size of the request body from the agent
+    request_crc: int | None = None  # CRC-32 of the request body from the agent, equal for equal requests; None if unknown
+    prompt_tokens: int | None = None  # prompt tokens reported by the server; None if it reports none
+    completion_tokens: int | None = None  # completion tokens reported by the server; None if it reports none
+    cached_tokens: int | None = None  # prompt tokens from the prefix cache; None if the server does not report them
+    token_source: str = "none"  # source of the token counts: usage | continuous (usage in each event) | chunks | none
+    finish_reason: str | None = None  # finish reason in the answer; None if it contains none
+    error_kind: str | None = None  # [kind of failure](metrics.md#failed-calls); None if the call succeeded
+    error: str = ""  # one sentence on the failure; empty if the call succeeded
+    retry_after_s: float | None = None  # seconds to wait, from the header of a 429 or 5xx; None without that header
+    stamp: str = "user"  # source of the chunk timestamps: user | kernel
+    held_ns: int = 0  # nanoseconds that a rate limit delayed the request, between `received_ns` and `sent_ns`
+    repeats: int = 0  # idle connections that the backend had closed when the request was to be sent; it was sent once
+    response_id: str | None = None  # id of the answer, which is also in the logs of the server; None if it contains none
+    server: Json | None = None  # data of the server: `worker_id` and `timing` of Dynamo, or `timing` of ThunderAgent; None if it sends none
+    said: Json | None = None  # answer: `text`, and `tool_calls` as {id, name, arguments}; None if it is not kept
 
     @property
     def measured(self) -> bool:
-        """Whether it is in the timings of a run: it reached the backend under test, and was a part of the agent's work."""
+        """Whether the timings of a run include the call: it went to the backend under test, and not on behalf of a judge."""
         return not self.endpoint and self.role != JUDGE
 
     @property
     def begun_ns(self) -> int:
-        """When the agent made the call, or else when the tap had the request."""
+        """When the agent made the call, or when the tap received the request if that is unknown. Monotonic nanoseconds."""
         return self.received_ns if self.called_ns is None else self.called_ns
 
     @cached_property
     def output(self) -> list[Chunk]:
-        """The chunks with text or a tool call, in the order in which they came."""
+        """The chunks with content, reasoning or a tool call, in the order of arrival."""
         return [chunk for chunk in self.chunks if chunk.kind in OUTPUT_KINDS]
 
 
 def split_calls(calls: Iterable[LLMCall]) -> tuple[tuple[LLMCall, ...], tuple[LLMCall, ...]]:
-    """Returns (`calls`, `other_calls`) of an attempt: those that are in the timings of a run, and all others, each in their order."""
+    """Returns (`calls`, `other_calls`) of an attempt: the calls that the timings of a run include, and the others. The order is kept."""
     every = tuple(calls)
     return tuple(call for call in every if call.measured), tuple(call for call in every if not call.measured)

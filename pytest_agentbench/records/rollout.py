@@ -1,6 +1,4 @@
-"""The name of a rollout, what it did and when, what a verifier said of it, and how good it was: scores, which are numbers that
-statistics can use, and their scales.
-"""
+"""The record of a rollout: its key, attempts, calls, answer, verification and scores, and the scales of the scores."""
 
 from __future__ import annotations
 
@@ -17,14 +15,14 @@ BETTER = ("higher", "lower")
 
 @dataclass(frozen=True)
 class Scale:
-    """What a scorer declares of its scores. The scale of a scorer that declares nothing is UNDECLARED."""
+    """The scale that a scorer declares for its scores: direction, range and unit. A scorer that declares nothing has UNDECLARED."""
 
-    better: str = "higher"  # `higher` or `lower`
-    least: float | None = None  # the smallest possible value; null: there is none, or it is unknown
-    greatest: float | None = None  # the greatest possible value; null: there is none, or it is unknown
-    unit: str = ""  # of the values, such as `mistakes`; empty if the scorer names none
-    declared: bool = False  # whether the scorer declares it; else higher is taken as better
-    threshold: float | None = None  # of a rollout, for suites that set none; null: there is none
+    better: str = "higher"  # direction of better values: `higher` or `lower`
+    least: float | None = None  # the smallest possible value; null if there is none or it is unknown
+    greatest: float | None = None  # the greatest possible value; null if there is none or it is unknown
+    unit: str = ""  # unit of the values, such as `mistakes`; empty if the scorer declares none
+    declared: bool = False  # whether the scorer declares a scale; if not, higher values are assumed to be better
+    threshold: float | None = None  # default threshold of a rollout, for suites that set none; null if there is none
 
     @property
     def falling(self) -> bool:
@@ -33,35 +31,35 @@ class Scale:
 
     @property
     def worst(self) -> float | None:
-        """The worst possible value; None if there is none or it is unknown."""
+        """The worst possible value. None if there is none or it is unknown."""
         return self.greatest if self.falling else self.least
 
     @property
     def best(self) -> float | None:
-        """The best possible value; None if there is none or it is unknown."""
+        """The best possible value. None if there is none or it is unknown."""
         return self.least if self.falling else self.greatest
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """The least and the greatest value; None unless both are known."""
+        """The smallest and the greatest possible value. None unless both are known."""
         return None if self.least is None or self.greatest is None else (self.least, self.greatest)
 
     @property
     def width(self) -> float | None:
-        """The greatest possible difference of two values; None unless both ends are known."""
+        """The greatest possible difference between two values. None unless both ends of the range are known."""
         return None if self.limits is None else self.limits[1] - self.limits[0]
 
     @property
     def sign(self) -> str:
-        """The relation of a value that is good enough to its threshold."""
+        """The operator between a value that passes and its threshold: `<=` or `>=`."""
         return "<=" if self.falling else ">="
 
     def contains(self, value: float) -> bool:
-        """Returns whether a scorer with this scale may give a value."""
+        """Returns whether a value is in the range of the scale."""
         return (self.least is None or self.least <= value) and (self.greatest is None or value <= self.greatest)
 
     def is_comparable(self, other: Scale) -> bool:
-        """Returns whether values on both scales mean the same: the direction and the range are equal."""
+        """Returns whether values on both scales can be compared: direction and range are equal."""
         return (self.better, self.least, self.greatest) == (other.better, other.least, other.greatest)
 
     def loss(self, value: float) -> float:
@@ -70,7 +68,7 @@ class Scale:
 
     @property
     def range_text(self) -> str:
-        """`between 0 and 1`, `0 or more`, `0 or less`; `any number` without a known end."""
+        """The range as text: `between 0 and 1`, `0 or more`, `0 or less`, or `any number` if both ends are unknown."""
         if limits := self.limits:
             return f"between {limits[0]:g} and {limits[1]:g}"
         if self.least is not None:
@@ -79,7 +77,7 @@ class Scale:
 
     @property
     def text(self) -> str:
-        """`lower is better, 0 or more, mistakes`: the scale in a reader's words."""
+        """The scale as text, for example `lower is better, 0 or more, mistakes`."""
         if not self.declared:
             return "higher is taken as better, because the scorer does not declare it; range unknown"
         return ", ".join(filter(None, (f"{self.better} is better", self.range_text, self.unit)))
@@ -87,25 +85,29 @@ class Scale:
 
 UNDECLARED = Scale()
 
-#: Of scores of other tools that are shares.
+#: The scale of scores of other tools that are shares.
 SHARE = Scale(least=0.0, greatest=1.0, declared=True)
 
 
 def scale_in(scales: Mapping[str, Scale], score: str) -> Scale:
-    """Returns the scale of a score, UNDECLARED if it is not among the scales."""
+    """Returns the scale of a score, or UNDECLARED if there is none."""
     return scales.get(score, UNDECLARED)
 
 
-LARGEST_SCORE = 1e15  # every whole number up to it is exact, and squares and their sums are finite
+#: Floats represent all integers up to this value exactly, and sums of squares stay finite.
+LARGEST_SCORE = 1e15
 
 
 def is_score(value: float) -> bool:
-    """Whether statistics could use it; raises TypeError for what is no number."""
+    """Returns whether statistics can use the value: it is finite and not too large. Raises TypeError if it is not a number."""
     return math.fabs(value) <= LARGEST_SCORE
 
 
 class Score(float):
-    """A number with its parts (other numbers) and an explanation for the reader of a failure. ValueError: statistics cannot use it."""
+    """A number with named parts (other numbers) and an explanation for people who read a failure.
+
+    The constructor raises ValueError if the number is not finite or is larger than LARGEST_SCORE.
+    """
 
     parts: Mapping[str, float]
     explanation: str
@@ -131,7 +133,7 @@ class Score(float):
 
 
 class RolloutKey(NamedTuple):
-    """Names one rollout: one scenario of one suite, under one variant, for the k-th time."""
+    """Identifies one rollout: suite, scenario, variant, and number of the trial."""
 
     suite: str
     scenario: str
@@ -140,14 +142,14 @@ class RolloutKey(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The pytest parameter id; the first trial of the default variant is the bare scenario id."""
+        """The pytest parameter id. The first trial of the default variant has the id of the scenario."""
         variant = "" if self.variant == "default" else f"-{self.variant}"
         trial = "" if self.trial == 1 else f"-t{self.trial}"
         return f"{self.scenario}{variant}{trial}"
 
     @property
     def group(self) -> str:
-        """What is summarised together: a suite under one variant; the default variant is the bare suite."""
+        """The name under which results are summarised: `suite-variant`, or `suite` for the default variant."""
         return self.suite if self.variant == "default" else f"{self.suite}-{self.variant}"
 
     def __str__(self) -> str:
@@ -155,130 +157,134 @@ class RolloutKey(NamedTuple):
 
 
 def suite_of(group: str, variant: str) -> str:
-    """The suite of a `RolloutKey.group`."""
+    """Returns the suite of a `RolloutKey.group`."""
     return group if variant == "default" else group.removesuffix(f"-{variant}")
 
 
 def arm_of(variant: str) -> str:
-    """The arm that a variant is under."""
+    """Returns the arm of a variant."""
     return variant.rpartition("-")[2]
 
 
 @dataclass(frozen=True)
 class Verification:
-    """One verification, made after the agent was done. A task whose verifier could not be started has none: it ends as `infra_error`."""
+    """The result of a task's verifier, which runs after the agent. If it cannot start, the rollout ends as `infra_error`."""
 
-    reward: float  # the task's main reward; 0 where nothing was done
-    rewards: Mapping[str, float] = field(default_factory=dict)  # all that the verifier wrote, by name
-    exit_code: int | None = None  # of the verifier's program, for the reader only; None: it was killed
-    output: str = ""  # of the verifier, cut in the middle
-    first_failure: str = ""  # name of the first check that failed, where the verifier says it
-    started_ns: int = 0  # monotonic nanoseconds
-    ended_ns: int = 0
-    sandbox: str = ""  # which kind ran it, and which of its limits could not be kept: `docker`, or `docker, where ...`
-    skipped: str = ""  # name of the first check that was skipped, or how many were, where the verifier says it
-    mode: str = "shared"  # `separate`: the verifier ran in a sandbox in which the agent never was; `shared`: it ran in the agent's
-    tampered: str = ""  # how the verification was sabotaged, one sentence; the reward is 0 then. Empty: it was not
-    changed: tuple[str, ...] | None = ()  # files that a shared verifier may use and the agent changed, 50 at most; null: not compared
+    reward: float  # main reward of the task; 0 if the agent did nothing
+    rewards: Mapping[str, float] = field(default_factory=dict)  # name -> reward, for all rewards of the verifier
+    exit_code: int | None = None  # exit code of the verifier, for information; None if it was killed
+    output: str = ""  # output of the verifier, shortened in the middle
+    first_failure: str = ""  # name of the first check that failed; empty if the verifier reports none
+    started_ns: int = 0  # start, monotonic nanoseconds
+    ended_ns: int = 0  # end, monotonic nanoseconds
+    sandbox: str = ""  # kind of sandbox, with limits that it could not enforce: `docker`, or `docker, where ...`
+    skipped: str = ""  # name of the first skipped check, or the number of skipped checks; empty if the verifier reports none
+    mode: str = "shared"  # `separate` if the verifier had its own sandbox, `shared` if it ran in the sandbox of the agent
+    tampered: str = ""  # one sentence on how the agent manipulated the verification, which makes the reward 0; empty if it did not
+    changed: tuple[str, ...] | None = ()  # files that the agent changed and a shared verifier may use, at most 50; null if not compared
 
 
-#: Every way a rollout can end. Only `infra_error` is tried again; only `EVALUABLE` ones carry scores.
+#: All final statuses of a rollout. Only `infra_error` is retried, and only the statuses in EVALUABLE have scores.
 STATUSES = ("ok", "limit", "agent_error", "infra_error", "cancelled")
 EVALUABLE = frozenset({"ok", "limit"})
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an agent hands back when it is done."""
+    """The final answer of an agent."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Draft:
-    """One try of an agent that judges its own work. The rollout's own calls, answer and scores are those of one of its drafts."""
+    """One draft of an agent that judges its own work. Tool calls, answer and scores of the rollout are those of the chosen draft."""
 
-    number: int  # counted from 1
-    status: str  # ok | limit | agent_error
-    reason: str = ""  # why it is not `ok`
-    answer: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
-    # what the judge said: `is_sufficient`, `confidence` (0 to 1), `reasoning`, `suggestions`, `missing_steps`, and `judge`, which has
-    # `model`, `prompt_sha256` (of the prompt's template and the form) and `parameters`; None of a draft that was not judged
+    number: int  # number of the draft, counted from 1
+    status: str  # how the draft ended: ok | limit | agent_error
+    reason: str = ""  # reason for a status other than `ok`
+    answer: str = ""  # answer of the agent
+    tool_calls: tuple[ToolCall, ...] = ()  # tool calls of the draft, in order
+    # verdict of the judge: `is_sufficient`, `confidence` (0 to 1), `reasoning`, `suggestions`, `missing_steps`, and `judge` with
+    # `model`, `prompt_sha256` (of the prompt template and the form) and `parameters`; None if the draft was not judged
     verdict: Json | None = None
-    final_state: Json | None = None  # of the tools, where they are carried out
-    accepted: bool = False  # whether the judge was content
-    chosen: bool = False  # whether it is the one that counts
-    scores: Mapping[str, Score] = field(default_factory=dict)
-    started_ns: int = 0  # monotonic nanoseconds
-    ended_ns: int = 0
+    final_state: Json | None = None  # state of the tools after the draft; None if they are not executed or have no state
+    accepted: bool = False  # whether the judge accepted the draft
+    chosen: bool = False  # whether this draft is the result of the rollout
+    scores: Mapping[str, Score] = field(default_factory=dict)  # name -> score
+    started_ns: int = 0  # start, monotonic nanoseconds
+    ended_ns: int = 0  # end, monotonic nanoseconds
 
 
 @dataclass(frozen=True)
 class Program:
     """One run of the program of a command agent."""
 
-    exit_code: int  # below 0: the signal that ended it
-    started_ns: int  # monotonic nanoseconds
-    ended_ns: int
-    cpu_s: float  # of all its processes
-    peak_mib: float  # of the largest of them
+    exit_code: int  # exit code; below 0 the number of the signal that ended the program
+    started_ns: int  # start, monotonic nanoseconds
+    ended_ns: int  # end, monotonic nanoseconds
+    cpu_s: float  # CPU seconds of all its processes
+    peak_mib: float  # peak memory of its largest process, MiB
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a rollout. Where another one followed it measured nothing, but what it asked of the backend was asked all the same."""
+    """One attempt at a rollout. Only the last one yields scores, but the calls of all attempts were load on the backend."""
 
-    attempt: int  # counted from 1
-    status: str  # one of STATUSES
-    reason: str = ""  # why it is not `ok`
-    session: int = 1  # which session of its run it ran in: two sessions' clocks have nothing in common
-    started_ns: int = 0  # monotonic nanoseconds
-    ended_ns: int = 0
-    calls: tuple[LLMCall, ...] = ()  # of the agent, to the backend under test
-    other_calls: tuple[LLMCall, ...] = ()
+    attempt: int  # number of the attempt, counted from 1
+    status: str  # [status](metrics.md#status) of the attempt
+    reason: str = ""  # reason for a status other than `ok`
+    session: int = 1  # number of the session, counted from 1; times of different sessions cannot be compared
+    started_ns: int = 0  # start, monotonic nanoseconds
+    ended_ns: int = 0  # end, monotonic nanoseconds
+    calls: tuple[LLMCall, ...] = ()  # calls that the timings include: to the backend under test, except those of judges
+    other_calls: tuple[LLMCall, ...] = ()  # calls of judges, and calls to other endpoints
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """The frozen record of one finished agent run on one scenario. The fields up to `kind` are what an index of a journal reads."""
+    """The frozen record of a finished rollout: one run of an agent on one scenario.
 
-    suite: str
-    scenario: str
-    variant: str
-    trial: int  # counted from 1
-    status: str  # one of STATUSES
-    reason: str = ""  # why it is not `ok`: which limit, which error
-    session: int = 1  # which session of its run it ran in, counted from 1: two sessions' clocks have nothing in common
-    # hashes of [what it depends on](resume.md#what-makes-it-refuse), of 16 hexadecimal digits: `scenario`, `agent`, `prompts`, `backend`;
-    # `scorers`: score -> of how it came about. Empty texts for calls by hand, which depend on the backend alone
+    An index of a journal reads only the fields up to `kind`, so they come first.
+    """
+
+    suite: str  # name of the suite
+    scenario: str  # id of the scenario
+    variant: str  # name of the variant, or `default`
+    trial: int  # number of the trial, counted from 1
+    status: str  # [status](metrics.md#status) of the rollout
+    reason: str = ""  # reason for a status other than `ok`: the limit or the error
+    session: int = 1  # number of the session that ran it, counted from 1; times of different sessions cannot be compared
+    # hashes, of 16 hexadecimal digits, of [what the rollout depends on](resume.md#what-makes-it-refuse): `scenario`, `agent`, `prompts`,
+    # `backend`, and `scorers` (score -> hash of its scorer). All but `backend` are empty for calls by hand
     content: Json = field(default_factory=dict)
     kind: str = "scenario"  # scenario | adhoc (a test used `llm` by hand) | primer (a first call that fills the prefix cache)
-    cluster: str | None = None  # of its scenario: those of one cluster are not independent
-    attempt: int = 1  # which attempt this is, counted from 1
-    earlier_attempts: tuple[Attempt, ...] = ()  # those before it, of earlier sessions too
-    started_at: float = 0.0  # seconds, time.time(); for people, not for arithmetic
-    started_ns: int = 0  # monotonic nanoseconds
-    ended_ns: int = 0  # monotonic nanoseconds
-    calls: tuple[LLMCall, ...] = ()  # of the agent, to the backend under test, in this attempt; those of roles there are among them
-    # the others of this attempt: of roles that other endpoints play, and of judges, its own and those of scorers; no timing counts them
+    cluster: str | None = None  # cluster of the scenario, whose scenarios are not independent; None if the data have no clusters
+    attempt: int = 1  # number of the last attempt, counted from 1
+    earlier_attempts: tuple[Attempt, ...] = ()  # the attempts before the last one, also of earlier sessions
+    started_at: float = 0.0  # start of the last attempt in seconds since 1970, for display only
+    started_ns: int = 0  # start of the last attempt, monotonic nanoseconds
+    ended_ns: int = 0  # end of the last attempt, monotonic nanoseconds
+    calls: tuple[LLMCall, ...] = ()  # calls of the last attempt that the timings include: to the backend under test, except those of judges
+    # other calls of the last attempt, which no timing includes: calls to other endpoints, and calls of judges (of the agent and of scorers)
     other_calls: tuple[LLMCall, ...] = ()
-    drafts: tuple[Draft, ...] = ()  # of an agent that judges its own work
-    tool_calls: tuple[ToolCall, ...] = ()
-    final_state: Json | None = None  # of [the tools](tools.md), where they are carried out and have a state
-    programs: tuple[Program, ...] = ()  # that a command agent ran, one for each message of the user
-    sandbox: str = ""  # [kind](sandboxes.md#without-docker) in which programs of a model ran, where the scenario is no task; empty: none
-    verification: Verification | None = None  # of a task that was carried out in a sandbox
-    # the labels: {tool, parameters, goal}; [those with several right values](bfcl.md#labels) have `accepts` and `optional` for `parameters`
+    drafts: tuple[Draft, ...] = ()  # drafts of an agent that judges its own work; empty for other agents
+    tool_calls: tuple[ToolCall, ...] = ()  # tool calls of the last attempt, in order
+    final_state: Json | None = None  # final state of [the tools](tools.md); None if they are not executed or have no state
+    programs: tuple[Program, ...] = ()  # programs that a command agent ran, one for each user message
+    sandbox: str = ""  # [kind of sandbox](sandboxes.md#without-docker) that ran programs of a model; empty without any, and for tasks
+    verification: Verification | None = None  # verification of a task that ran in a sandbox; None without one
+    # labels of the scenario: {tool, parameters, goal}, or [with several right values](bfcl.md#labels) `accepts` and `optional` instead of
+    # `parameters`
     expected: tuple[Json, ...] = ()
-    reference: str | None = None  # the right answer, where the scenario's `metadata` have one under `answer`; of several the first
-    answer: str = ""
-    turns: int = 0  # LLM calls that the agent made in its own name
-    messages: tuple[Json, ...] = ()  # the transcript in Chat Completions form
-    scores: Mapping[str, Score] = field(default_factory=dict)
-    score_errors: Mapping[str, str] = field(default_factory=dict)  # scorer -> why its score is missing
-    settings: Json = field(default_factory=dict)  # the agent's settings, sampling parameters among them
-    log: str = ""  # what the agent logged and printed
+    reference: str | None = None  # right answer: `answer` in the `metadata` of the scenario, or the first of several; None if there is none
+    answer: str = ""  # answer of the agent; empty without one
+    turns: int = 0  # LLM calls of the agent itself, without those of roles
+    messages: tuple[Json, ...] = ()  # transcript in the form of Chat Completions
+    scores: Mapping[str, Score] = field(default_factory=dict)  # name -> score
+    score_errors: Mapping[str, str] = field(default_factory=dict)  # score -> why it is missing
+    settings: Json = field(default_factory=dict)  # settings of the agent, with its sampling parameters
+    log: str = ""  # log messages and printed output of the agent
 
     @property
     def key(self) -> RolloutKey:
@@ -286,18 +292,18 @@ class Rollout:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from start to end of the last attempt."""
+        """The duration of the last attempt in seconds."""
         return (self.ended_ns - self.started_ns) / 1e9
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All of them, this one last."""
+        """All attempts, the last one included."""
         times = (self.session, self.started_ns, self.ended_ns)
         return (*self.earlier_attempts, Attempt(self.attempt, self.status, self.reason, *times, self.calls, self.other_calls))
 
     @property
     def all_calls(self) -> tuple[LLMCall, ...]:
-        """The agent's LLM calls to the backend under test, of all attempts: whatever became of an attempt, the backend served it."""
+        """The `calls` of all attempts. Failed attempts are included, because the backend answered their calls too."""
         return tuple(call for attempt in self.attempts for call in attempt.calls)
 
     @property
@@ -306,12 +312,12 @@ class Rollout:
 
     @property
     def tools(self) -> list[str]:
-        """Names of the tools called, in order, repeats included."""
+        """The names of the called tools, in order and with repetitions."""
         return [call.name for call in self.tool_calls]
 
     @property
     def steps_ns(self) -> list[int]:
-        """When its steps ended, monotonic nanoseconds. A step is a round of the agent in which a tool ran, and ends with the last tool."""
+        """The ends of the steps in monotonic nanoseconds. A step is a turn in which a tool ran; it ends with the last tool."""
         done: dict[int, int] = {}
         for call in self.tool_calls:
             if call.ran and call.ended_ns is not None:
@@ -320,11 +326,11 @@ class Rollout:
 
     @property
     def expected_tools(self) -> list[str]:
-        """Names of the tools that the labels expect, in order."""
+        """The names of the tools that the labels expect, in order."""
         return [str(call["tool"]) for call in self.expected]
 
     def score(self, name: str) -> Score:
-        """The score called `name`; raises NoScore (ScorerFailed, where that is why), with the reason, when it was not measured."""
+        """Returns the score called `name`. Raises ScorerFailed if its scorer failed, and NoScore if it is missing for another reason."""
         __tracebackhide__ = True
         if name in self.scores:
             return self.scores[name]

@@ -21,7 +21,7 @@ from pytest_agentbench.lib.capture import capture, print_exception
 from pytest_agentbench.lib.foreign import USUAL, Sizes, cut, size_of, too_large
 from pytest_agentbench.llm.access import Lines, Tap
 from pytest_agentbench.llm.client import LLM
-from pytest_agentbench.metrics.blame import judged
+from pytest_agentbench.metrics.blame import final_status
 from pytest_agentbench.records import JUDGE, Access, Json, LLMCall, Rollout, RolloutKey, split_calls
 from pytest_agentbench.rollouts.attempt_context import AGENT, VERIFIER, current_attempt
 from pytest_agentbench.rollouts.checks import uncalled_tools
@@ -183,7 +183,7 @@ async def _end_of_agent(status: str, reason: str, lines: Lines, time_up: int | N
         calls = await lines.agent_is_done()
     except InfraError as error:
         return error.status, str(error), ()
-    return *judged(status, reason, calls, time_up), calls
+    return *final_status(status, reason, calls, time_up), calls
 
 
 async def outcome(

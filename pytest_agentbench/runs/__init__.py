@@ -1,1 +1,1 @@
-"""A run as records: `run_file.Run` is what run.json holds, `codec` is its way to JSON and back."""
+"""The files of a run directory: run.json (`run_file.Run`), rollouts.jsonl (`journal`), attempts.jsonl and sessions.jsonl."""

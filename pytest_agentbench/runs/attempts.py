@@ -1,10 +1,10 @@
-"""attempts.jsonl: what happened to the attempts of a run, beside the journal of its finished rollouts.
+"""attempts.jsonl: the log of the attempts of a run. It complements the journal, which contains only finished rollouts.
 
 The controller writes an entry when something changes that the next pool has to know. A pool that replaces a dead one, and the first
-pool of a session that resumes a run, read the journal and this file with `read_attempts`, and continue from the state that it returns.
+pool of a session that resumes a run, read the journal and this file with `read_attempts` and continue from the returned state.
 
-An entry contains no secret. An address for calls is named by its number, which is the part of its token before the dash, and an endpoint
-by its URL.
+Entries contain no secrets. An address for calls is identified by its number (the part of its token before the dash), and an endpoint by
+its URL.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from pytest_agentbench.records import Attempt, LLMCall, Rollout, RolloutKey, spl
 from pytest_agentbench.runs.journal import opened, sealed
 
 FILE = "attempts.jsonl"
-BLOCK = 1 << 16  # bytes that are read at a time to find the last line
+BLOCK = 1 << 16  # bytes per read when the last line is searched
 
 
 @dataclass
 class RolloutTally:
-    """Numbers of rollouts that a stack was told of, of all pools of a session together."""
+    """Counts of the attempts that were announced to a stack, for all pools of a session together."""
 
-    labelled: int = 0  # attempts whose calls got a label; each has an id of its own
-    announced: int = 0  # of them, those that the stack has seen, where it tells; elsewhere those with a call that was answered
-    released: int = 0
-    failed: int = 0  # releases that failed when their rollout ended; some may have worked at the session's end
-    bypassed: int = 0  # releases that were answered like any call: by something that does not know of rollouts
-    left: int = 0  # not released when the session ended
+    labelled: int = 0  # attempts whose calls got a label; each label has its own id
+    announced: int = 0  # labelled attempts that the stack has seen, or that had an answered call if it does not report them
+    released: int = 0  # releases that the stack accepted
+    failed: int = 0  # releases that failed when their rollout ended; some may have succeeded at the end of the session
+    bypassed: int = 0  # releases that were answered like LLM calls, by a server that does not know rollouts
+    left: int = 0  # attempts that were not released when the session ended
 
 
 @dataclass(frozen=True)
 class OpenLabel:
-    """An id by which a stack knows a rollout that has not been released yet."""
+    """The label of a rollout that has not been released yet."""
 
-    id: str
-    url: str  # of the endpoint that has to be told when the rollout is over
+    id: str  # id by which the stack knows the rollout
+    url: str  # URL of the endpoint that gets the release
 
 
 @dataclass(frozen=True)
 class RolloutsPlanned:
-    """Written when a test process has sent the plan of the session."""
+    """Written when a test process has sent the rollouts that the tests of the session need."""
 
-    keys: tuple[RolloutKey, ...]  # once for each test
+    keys: tuple[RolloutKey, ...]  # planned rollouts, each once per test that needs it
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,26 @@ class RolloutRead:
 
 @dataclass(frozen=True)
 class RoundAdded:
-    """Written when trials are to run that no test asks for, and without keys when they are over."""
+    """Written when a round of additional trials starts, and without keys when it has ended. No test needs these rollouts."""
 
     keys: tuple[RolloutKey, ...]
 
 
 @dataclass(frozen=True)
 class AttemptBegun:
-    """Sent by the pool when an attempt begins. Its rollout is in flight then, and a suspect if a part of the session dies."""
+    """Sent by the pool when an attempt begins. Its rollout is in flight from then on, and a suspect if a process of the session dies."""
 
     key: RolloutKey
-    began_ns: int  # monotonic nanoseconds of the pool
+    began_ns: int  # start, monotonic nanoseconds
 
 
 @dataclass(frozen=True)
 class AttemptFailed:
-    """Sent by the pool for an attempt that is followed by another one. The next pool continues with the following attempt."""
+    """Sent by the pool when an attempt has failed and will be repeated. The next pool continues with the following attempt."""
 
     key: RolloutKey
     attempt: Attempt
-    interrupted: bool  # whether it failed because a part of the session died, which costs the rollout no retry
+    interrupted: bool  # whether it failed because a process of the session died; such an attempt does not count as a retry
 
 
 @dataclass(frozen=True)
@@ -90,105 +90,105 @@ class AddressOpened:
     """Sent by the pool before it opens an address at the taps. If the pool dies, the next one closes the address."""
 
     number: str  # the part of the address's token before the dash
-    key: RolloutKey  # of the rollout whose calls are made there
-    lent: bool  # whether a test process calls there, which outlives the pool and closes the address itself
-    label: OpenLabel | None  # None if the stack is not told of rollouts
+    key: RolloutKey  # rollout that makes calls at this address
+    lent: bool  # whether a test process uses the address; it outlives the pool and closes the address itself
+    label: OpenLabel | None  # None if rollouts are not announced to the stack
     tally: RolloutTally
 
 
 @dataclass(frozen=True)
 class AddressClosed:
-    """Sent by the pool when it has closed an address at the taps. Until `LabelReleased` the next pool would have to release its label."""
+    """Sent by the pool when it has closed an address at the taps. If it dies before `LabelReleased`, the next pool releases the label."""
 
-    number: str
-    calls: int  # LLM calls that the taps have told of
-    unreleased: bool  # whether the stack is still to be told that the rollout is over
+    number: str  # number of the address
+    calls: int  # LLM calls that the taps have reported
+    unreleased: bool  # whether its label still has to be released
     tally: RolloutTally
 
 
 @dataclass(frozen=True)
 class LabelReleased:
-    """Sent by the pool when the stack was told that a rollout is over."""
+    """Sent by the pool when it has released a label, so the stack knows that the rollout has ended."""
 
-    id: str
+    id: str  # id of the label
     tally: RolloutTally
 
 
 @dataclass(frozen=True)
 class RunAlone:
-    """Sent to the pool after the death of a part of the session. Nothing runs beside any of these rollouts."""
+    """Sent to the pool after a process of the session has died. From then on, each of these rollouts runs alone."""
 
     keys: tuple[RolloutKey, ...]
 
 
 @dataclass(frozen=True)
 class EndRollout:
-    """Sent to the pool when a rollout is to blame for the deaths of a part of the session. It ends like this, and does not run again."""
+    """Sent to the pool when a rollout has caused repeated deaths of a process. It ends with this record and does not run again."""
 
-    rollout: Rollout  # if `ended_ns` is 0, only its key, status, reason and log are known; else only calls of judges can be missing
+    rollout: Rollout  # record; if `ended_ns` is 0 it has only key, status, reason and log, otherwise only calls of judges may be missing
 
 
 @dataclass(frozen=True)
 class PoolDied:
-    """Written when a pool has died. What was in flight was interrupted."""
+    """Written when a pool has died. Attempts that were in flight were interrupted."""
 
-    why: str
+    why: str  # reason of the death
 
 
 @dataclass(frozen=True)
 class PrepareBlock:
-    """Sent by the pool before a block of rollouts. The controller makes the arm ready, which may take minutes, and answers."""
+    """Sent by the pool before a block of rollouts. The controller prepares the arm, which may take minutes, and then answers."""
 
     arm: str
-    rollouts: int  # in the block
+    rollouts: int  # rollouts in the block
 
 
-#: Entries that are messages of the pool. The controller writes them and does not answer.
+#: Entries that the pool sends as messages. The controller writes them and does not answer.
 PoolEntry = RolloutRead | AttemptBegun | AttemptFailed | AddressOpened | AddressClosed | LabelReleased | PrepareBlock
 AttemptEntry = PoolEntry | RolloutsPlanned | RoundAdded | RunAlone | EndRollout | PoolDied
 ENTRIES: messages.Messages[AttemptEntry] = messages.Messages(AttemptEntry)
 
-#: Names of the entries that a later session continues with. All others are about the processes and tests of their own session.
+#: Names of the entries that matter in later sessions. All others concern the processes and tests of their own session.
 LASTING = (AttemptBegun.__name__, AttemptFailed.__name__)
 
 
 class Interruption(NamedTuple):
-    """An attempt that was in flight when its pool died, and that no pool has noted as failed yet."""
+    """An attempt that was in flight when its pool died, and for which no AttemptFailed entry exists yet."""
 
-    began_ns: int  # monotonic nanoseconds
-    why: str
+    began_ns: int  # start of the attempt, monotonic nanoseconds
+    why: str  # reason of the interruption
 
     def attempt(self, number: int, session: int, ended_ns: int, calls: Sequence[LLMCall] = ()) -> Attempt:
-        """Returns the record of this attempt, with the calls that are known of it."""
+        """Returns the record of this attempt with its known calls."""
         times = session, self.began_ns, max(self.began_ns, ended_ns)
         return Attempt(number, "infra_error", f"interrupted: {self.why}", *times, *split_calls(calls))
 
 
 @dataclass
 class AttemptState:
-    """The state of a session's attempts according to the entries so far. `apply` takes the entries in the order in which they were written.
+    """The state of a session's attempts after the entries so far. `apply` takes the entries in the order in which they were written.
 
-    A rollout whose attempt has begun is `in_flight` until the attempt has failed, or the rollout is over or recorded. If the pool dies
-    before that, the attempt is `interrupted` until the next pool has noted it as failed.
+    A rollout is `in_flight` from the start of an attempt until the attempt has failed or the rollout has ended. If the pool dies before
+    that, the attempt is `interrupted` until the next pool sends its AttemptFailed.
     """
 
-    plan: Counter[RolloutKey] | None = None  # rollout -> tests that have still to ask for it; None before there is a plan
-    round: tuple[RolloutKey, ...] = ()  # trials that no test asks for, and that are not known to be over
-    in_flight: dict[RolloutKey, int] = field(default_factory=dict)  # -> when its attempt began, monotonic nanoseconds
+    plan: Counter[RolloutKey] | None = None  # rollout -> number of tests that still need it; None before there is a plan
+    round: tuple[RolloutKey, ...] = ()  # additional trials of the current round, which no test needs; empty between rounds
+    in_flight: dict[RolloutKey, int] = field(default_factory=dict)  # rollout -> start of its attempt, monotonic nanoseconds
     interrupted: dict[RolloutKey, Interruption] = field(default_factory=dict)
-    failed: dict[RolloutKey, list[AttemptFailed]] = field(default_factory=dict)  # of rollouts that have no record yet
-    addresses: dict[str, AddressOpened] = field(default_factory=dict)  # number -> address that is open
-    labels: dict[str, OpenLabel] = field(default_factory=dict)  # by their ids, of rollouts that are over, and not released
+    failed: dict[RolloutKey, list[AttemptFailed]] = field(default_factory=dict)  # rollout without a record -> its failed attempts
+    addresses: dict[str, AddressOpened] = field(default_factory=dict)  # number -> open address
+    labels: dict[str, OpenLabel] = field(default_factory=dict)  # id -> label of an ended rollout that was not released yet
     tally: RolloutTally = field(default_factory=RolloutTally)
-    alone: set[RolloutKey] = field(default_factory=set)  # rollouts beside which nothing else runs
-    ends: dict[RolloutKey, Rollout] = field(default_factory=dict)  # rollouts that do not run again -> how they end
-    blocks: int = 0  # blocks of rollouts that were begun
-    interruptions: int = 0  # attempts that failed because a part of the session died
-    unrecorded: int = 0  # LLM calls of which the taps told, and that are in no record
-    damaged: list[str] = field(default_factory=list)  # sentences on lines that cannot be read
+    alone: set[RolloutKey] = field(default_factory=set)  # rollouts that have to run alone
+    ends: dict[RolloutKey, Rollout] = field(default_factory=dict)  # rollout that does not run again -> its final record
+    blocks: int = 0  # number of blocks of rollouts that have begun
+    interruptions: int = 0  # number of attempts that failed because a process of the session died
+    unrecorded: int = 0  # number of LLM calls that the taps have reported and that no record contains
+    damaged: list[str] = field(default_factory=list)  # one sentence for each line that cannot be read
 
     def apply(self, entry: AttemptEntry) -> None:  # noqa: C901 - one branch for each entry
-        """Takes the next entry."""
+        """Updates the state with the next entry."""
         match entry:
             case RolloutsPlanned(keys):
                 self.plan = Counter(keys)
@@ -200,7 +200,7 @@ class AttemptState:
             case AttemptBegun(key, began_ns):
                 self.in_flight[key] = began_ns
             case AttemptFailed(key):
-                self.over(key)
+                self.mark_over(key)
                 self.failed.setdefault(key, []).append(entry)
                 self.interruptions += entry.interrupted
             case PoolDied(why):
@@ -230,33 +230,33 @@ class AttemptState:
             case _:
                 assert_never(entry)
 
-    def over(self, key: RolloutKey) -> None:
-        """Takes down that no attempt of a rollout runs any more, whether or not there is a record of it."""
+    def mark_over(self, key: RolloutKey) -> None:
+        """Notes that no attempt of a rollout is running any more, whether it has a record or not."""
         self.in_flight.pop(key, None)
         self.interrupted.pop(key, None)
 
-    def recorded(self, key: RolloutKey, calls: int) -> None:
-        """Takes down that a rollout is in the journal, with so many LLM calls in all its attempts."""
+    def mark_recorded(self, key: RolloutKey, calls: int) -> None:
+        """Notes that the journal contains a rollout; `calls` is the number of LLM calls in all its attempts."""
         self.failed.pop(key, None)
         self.unrecorded -= calls
 
     def end_session(self, number: int, last_ns: int) -> None:
-        """Turns what was in flight at the end of an earlier session into failed attempts; `last_ns` is its last known moment."""
-        left = {key: Interruption(began, f"session {number} ended") for key, began in self.in_flight.items()} | self.interrupted
+        """Turns attempts that were in flight when an earlier session ended into failed ones, which ended at `last_ns`."""
+        unfinished = {key: Interruption(began, f"session {number} ended") for key, began in self.in_flight.items()} | self.interrupted
         self.in_flight, self.interrupted = {}, {}
-        for key, interruption in left.items():
+        for key, interruption in unfinished.items():
             earlier = self.failed.setdefault(key, [])
             earlier.append(AttemptFailed(key, interruption.attempt(len(earlier) + 1, number, last_ns), interrupted=True))
 
 
 def read_attempts(directory: Path, session: int, recorded: Mapping[RolloutKey, int], size: int | None = None) -> AttemptState:
-    """Returns the state with which a new pool of a session begins: nothing is in flight.
+    """Returns the state with which a new pool of a session begins. Nothing is in flight in it.
 
     Args:
         directory: Directory of the run.
-        session: Number of the session. Of the earlier ones only the attempts count.
-        recorded: Rollout -> session of its last record. Attempts up to that session are in the record, so they are skipped.
-        size: Bytes of the file that count; None: all.
+        session: Number of the session. Only entries on attempts are taken from earlier sessions.
+        recorded: Rollout -> session of its last record. Attempts up to that session are part of the record, so they are skipped.
+        size: Number of bytes to read. None reads the whole file.
     """
     state, number, last_ns = AttemptState(), 0, 0
     for of_session, entry in _entries(directory / FILE, session, size, state.damaged):
@@ -276,7 +276,7 @@ def read_attempts(directory: Path, session: int, recorded: Mapping[RolloutKey, i
 
 
 def _entries(path: Path, session: int, size: int | None, damaged: list[str]) -> Iterator[tuple[int, AttemptEntry]]:
-    """Yields the entries of a log with their sessions, of other sessions only `LASTING` ones. A torn line at the end is left out.
+    """Yields (session, entry) for each line, from other sessions only `LASTING` entries. Ignores an incomplete last line.
 
     Adds a sentence to `damaged` for each line that cannot be read.
     """
@@ -292,31 +292,31 @@ def _entries(path: Path, session: int, size: int | None, damaged: list[str]) -> 
                 if of_session == session or name in LASTING:
                     yield of_session, codec.read(ENTRIES.kinds[name], fields)
             except (ValueError, TypeError, LookupError) as error:
-                damaged.append(f"line {number} of {path} is damaged, and is left out: {error}")
+                damaged.append(f"line {number} of {path} is damaged and is ignored: {error}")
 
 
 class AttemptLog:
-    """The attempts.jsonl of a session, open for appending, and the state that its entries lead to. Safe to use from threads.
+    """The open attempts.jsonl of a session, and the state after its entries. Safe to use from threads.
 
-    - The lock of the journal keeps other sessions from writing to it.
+    - Only one session at a time writes to it, because the journal is locked.
     - Each entry reaches the operating system at once, so a process that is killed loses no complete entry. fsync is never called:
-      after a power failure, rollouts without a record run again, without the attempts that were lost.
+      after a power failure, rollouts without a record run again, and their lost attempts are not counted.
     - An incomplete last line, left by a killed session, is removed when the log is opened.
-    - If an entry cannot be written, the user is told once, and the session continues. The state is complete even then.
+    - If an entry cannot be written, the user gets one warning and the session continues. Its state stays complete.
     """
 
-    def __init__(self, directory: Path, session: int, redact: Callable[[str], str], say: Callable[[str], None]) -> None:
-        """`say` is given a sentence for the user."""
+    def __init__(self, directory: Path, session: int, redact: Callable[[str], str], notify: Callable[[str], None]) -> None:
+        """Opens the file. `notify` shows a sentence to the user."""
         self.path = directory / FILE
-        self.state = AttemptState()  # of this session; entries of earlier ones are not in it
-        self._session, self._redact, self._say = session, redact, say
+        self.state = AttemptState()  # state of this session, without entries of earlier ones
+        self._session, self._redact, self._notify = session, redact, notify
         self._file = self.path.open("ab+", buffering=0)
         self._lock = threading.RLock()
-        self._told = False
-        self.size = _cut(self._file)  # bytes
+        self._has_warned = False
+        self.size = _remove_incomplete_line(self._file)  # bytes
 
     def append(self, entry: AttemptEntry) -> None:
-        """Adds an entry, and applies it to the state."""
+        """Writes an entry and applies it to the state."""
         line = json_text.dumps_any({"session": self._session, "entry": messages.header(entry)})
         line = sealed(self._redact(line.decode()).encode()) + b"\n"
         with self._lock:
@@ -329,34 +329,34 @@ class AttemptLog:
                 self.size += len(line)
             except OSError as error:
                 os.ftruncate(self._file.fileno(), self.size)
-                if not self._told:
-                    self._told = True
-                    self._say(f"{self.path} cannot be written: {error}; if the pool dies, it is not known which attempts it had begun")
+                if not self._has_warned:
+                    self._has_warned = True
+                    self._notify(f"{self.path} cannot be written: {error}; if the pool dies, it is not known which attempts it had begun")
 
     @property
     def in_flight(self) -> set[RolloutKey]:
-        """Rollouts whose attempts run."""
+        """The rollouts with a running attempt."""
         with self._lock:
             return {*self.state.in_flight}
 
-    def over(self, key: RolloutKey) -> None:
-        """Takes down that no attempt of a rollout runs any more."""
+    def mark_over(self, key: RolloutKey) -> None:
+        """Notes that no attempt of a rollout is running any more."""
         with self._lock:
-            self.state.over(key)
+            self.state.mark_over(key)
 
-    def recorded(self, key: RolloutKey, calls: int) -> None:
-        """Takes down that a rollout is in the journal, with so many LLM calls in all its attempts."""
+    def mark_recorded(self, key: RolloutKey, calls: int) -> None:
+        """Notes that the journal contains a rollout; `calls` is the number of LLM calls in all its attempts."""
         with self._lock:
-            self.state.recorded(key, calls)
+            self.state.mark_recorded(key, calls)
 
     def close(self) -> None:
-        """Closes the file. Entries that come later are not written."""
+        """Closes the file. Later entries change only the state."""
         with self._lock:
             self._file.close()
 
 
-def _cut(file: BinaryIO) -> int:
-    """Removes an incomplete last line; returns the size of the file then, in bytes."""
+def _remove_incomplete_line(file: BinaryIO) -> int:
+    """Removes an incomplete last line. Returns the new size of the file in bytes."""
     end = file.seek(0, os.SEEK_END)
     size = end
     while size:

@@ -1,6 +1,4 @@
-"""The one way to a Run: its rollouts, read once, become the results of suites under variants, and with what is known beside them what
-run.json holds.
-"""
+"""Builds a Run from its rollouts and from the facts of its session. The rollouts are read once, and one is in memory at a time."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Frame, Slice
 
 
-MOST_K = 10  # pass@k and pass^k are told up to this k
+MOST_K = 10  # the greatest k for which pass@k and pass^k are computed
 
 
 def plan_suite(
@@ -58,15 +56,15 @@ def plan_suite(
     quarantined: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
     population: Collection[str] = (),
 ) -> PlannedSuite:
-    """Returns what a run asks of one suite under one variant.
+    """Returns the plan of one suite under one variant: everything except rollouts that its result is computed from.
 
     Args:
         name: The suite, or `suite-variant`.
         suite: The suite with all its variants.
-        variant: The variant that is asked.
-        thresholds: Those in force.
-        quarantined: Scenario -> its `tests`, and of them `passed`, if any ran.
-        population: Scores of which a rule asks the population.
+        variant: Name of the variant.
+        thresholds: Name of a score -> threshold in force.
+        quarantined: Scenario -> number of its `tests` that ran, and of those that `passed`.
+        population: Scores whose intervals are for the population, because a rule asks that question.
     """
     facts = _facts_of(suite, variant, thresholds, quarantined)
     questions = {scenario.id: question(scenario.messages) for scenario in suite.scenarios}
@@ -74,7 +72,7 @@ def plan_suite(
 
 
 def build_suite(planned: PlannedSuite, tally: SuiteTally, part: Slice, prices: TokenPrices | None = None) -> SuiteResult:
-    """Returns the result of one suite under one variant, whose rollouts are `part`; `prices` are the backend's."""
+    """Returns the result of one suite under one variant. `part` contains its rollouts, and `prices` are those of the backend."""
     facts, population = planned.facts, planned.population
     main, pass_threshold = facts.scales[facts.main_score], pass_threshold_of(facts.scorers, facts.thresholds, facts.scales)
     passes = _pass_counts(tally, pass_threshold)
@@ -104,7 +102,7 @@ def build_suite(planned: PlannedSuite, tally: SuiteTally, part: Slice, prices: T
 
 
 def _facts_of(suite: Suite, variant: str, thresholds: Mapping[str, float], quarantined: Mapping[str, Mapping[str, int]]) -> SuiteFacts:
-    """Returns the facts of a suite that its rollouts say nothing about."""
+    """Returns the facts of a suite that do not depend on its rollouts."""
     return SuiteFacts(
         dataset=suite.dataset,
         variant=variant,
@@ -122,7 +120,7 @@ def _facts_of(suite: Suite, variant: str, thresholds: Mapping[str, float], quara
 
 
 def prices_by_endpoint(roles: Mapping[str, Json], backend: TokenPrices | None) -> dict[str, TokenPrices]:
-    """Endpoint -> its prices, of the settings of roles; that of the backend under test is an empty text."""
+    """Returns endpoint -> its prices from the settings of roles. The key of the backend under test is an empty string."""
     elsewhere = (role for role in roles.values() if role.get("url") and role.get("prices"))
     own = {str(role["url"]).rstrip("/"): Prices(**role["prices"]).token_prices for role in elsewhere}
     return {**own, **({"": backend} if backend else {})}
@@ -138,7 +136,7 @@ def _question(score: str, population: Collection[str]) -> str:
 
 
 def _score_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> Means:
-    """Returns two means: over all measured rollouts, an agent's error counting as the worst value, and over the evaluable ones.
+    """Returns two means: over all measured rollouts, where an agent error counts as the worst value, and over the evaluable ones.
 
     If the scale has no worst value, both means are over the evaluable ones.
     """
@@ -151,49 +149,49 @@ def _score_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> Means
 
 
 def _retried_summary(tally: SuiteTally, name: str, scale: Scale, of: str) -> RetriedMeans:
-    """Means of rollouts that were tried again beside those of the others: where they differ, retries have changed what is measured."""
+    """Returns the means of retried rollouts and of all others. If they differ, retries may have biased the result."""
     return RetriedMeans(*(_mean(tally.retried_scores[name][again], tally.clusters, scale.limits, of) for again in (True, False)))
 
 
 def _mean(
     values: Mapping[str, Sequence[float]], clusters: Mapping[str, str | None], limits: tuple[float, float] | None, of: str
 ) -> Mean | None:
-    """A mean with its interval; None of nothing."""
+    """Returns a mean with its interval, or None if there are no values."""
     return Mean(*_facts(scenarios_interval(values, clusters, limits=limits, of=of), of)) if values else None
 
 
 def _facts(interval: Interval, of: str) -> tuple[float | None, float | None, float | None, str, int, int, str]:
-    """The fields of a `Mean` in their order."""
+    """Returns the fields of a `Mean` in their order."""
     return interval.mean, interval.low, interval.high, of, interval.n, interval.clusters, interval.method
 
 
 def pass_threshold_of(scores: Sequence[str], thresholds: Mapping[str, float], scales: Mapping[str, Scale]) -> PassThreshold | None:
-    """What a rollout has to reach to pass: the floor of the main score, the first; None where it has none."""
+    """Returns the threshold of the main score, which is the first of the scores. None if it has no threshold."""
     main = scores[0]
     return PassThreshold(main, thresholds[main], scale_in(scales, main).falling) if main in thresholds else None
 
 
 def _worth(scale: Scale, main: Means) -> float | None:
-    """The main score's mean over all; None if there is none, or less of it is better: nothing is gained per token by that."""
+    """Returns the mean of the main score for efficiency metrics. None if there is no mean, or if lower values are better."""
     return main.mean.value if not scale.falling and main.mean else None
 
 
 def _pass_counts(tally: SuiteTally, pass_threshold: PassThreshold | None) -> Mapping[str, tuple[int, int]]:
-    """Scenario -> (trials that passed, measured trials); none where nobody said what passes."""
+    """Returns scenario -> (trials that passed, measured trials). Empty without a threshold."""
     return pass_counts(tally.scores.get(pass_threshold.score, {}), tally.agent_errors, pass_threshold) if pass_threshold else {}
 
 
 def _passes(
     tally: SuiteTally, pass_threshold: PassThreshold | None, counts: Mapping[str, tuple[int, int]], population: Collection[str]
 ) -> Passes | None:
-    """Which share of each scenario's trials passes, and of the scenarios; None where nobody said what passes, or nothing was measured."""
+    """Returns the pass rates of the suite and of its scenarios. None if there is no threshold, or if no rollout was measured."""
     if pass_threshold is None or not counts:
         return None
     most = max(trials for _, trials in counts.values())
 
     def rates(*, every: bool) -> tuple[PassMean, ...]:
-        asked = [(PassRate(every, k), k) for k in range(1, min(most, MOST_K) + 1)]
-        questions = [(rate, k, _question(rate.name, population)) for rate, k in asked]
+        pass_rates = [(PassRate(every, k), k) for k in range(1, min(most, MOST_K) + 1)]
+        questions = [(rate, k, _question(rate.name, population)) for rate, k in pass_rates]
         return tuple(PassMean(*_facts(rate.interval(counts, tally.clusters, of=of), of), k=k) for rate, k, of in questions)
 
     repeated = {scenario: each for scenario, each in counts.items() if each[1] > 1}
@@ -209,14 +207,14 @@ def _passes(
 
 
 def _scenarios(tally: SuiteTally, scores: Sequence[str], scale: Scale) -> tuple[ScenarioScores, ...]:
-    """Every scenario that was measured, the worst first score first by its scale, equal ones by id; one that has none comes last."""
+    """Returns all measured scenarios, the worst main score first, then by id. Scenarios without a main score come last."""
     values = {scenario: [tally.scores[score].get(scenario, []) for score in scores] for scenario in tally.clusters}
-    found = [
+    scenarios = [
         ScenarioScores(scenario, {score: fmean(each) if each else None for score, each in zip(scores, of_scores, strict=True)})
         for scenario, of_scores in values.items()
     ]
     main = scores[0]
-    return tuple(sorted(found, key=lambda each: (each.scores[main] is None, -scale.loss(each.scores[main] or 0.0), each.scenario)))
+    return tuple(sorted(scenarios, key=lambda each: (each.scores[main] is None, -scale.loss(each.scores[main] or 0.0), each.scenario)))
 
 
 def _scenario_passes(scenario: str, passed: int, trials: int) -> ScenarioPasses:
@@ -224,32 +222,34 @@ def _scenario_passes(scenario: str, passed: int, trials: int) -> ScenarioPasses:
 
 
 class RunReader:
-    """One pass over the rollouts of a run, one in memory at a time."""
+    """Collects the numbers of a run in one pass over its rollouts. Only one rollout has to be in memory at a time."""
 
     def __init__(self) -> None:
-        from pytest_agentbench.metrics.frame_reader import FrameReader  # here numpy is imported
+        from pytest_agentbench.metrics.frame_reader import FrameReader  # imports numpy
 
         self._frame = FrameReader()
-        self.suites = defaultdict[str, SuiteTally](SuiteTally)  # group -> counts and texts beside the numbers
+        self.suites = defaultdict[str, SuiteTally](SuiteTally)  # group -> counts and texts that the frame does not contain
 
     def add(self, rollout: Rollout, main_score: str, scale: Scale) -> None:
-        """Takes a rollout of a scenario; `scale` is that of the suite's main score."""
+        """Adds a rollout of a scenario. `scale` is the scale of the suite's main score."""
         self.suites[rollout.key.group].add(rollout, main_score, scale)
         self._frame.add(rollout)
 
     @cached_property
     def frame(self) -> Frame:
-        """All numbers, when all rollouts have been read."""
+        """The frame with all rollouts. Use it after the last `add`."""
         return self._frame.frame()
 
 
 def build_run(facts: SessionFacts, groups: Sequence[PlannedSuite], read: RunReader) -> Run:
-    """Returns the run of a session, of another tool's results, or of a run that is scored again."""
+    """Returns the Run of a session, of imported results, or of a run that is scored again."""
     frame = read.frame
     suites = {each.name: _suite(_with_roles(each, facts.backend), read, facts.backend) for each in groups}
-    asked = {each.session: each.concurrency for each in facts.sessions}
-    performance = summarize(frame, PerformanceSettings(facts.settings.concurrency or 1, asked, facts.settings.slo, facts.settings.window))
-    if facts.imported and facts.stopwatch.verdict is None:  # the other tool took no times of calls
+    concurrency = {each.session: each.concurrency for each in facts.sessions}
+    performance = summarize(
+        frame, PerformanceSettings(facts.settings.concurrency or 1, concurrency, facts.settings.slo, facts.settings.window)
+    )
+    if facts.imported and facts.stopwatch.verdict is None:  # the other tool did not record the times of calls
         performance = replace(performance, split=None)
     return Run(**facts.facts(), suites=suites, performance=performance, costs=total_costs([each.efficiency for each in suites.values()]))
 
@@ -260,18 +260,18 @@ def _suite(planned: PlannedSuite, read: RunReader, backend: BackendUse) -> Suite
 
 
 def prices_of(backend: BackendUse, variant: str) -> TokenPrices | None:
-    """Returns those of the backend that served a variant."""
+    """Returns the token prices of the backend that served a variant. None if its YAML has no prices."""
     prices = backend.described(variant).get("prices")
     return validate(Prices, prices, f"backend {backend.name}: prices").token_prices if prices else None
 
 
 def _with_roles(planned: PlannedSuite, backend: BackendUse) -> PlannedSuite:
-    """The suite with the roles that the backend's YAML names in the place of its own."""
+    """Returns the suite with its roles, some of which the backend's YAML may replace."""
     return replace(planned, roles={**planned.roles, **backend.described(planned.facts.variant).get("roles", {})})
 
 
 def total_costs(suites: Iterable[Efficiency]) -> dict[str, float | None]:
-    """Currency -> what suites cost together; None where that of one is not known."""
+    """Returns currency -> total cost of the suites. The total is None if the cost of one suite is unknown."""
     costs = defaultdict[str, list[float | None]](list)
     for each in suites:
         if each.currency:

@@ -1,4 +1,4 @@
-"""Run directories: one per session under reports/, and `latest`, a link to the newest."""
+"""Run directories: one for each run below reports/, and `latest`, a link to the newest."""
 
 from __future__ import annotations
 
@@ -9,36 +9,44 @@ from pathlib import Path
 
 from pytest_agentbench.errors import ConfigError, unknown_name
 
-PRIVATE = 0o700  # prompts, answers and logs are nobody else's
-LATEST = "latest"  # also what --agentbench-resume stands for without a value
+PRIVATE = 0o700  # Only the owner may read prompts, answers and logs
+LATEST = "latest"  # also the default value of --agentbench-resume
 
 
-#: What a user may call a run: it stands in paths, labels of pictures and lists that are separated by commas.
+#: Valid names of runs. Names appear in paths, in labels of plots, and in lists separated by commas.
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,79}")
 
-#: The directory of a run that has a name: the time, a number where there was one of that time, the name. No name begins like a number.
+#: Directory of a named run: time, number if the time was taken already, name. A name cannot begin with a digit, so both are distinct.
 NAMED = re.compile(rf"\d{{8}}-\d{{6}}(?:-\d+)?-(?P<name>{NAME.pattern})")
 
 
 def new_directory(reports: Path, now: datetime, name: str = "") -> Path:
-    """A fresh directory named after the time, and after the run where it has a name; a second one within the same second gets a number."""
+    """Creates a directory named after the time, and after the run if it has a name. If it exists already, the name gets a number."""
     return named_directory(reports, now.strftime("%Y%m%d-%H%M%S"), f"-{name}" if name else "")
 
 
 def name_of(directory: Path) -> str:
-    """The name that the user gave the run of a directory; empty where it has none."""
+    """Returns the name that the user gave the run of a directory, or an empty string."""
     return match["name"] if (match := NAMED.fullmatch(directory.name)) else ""
 
 
 def runs_called(name: str, reports: Path) -> list[Path]:
-    """The directories of runs with this name, the oldest first."""
+    """Returns the directories of runs with this name, the oldest first."""
     return sorted(each for each in reports.glob(f"*-{name}") if name_of(each) == name) if NAME.fullmatch(name) else []
 
 
 def directory_with(file: str, name: str, reports: Path, reason: str) -> Path:
-    """The directory of a run that has this file: the run's path, that of the file, or its name under the reports.
+    """Returns the directory of a run that contains a file, for example run.json.
 
-    Of several that the user has given one name the newest is meant. Raises ConfigError; `reason`: why a directory may lack the file.
+    Args:
+        file: Name of the file.
+        name: Path of the run, path of the file in it, or name of the run in the reports directory. If several runs have the name, the
+            newest is returned.
+        reports: The reports directory.
+        reason: Why a directory may lack the file, for the message.
+
+    Raises:
+        ConfigError: There is no such run, or it lacks the file.
     """
     path = Path(name)
     for directory in (path, reports / name, *([path.parent] if path.name == file else []), *reversed(runs_called(name, reports))):
@@ -51,7 +59,7 @@ def directory_with(file: str, name: str, reports: Path, reason: str) -> Path:
 
 
 def named_directory(reports: Path, name: str, ending: str = "") -> Path:
-    """A fresh directory of this name, or with a number between it and the ending where it exists already."""
+    """Creates a directory with this name and ending. If it exists already, a number is inserted between them."""
     keep_out_of_git(reports)
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         directory = reports / f"{name}{suffix}{ending}"
@@ -60,11 +68,11 @@ def named_directory(reports: Path, name: str, ending: str = "") -> Path:
         except FileExistsError:
             continue
         return directory
-    raise FileExistsError(f"{reports}/{name}{ending} and 998 more of it exist already")
+    raise FileExistsError(f"{reports}/{name}{ending} and 998 numbered directories of that name already exist")
 
 
 def keep_out_of_git(reports: Path) -> None:
-    """Makes the folder of reports, of which git sees nothing but the baselines."""
+    """Creates the reports directory with a .gitignore that excludes everything but the baselines."""
     reports.mkdir(parents=True, exist_ok=True)
     ignore = reports / ".gitignore"
     if not ignore.exists():
@@ -72,7 +80,7 @@ def keep_out_of_git(reports: Path) -> None:
 
 
 def point_latest(directory: Path) -> None:
-    """Makes reports/latest lead to this run."""
+    """Makes reports/latest a link to this run."""
     link = directory.parent / LATEST
     draft = directory.parent / f".{LATEST}-{directory.name}"
     draft.symlink_to(directory.name)

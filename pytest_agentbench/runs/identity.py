@@ -1,5 +1,6 @@
-"""The identity of a run: everything that its numbers may be owed to, with the machine, the packages and the state of the repository.
-What is not known is null, never guessed.
+"""Computes the identity of a run: everything that may have influenced its numbers, such as machine, packages and state of the repository.
+
+Unknown values are null and never guessed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pytest_agentbench.runs.sessions import prompt_hashes
 from pytest_agentbench.suites.hashes import agent_identity, digest, scoring_identity
 from pytest_agentbench.suites.suite import Suite, Tool
 
-#: What a run may owe its numbers to, beside the backend.
+#: Packages whose versions may influence the numbers of a run.
 PACKAGES = (
     "pytest-agentbench",
     "pytest",
@@ -50,7 +51,7 @@ PACKAGES = (
 
 
 def environment(root: Path) -> Environment:
-    """What this run ran on, as far as it can be known without asking the network."""
+    """Returns the environment of this process, without any network access. Unknown values are None."""
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(),
@@ -61,7 +62,7 @@ def environment(root: Path) -> Environment:
 
 
 def unknown_environment(python: str = "unknown") -> Environment:
-    """The same, where nothing can be found out."""
+    """Returns the environment of a run about which nothing but perhaps the version of Python is known."""
     return Environment(python, "unknown", None, {}, None)
 
 
@@ -73,33 +74,33 @@ def _version(name: str) -> str | None:
 
 
 def _git(root: Path) -> Git | None:
-    def ask(*words: str) -> bytes | None:
+    def run_git(*words: str) -> bytes | None:
         try:
             done = subprocess.run(["git", *words], cwd=root, capture_output=True, timeout=5, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    commit = ask("rev-parse", "HEAD")
+    commit = run_git("rev-parse", "HEAD")
     if commit is None:
         return None
-    dirty = bool(ask("status", "--porcelain", "--untracked-files=no"))
-    changes = ask("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") if dirty else None
+    dirty = bool(run_git("status", "--porcelain", "--untracked-files=no"))
+    changes = run_git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") if dirty else None
     return Git(commit.decode(), dirty, None if changes is None else hashlib.sha256(changes).hexdigest()[:16])
 
 
-#: Parts of an identity, in the order in which people look for the cause of a difference.
+#: Parts of an identity, the most likely causes of a difference first.
 PARTS = ("code", "packages", "backend", "model", "hardware", "host", "data", "prompts", "tools", "agent", "scoring", "options", "more")
 
-#: Of the settings in run.json, those that can change what is measured.
+#: Settings of run.json that can change the measured numbers.
 OPTIONS = ("concurrency", "limit", "variants", "retries", "cache", "taps", "inline", "budgets")
 
-#: Of a data set, what tells it from another one.
+#: Fields of a data set that distinguish it from others.
 DATA = ("name", "format", "sha256", "version", "size", "label_source")
 
 
 class SuiteSetup(NamedTuple):
-    """What a suite brings to a run under a variant."""
+    """The parts of a run's identity that depend on one suite under one variant."""
 
     data: Json
     prompts: dict[str, str] | None
@@ -110,7 +111,7 @@ class SuiteSetup(NamedTuple):
 
 
 def suite_setup(suite: Suite, variant: str, trials: int | str) -> SuiteSetup:
-    """`trials` are those of this session, or how their number comes about."""
+    """Returns the setup of a suite under a variant. `trials` is their number in this session, or text such as `auto:5`."""
     return SuiteSetup(
         data={name: getattr(suite.dataset, name) for name in DATA},
         prompts=prompt_hashes(suite, variant),
@@ -122,13 +123,13 @@ def suite_setup(suite: Suite, variant: str, trials: int | str) -> SuiteSetup:
 
 
 def tools_hash(suite: Suite) -> str:
-    """Of all tool schemas of a suite."""
-    toolsets = {id(scenario.tools): scenario.tools for scenario in suite.scenarios}  # scenarios share them
+    """Returns the hash of all tool schemas of a suite."""
+    toolsets = {id(scenario.tools): scenario.tools for scenario in suite.scenarios}  # scenarios share sets of tools
     return digest(sorted({_toolset_hash(tools) for tools in toolsets.values()}))
 
 
 def _toolset_hash(tools: tuple[Tool, ...]) -> str:
-    """The JSON library of the standard library takes half a second for BFCL's 3,675 sets."""
+    """Returns the hash of a set of tools. Uses orjson, because `json` takes half a second for the 3,675 sets of BFCL."""
     try:
         return hashlib.sha256(orjson.dumps(tools, option=orjson.OPT_SORT_KEYS)).hexdigest()
     except TypeError:  # integers beyond 64 bits
@@ -136,9 +137,13 @@ def _toolset_hash(tools: tuple[Tool, ...]) -> str:
 
 
 def run_identity(run: SessionFacts, suites: Mapping[str, SuiteSetup], backend: Json, facts: Json) -> RunIdentity:
-    """The identity of a run.
+    """Returns the identity of a run.
 
-    `suites` has the setup of each suite under each variant; `backend` and `facts` are the backend's own.
+    Args:
+        run: Facts of the session.
+        suites: `suite` or `suite-variant` -> its setup.
+        backend: What decides how the backend answers, from its YAML.
+        facts: Facts that the backend reports at the end of the session, such as its model and its GPUs.
     """
     environment, settings = run.environment, run.settings
     model, hardware = facts.get("model") or {}, facts.get("hardware") or {}
@@ -179,7 +184,7 @@ def hashed(identity: RunIdentity) -> RunIdentity:
 
 
 def _cpu() -> str | None:
-    """The model of the CPUs; None where the kernel does not tell."""
+    """Returns the model name of the CPU, or None if the kernel does not report it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""rollouts.jsonl: one line per finished rollout, appended and flushed as it ends; a line that stands there is never written again.
+"""rollouts.jsonl, the journal of a run: one line for each finished rollout. Lines are appended and never changed.
 
-A session that goes on with a run may run a rollout again: then its last line counts, and the earlier ones stay for whoever looks. A
-line starts with a checksum of the rest, and with what an index needs, so that finding 100,000 rollouts parses no body. The texts of a
-record that is too large are cut, its numbers and its measurements never.
+A session that resumes a run may run a rollout again. Then its last line counts, and the earlier ones stay in the file. A line begins
+with a checksum and with the fields that an index needs, so 100,000 rollouts are indexed without parsing their records. If a record is
+too large, its texts are truncated, but never its numbers and measurements.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from pytest_agentbench.lib.json_text import whole_characters
 from pytest_agentbench.records import Json, Rollout, RolloutKey, Score
 
 FILE = "rollouts.jsonl"
-SHOWN = 5  # sentences on damage that a terminal gets
-SYNC = 1.0  # seconds between two orders to the disk; what a process wrote survives its own death without them
+SHOWN = 5  # sentences on damage that are shown on a terminal
+SYNC = 1.0  # least seconds between two calls of fsync; data survive the death of the process without it
 
-_BEGIN, _SEALED = b'{"crc":"', b'",'  # around the eight digits with which each line begins
-_REST = len(_BEGIN) + 8 + len(_SEALED)  # where its record goes on
+_BEGIN, _SEALED = b'{"crc":"', b'",'  # text around the checksum (eight hexadecimal digits) at the start of each line
+_REST = len(_BEGIN) + 8 + len(_SEALED)  # offset at which the record continues after the checksum
 
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'  # Possessive: a reason may have millions of characters, and each would keep a place to return to.
+# Possessive quantifiers, because a reason may have millions of characters, and backtracking would keep a state for each.
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TEXT = rb"(" + _STRING + rb")"
 _HEAD = re.compile(
     rb'{"suite":' + _TEXT + rb',"scenario":' + _TEXT + rb',"variant":' + _TEXT + rb',"trial":(\d+)'
@@ -50,63 +51,63 @@ _HEAD = re.compile(
 
 
 class Entry(NamedTuple):
-    """Where a record is, and the little that is known without reading it."""
+    """The position of a record in the journal, and the fields that an index keeps."""
 
-    offset: int  # bytes
-    size: int  # bytes, without the newline
+    offset: int  # offset of the line in bytes
+    size: int  # size of the line in bytes, without the newline
     status: str
     session: int
-    content: Json  # hashes of what the rollout depends on
+    content: Json  # hashes of the inputs that the rollout depends on
     kind: str
 
 
 @dataclass
 class JournalIndex:
-    """The records of a journal: the last one of each rollout."""
+    """The index of a journal."""
 
-    entries: dict[RolloutKey, Entry] = field(default_factory=dict)
-    repeated: int = 0  # rollouts that ran again: their earlier records do not count
-    damaged: list[str] = field(default_factory=list)  # sentences on lines that are no records
-    whole: int = 0  # bytes up to the end of the last line
-    truncated: int = 0  # bytes after it: a record that was being written when the session was killed
+    entries: dict[RolloutKey, Entry] = field(default_factory=dict)  # rollout -> its last record
+    repeated: int = 0  # number of earlier records of rollouts that ran again
+    damaged: list[str] = field(default_factory=list)  # one sentence for each damaged line
+    whole: int = 0  # size in bytes up to the end of the last complete line
+    truncated: int = 0  # size in bytes of an incomplete last line, left by a killed session
 
 
 @dataclass(frozen=True)
 class EarlierWork:
-    """The rollouts of a run that have a record, when a session or one of its pools begins."""
+    """The rollouts of a run that have a record when a session, or one of its pools, begins."""
 
-    kept: Mapping[RolloutKey, str] = field(default_factory=dict)  # those that do not run again -> their status
-    again: frozenset[RolloutKey] = frozenset()  # those that are to run again
-    recorded: Mapping[RolloutKey, int] = field(default_factory=dict)  # all of them -> session of their last record
+    kept: Mapping[RolloutKey, str] = field(default_factory=dict)  # rollout that does not run again -> its status
+    again: frozenset[RolloutKey] = frozenset()  # rollouts that have to run again
+    recorded: Mapping[RolloutKey, int] = field(default_factory=dict)  # rollout (kept or not) -> session of its last record
 
 
 def earlier_work(index: JournalIndex, session: int, rerun: Collection[str]) -> EarlierWork:
-    """Returns what is done of a run. Records of earlier sessions with one of the statuses `rerun` do not count in this session."""
+    """Returns the finished rollouts of a run. Rollouts of earlier sessions that have one of the statuses `rerun` have to run again."""
     entries = {key: entry for key, entry in index.entries.items() if entry.kind == "scenario"}
     kept = {key: entry.status for key, entry in entries.items() if entry.session == session or entry.status not in rerun}
     return EarlierWork(kept, frozenset(entries.keys() - kept.keys()), {key: entry.session for key, entry in entries.items()})
 
 
 def sealed(record: bytes) -> bytes:
-    """A record as it stands in a line of a journal: in front the CRC-32 of what is behind it, so that no byte changes unseen."""
+    """Returns a record with the CRC-32 of its text as its first field, so that every changed byte is detected."""
     return b"%b%08x%b%b" % (_BEGIN, crc32(record[1:]), _SEALED, record[1:])
 
 
 def opened(line: bytes) -> bytes:
-    """The record in a line without its newline; raises ValueError where a byte is not what was written."""
+    """Returns the record of a line (without newline) after checking and removing the checksum. Raises ValueError if it does not match."""
     if line[:_REST] != b"%b%08x%b" % (_BEGIN, crc32(line[_REST:]), _SEALED):
-        raise ValueError("it is not as it was written")
+        raise ValueError("its checksum does not match")
     return b"{" + line[_REST:]
 
 
 def check_journal(directory: Path) -> None:
-    """Raises ConfigError for a run without a journal, such as one of which only run.json was kept."""
+    """Raises ConfigError for a run without a journal, for example if only its run.json was kept."""
     if not (directory / FILE).is_file():
-        raise ConfigError(f"{directory} has no {FILE}, so there is nothing to read of its rollouts; name a run that has one")
+        raise ConfigError(f"{directory} has no {FILE}, so its rollouts cannot be read; choose a run that has one")
 
 
 def read_index(directory: Path) -> JournalIndex:
-    """Finds all records, one line in memory at a time."""
+    """Returns the index of a journal. Keeps only one line in memory at a time."""
     index = JournalIndex()
     contents: dict[bytes, Json] = {}
     with (directory / FILE).open("rb") as lines:
@@ -115,9 +116,9 @@ def read_index(directory: Path) -> JournalIndex:
                 index.truncated = len(line)
                 break
             whole = _entry(line[:-1], index.whole, contents)
-            entries = [whole] if whole else [*_among(line, index.whole, contents)]
+            entries = [whole] if whole else [*_find_records(line, index.whole, contents)]
             if whole is None:
-                index.damaged.append(f"line {number} of {directory / FILE} is damaged: {_damage(line, len(entries))}")
+                index.damaged.append(f"line {number} of {directory / FILE} is damaged: {_damage_text(line, len(entries))}")
             for key, entry in entries:
                 index.repeated += key in index.entries and entry.kind == "scenario"
                 index.entries[key] = entry
@@ -126,35 +127,35 @@ def read_index(directory: Path) -> JournalIndex:
 
 
 def _entry(line: bytes, offset: int, contents: dict[bytes, Json]) -> tuple[RolloutKey, Entry] | None:
-    """What an index knows of a line without its newline; None when it is no record, or not as it was written."""
+    """Returns key and index entry of a line (without newline). None if it is not a record or its checksum does not match."""
     try:
         record = opened(line)
     except ValueError:
         return None
     place = offset, len(line)
-    return _glanced(record, place, contents) or _parsed(record, place)
+    return _parse_head(record, place, contents) or _parse_fully(record, place)
 
 
-def _among(line: bytes, offset: int, contents: dict[bytes, Json]) -> Iterator[tuple[RolloutKey, Entry]]:
-    """The whole records in a damaged line: where a newline was lost, two are in one."""
+def _find_records(line: bytes, offset: int, contents: dict[bytes, Json]) -> Iterator[tuple[RolloutKey, Entry]]:
+    """Yields the undamaged records in a damaged line. If a newline was lost, the line contains two."""
     starts = [place.start() for place in re.finditer(re.escape(_BEGIN), line)]
     for start, end in itertools.pairwise([*starts, len(line)]):
         candidates = (_entry(line[start:stop], offset + start, contents) for stop in (end - 1, end))
         yield from itertools.islice((each for each in candidates if each), 1)
 
 
-def _damage(line: bytes, whole: int) -> str:
-    """What is wrong with a line, and whose record it was as far as that can still be read."""
+def _damage_text(line: bytes, whole: int) -> str:
+    """Returns a description of a damaged line, with the key of its rollout if that can be read. `whole` counts its undamaged records."""
     if whole:
-        return f"{whole} whole record{'s are' if whole > 1 else ' is'} in it, and kept; the rest is left out"
+        return f"it contains {whole} undamaged record{'s' if whole > 1 else ''}; the rest is ignored"
     if head := _HEAD.match(b"{" + line[_REST:]):
-        key = _key(head)
-        return f"the record of {key} is not as it was written, and is left out"
-    return f"there is no record in it, and it is left out: {line[:40]!r}..."
+        key = _key_of(head)
+        return f"the record of {key} does not match its checksum and is ignored"
+    return f"it contains no record and is ignored: {line[:40]!r}..."
 
 
-def _key(head: re.Match[bytes]) -> RolloutKey | str:
-    """Of a record; the letters themselves where they are no JSON."""
+def _key_of(head: re.Match[bytes]) -> RolloutKey | str:
+    """Returns the key of a record by its first fields, or the raw text of the scenario if they are not valid JSON."""
     suite, scenario, variant, trial = head.groups()[:4]
     try:
         return RolloutKey(orjson.loads(suite), orjson.loads(scenario), orjson.loads(variant), int(trial))
@@ -162,10 +163,10 @@ def _key(head: re.Match[bytes]) -> RolloutKey | str:
         return repr(scenario)
 
 
-def _glanced(record: bytes, place: tuple[int, int], contents: dict[bytes, Json]) -> tuple[RolloutKey, Entry] | None:
-    """The entry of a record by its first fields; None where these are others."""
+def _parse_head(record: bytes, place: tuple[int, int], contents: dict[bytes, Json]) -> tuple[RolloutKey, Entry] | None:
+    """Returns key and index entry from the first fields of a record. None if the fields have another order."""
     head = _HEAD.match(record)
-    if head is None or isinstance(key := _key(head), str):
+    if head is None or isinstance(key := _key_of(head), str):
         return None
     status, session, content, kind = head.groups()[4:]
     if content not in contents:
@@ -173,8 +174,8 @@ def _glanced(record: bytes, place: tuple[int, int], contents: dict[bytes, Json])
     return key, Entry(*place, sys.intern(status.decode()), int(session), contents[content], sys.intern(kind.decode()))
 
 
-def _parsed(text: bytes, place: tuple[int, int]) -> tuple[RolloutKey, Entry] | None:
-    """The same for any record, by reading all of it; None when it is none."""
+def _parse_fully(text: bytes, place: tuple[int, int]) -> tuple[RolloutKey, Entry] | None:
+    """Parses a whole record and returns its key and index entry, or None if it is invalid. Slower than `_parse_head`."""
     try:
         record = rollout_of(text)
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -183,7 +184,7 @@ def _parsed(text: bytes, place: tuple[int, int]) -> tuple[RolloutKey, Entry] | N
 
 
 def rollout_of(line: str | bytes) -> Rollout:
-    """Returns the rollout of a line of rollouts.jsonl; raises ValueError for another line, which names the field that is wrong."""
+    """Returns the rollout of a record. Raises ValueError that names the wrong field if the record is invalid."""
     try:
         return codec.read(Rollout, json.loads(line))
     except RecursionError:
@@ -191,10 +192,9 @@ def rollout_of(line: str | bytes) -> Rollout:
 
 
 def record_line(rollout: Rollout) -> bytes:
-    """A rollout as JSON on one line. What the user's code left in it need not be JSON; it is then written as text.
+    """Returns a rollout as one line of JSON. Values from user code that JSON cannot represent are converted to text.
 
-    Halves of characters, which no UTF-8 file holds, become U+FFFD, and NaN and infinities null, which JSON has none of, so that every
-    reader of the line can write what it reads.
+    Lone surrogates become U+FFFD, and NaN and infinities become null, so that the line is valid UTF-8 and valid JSON.
     """
     try:
         return orjson.dumps(codec.plain(rollout))
@@ -204,15 +204,24 @@ def record_line(rollout: Rollout) -> bytes:
 
 
 class Journal:
-    """The journal of one run, open for appending; finds a written rollout again by its key. Safe to use from threads."""
+    """The open journal of a run (rollouts.jsonl): appends records and reads them back by rollout key. Safe to use from threads.
+
+    - One session at a time: the constructor locks the file, and raises ConfigError if another session has the lock.
+    - Lines are only appended. A rollout that runs again gets a second line, and the last line counts.
+    - Each line begins with a CRC-32 of its record. Reading a line that was changed raises ValueError.
+    - Each append reaches the operating system at once, so killing the process loses no complete record. fsync runs at most once a
+      second (SYNC), so a power failure can lose the newest records. An incomplete last line is removed when the journal is opened.
+
+    `index` describes the file as it was when it was opened; `append` does not update it.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """Cuts off a record that was torn by a kill; raises ConfigError when another session writes to this journal."""
+        """Opens and locks the file, and removes an incomplete last line. Raises ConfigError if another session has the lock."""
         self.path = directory / FILE
         self._file = self.path.open("ab+", buffering=0)
         if not lock(self._file):
             self._file.close()
-            raise ConfigError(f"another session is writing to {self.path}; wait for its end")
+            raise ConfigError(f"another session is writing to {self.path}; wait until it ends")
         self.index = read_index(directory)
         if self.index.truncated:
             self._file.truncate(self.index.whole)
@@ -221,7 +230,7 @@ class Journal:
         self._synced = 0.0  # seconds, time.monotonic()
 
     def append(self, key: RolloutKey, record: bytes) -> None:
-        """Adds one record: a JSON object without a newline. Raises OSError, and leaves no torn record, when the disk is full."""
+        """Appends a record: a JSON object without newlines. If the disk is full, raises OSError and removes the incomplete line."""
         line = sealed(record)
         with self._lock:
             offset = self._file.seek(0, 2)
@@ -234,11 +243,11 @@ class Journal:
                 self._synced = now
 
     def line(self, key: RolloutKey) -> bytes:
-        """The record of a rollout; raises KeyError when none was written, ValueError where it is not as it was written."""
+        """Returns the record of a rollout. Raises KeyError if there is none, and ValueError if it was changed since it was written."""
         return opened(self._read(*self._places[key]))
 
-    def before(self, key: RolloutKey) -> bytes:
-        """The record of a rollout that was there when this was opened, forgotten or not; raises as `line` does."""
+    def earlier_record(self, key: RolloutKey) -> bytes:
+        """Returns the record that a rollout had when the journal was opened, even after `forget`. Raises the errors of `line`."""
         entry = self.index.entries[key]
         return opened(self._read(entry.offset, entry.size))
 
@@ -248,11 +257,11 @@ class Journal:
             return self._file.read(size) or b""
 
     def forget(self, key: RolloutKey) -> None:
-        """As if the rollout had not been written: it is to run again."""
+        """Removes the record of a rollout from the lookup, because the rollout will run again. The file is not changed."""
         del self._places[key]
 
-    def put_back(self) -> None:
-        """Writes the whole file once more, where somebody has removed it."""
+    def restore_file(self) -> None:
+        """Writes the whole file again if it was deleted during the session. Raises FileExistsError if it exists."""
         with self._lock, self.path.open("xb") as file:
             self._file.seek(0)
             shutil.copyfileobj(self._file, file)
@@ -269,21 +278,25 @@ class Journal:
         self.close()
 
 
-def first_of(damaged: Sequence[str]) -> list[str]:
-    """Sentences on damage for a terminal: the first ones, and how many more there are."""
+def summarize_damage(damaged: Sequence[str]) -> list[str]:
+    """Returns the first SHOWN sentences on damaged lines, and one on the number of others."""
     more = len(damaged) - SHOWN
     return [*damaged[:SHOWN], *([f"{more} more lines are damaged"] if more > 0 else [])]
 
 
-def _say(sentence: str) -> None:
-    print(f"agentbench: {sentence}", file=sys.stderr)  # noqa: T201 - whoever reads a journal in a script should hear of it
+def _print_warning(sentence: str) -> None:
+    print(f"agentbench: {sentence}", file=sys.stderr)  # noqa: T201 - scripts that read a journal should not miss damage
 
 
-def read_journal(directory: Path, on_damage: Callable[[str], None] = _say, after: int = 0) -> Iterator[Rollout]:
-    """The rollouts of a run, one at a time, in the order in which they ended; of one that ran in several sessions the last record.
+def read_journal(directory: Path, on_damage: Callable[[str], None] = _print_warning, after: int = 0) -> Iterator[Rollout]:
+    """Yields the rollouts of a run in the order in which they ended, one in memory at a time.
 
-    A last line torn by a kill is left out; so is a line that is no record, of which `on_damage` is told. Records before the byte `after`
-    are left out as well.
+    If a rollout ran several times, only its last record counts. An incomplete last line is ignored.
+
+    Args:
+        directory: Directory of the run.
+        on_damage: Called with a sentence for each damaged line or record, which is skipped. The default prints it to stderr.
+        after: Offset in bytes. Records before it are skipped.
     """
     index = read_index(directory)
     for sentence in index.damaged:
@@ -296,22 +309,23 @@ def read_journal(directory: Path, on_damage: Callable[[str], None] = _say, after
             try:
                 rollout = rollout_of(opened(file.read(entry.size)))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                on_damage(f"the record of {key} at byte {entry.offset:,} of {directory / FILE} cannot be read, and is left out: {error}")
+                on_damage(f"the record of {key} at byte {entry.offset:,} of {directory / FILE} cannot be read and is ignored: {error}")
             else:
                 yield rollout
 
 
-#: Fields with texts of agents, models and tools. LLM calls are not among them, because timings are computed from them.
+#: Fields with texts of agents, models and tools. LLM calls are not included, because timings are computed from them.
 TEXTS = ("messages", "log", "drafts", "tool_calls", "final_state", "verification", "settings", "answer")
 
-LONGEST = (256 * KIB, 16 * KIB, KIB)  # bytes that are kept of each text; the first one that makes the record small enough is used
+LONGEST = (256 * KIB, 16 * KIB, KIB)  # size limits of each text in bytes; the first that makes the record small enough is used
 DISPENSABLE = ("messages", "drafts", "log", "final_state")  # fields that are dropped if the record is still too large, largest first
 
 
-def sized(rollout: Rollout, sizes: Sizes) -> tuple[Rollout, bytes]:
-    """Returns a rollout of at most `sizes.record` bytes, and its record. What was cut is named in its reason, and `ok` becomes `limit`.
+def limit_size(rollout: Rollout, sizes: Sizes) -> tuple[Rollout, bytes]:
+    """Returns a rollout whose record has at most `sizes.record` bytes, and the record.
 
-    The record remains larger if LLM calls alone fill it.
+    If texts were truncated, the reason names their fields, and the status `ok` becomes `limit`. If the LLM calls alone are larger than
+    the limit, the record is not changed.
     """
     line = record_line(rollout)
     if len(line) <= sizes.record:
@@ -327,9 +341,9 @@ def sized(rollout: Rollout, sizes: Sizes) -> tuple[Rollout, bytes]:
 
 
 def with_cut_reasons(rollout: Rollout, most: int) -> Rollout:
-    """Returns a rollout whose reason, explanations and errors of scorers have `most` bytes at most, as in a session.
+    """Returns a rollout whose reason, explanations and scorer errors have at most `most` bytes each.
 
-    Readers that keep many rollouts in memory need it, because earlier versions wrote these texts at any size.
+    Readers that keep many rollouts in memory need this, because earlier versions did not limit these texts.
     """
     return dataclasses.replace(
         rollout,
@@ -340,7 +354,7 @@ def with_cut_reasons(rollout: Rollout, most: int) -> Rollout:
 
 
 def _smaller(record: dict[str, Any], most: int) -> tuple[dict[str, Any], list[str]]:
-    """Returns a record with shorter texts, and the names of the fields in which texts were cut or which were dropped."""
+    """Returns a record with shorter texts, and the names of the fields that were shortened or dropped."""
     before = {name: record[name] for name in TEXTS}
     for longest in LONGEST:
         record |= {name: _each_text(record[name], functools.partial(cut, most=longest)) for name in TEXTS}
@@ -353,7 +367,7 @@ def _smaller(record: dict[str, Any], most: int) -> tuple[dict[str, Any], list[st
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """Returns a JSON value with each text in it changed; keys of objects are kept."""
+    """Returns a JSON value in which `change` was applied to each string, but not to keys of objects."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):

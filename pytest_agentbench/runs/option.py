@@ -1,4 +1,4 @@
-"""How an option is declared, as a field of a record with the words that the user reads, and how its text is read. Knows no pytest."""
+"""Declares options as fields of a record, with their help texts and the functions that parse their values. Independent of pytest."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pytest_agentbench.records import MOST_TRIALS, STATUSES
 from pytest_agentbench.runs.directory import LATEST, NAME
 
 PREFIX = "agentbench"
-READ = object()  # in place of a value for an empty text: it is read like any other
+READ = object()  # value of `Option.empty` that passes an empty text to `read`
 
 
 @dataclass(frozen=True)
 class Option:
-    """One `--agentbench-<name>`, with an ini key `agentbench_<name>`, and how its text becomes a value."""
+    """The declaration of an option `--agentbench-<name>` and its ini key `agentbench_<name>`, with the function that parses its text."""
 
-    help: str
-    metavar: str | None = None  # None: a switch; in brackets: the value may be left out
-    default: str = ""
-    read: Callable[[str], Any] = str  # raises ValueError with what the text should be
-    empty: Any = None  # the value of an empty text, or READ
-    many: Callable[[list[Any]], Any] | None = None  # it may be given several times, one per line in the ini file; makes one value of all
-    name: str = ""
+    help: str  # help text
+    metavar: str | None = None  # name of the value in the help; in brackets if the value is optional; None for a switch
+    default: str = ""  # text that is parsed if the option is not given
+    read: Callable[[str], Any] = str  # parses the text; raises ValueError with a description of valid texts
+    empty: Any = None  # value for an empty text, or READ
+    many: Callable[[list[Any]], Any] | None = None  # combines the values of an option that may be given several times
+    name: str = ""  # name without prefix; empty for the name of the field
 
     @property
     def flag(self) -> str:
@@ -42,7 +42,11 @@ class Option:
         return f"{PREFIX}_{self.name.replace('-', '_')}"
 
     def value(self, value: Any) -> Any:
-        """What was typed, as it is in a session: a text or nothing, or of an option of `many` values a list of texts; raises ValueError."""
+        """Returns the parsed value of a text, or of a list of texts if the option has `many`.
+
+        Raises:
+            ValueError: The text is invalid. The message names the option, the text, and what the text should be.
+        """
         if self.many is not None:
             return self.many([self._read(text) for text in value])
         return self.empty if value in ("", None) and self.empty is not READ else self._read(value)
@@ -51,27 +55,27 @@ class Option:
         try:
             return self.read(text)
         except ValueError as error:
-            works = str(error)
-            raise ValueError(f"{self.flag} {without_logins(text)}: {works if self.many else f'should be {works}'}") from error
+            rule = str(error)
+            raise ValueError(f"{self.flag} {without_logins(text)}: {rule if self.many else f'should be {rule}'}") from error
 
 
 def option(help: str, metavar: str | None = None, default: str = "", *, name: str = "", absent: Any = None, **how: Any) -> Any:
-    """A field that is one option, called like the field unless `name` says otherwise; `absent` is its value where nobody was asked."""
+    """Declares a field with one option. `name` is the name of the field by default; `absent` is the value without a command line."""
     return _field({"": Option(help, metavar, default, name=name, **how)}, absent)
 
 
 def required(help: str, metavar: str, default: str = "", **how: Any) -> Any:
-    """A field that is one option, and without which there is no record."""
+    """Declares a field with one option and without a default value."""
     return dataclasses.field(metadata={"": Option(help, metavar, default, **how)})
 
 
-def again(field: Any, read: Callable[[str], Any]) -> Any:
-    """A field with something else that the text of another field's option says; that option has a `name`."""
+def same_option(field: Any, read: Callable[[str], Any]) -> Any:
+    """Declares a field that parses the text of another field's option in a different way. That option needs a `name`."""
     return _field({"": dataclasses.replace(field.metadata[""], read=read)}, None)
 
 
-def several(prefix: str, **options: Option) -> Any:
-    """A field with the values of several options, `<prefix>-<key>`, by their keys; where nobody was asked there are none."""
+def option_group(prefix: str, **options: Option) -> Any:
+    """Declares a field with the values of several options `<prefix>-<key>` by key. It is empty without a command line."""
     return _field({key: dataclasses.replace(each, name=f"{prefix}-{key.replace('_', '-')}") for key, each in options.items()}, {})
 
 
@@ -80,7 +84,7 @@ def _field(options: Mapping[str, Option], absent: Any) -> Any:
 
 
 def declared(record: type) -> dict[str, dict[str, Option]]:
-    """Field -> its options by their keys in its value; a field that is one option has it under an empty key."""
+    """Returns field -> key -> option. The key is empty for a field with one option."""
     return {field.name: _named(field) for field in dataclasses.fields(record) if field.metadata}
 
 
@@ -89,41 +93,41 @@ def _named(field: dataclasses.Field[Any]) -> dict[str, Option]:
     return {key: dataclasses.replace(each, name=each.name or field.name.replace("_", "-")) for key, each in options.items()}
 
 
-AUTO, USUAL_ROUNDS = "auto", 5  # of trials: as many as it takes, up to so many rounds
+AUTO, USUAL_ROUNDS = "auto", 5  # value for rounds of trials until the verdict stands, and the default for the maximum of rounds
 
-MOST_OFTEN, MOST_SELDOM = 0.1, 3600.0  # seconds between two looks at metrics: a look costs a millisecond or two
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3600.0  # seconds between two samples of metrics; a sample takes 1 to 2 ms
 
 T = TypeVar("T")
 
 
 _UNITS = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB}
 _SIZE = re.compile(r"(\d{1,12})\s*(KiB|MiB|GiB|)", re.ASCII)
-LARGEST = 512 * MIB  # bytes; processes of a session exchange records in frames of twice as much
+LARGEST = 512 * MIB  # bytes; messages between the processes of a session may have twice this size
 
 
 def size(text: str) -> int:
-    """Reads a number of bytes with or without a unit."""
-    found = _SIZE.fullmatch(text.strip())
-    number_of_bytes = int(found[1]) * _UNITS[found[2]] if found else 0
+    """Parses a number of bytes with or without a unit."""
+    match = _SIZE.fullmatch(text.strip())
+    number_of_bytes = int(match[1]) * _UNITS[match[2]] if match else 0
     if not LEAST <= number_of_bytes <= LARGEST:
         raise ValueError("a size from 1KiB to 512MiB, such as 65536, 256KiB or 4MiB")
     return number_of_bytes
 
 
 def size_text(number_of_bytes: int) -> str:
-    """Writes a number of bytes in the largest unit that leaves no fraction, as `size` reads it."""
+    """Formats a number of bytes in the largest unit that leaves no fraction, so that `size` can parse it."""
     unit = next(unit for unit in ("GiB", "MiB", "KiB", "") if number_of_bytes % _UNITS[unit] == 0)
     return f"{number_of_bytes // _UNITS[unit]}{unit}"
 
 
 def number(least: int, most: int = MOST) -> Callable[[str], int]:
-    """Returns a reader of whole numbers."""
+    """Returns a function that parses whole numbers from `least` to `most`."""
     kind = whole(least, most)
     return lambda text: int(kind.read(int(text) if text.isdecimal() and len(text) <= len(str(MOST)) else text))
 
 
 def first_trials(text: str) -> int:
-    """Trials of which tests are made; with rounds tests read the first one."""
+    """Parses the number of trials for which tests are generated. With `auto` it is 1, because tests read only the first trial."""
     if text.partition(":")[0] == AUTO:
         return 1
     try:
@@ -133,7 +137,7 @@ def first_trials(text: str) -> int:
 
 
 def most_rounds(text: str) -> int | None:
-    """Rounds of trials, one more each time, until the gate's verdict stands; None for a number of trials."""
+    """Parses the maximum of rounds from `auto` or `auto:N`. Returns None for a fixed number of trials."""
     word, colon, most = text.partition(":")
     if word != AUTO:
         return None
@@ -146,12 +150,12 @@ def most_rounds(text: str) -> int | None:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, each once."""
+    """Parses names separated by commas. Duplicates are dropped."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def statuses(text: str) -> tuple[str, ...]:
-    """Statuses of rollouts; `none` stands for none of them."""
+    """Parses statuses of rollouts separated by commas. `none` stands for no status."""
     listed = names(text)
     if listed == ("none",):
         return ()
@@ -160,38 +164,38 @@ def statuses(text: str) -> tuple[str, ...]:
     return listed
 
 
-def some_time(text: str) -> float:
-    """Seconds of a time in which something can happen."""
+def positive_time(text: str) -> float:
+    """Parses a time above 0. Returns seconds."""
     if not (limit := seconds(text)):
         raise ValueError("a time above 0, such as 90s, 150m or 2h")
     return limit
 
 
 def window(text: str) -> tuple[float, float | None]:
-    """Seconds after the first call from which and to which is measured; None: to the end."""
-    works = "START:END, two times after the first call, such as 30m:120m; one of them may be missing, as in 30m: or :2h"
+    """Parses START:END, seconds after the first call. The end is None if the window has none."""
+    rule = "START:END, two times after the first call, such as 30m:120m; one of them may be missing, as in 30m: or :2h"
     start, _, end = (part.strip() for part in text.partition(":"))
     try:
         span = seconds(start) if start else 0.0, seconds(end) if end else None
     except ValueError:
-        raise ValueError(works) from None
+        raise ValueError(rule) from None
     if ":" not in text or not (start or end) or (span[1] is not None and span[1] <= span[0]):
-        raise ValueError(works)
+        raise ValueError(rule)
     return span
 
 
 def budget(text: str) -> float | None:
-    """Seconds of a budget; None for `off`."""
+    """Parses a time limit. Returns seconds, or None for `off`."""
     if text.strip() == "off":
         return None
     try:
-        return some_time(text)
+        return positive_time(text)
     except ValueError:
         raise ValueError("a time such as 500ms, 90s or 10m, or `off`") from None
 
 
-def assignment(convert: Callable[[str], T], works: str) -> Callable[[str], tuple[str, T]]:
-    """A reader of NAME=VALUE; `works` says how one looks that is right."""
+def assignment(convert: Callable[[str], T], rule: str) -> Callable[[str], tuple[str, T]]:
+    """Returns a function that parses NAME=VALUE. Its ValueError has the text `rule`, which describes valid values."""
 
     def read(text: str) -> tuple[str, T]:
         path, equals, value = text.partition("=")
@@ -200,13 +204,13 @@ def assignment(convert: Callable[[str], T], works: str) -> Callable[[str], tuple
                 raise ValueError
             return path.strip(), convert(value)
         except ValueError:
-            raise ValueError(works) from None
+            raise ValueError(rule) from None
 
     return read
 
 
 def last_of_each(pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
-    """Name -> value, in the order in which each was given last: a later change is made later."""
+    """Returns name -> last value of the name. The order is that of the last values, because changes are applied in this order."""
     values: dict[str, T] = {}
     for name, value in pairs:
         values.pop(name, None)
@@ -215,42 +219,42 @@ def last_of_each(pairs: Sequence[tuple[str, T]]) -> dict[str, T]:
 
 
 def objective(text: str) -> tuple[str, float]:
-    """A service level objective in milliseconds."""
+    """Parses a latency objective such as `ttft=500ms`. Returns its name and milliseconds."""
     from pytest_agentbench.metrics.performance import parse_objective as parse
 
     return parse(text)
 
 
 def run_name(text: str) -> str:
-    """What a run may be called."""
+    """Checks the name of a run."""
     if not NAME.fullmatch(text) or text == LATEST:
         raise ValueError(f"a letter, and then at most 79 letters, digits, dots, dashes or underscores, and not `{LATEST}`")
     return text
 
 
 def interval(text: str) -> float:
-    """Seconds between two looks."""
-    if not MOST_OFTEN <= (every := seconds(text)) <= MOST_SELDOM:
+    """Parses the time between two samples. Returns seconds."""
+    if not SHORTEST_INTERVAL <= (every := seconds(text)) <= LONGEST_INTERVAL:
         raise ValueError("a time from 100ms to 1h")
     return every
 
 
 def folder(text: str) -> Path:
-    """A directory."""
+    """Parses the path of a directory."""
     if not text:
         raise ValueError("a directory, for example reports")
     return Path(text)
 
 
 def finite(text: str) -> float:
-    """A number that is one."""
+    """Parses a number. Refuses infinities and NaN."""
     if not math.isfinite(value := float(text)):
         raise ValueError
     return value
 
 
 def yaml_value(text: str) -> Any:
-    """Whatever YAML makes of it."""
+    """Parses a value as YAML."""
     from pytest_agentbench.lib.config import parse_yaml
 
     try:

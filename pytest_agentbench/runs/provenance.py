@@ -1,4 +1,4 @@
-"""What can explain the numbers of a run: code, backend, environment, and the models that its calls asked for and were answered by."""
+"""Records of what may explain the numbers of a run: code, backend, environment, and the requested and answering models."""
 
 from __future__ import annotations
 
@@ -13,124 +13,124 @@ from pytest_agentbench.records import Json
 class Git:
     """The state of a git repository."""
 
-    commit: str
-    dirty: bool  # whether tracked files were changed
-    diff: str | None  # hash of the changes in tracked files; null without any
+    commit: str  # hash of the commit
+    dirty: bool  # whether tracked files have uncommitted changes
+    diff: str | None  # hash of the uncommitted changes in tracked files; null if there are none or they cannot be read
 
 
 @dataclass(frozen=True)
 class BackendIdentity:
-    """What decides how a backend answers."""
+    """Everything that influences the answers of a backend."""
 
-    hash: str  # of `spec`; rollouts have it in `content.backend`
-    spec: Json  # what decides how it answers, without names and notes
-    # of a stack: service -> `packages` (versions of the engines in its environment and of what they compute with), `image`,
-    # `digest`, each null where nobody knows
+    hash: str  # hash of `spec`, as in `content.backend` of rollouts
+    spec: Json  # parts of the backend YAML that influence its answers, so without names and notes
+    # service of a stack -> `packages` (versions of engines and their numerical libraries), `image` and `digest`, each null if unknown;
+    # null for other backends
     services: Json | None = None
-    # of a stack: the variables that its processes inherit and engines are set up by (`VLLM_*`, `SGLANG_*`, `DYN_*`, `NCCL_*`,
-    # `CUDA_*`, `HF_*`, `TORCH*` and others); of one whose name looks secret only that it is set
+    # environment variables that configure the engines of a stack (`VLLM_*`, `SGLANG_*`, `DYN_*`, `NCCL_*`, `CUDA_*`, `HF_*`, `TORCH*`
+    # and others), without the values of those with secret-looking names; null for other backends
     environment: Json | None = None
-    files: Json | None = None  # of a stack: file that its YAML names with `{here}` -> hash
-    server: Json | None = None  # what a server of a stack or URL tells: `version`, as vLLM has it, and `owned_by`, of `/v1/models`
+    files: Json | None = None  # file that the YAML of a stack names with `{here}` -> its hash; null for other backends
+    server: Json | None = None  # `version` (as in vLLM) and `owned_by` (of `/v1/models`) that a server reports; null if it reports neither
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Which weights answered."""
+    """The weights of the model."""
 
-    name: str | None  # as `backend.served_model`
-    revision: str | None  # commit on the Hugging Face hub of the weights in this machine's cache
-    files: str | None  # of a model that is a folder: hash of names, sizes, and each file's first and last MiB
+    name: str | None  # name of the model, as `backend.served_model`
+    revision: str | None  # Hugging Face commit of the weights in this machine's cache; null if unknown
+    files: str | None  # hash of a model folder: names, sizes, and the first and last MiB of each file; null if the model is not a folder
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What the backend ran on."""
+    """The GPUs of the backend."""
 
-    gpus: tuple[str | None, ...] | None  # names of the leased ones; null of a backend elsewhere
-    driver: str | None
+    gpus: tuple[str | None, ...] | None  # names of the GPUs that the stack leased; null if the backend runs elsewhere
+    driver: str | None  # version of the GPU driver; null if unknown
 
 
 @dataclass(frozen=True)
 class HostIdentity:
-    """This machine."""
+    """The machine on which the session ran."""
 
-    cpus: int | None
-    cpu: str | None  # model
-    machine: str
-    kernel: str
-    python: str
+    cpus: int | None  # number of CPU cores; null if unknown
+    cpu: str | None  # model name of the CPU; null if unknown
+    machine: str  # architecture, such as `x86_64`
+    kernel: str  # version of the kernel
+    python: str  # version of Python
 
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """What a suite says of its rollouts."""
+    """Options of the rollouts of a suite."""
 
-    trials: int | str  # `auto:5` where they were added until the verdict stood
-    timeout: float  # seconds
-    isolation: str
+    trials: int | str  # trials per scenario, or `auto:5` if rounds were added until the verdict stood
+    timeout: float  # time limit of a rollout, seconds
+    isolation: str  # isolation of rollouts, as in suite.yaml
 
 
 @dataclass(frozen=True)
 class MeasuringOptions:
     """The options that change what is measured."""
 
-    concurrency: int | None  # as in `settings`
-    limit: int | None
-    variants: tuple[str, ...]
-    retries: int
-    cache: str  # policy for the prefix cache
-    taps: int
-    inline: bool
-    budgets: Mapping[str, float | None]  # seconds
-    warm: bool | None  # whether a stack was kept, so that its caches were warm; null of other backends
-    suites: Mapping[str, SuiteOptions]  # for the keys of `suites`
+    concurrency: int | None  # maximum number of rollouts in flight; null if unknown
+    limit: int | None  # maximum number of scenarios per suite; null if there is none
+    variants: tuple[str, ...]  # names of the variants
+    retries: int  # maximum number of retries of a rollout
+    cache: str  # prefix cache when measuring begins: `cold`, `primed` or `carry`
+    taps: int  # number of tap processes
+    inline: bool  # whether rollouts ran in the process of their tests
+    budgets: Mapping[str, float | None]  # time limits in seconds, as in `settings.budgets`
+    warm: bool | None  # whether a stack was kept from an earlier session, so its caches were warm; null for other backends
+    suites: Mapping[str, SuiteOptions]  # suite, or `suite-variant`, -> options of its rollouts
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """[What the numbers may be owed to](compare.md#the-identity-of-a-run), for comparing runs; what is not known is null."""
+    """The [identity of a run](compare.md#the-identity-of-a-run): everything that may influence its numbers. Unknown values are null."""
 
-    code: Git | None  # as `environment.git`
-    packages: Mapping[str, str]  # as `environment.packages`
-    backend: BackendIdentity
-    model: ModelIdentity
-    hardware: Hardware
-    host: HostIdentity
-    data: Mapping[str, Json]  # for the keys of `suites`: of `suites.*.dataset` what tells one data set from another
-    prompts: Mapping[str, Mapping[str, str] | None]  # option -> hash of each text that the agent tells a model; null of a suite's own code
-    tools: Mapping[str, str]  # hash of all tool schemas
-    agent: Mapping[str, Json]  # settings, and hashes of the files that they name
-    scoring: Mapping[str, Json]  # scorers with their options, the judge, and hashes of the files that they name
-    options: MeasuringOptions
-    more: Json  # what the hook `pytest_agentbench_update_environment` added
+    code: Git | None  # git state of pytest's rootdir; null if it is not in a git repository
+    packages: Mapping[str, str]  # package -> version
+    backend: BackendIdentity  # configuration of the backend
+    model: ModelIdentity  # weights of the model
+    hardware: Hardware  # GPUs of the backend
+    host: HostIdentity  # machine of the session
+    data: Mapping[str, Json]  # suite, or `suite-variant`, -> fields of `suites.*.dataset` that identify the data set
+    prompts: Mapping[str, Mapping[str, str] | None]  # suite, or `suite-variant`, -> option -> hash of prompt; null for own code
+    tools: Mapping[str, str]  # suite, or `suite-variant`, -> hash of all tool schemas
+    agent: Mapping[str, Json]  # suite, or `suite-variant`, -> settings of the agent, with hashes of the files that they name
+    scoring: Mapping[str, Json]  # suite, or `suite-variant`, -> scorers with their options, the judge, and hashes of their files
+    options: MeasuringOptions  # options that change what is measured
+    more: Json  # values that the hook `pytest_agentbench_update_environment` added
     hashes: Mapping[str, str]  # part of the identity -> its hash, 16 hexadecimal digits
 
 
 @dataclass(frozen=True)
 class ModelUse:
-    """Calls that asked for one model and were answered by one."""
+    """The number of calls with the same requested and answering model."""
 
-    asked: str  # the model that calls asked for
-    answered: str | None  # the one that their answers name; null where they name none, or there was no answer
-    calls: int
+    asked: str  # model that the calls requested
+    answered: str | None  # model that the answers name; null if they name none, or if there was no answer
+    calls: int  # number of these calls
 
 
-def models_of(asked: Iterable[str], answered: Iterable[str]) -> tuple[ModelUse, ...]:
-    """Returns how often each model was asked for and answered, by name; of each call the model that was asked for, and the answer's."""
-    counts = Counter(zip(asked, answered, strict=True))
+def models_of(requested: Iterable[str], answered: Iterable[str]) -> tuple[ModelUse, ...]:
+    """Returns the number of calls for each pair of requested and answering model, sorted by name. Takes both names for each call."""
+    counts = Counter(zip(requested, answered, strict=True))
     return tuple(ModelUse(model, by or None, count) for (model, by), count in sorted(counts.items()) if model)
 
 
 def model_names(models: Sequence[ModelUse]) -> str | None:
-    """`a, b (answered by c)`: every model that was asked for, and where another one answered which; None of no call.
+    """Returns text such as `a, b (answered by c)`: each requested model, with the answering model if it differs. None without calls.
 
-    Calls that nobody answered do not say who would have.
+    Calls without an answer do not add an answering model.
     """
     answers: dict[str, set[str]] = {}
     for each in models:
         answers.setdefault(each.asked, set()).update([each.answered] if each.answered else [])
-    return ", ".join(_name(asked, by) for asked, by in answers.items()) or None
+    return ", ".join(_name(model, by) for model, by in answers.items()) or None
 
 
 def _name(model: str, by: set[str]) -> str:
@@ -138,11 +138,11 @@ def _name(model: str, by: set[str]) -> str:
 
 
 def unlisted_models(models: Json, listed: Sequence[str]) -> list[str]:
-    """A sentence for each model that suites ask for (suite under a variant -> model) and that the backend does not list."""
+    """Returns a sentence for each requested model (suite under a variant -> model) that the backend does not list."""
     if not listed:
         return []
     return [
-        f"{group} asks for the model {model!r}, which the backend does not list ({', '.join(listed)}); its calls ask for it all the same"
+        f"{group} requests the model {model!r}, which the backend does not list ({', '.join(listed)}); its calls request it anyway"
         for group, model in models.items()
         if model not in listed
     ]

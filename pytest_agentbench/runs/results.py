@@ -1,4 +1,4 @@
-"""What was found in a run: of each suite under each variant, of its prefix cache and its arms, and by the gate."""
+"""Records of the results in run.json: suites under variants, prefix cache, arms and gate."""
 
 from __future__ import annotations
 
@@ -17,325 +17,325 @@ from pytest_agentbench.stats.pass_rates import PassRate
 from pytest_agentbench.suites.arms import Arm
 from pytest_agentbench.suites.suite import DatasetInfo
 
-MEASURED = ("ok", "limit", "agent_error")  # statuses that a mean knows of
+MEASURED = ("ok", "limit", "agent_error")  # statuses of rollouts that means include
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A [mean](metrics.md#means-and-intervals) over scenarios, with its interval."""
+    """A [mean](metrics.md#means-and-intervals) over scenarios with its interval."""
 
-    value: float | None  # null of a pass rate where no scenario has so many trials
-    low: float | None  # 95 % interval; null when there is none
-    high: float | None
-    of: str  # the [question](gates.md#two-questions) that the interval answers: `suite`, or `population` where a rule asks it
-    scenarios: int  # what the mean is over
-    clusters: int  # that those are in; as many as scenarios where the data name none
-    method: str  # `within-scenario t`, `between-scenario t`; of the population `[clustered] [adjusted] t`; `none`
+    value: float | None  # the mean; null for a pass rate if no scenario has k trials
+    low: float | None  # lower end of the 95 % interval; null if there is none
+    high: float | None  # upper end of the 95 % interval; null if there is none
+    of: str  # [question](gates.md#two-questions) that the interval answers: `suite`, or `population` if a rule asks it
+    scenarios: int  # number of scenarios
+    clusters: int  # number of clusters of these scenarios; equal to `scenarios` if the data have no clusters
+    method: str  # method of the interval: `within-scenario t`, `between-scenario t`, `[clustered] [adjusted] t` (population) or `none`
 
 
 @dataclass(frozen=True)
 class Means:
-    """A score's two means. Over all: an agent's error counts as the worst value of the score's scale, and is left out if there is none."""
+    """The two means of a score. `mean` counts an `agent_error` as the worst value of the scale, or leaves it out if there is none."""
 
-    mean: Mean | None  # over all; null when nothing was measured
-    mean_evaluable: Mean | None  # over `ok` and `limit`
+    mean: Mean | None  # mean over all measured rollouts; null if there are none
+    mean_evaluable: Mean | None  # mean over rollouts with the status `ok` or `limit`; null if there are none
 
 
 @dataclass(frozen=True)
 class RetriedMeans:
-    """Evaluable means of rollouts that were tried again, and of the others."""
+    """Means over evaluable rollouts, separately for retried ones and all others."""
 
-    retried: Mean | None
-    others: Mean | None
+    retried: Mean | None  # mean over retried rollouts; null if there are none
+    others: Mean | None  # mean over the other rollouts; null if there are none
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassMean(Mean):
-    """pass@k or pass^k, over the scenarios with k trials."""
+    """A value of pass@k or pass^k over the scenarios with at least k trials."""
 
-    k: int
+    k: int  # number of trials
 
 
 @dataclass(frozen=True)
 class ScenarioPasses:
-    """How often one scenario passed."""
+    """The pass rate of one scenario."""
 
-    scenario: str
-    passed: int  # trials
-    trials: int
-    low: float  # 95 % interval of its rate
-    high: float
+    scenario: str  # id of the scenario
+    passed: int  # trials that passed
+    trials: int  # measured trials
+    low: float  # lower end of the 95 % interval of the pass rate
+    high: float  # upper end of the 95 % interval of the pass rate
 
 
 @dataclass(frozen=True)
 class Passes:
     """The [pass rates](metrics.md#pass-rates) of a suite."""
 
-    score: str  # what decides whether a rollout passes: the first scorer
-    floor: float  # from which on it passes
-    pass_at: tuple[PassMean, ...]  # pass@k, k from 1 to the most trials of a scenario, ten at most
-    pass_all: tuple[PassMean, ...]  # pass^k
-    always: int  # scenarios with two trials or more that passed in all of them
-    scenarios: tuple[ScenarioPasses, ...]  # the others with two trials or more, the lowest rate first, equal ones by id
+    score: str  # score that decides whether a rollout passes: the main score
+    floor: float  # threshold of that score
+    pass_at: tuple[PassMean, ...]  # pass@k for k from 1 to the most trials of a scenario, at most 10
+    pass_all: tuple[PassMean, ...]  # pass^k for the same k
+    always: int  # number of scenarios with at least two trials that passed all of them
+    scenarios: tuple[ScenarioPasses, ...]  # the other scenarios with at least two trials, the lowest pass rate first, then by id
 
 
 @dataclass(frozen=True)
 class ScoredBy:
-    """What a score is from."""
+    """The scorer of a score."""
 
-    scorer: str  # name or import path
-    options: Json  # as `suite.yaml` has them
+    scorer: str  # name or import path of the scorer
+    options: Json  # options of the scorer in `suite.yaml`
 
 
 @dataclass(frozen=True)
 class QuarantineResult:
-    """An entry of [`quarantine`](gates.md#quarantine), and how its tests ended."""
+    """An entry of [`quarantine`](gates.md#quarantine) with the results of its tests."""
 
-    scenario: str
-    owner: str
-    reason: str
-    expires: str  # a date, the last day on which it holds
-    tests: int = 0  # tests that read a rollout of it and ran
-    passed: int = 0  # of them, those that passed
+    scenario: str  # id of the scenario
+    owner: str  # owner of the entry
+    reason: str  # reason for the quarantine
+    expires: str  # last day of the quarantine, an ISO 8601 date
+    tests: int = 0  # tests of the scenario that ran
+    passed: int = 0  # tests of the scenario that passed
 
 
 @dataclass(frozen=True)
 class WorstScore:
-    """The worst rollout of a scenario, by its first score."""
+    """The rollout of a scenario with the worst main score."""
 
-    id: str  # the test's id
-    scenario: str
-    question: str  # what the user asks, on one line, cut after 300 characters
-    score: float
-    explanation: str
-    expected_tools: tuple[str, ...]  # in order, repeats included
-    actual_tools: tuple[str, ...]
+    id: str  # id of the test
+    scenario: str  # id of the scenario
+    question: str  # question of the user on one line, truncated to 300 characters
+    score: float  # main score
+    explanation: str  # explanation of the scorer; empty if it gives none
+    expected_tools: tuple[str, ...]  # names of the expected tools, in order and with repetitions
+    actual_tools: tuple[str, ...]  # names of the called tools, in order and with repetitions
 
 
 @dataclass(frozen=True)
 class ScenarioScores:
     """The scores of one scenario, each the mean over its evaluable trials."""
 
-    scenario: str
-    scores: Mapping[str, float | None]  # score -> mean; null where no trial has one
+    scenario: str  # id of the scenario
+    scores: Mapping[str, float | None]  # score -> mean; null if no trial has this score
 
 
 @dataclass(frozen=True)
 class ScorerFailure:
-    """A cause for which a scorer gave no score."""
+    """A cause of missing scores."""
 
     score: str  # name of the score
-    error: str  # of the first scenario: exception, message, and `(file:line)` of the last frame in a file of the user
-    rollouts: int  # without the score for this cause
-    first: str  # the first of their scenarios, by id
+    error: str  # error in the first scenario: exception, message, and `(file:line)` of the last frame in user code
+    rollouts: int  # rollouts without the score for this cause
+    first: str  # id of the first of their scenarios, in alphabetical order
 
 
 @dataclass(frozen=True)
 class UnmeasuredRollout:
-    """A rollout that was not measured."""
+    """A rollout that is not evaluable."""
 
-    id: str  # the test's id
-    status: str
-    reason: str
+    id: str  # id of the test
+    status: str  # [status](metrics.md#status) of the rollout
+    reason: str  # reason for the status
 
 
 @dataclass(frozen=True)
 class SuiteFacts:
-    """What is known of a suite under one variant beside its rollouts."""
+    """The facts about a suite under one variant that do not depend on its rollouts."""
 
-    dataset: DatasetInfo
-    variant: str  # `default`, or the variant that this entry is about
-    agent: Json  # the agent's settings, as `suite.yaml` and `--agentbench-set` have them
-    folder: str  # where the suite was
-    scorers: tuple[str, ...]  # names of its scores, the main one first
+    dataset: DatasetInfo  # the data set
+    variant: str  # name of the variant, or `default`
+    agent: Json  # settings of the agent, from `suite.yaml` and `--agentbench-set`
+    folder: str  # folder of the suite when it ran
+    scorers: tuple[str, ...]  # names of the scores, the main score first
     scored_by: Mapping[str, ScoredBy]  # score -> its scorer
-    scales: Mapping[str, Scale]  # score -> what [its scorer declares](scorers.md#declare-what-is-better)
-    thresholds: Mapping[str, float]  # name -> value in force
-    gate: tuple[str, ...]  # the rules of its `suite.yaml`, as they are written
-    deterministic: bool  # whether its `suite.yaml` says that trials of a scenario never differ
-    quarantined: tuple[QuarantineResult, ...]  # also of scenarios that did not run
-    unsupported: Mapping[str, str]  # task whose tests are skipped -> what it [asks for that is not supported](suites.md#harbor-tasks)
+    scales: Mapping[str, Scale]  # score -> scale that [its scorer declares](scorers.md#declare-what-is-better)
+    thresholds: Mapping[str, float]  # name of the threshold -> value in force
+    gate: tuple[str, ...]  # gate rules of `suite.yaml`, unchanged
+    deterministic: bool  # whether `suite.yaml` declares that trials of a scenario never differ
+    quarantined: tuple[QuarantineResult, ...]  # quarantined scenarios, also those that did not run
+    unsupported: Mapping[str, str]  # task whose tests are skipped -> the [unsupported feature](suites.md#harbor-tasks) that it needs
 
     @property
     def main_score(self) -> str:
-        """The first of its scores."""
+        """The name of the main score, which is the first one."""
         return self.scorers[0]
 
     def facts(self) -> dict[str, Any]:
-        """Returns the fields of SuiteFacts by their names."""
+        """Returns name -> value of the fields of SuiteFacts."""
         return {each.name: getattr(self, each.name) for each in fields(SuiteFacts)}
 
 
 @dataclass(frozen=True)
 class PlannedSuite:
-    """A suite under one variant as a run asks it: all that its result is computed from beside the rollouts."""
+    """The plan of a suite under one variant: everything except rollouts that its result is computed from."""
 
-    name: str  # the suite, or `suite-variant`
+    name: str  # suite, or `suite-variant`
     facts: SuiteFacts
-    questions: Mapping[str, str] = field(default_factory=dict)  # scenario -> what its user asks; for others the rollouts say it
-    roles: Mapping[str, Json] = field(default_factory=dict)  # role -> its settings in `suite.yaml`, its prices among them
-    population: tuple[str, ...] = ()  # scores of which a rule asks the population, so that their intervals are of it
+    questions: Mapping[str, str] = field(default_factory=dict)  # scenario -> question of the user; for others it is taken from rollouts
+    roles: Mapping[str, Json] = field(default_factory=dict)  # role -> its settings in `suite.yaml`, prices included
+    population: tuple[str, ...] = ()  # scores whose intervals are for the population, because a rule asks that question
 
 
 @dataclass(frozen=True)
 class SuiteResult(SuiteFacts):
-    """A suite under one variant."""
+    """The results of a suite under one variant."""
 
-    rollouts: Mapping[str, int]  # counts by [status](metrics.md#status)
-    retried: int  # rollouts with more than one attempt
-    retried_scores: Mapping[str, RetriedMeans]  # score -> means; empty when none was tried again
+    rollouts: Mapping[str, int]  # [status](metrics.md#status) -> number of rollouts
+    retried: int  # number of rollouts with more than one attempt
+    retried_scores: Mapping[str, RetriedMeans]  # score -> means of retried and other rollouts; empty if none was retried
     scores: Mapping[str, Means]  # score -> its two means
-    passes: Passes | None  # null where its first score has no floor, or nothing was measured
-    efficiency: Efficiency
-    answers: Mapping[str, AnswersSummary]  # score -> of its answers; empty where no score is about answers
-    score_errors: Mapping[str, int]  # score -> rollouts on which its scorer raised
-    scorer_failures: tuple[ScorerFailure, ...]  # ten causes at most, the most frequent first
-    drafts: DraftsSummary | None  # of an agent that [judges itself](judges.md); null of any other
-    roles: Mapping[str, RoleUse]  # [role](roles.md), `judge` and the `agent` itself among them; empty where no other called
-    worst: tuple[WorstScore, ...]  # five scenarios by their worst first score, equal ones by id, without those at the best value
-    errors: tuple[UnmeasuredRollout, ...]  # ten at most, by id
-    scenarios: tuple[ScenarioScores, ...]  # all that ran, the worst first score first, equal ones by id, those without a score last
-    triage: Triage | None  # null where nothing was measured
-    tasks: TasksSummary | None  # null where nothing was verified
-    sandboxes: tuple[str, ...]  # [kinds](sandboxes.md#without-docker) in which programs of models ran, of scenarios that are no tasks
+    passes: Passes | None  # pass rates; null if the main score has no threshold or no rollout was measured
+    efficiency: Efficiency  # tokens, time and costs per rollout
+    answers: Mapping[str, AnswersSummary]  # score -> summary of its answers; empty if no score is about answers
+    score_errors: Mapping[str, int]  # score -> number of rollouts on which its scorer failed
+    scorer_failures: tuple[ScorerFailure, ...]  # causes of missing scores, at most ten, the most frequent first
+    drafts: DraftsSummary | None  # drafts of an agent that [judges its own work](judges.md); null for other agents
+    roles: Mapping[str, RoleUse]  # [role](roles.md) (with `judge`, and `agent` for the agent) -> calls; empty if only the agent made calls
+    worst: tuple[WorstScore, ...]  # at most five scenarios, the worst main score first, then by id, without those at the best value
+    errors: tuple[UnmeasuredRollout, ...]  # rollouts that are not evaluable, at most ten, by id
+    scenarios: tuple[ScenarioScores, ...]  # scenarios that ran, the worst main score first, then by id, those without a score last
+    triage: Triage | None  # mistakes of the agent; null if no rollout was measured
+    tasks: TasksSummary | None  # results of tasks; null if no task was verified
+    sandboxes: tuple[str, ...]  # [kinds of sandboxes](sandboxes.md#without-docker) that ran programs of models, tasks excluded
 
     @property
     def main_mean(self) -> Mean | None:
-        """Over all rollouts, of the first score."""
+        """The mean of the main score over all measured rollouts. None if there are none."""
         return self.scores[self.main_score].mean
 
     @property
     def population(self) -> tuple[str, ...]:
-        """Scores and pass rates of which a rule asks the population."""
+        """The scores and pass rates whose intervals are for the population."""
         scores = [score for score, means in self.scores.items() if means.mean and means.mean.of == POPULATION]
         passes = ((False, self.passes.pass_at), (True, self.passes.pass_all)) if self.passes else ()
         return *scores, *(PassRate(every, rate.k).name for every, rates in passes for rate in rates if rate.of == POPULATION)
 
     @property
     def is_unknown(self) -> bool:
-        """Whether thresholds are asked of it, and no rollout was measured, so that none is known to hold."""
+        """Whether the suite has thresholds but no measured rollout, so that the thresholds could not be checked."""
         return bool(self.thresholds) and not any(self.rollouts[status] for status in MEASURED)
 
 
 @dataclass(frozen=True)
 class Cache:
-    """How the [prefix cache](ab.md#the-state-of-the-prefix-cache) was made ready."""
+    """The preparation of the [prefix cache](ab.md#the-state-of-the-prefix-cache)."""
 
-    policy: str  # `cold`, `primed` or `carry`
-    blocks: tuple[CacheBlock, ...] = ()  # of rollouts of the last session, in their order; none without arms under `carry`
-    salted: Mapping[str, str] = field(default_factory=dict)  # arm (empty without) whose prompts were salted -> why there was no reset
+    policy: str  # state when measuring begins: `cold`, `primed` or `carry`
+    blocks: tuple[CacheBlock, ...] = ()  # blocks of rollouts of the last session, in order; empty for `carry` without arms
+    salted: Mapping[str, str] = field(default_factory=dict)  # arm (empty without arms) with salted prompts -> why the cache was not reset
 
 
 @dataclass(frozen=True)
 class ArmFacts:
-    """What is known of the backends of a session that is over."""
+    """The state of the arms at the end of a session."""
 
-    failure: str = ""  # why nothing could run any more
-    failures: Mapping[str, str] = field(default_factory=dict)  # arm that is not there, or is gone -> why
-    load_s: Mapping[str, float] = field(default_factory=dict)  # arm -> seconds that its start took
-    in_sequence: bool = False  # one arm ran before the other
+    failure: str = ""  # why no arm could run any more; empty if nothing failed
+    failures: Mapping[str, str] = field(default_factory=dict)  # arm that failed to start or was lost -> why
+    load_s: Mapping[str, float] = field(default_factory=dict)  # arm -> seconds until it had started
+    in_sequence: bool = False  # whether the arms ran one after the other instead of interleaved
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmResult(Arm):
-    """One arm, all suites together."""
+    """One arm, with all suites together."""
 
-    model: str | None  # as `backend.served_model`
-    load_s: float | None  # seconds until its backend answered; null when it did not, and for agents
-    failure: str  # why it is not there, or is gone; empty when all was well
-    blocks: int  # of the last session
-    rollouts: Mapping[str, int]  # counts by status
-    calls: int
-    failed_calls: int
-    busy_s: float  # seconds in which any of its rollouts ran
-    # `rollouts_per_hour` and all other metrics of a session in the [table](metrics.md#serving-metrics), over these seconds
+    model: str | None  # name of the model, as `backend.served_model`
+    load_s: float | None  # seconds until its backend answered; null if it did not, and for arms without their own backend
+    failure: str  # why it failed to start or was lost; empty if it did not fail
+    blocks: int  # number of its blocks in the last session
+    rollouts: Mapping[str, int]  # [status](metrics.md#status) -> number of rollouts
+    calls: int  # number of LLM calls, failed ones included
+    failed_calls: int  # number of failed LLM calls
+    busy_s: float  # seconds in which at least one of its rollouts ran
+    # `rollouts_per_hour` and all other metrics of a session in the [table](metrics.md#serving-metrics), over `busy_s`; null if unknown
     metrics: Mapping[str, float | None] = field(metadata=OPEN)
-    goodput: GoodputSummary | None  # over these seconds; null without `--agentbench-slo`
-    prefix_cache: CacheHits  # by the server's counters, its blocks together
+    goodput: GoodputSummary | None  # goodput over `busy_s`; null without `--agentbench-slo`
+    prefix_cache: CacheHits  # prefix cache hits by the counters of the server, over all blocks of the arm
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricCompared(Decision):
-    """A metric under two of the arms."""
+    """The comparison of a metric between two arms."""
 
     suite: str  # suite, or `suite-variant`
-    metric: str  # a score, or `ttft.p50` and the like
-    base_arm: str  # the arm that the other one is compared with
-    new_arm: str
-    base: float | None  # of `base_arm`; milliseconds, or a mean
-    new: float | None  # of `new_arm`
-    finding: str  # `better`, `worse`, `faster`, `slower`, `no difference shown` or `inconclusive`
+    metric: str  # score, or percentile of a latency such as `ttft.p50`
+    base_arm: str  # arm that `new_arm` is compared with
+    new_arm: str  # arm that is compared
+    base: float | None  # value of `base_arm`: mean score, or milliseconds; null if unknown
+    new: float | None  # value of `new_arm`: mean score, or milliseconds; null if unknown
+    finding: str  # result of the comparison: `better`, `worse`, `faster`, `slower`, `no difference shown` or `inconclusive`
 
 
 @dataclass(frozen=True)
 class ArmsCompared:
-    """[Arms](ab.md) against each other, paired by scenario."""
+    """The comparison of [arms](ab.md), paired by scenario."""
 
-    arms: tuple[ArmResult, ...]  # the first is what the others are compared with
-    order: str  # `interleaved` or `in sequence`
-    comparisons: tuple[MetricCompared, ...]
-    warnings: tuple[str, ...]  # sentences on what was not equal
+    arms: tuple[ArmResult, ...]  # results of the arms; the others are compared with the first
+    order: str  # order of the rollouts: `interleaved` or `in sequence`
+    comparisons: tuple[MetricCompared, ...]  # comparisons of metrics
+    warnings: tuple[str, ...]  # sentences on unequal conditions of the arms
 
 
 @dataclass(frozen=True)
 class BaselineRun:
-    """The run that a suite was compared with."""
+    """The baseline run of a suite."""
 
-    run: str  # its `id`
-    commit: str | None  # of the repository
-    finished_at: str  # ISO 8601
+    run: str  # `id` of the run
+    commit: str | None  # commit of the repository; null if unknown
+    finished_at: str  # end of the run, ISO 8601
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleResult(Decision):
-    """A rule of the gate, and what was decided of it."""
+    """A gate rule with its verdict."""
 
     suite: str  # suite, or `suite-variant`
-    rule: str  # as it was written
-    kind: str  # `score`, `passes`, `latency`, `rate`, `share` or `goodput`
-    vs_baseline: bool
-    width: float | None = None  # of a score: the greatest possible difference of two values; null if it is unknown
-    notes: tuple[str, ...] = ()  # what else is not as in the baseline
-    suspects: tuple[Suspect, ...] = ()  # scenarios that fell: first those of which that [is claimed](gates.md#which-scenarios-got-worse)
+    rule: str  # text of the rule
+    kind: str  # kind of the metric: `score`, `passes`, `latency`, `rate`, `share` or `goodput`
+    vs_baseline: bool  # whether the rule compares with the baseline
+    width: float | None = None  # greatest possible difference between two values of a score; null if unknown, and for other metrics
+    notes: tuple[str, ...] = ()  # other differences from the baseline
+    suspects: tuple[Suspect, ...] = ()  # scenarios with lower scores, the [significant](gates.md#which-scenarios-got-worse) ones first
 
 
 @dataclass(frozen=True)
 class InterimLook:
-    """At a run after a whole round of trials."""
+    """An interim look: the verdict of the gate after a complete round of trials."""
 
-    round: int  # after this one
-    verdict: str  # of the rules that are looked at: `PASS`, `FAIL` or `INCONCLUSIVE`
-    stands: bool  # whether more rounds would not change it
-    rules: tuple[RuleResult, ...]  # `confidence` is that of the look
+    round: int  # number of the last complete round
+    verdict: str  # verdict of the rules that interim looks check: `PASS`, `FAIL` or `INCONCLUSIVE`
+    stands: bool  # whether more rounds would not change the verdict
+    rules: tuple[RuleResult, ...]  # verdicts of these rules, with the `confidence` of the look
 
 
 @dataclass(frozen=True)
 class RoundsResult:
-    """Trials that were [added until the gate's verdict stood](gates.md#trials-until-the-verdict-stands)."""
+    """Rounds of trials that were [added until the verdict of the gate stood](gates.md#trials-until-the-verdict-stands)."""
 
-    most: int  # rounds, so many at most
-    ran: int  # whole ones, up to the last look; 0 where the run was broken off before the first
-    stands: bool  # whether that look was the last because more trials would not change the verdict
-    saved: int  # rollouts that were not run for it
-    looks: tuple[InterimLook, ...]  # one after each round from the second on
+    most: int  # maximum number of rounds
+    ran: int  # complete rounds up to the last interim look; 0 if the run was interrupted before the first look
+    stands: bool  # whether the rounds ended because more trials would not change the verdict
+    saved: int  # rollouts of the remaining rounds, which did not have to run
+    looks: tuple[InterimLook, ...]  # interim looks, one after each round from the second on
 
 
 @dataclass(frozen=True)
 class EarlierRuns:
-    """Runs of the same setup before this one in the same folder of reports ([what that is](gates.md#run-until-it-is-green))."""
+    """Earlier runs of [the same setup](gates.md#run-until-it-is-green) in the same reports directory."""
 
-    runs: int  # those that came to a verdict; 0 where the setup is not known, as without git
-    not_passed: tuple[str, ...]  # of them, those that were not `PASS`, the oldest first: their `id`
+    runs: int  # number of earlier runs with a verdict; 0 if the setup is unknown, for example without git
+    not_passed: tuple[str, ...]  # `id` of those whose verdict was not `PASS`, the oldest first
 
 
 @dataclass(frozen=True)
 class GateResult:
-    """The verdicts of all rules."""
+    """The verdict of the gate, with those of its rules."""
 
-    verdict: str  # `PASS`, `FAIL` or `INCONCLUSIVE` of all rules together
-    decides: bool  # whether it has a say in the exit status: `--agentbench-verdict=gate`
-    tests_below: int  # tests below a threshold that did not fail the session
-    compared: tuple[str, ...]  # suites whose scores were compared with a baseline, so that the gate decides in place of thresholds
-    baselines: Mapping[str, BaselineRun]  # suite, or `suite-variant`, -> the run that it was compared with
-    rules: tuple[RuleResult, ...]  # of `suite.yaml`, of the command line, of thresholds, each in its order
-    unmeasured: tuple[str, ...]  # suites of which too much was lost or could not be measured
+    verdict: str  # verdict of all rules together: `PASS`, `FAIL` or `INCONCLUSIVE`
+    decides: bool  # whether the gate influences the exit status: `--agentbench-verdict=gate`
+    tests_below: int  # number of tests below a threshold that did not fail the session
+    compared: tuple[str, ...]  # suites whose scores were compared with a baseline, so the gate decides instead of thresholds
+    baselines: Mapping[str, BaselineRun]  # suite, or `suite-variant`, -> its baseline run
+    rules: tuple[RuleResult, ...]  # verdicts of the rules: those of `suite.yaml`, the command line and thresholds, in this order
+    unmeasured: tuple[str, ...]  # suites of which too many rollouts were lost or could not be measured

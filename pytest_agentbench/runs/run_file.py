@@ -1,6 +1,4 @@
-"""run.json: the Run, with everything that one session measured, or several that worked on one run; how it is written, read, and found by
-its name.
-"""
+"""run.json: the record Run with the results of a run, which may have several sessions. Writes, reads and finds the file."""
 
 from __future__ import annotations
 
@@ -29,234 +27,235 @@ SCHEMA = "agentbench-run/7"  # docs/run-json.md describes it
 
 @dataclass(frozen=True)
 class SessionShare:
-    """What one of the [sessions](resume.md) that worked on a run had to do with it."""
+    """The share of one [session](resume.md) in a run."""
 
-    session: int  # counted from 1
-    started_at: str
-    concurrency: int  # rollouts in flight at most
-    rollouts: int  # of the run's rollouts, those that it ran
+    session: int  # number of the session, counted from 1
+    started_at: str  # start of the session, ISO 8601
+    concurrency: int  # maximum number of rollouts in flight
+    rollouts: int  # number of rollouts of the run that this session ran
 
 
 @dataclass(frozen=True)
 class OwnMean:
-    """A mean that the tool gives whose results were imported, beside ours."""
+    """A mean that another tool reports, and the mean of the imported run."""
 
     suite: str  # suite, or `suite-variant`
-    score: str
-    theirs: float  # as the tool says
-    ours: float | None  # of this run; null when nothing was measured
-    why: str  # why they differ; empty where they do not
+    score: str  # name of the score
+    theirs: float  # mean that the tool reports
+    ours: float | None  # mean of the imported run; null if no rollout was measured
+    why: str  # why the means differ; empty if they are equal
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Where the results of [another tool](import.md) are from."""
+    """The source of [imported results](import.md) of another tool."""
 
-    tool: str  # that measured
-    path: str  # of its results
-    at: str  # when they were read, ISO 8601
-    stopwatch: str  # how the tool takes its times
-    notes: tuple[str, ...]  # sentences on what its results do not tell
-    facts: Json  # numbers that only this tool tells
-    means: tuple[OwnMean, ...]
+    tool: str  # name of the tool
+    path: str  # path of the imported results
+    at: str  # time of the import, ISO 8601
+    stopwatch: str  # how the tool measures times
+    notes: tuple[str, ...]  # sentences on data that the results do not contain
+    facts: Json  # values that only this tool reports
+    means: tuple[OwnMean, ...]  # means that the tool reports
 
 
 @dataclass(frozen=True)
 class Rescored:
-    """What the run is that was [scored again](scorers.md#score-a-run-again)."""
+    """The run that was [scored again](scorers.md#score-a-run-again) to make this one."""
 
-    run: str  # its `id`
-    at: str  # when, ISO 8601
+    run: str  # `id` of that run
+    at: str  # time of the scoring, ISO 8601
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a run ran on."""
+    """The machine and the software of a run."""
 
-    python: str  # version
-    platform: str
-    cpus: int | None
+    python: str  # version of Python
+    platform: str  # operating system and architecture
+    cpus: int | None  # number of CPU cores; null if unknown
     packages: Mapping[str, str]  # package -> version
-    git: Git | None  # of pytest's rootdir; null when it is no git repository
-    more: Json = field(default_factory=dict, metadata=OPEN)  # added by the hook `pytest_agentbench_update_environment`
+    git: Git | None  # git state of pytest's rootdir; null if it is not in a git repository
+    more: Json = field(default_factory=dict, metadata=OPEN)  # values that the hook `pytest_agentbench_update_environment` added
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Requests that were made before anything was measured."""
+    """The requests that warmed up a stack before measuring began."""
 
-    requests: int
-    seconds: float
+    requests: int  # number of requests
+    seconds: float  # duration of the warm-up
 
 
 @dataclass(frozen=True)
 class Boot:
-    """How a stack came up."""
+    """The start of a stack."""
 
-    boot_s: float  # seconds until it answered as it should
-    waited_for_gpus_s: float  # of them, seconds in which others had its GPUs
-    services_s: float  # of them, seconds until all services were up
-    proof_s: float  # of them, seconds in which was proven that it answers
-    warm_up: WarmUp
-    more: Json = field(default_factory=dict, metadata=OPEN)  # what was proven, which GPUs each service has, versions, images, weights
+    boot_s: float  # seconds until all readiness checks had passed
+    waited_for_gpus_s: float  # seconds of `boot_s` that it waited for GPUs in use
+    services_s: float  # seconds of `boot_s` until all services were running
+    proof_s: float  # seconds of `boot_s` for the readiness checks
+    warm_up: WarmUp  # warm-up requests
+    # results of the readiness checks, GPUs of each service, versions, images and weights
+    more: Json = field(default_factory=dict, metadata=OPEN)
 
 
 @dataclass(frozen=True)
 class BackendUse:
-    """The backend as its YAML describes it, without thresholds, and what it came to."""
+    """The backend: its YAML without thresholds, and facts about its use in the run."""
 
-    name: str
-    note: str
-    kind: str  # `embedded`, `url` or `stack`; `ab`: [arms](ab.md), each described under `arms`; `imported`: that of another tool
-    served_model: str | None  # that calls asked for, and the one that answers name: `big (answered by small)`; null: it did not start
-    failure: str  # why it could not be used any more; empty when all was well
-    models: tuple[ModelUse, ...] = ()  # of the agents' calls, by name
-    warnings: tuple[str, ...] = ()  # sentences, one for each model that a suite asks for and that the backend does not list
-    reused: bool | None = None  # of a stack: it was kept from an earlier session, so its caches were warm
-    passed_over: str | None = None  # of a stack: why a kept one of the same YAML was not used; empty where none was there
-    reaped: str | None = None  # of a stack: what a daemon that was killed had left, and was ended before the boot; empty: nothing
-    boot: Boot | None = None  # of a stack
-    restarts: Mapping[str, int] | None = None  # of a stack: service -> how often it died and was started again in the middle of the run
+    name: str  # name of the backend
+    note: str  # note in its YAML; empty without one
+    kind: str  # `embedded`, `url` or `stack`; `ab` for [arms](ab.md), which are described under `arms`; `imported` for imported results
+    served_model: str | None  # requested model, with the answering one if it differs: `big (answered by small)`; null if it did not start
+    failure: str  # why it could not be used any more; empty if it did not fail
+    models: tuple[ModelUse, ...] = ()  # models of the agents' calls, by name
+    warnings: tuple[str, ...] = ()  # sentences, one for each model that a suite requests and that the backend does not list
+    reused: bool | None = None  # whether a stack was kept from an earlier session, so its caches were warm; null for other backends
+    passed_over: str | None = None  # why a kept stack with the same YAML was not used; empty if there was none; null for other backends
+    reaped: str | None = None  # leftovers of a killed stack daemon that were cleaned up before the start; empty if none; null if no stack
+    boot: Boot | None = None  # start of a stack; null for other backends
+    restarts: Mapping[str, int] | None = None  # service of a stack -> restarts after it died during the run; null for other backends
     more: Json = field(default_factory=dict, metadata=OPEN)  # the other [keys of backend.yaml](backends.md) that have a value
 
     def described(self, variant: str) -> Json:
-        """What the YAML says of the backend that served a variant: in a session with several of them, the one of its arm."""
+        """Returns the YAML of the backend that served a variant. In a session with arms that is the backend of the arm."""
         return self.more.get("arms", {}).get(arm_of(variant), {}) if self.kind == "ab" else {"kind": self.kind, **self.more}
 
 
 @dataclass(frozen=True)
 class Interruptions:
-    """Parts of this session that [died and were started again](resume.md#what-dies-is-started-again), or did not answer for a while."""
+    """The processes of this session that [died and were restarted](resume.md#what-dies-is-started-again), or did not answer for a while."""
 
-    deaths: Mapping[str, int] = field(default_factory=dict)  # part (`pool`, `tap`, `engine`, a service, `server`) -> how often
-    attempts: int = 0  # that were under way then, and were run again; they cost their rollouts no retry
+    deaths: Mapping[str, int] = field(default_factory=dict)  # process (`pool`, `tap`, `engine`, a service, `server`) -> number of times
+    attempts: int = 0  # attempts that were in flight at these times and were repeated; they do not count as retries
 
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Rollouts that the backend was [told of](backends.md#labels-a-stack-that-knows-rollouts)."""
+    """Counts of the attempts that were [announced](backends.md#labels-a-stack-that-knows-rollouts) to the backend."""
 
-    labelled: int  # attempts whose calls got a label; each has an id of its own
-    # of them, those that the backend has seen, where it tells; elsewhere those with a call that was answered; what a pool was told as
-    # it died is not counted
+    labelled: int  # attempts whose calls got a label; each label has its own id
+    # labelled attempts that the backend has seen, or that had an answered call if it does not report them; reports that arrived when a
+    # pool died are not counted
     announced: int
-    released: int  # releases that the backend took
-    failed: int  # releases that failed when their rollout ended, some of which may have worked at the session's end
-    bypassed: int  # releases that something answered that knows of no rollouts
-    left: int  # rollouts that were not released when the session ended
+    released: int  # releases that the backend accepted
+    failed: int  # releases that failed when their rollout ended; some may have succeeded at the end of the session
+    bypassed: int  # releases that were answered like LLM calls, by a server that does not know rollouts
+    left: int  # attempts that were not released when the session ended
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the selected tests wanted, and what became of it."""
+    """The rollouts that the selected tests need."""
 
-    rollouts: int  # that they wanted
-    finished: int  # of them, those that ended, whatever the status
-    not_run: int  # of them, those that never ended
+    rollouts: int  # number of planned rollouts
+    finished: int  # planned rollouts that ended, with any status
+    not_run: int  # planned rollouts that did not end
 
 
 @dataclass(frozen=True)
 class ProcessCost:
-    """What a process of the session cost."""
+    """The resources that a process of the session used."""
 
-    cpu_s: float  # CPU seconds
+    cpu_s: float  # CPU time, seconds
     peak_mib: float  # peak memory, MiB
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A test that failed, or that could not judge."""
+    """A test that failed, or that had an error."""
 
-    id: str  # as pytest has it
-    file: str  # absolute path
-    line: int  # of the test, counted from 1
+    id: str  # pytest's node id
+    file: str  # absolute path of the file
+    line: int  # line of the test, counted from 1
     outcome: str  # `failed` or `error`
-    message: str  # at most 1,000 characters
-    properties: Mapping[str, Any]  # those of [JUnit](running.md#what-a-failing-test-shows)
+    message: str  # message of the failure, at most 1,000 characters
+    properties: Mapping[str, Any]  # properties, as in [JUnit](running.md#what-a-failing-test-shows)
 
 
 @dataclass(frozen=True)
 class OutcomeCounts:
-    """How the tests of this session ended, not of those before it that worked on the run."""
+    """The outcomes of the tests of the last session."""
 
-    passed: int = 0
-    failed: int = 0
-    errors: int = 0
-    skipped: int = 0  # expected failures among them
-    failures: tuple[Failure, ...] = ()  # the first 200 that failed or are errors
+    passed: int = 0  # tests that passed
+    failed: int = 0  # tests that failed
+    errors: int = 0  # tests with an error
+    skipped: int = 0  # skipped tests, and tests that failed as expected
+    failures: tuple[Failure, ...] = ()  # tests that failed or had an error, the first 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionFacts:
-    """What is known of a run beside its rollouts: by the session that ran them, or by whoever reads them again."""
+    """The facts about a run that do not depend on its rollouts. A session, an import or a new scoring provides them."""
 
-    schema: str = SCHEMA
+    schema: str = SCHEMA  # name and version of the schema
     id: str  # name of the run directory
-    name: str = ""  # that the user [gave it](running.md#a-name-for-a-run), which `id` ends in; empty without one
-    started_at: str  # of the first session, ISO 8601 with the local offset, whole seconds
-    finished_at: str  # of the last session
+    name: str = ""  # [name of the run](running.md#a-name-for-a-run), the end of `id`; empty if the user gave none
+    started_at: str  # start of the first session, ISO 8601 with the local offset, whole seconds
+    finished_at: str  # end of the last session, in the same format
     command: tuple[str, ...]  # the command line
-    sessions: tuple[SessionShare, ...] = ()  # that [worked on this run](resume.md), this one last
-    repeated: int = 0  # rollouts that failed in a session and ran again in a later one
-    resume: str | None = None  # the command that goes on with this run; null when nothing is left to do
-    damaged: tuple[str, ...] = ()  # sentences on what of the journal could not be read
-    losses: tuple[str, ...] = ()  # sentences on what [failed at the end](running.md#what-fails-at-the-end), each with its cause
-    # the [word for the exit status](ci.md#exit-statuses): `PASS`, `FAIL`, `NOT MEASURED`, `INCONCLUSIVE`, `SKIPPED`, `INTERRUPTED`, ...;
+    sessions: tuple[SessionShare, ...] = ()  # [sessions](resume.md) of the run, the last one last
+    repeated: int = 0  # number of rollouts that failed in a session and ran again in a later one
+    resume: str | None = None  # command that resumes the run; null if nothing is left to run
+    damaged: tuple[str, ...] = ()  # sentences on parts of the journal that could not be read
+    losses: tuple[str, ...] = ()  # sentences on [failures at the end of the session](running.md#what-fails-at-the-end), each with its cause
+    # [word for the exit status](ci.md#exit-statuses): `PASS`, `FAIL`, `NOT MEASURED`, `INCONCLUSIVE`, `SKIPPED`, `INTERRUPTED`, ...;
     # `NO GATE` if [no rule was applied](gates.md#what-counts-as-a-rule); `IMPORTED` for [results of other tools](import.md)
     verdict: str = ""
-    # pytest's, failed tests and the [gate](gates.md#exit-statuses) in it; null of an imported run. Of one that was scored
-    # again, what a session would have had for its gate
+    # exit status of pytest, which depends on failed tests and the [gate](gates.md#exit-statuses); for a run that was scored again, the
+    # status that its gate would have caused; null for an imported run
     exit_status: int | None = None
-    imported: Imported | None = None  # null of a run of our own
-    rescored: Rescored | None = None  # null of a run that was not scored again
-    settings: RunOptions  # the options in force
-    environment: Environment
-    identity: RunIdentity | None = None  # [what the numbers may be owed to](compare.md#the-identity-of-a-run); null of an imported run
-    backend: BackendUse
-    rounds: RoundsResult | None = None  # of trials; null where their number was fixed
-    earlier: EarlierRuns | None = None  # null of an imported run
-    interruptions: Interruptions = field(default_factory=Interruptions)
-    labels: LabelCounts | None = None  # null when it was told of none
-    plan: Plan
-    stopwatch: Stopwatch
-    serving: ServingSummary | None = None  # [what the server says of itself](metrics.md#what-the-server-says); null where it says nothing
-    processes: Mapping[str, ProcessCost] = field(default_factory=dict)  # `pool`, `tap`, `engine` -> what it cost
-    tests: OutcomeCounts = field(default_factory=OutcomeCounts)
-    cache: Cache | None = None  # null of an imported run
-    ab: ArmsCompared | None = None  # null without [arms](ab.md)
-    gate: GateResult | None = None  # null without a [gate](gates.md), and when nothing ran that it is about
+    imported: Imported | None = None  # source of imported results; null for other runs
+    rescored: Rescored | None = None  # run that was scored again; null for other runs
+    settings: RunOptions  # options in force
+    environment: Environment  # machine and software
+    identity: RunIdentity | None = None  # [identity of the run](compare.md#the-identity-of-a-run); null for an imported run
+    backend: BackendUse  # backend under test
+    rounds: RoundsResult | None = None  # rounds of trials; null if the number of trials was fixed
+    earlier: EarlierRuns | None = None  # earlier runs of the same setup; null for an imported run
+    interruptions: Interruptions = field(default_factory=Interruptions)  # processes that died during the session
+    labels: LabelCounts | None = None  # rollouts that were announced to the backend; null if none were
+    plan: Plan  # planned rollouts
+    stopwatch: Stopwatch  # timing quality
+    serving: ServingSummary | None = None  # [metrics of the server](metrics.md#what-the-server-says); null if it reports none
+    processes: Mapping[str, ProcessCost] = field(default_factory=dict)  # process (`pool`, `tap`, `engine`) -> resources that it used
+    tests: OutcomeCounts = field(default_factory=OutcomeCounts)  # outcomes of the tests
+    cache: Cache | None = None  # preparation of the prefix cache; null for an imported run
+    ab: ArmsCompared | None = None  # comparison of [arms](ab.md); null without arms
+    gate: GateResult | None = None  # verdict of the [gate](gates.md); null without a gate, and if none of its suites ran
 
     def facts(self) -> dict[str, Any]:
-        """These fields by their names."""
+        """Returns name -> value of the fields of SessionFacts."""
         return {each.name: getattr(self, each.name) for each in fields(SessionFacts)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run(SessionFacts):
-    """What is known of a run, and what its rollouts came to."""
+    """The facts and results of a run."""
 
-    suites: Mapping[str, SuiteResult]  # suite, or `suite-variant`, -> what was found
-    performance: PerformanceSummary  # of all rollouts of the run; [what each number is](metrics.md#serving-metrics)
-    # currency -> what all suites [cost](metrics.md#efficiency) together; null where that of one is unknown; empty without prices
+    suites: Mapping[str, SuiteResult]  # suite, or `suite-variant`, -> its results
+    performance: PerformanceSummary  # [serving metrics](metrics.md#serving-metrics) of all rollouts
+    # currency -> total [cost](metrics.md#efficiency) of all suites; null if the cost of one suite is unknown; empty without prices
     costs: Mapping[str, float | None]
 
     @property
     def unknown_suites(self) -> tuple[str, ...]:
-        """Those with thresholds, none of which is known to hold, for nothing was measured."""
+        """The suites with thresholds that could not be checked, because no rollout was measured."""
         return tuple(name for name, suite in self.suites.items() if suite.is_unknown)
 
     def arm_of(self, suite: str) -> ArmResult | None:
-        """The arm under which a suite ran, by its name in `suites`; None without arms."""
+        """Returns the arm of a suite, by its name in `suites`. None without arms."""
         variant = self.suites[suite].variant if suite in self.suites else ""
         return next((arm for arm in (self.ab.arms if self.ab else ()) if arm.name == arm_of(variant)), None)
 
     def concurrency_of(self, suite: str) -> int | None:
-        """Rollouts in flight, as they were asked for where the suite ran; None where nobody knows."""
+        """Returns the concurrency option that applied to a suite: that of its arm, or of the session. None if unknown."""
         arm = self.arm_of(suite)
         return self.settings.concurrency if arm is None or arm.concurrency is None else arm.concurrency
 
     def model_of(self, suite: str) -> str | None:
-        """The model that calls of the suite were answered by, as `backend.served_model` says it."""
+        """Returns the model of a suite, in the form of `backend.served_model`."""
         arm = self.arm_of(suite)
         return arm.model if arm else self.backend.served_model
 
@@ -265,17 +264,17 @@ FILE = "run.json"
 
 
 def write_run(run: Run, directory: Path) -> Path:
-    """Writes run.json; a reader never sees half of it."""
+    """Writes run.json atomically."""
     return write_whole(directory / FILE, json.dumps(plain(run), indent=2, ensure_ascii=False) + "\n", errors="backslashreplace")
 
 
 def redacted(run: Run, redact: Callable[[str], str]) -> Run:
-    """The run as it may be written: a command, or the end of a log, may hold secrets."""
+    """Returns the run with all texts redacted, because a command or the end of a log may contain secrets."""
     return read(Run, json.loads(redact(json.dumps(plain(run)))))
 
 
 def read_run(directory: Path) -> Run:
-    """The run of a directory; raises ConfigError for a run.json that cannot be read, with what is wrong and where."""
+    """Returns the run of a directory. Raises ConfigError, with the file and the wrong key, if run.json cannot be read."""
     path = directory / FILE
     data = read_json_file(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
@@ -287,17 +286,18 @@ def read_run(directory: Path) -> Run:
 
 
 def _of_another_schema(path: Path, data: Json) -> str:
-    """What to do about a run of another version."""
+    """Returns a message about a run.json of another schema."""
     schema, command = data.get("schema"), data.get("command")
     if not isinstance(schema, str) or not schema.startswith(SCHEMA.partition("/")[0]):
-        return f"{path} is no run of schema {SCHEMA}"
+        return f"{path} is not a run of schema {SCHEMA}"
     again = shlex.join(map(str, command)) if isinstance(command, list) and command else "pytest"
-    return f"{path} is of schema {schema}, and this version reads {SCHEMA}; `{again}` makes it again"
+    return f"{path} has schema {schema}, but this version reads only {SCHEMA}; run `{again}` again"
 
 
 def find_run(name: str, reports: Path) -> Path:
-    """The directory of a finished run: its path, that of its run.json, or its name under the reports; raises ConfigError.
+    """Returns the directory of a finished run.
 
-    Of several that the user has given one name the newest is meant.
+    `name` is the path of the run, the path of its run.json, or its name in the reports directory. If several runs have the name, the
+    newest is returned. Raises ConfigError if there is no such run.
     """
-    return directory_with(FILE, name, reports, "it is no run directory, or its session did not end")
+    return directory_with(FILE, name, reports, "it is not a run directory, or its session did not finish")

@@ -1,5 +1,6 @@
-"""Sessions of a run: sessions.jsonl has a line for each, written when it starts. For one that goes on with a run: which rollouts are
-kept, which run again, and what makes that impossible.
+"""sessions.jsonl: the sessions of a run, one line each, written when the session starts.
+
+A session that resumes a run decides here which rollouts are kept and which run again, or refuses because of changes.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ SESSIONS_FILE = "sessions.jsonl"
 class Session:
     """One session of a run."""
 
-    number: int  # counted from 1
-    started_at: str  # ISO 8601
-    command: tuple[str, ...]
+    number: int  # number of the session, counted from 1
+    started_at: str  # start, ISO 8601
+    command: tuple[str, ...]  # command line
     concurrency: int = 1  # rollouts in flight at most
-    backend: Json = field(default_factory=dict)  # what decides how it answers
-    suites: Json = field(default_factory=dict)  # suite -> agents and scorers
+    backend: Json = field(default_factory=dict)  # parts of the backend YAML that influence its answers
+    suites: Json = field(default_factory=dict)  # suite -> its agents, prompts and scorers
 
 
 def append_session(directory: Path, session: Session, redact: Callable[[str], str]) -> None:
-    """Writes a session down."""
+    """Appends a session to sessions.jsonl."""
     with (directory / SESSIONS_FILE).open("ab+") as file:
         if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
-            file.write(b"\n")  # a line that was torn by a kill
+            file.write(b"\n")  # after an incomplete line of a killed session
         file.write(redact(json.dumps(codec.plain(session))).encode(errors="backslashreplace") + b"\n")
 
 
 def read_sessions(directory: Path) -> list[Session]:
-    """The sessions of a run; what was torn by a kill is left out."""
+    """Returns the sessions of a run. Ignores lines that are incomplete."""
     path = directory / SESSIONS_FILE
     sessions = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
@@ -57,52 +58,52 @@ def read_sessions(directory: Path) -> list[Session]:
 
 
 def folder_of(directory: Path, session: int) -> Path:
-    """Where logs and samples of a session are: the run directory itself, or a folder of its own in it for those that went on."""
+    """Returns the folder with logs and samples of a session: the run directory for the first one, a folder in it for later ones."""
     return directory if session == 1 else directory / f"session-{session}"
 
 
 def prompt_hashes(suite: PoolSuite, variant: str) -> Json | None:
-    """Option -> hash of each text that the agent tells a model besides the scenario; None of an agent that is the suite's own code."""
+    """Returns option -> hash for each prompt of the agent. None if the agent is code of the suite."""
     settings = suite.agent_of(variant)
-    if brings_code(settings, suite.folder):  # it is imported in the pool only; the hash of its file is among the settings
+    if brings_code(settings, suite.folder):  # only the pool imports it; its settings contain the hash of its file
         return None
     return {name: digest(text) for name, text in prompts_of(make_agent(settings, suite.folder)).items()}
 
 
-SHOWN = 5  # changed scenarios that a refusal names
+SHOWN = 5  # number of changed scenarios that a refusal names
 
 
-UNKNOWN = Session(0, "", ())  # one that nothing is written down of
+UNKNOWN = Session(0, "", ())  # placeholder for a session that sessions.jsonl does not contain
 
 
 class HashChange(NamedTuple):
-    """A hash that a kept rollout has, and another one that it would have today."""
+    """A hash of a kept rollout that differs from the hash that it would have in this session."""
 
     key: RolloutKey
-    session: int  # that ran it
-    old: str
-    new: str
+    session: int  # number of the session that ran it
+    old: str  # hash in the record
+    new: str  # hash in this session; empty if there is none
 
 
 def find_resumable(name: str, reports: Path) -> Path:
-    """The directory of a run that can be gone on with: a path, a name under the reports, or `latest`; raises ConfigError.
+    """Returns the directory of a run that can be resumed: a path, a name in the reports directory, or `latest`.
 
-    Of several that the user has given one name the newest is meant. The latest run is the one whose journal was written to last:
-    a session that was killed had no time to say that it was the newest.
+    If several runs have the name, the newest is returned. The latest run is the one whose journal was written last, because a killed
+    session may not have updated the link `latest`. Raises ConfigError if there is no such run.
     """
     runs = [path.parent for path in reports.glob(f"*/{SESSIONS_FILE}") if (path.parent / FILE).is_file() and not path.parent.is_symlink()]
     if name == LATEST:
         if not runs:
-            raise ConfigError(f"there is no run in {reports} to go on with; leave out --agentbench-resume to start one")
+            raise ConfigError(f"there is no run in {reports} to resume; leave out --agentbench-resume to start one")
         return max(runs, key=lambda run: ((run / FILE).stat().st_mtime_ns, run.name))
     for directory in (reports / name, Path(name), *reversed(runs_called(name, reports))):
         if (directory / SESSIONS_FILE).is_file() and (directory / FILE).is_file():
             return directory.resolve()
-    wanted = f"a run that sessions have worked on holds {FILE} and {SESSIONS_FILE}"
-    raise ConfigError(f"{unknown_name('run', name, sorted(run.name for run in runs))} (in {reports}); {wanted}")
+    needed = f"a run that can be resumed contains {FILE} and {SESSIONS_FILE}"
+    raise ConfigError(f"{unknown_name('run', name, sorted(run.name for run in runs))} (in {reports}); {needed}")
 
 
-def take_up(
+def resume_journal(
     journal: Journal,
     session: int,
     contents: ContentHashes,
@@ -111,23 +112,33 @@ def take_up(
     sessions: Sequence[Session],
     rerun: Collection[str],
 ) -> EarlierWork:
-    """Returns what session number `session` keeps of a run. What runs again is forgotten by the journal.
+    """Returns the rollouts that a session keeps of a run. The journal forgets those that run again.
 
-    `suites` and `backend` are the identities of today. Raises ConfigError with everything that has changed since a rollout that is kept.
+    Args:
+        journal: The open journal of the run.
+        session: Number of the session.
+        contents: Hashes that rollouts have in this session.
+        suites: Suite -> its identity in this session.
+        backend: Identity of the backend in this session.
+        sessions: Earlier sessions of the run.
+        rerun: Statuses of rollouts that run again.
+
+    Raises:
+        ConfigError: Something has changed since a kept rollout was recorded. The message lists all changes.
     """
     work = earlier_work(journal.index, session, rerun)
     kept = {key: journal.index.entries[key] for key in work.kept}
     if reasons := [*refusals(kept, contents, suites, backend, sessions)]:
         listed = "".join(f"\n  - {reason}" for reason in reasons)
-        way_out = "undo that, or leave out --agentbench-resume to start a run of its own"
-        raise ConfigError(f"the run {journal.path.parent.name} cannot be gone on with:{listed}\n{way_out}")
+        way_out = "undo these changes, or leave out --agentbench-resume to start a new run"
+        raise ConfigError(f"the run {journal.path.parent.name} cannot be resumed:{listed}\n{way_out}")
     for key in work.again:
         journal.forget(key)
     return work
 
 
 def with_earlier(line: bytes, before: bytes) -> bytes:
-    """The record of a rollout that ran again as one of all its attempts; `before` is what an earlier session wrote of it."""
+    """Returns the record of a rollout that ran again, with the attempts of its earlier record `before` in front of its own."""
     rollout = rollout_of(line)
     every = (*_attempts(before), *rollout.earlier_attempts)
     earlier = tuple(replace(attempt, attempt=number) for number, attempt in enumerate(every, 1))
@@ -135,7 +146,7 @@ def with_earlier(line: bytes, before: bytes) -> bytes:
 
 
 def _attempts(line: bytes) -> tuple[Attempt, ...]:
-    """None of a record that is damaged."""
+    """Returns the attempts of a record, or none if it is damaged."""
     try:
         return rollout_of(line).attempts
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -145,36 +156,37 @@ def _attempts(line: bytes) -> tuple[Attempt, ...]:
 def refusals(
     kept: Mapping[RolloutKey, Entry], contents: ContentHashes, suites: Mapping[str, Json], backend: Json, sessions: Sequence[Session]
 ) -> Iterator[str]:
-    """A sentence for each thing that is not as it was: suites, the backend, agents, their prompts, scorers, scenarios."""
+    """Yields a sentence for each change that makes resuming impossible: suites, backend, agents, prompts, scorers, scenarios."""
     for name, count in Counter(key.suite for key in kept if key.suite not in suites).items():
-        yield f"{count} of its rollouts are of the suite {name}, which the command line does not lead to, or which cannot be loaded"
+        yield f"{count} of its rollouts belong to the suite {name}, which the command line does not select or which cannot be loaded"
     changes = _changes({key: entry for key, entry in kept.items() if key.suite in suites}, contents)
     written = {session.number: session for session in sessions}
     for (part, *_), change in sorted(changes.items()):
         then, suite = written.get(change.session, UNKNOWN), change.key.suite
         match part:
             case "backend":
-                yield f"the backend has changed: {_how(change, then.backend, backend)}"
+                yield f"the backend has changed: {_change_text(change, then.backend, backend)}"
             case "agent":
                 was = then.suites.get(suite, {}).get("agents", {}).get(change.key.variant)
-                yield f"the agent of {change.key.group} has changed: {_how(change, was, suites[suite]['agents'].get(change.key.variant))}"
+                now = suites[suite]["agents"].get(change.key.variant)
+                yield f"the agent of {change.key.group} has changed: {_change_text(change, was, now)}"
             case "prompts":
                 was = then.suites.get(suite, {}).get("prompts", {}).get(change.key.variant)
                 now = suites[suite]["prompts"].get(change.key.variant)
-                yield f"the prompts of {change.key.group} have changed: {_how(change, was, now)}"
+                yield f"the prompts of {change.key.group} have changed: {_change_text(change, was, now)}"
             case "scorers":
                 was = then.suites.get(suite, {}).get("scorers")
-                yield f"the scorers of {suite} have changed: {_how(change, was, suites[suite]['scorers'])}"
+                yield f"the scorers of {suite} have changed: {_change_text(change, was, suites[suite]['scorers'])}"
     scenarios = [change for (part, *_), change in sorted(changes.items()) if part == "scenario"]
     for change in scenarios[:SHOWN]:
-        how = f"has changed ({_hashes(change)})" if change.new else "is not in its data set any more"
+        how = f"has changed ({_hashes(change)})" if change.new else "is no longer in its data set"
         yield f"the scenario {change.key.scenario} of {change.key.suite} {how}"
     if len(scenarios) > SHOWN:
         yield f"{len(scenarios) - SHOWN} more scenarios have changed"
 
 
 def _changes(kept: Mapping[RolloutKey, Entry], contents: ContentHashes) -> dict[tuple[str, ...], HashChange]:
-    """(part, and whose) -> what has changed, each once."""
+    """Returns (part, and the names that it belongs to) -> the first rollout with that change."""
     every: dict[tuple[str, ...], HashChange] = {}
     for key, entry in kept.items():
         if entry.content != (today := contents.of(key)):
@@ -192,17 +204,17 @@ def _changes(kept: Mapping[RolloutKey, Entry], contents: ContentHashes) -> dict[
 
 
 def _text(value: Any, other: Any) -> str:
-    """A hash; of several with names, those that are not the other's."""
+    """Returns a hash as text. If the value has several named hashes, returns those that differ from the other value."""
     if not isinstance(value, Mapping):
         return str(value or "")
     others = other if isinstance(other, Mapping) else {}
     return ", ".join(f"{name} {hash}" for name, hash in value.items() if others.get(name) != hash)
 
 
-def _how(change: HashChange, was: Json | None, now: Json | None) -> str:
-    """What differs between two identities, and their hashes."""
-    found = differences(was, now) if was else []
-    return "; ".join([*found, _hashes(change)])
+def _change_text(change: HashChange, was: Json | None, now: Json | None) -> str:
+    """Returns a text with the differences between two identities and with their hashes."""
+    changes = differences(was, now) if was else []
+    return "; ".join([*changes, _hashes(change)])
 
 
 def _hashes(change: HashChange) -> str:

@@ -1,4 +1,4 @@
-"""What is counted of one suite under one variant while its rollouts are read, with the causes for which scorers gave no score."""
+"""Counts the rollouts of one suite under one variant while they are read, and the causes of missing scores."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pytest_agentbench.runs.results import ScorerFailure, UnmeasuredRollout, Wor
 from pytest_agentbench.runs.tasks_and_mistakes import MistakeCounts, Tasks
 from pytest_agentbench.suites.suite import question
 
-MOST = 10  # causes that a run keeps
+MOST = 10  # number of causes that run.json keeps
 
 
 class ScorerFailures:
-    """Counts the failures of scorers by score and cause."""
+    """Counts failures of scorers by score and cause."""
 
     def __init__(self) -> None:
         self._causes: dict[tuple[str, str], ScorerFailure] = {}
@@ -35,39 +35,39 @@ class ScorerFailures:
                 self._causes[key] = replace(known, rollouts=known.rollouts + 1)
 
     def summary(self) -> tuple[ScorerFailure, ...]:
-        """Returns the most frequent causes, equal ones by their first scenario."""
+        """Returns the most frequent causes. Equally frequent ones are sorted by their first scenario."""
         return tuple(sorted(self._causes.values(), key=lambda each: (-each.rollouts, each.first, each.score))[:MOST])
 
 
-WORST = 5  # scenarios that reports show
+WORST = 5  # number of the worst scenarios that reports show
 
 
 @dataclass
 class SuiteTally:
-    """What is counted of one suite while its rollouts are read."""
+    """The counts of one suite under one variant. `add` takes its rollouts in any order."""
 
-    statuses: Counter[str] = field(default_factory=Counter)
-    clusters: dict[str, str | None] = field(default_factory=dict)  # scenario -> the cluster that it is of
-    retried: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)  # status -> number of rollouts
+    clusters: dict[str, str | None] = field(default_factory=dict)  # scenario -> its cluster
+    retried: int = 0  # number of rollouts with more than one attempt
     retried_scores: dict[str, dict[bool, dict[str, list[float]]]] = field(
         default_factory=lambda: defaultdict(lambda: {True: defaultdict(list), False: defaultdict(list)})
-    )  # score -> whether it took more than one attempt -> scenario -> values
+    )  # score -> whether the rollout was retried -> scenario -> values
     scores: dict[str, dict[str, list[float]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )  # evaluable: score -> scenario -> values
-    agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> rollouts
-    score_errors: Counter[str] = field(default_factory=Counter)
+    )  # score -> scenario -> values of evaluable rollouts
+    agent_errors: dict[str, int] = field(default_factory=Counter)  # scenario -> number of rollouts with the status agent_error
+    score_errors: Counter[str] = field(default_factory=Counter)  # score -> number of rollouts on which its scorer failed
     scorer_failures: ScorerFailures = field(default_factory=ScorerFailures)
-    worst: list[WorstScore] = field(default_factory=list)  # scenarios, each by its worst trial: the worst first, equal ones by id
-    best: float | None = None  # first score: the best value that was measured
-    errors: list[UnmeasuredRollout] = field(default_factory=list)  # those of the lowest ids
+    worst: list[WorstScore] = field(default_factory=list)  # worst trial of each scenario, the worst first, then by id
+    best: float | None = None  # best measured value of the main score; None if there is none
+    errors: list[UnmeasuredRollout] = field(default_factory=list)  # rollouts that are not evaluable, only the lowest ids
     answers: AnswerCounts = field(default_factory=AnswerCounts)
     mistakes: MistakeCounts = field(default_factory=MistakeCounts)
     tasks: Tasks = field(default_factory=Tasks)
-    sandboxes: set[str] = field(default_factory=set)
+    sandboxes: set[str] = field(default_factory=set)  # kinds of sandboxes that ran programs of models
 
     def add(self, rollout: Rollout, main_score: str, scale: Scale = UNDECLARED) -> None:
-        """Counts a rollout; `scale` is that of the suite's main score."""
+        """Counts a rollout. `scale` is the scale of the suite's main score."""
         self.answers.add(rollout)
         self.mistakes.add(rollout)
         self.tasks.add(rollout)
@@ -91,7 +91,7 @@ class SuiteTally:
             self._keep_worst(_worst_score(rollout, main_score), scale)
 
     def _keep_worst(self, new: WorstScore, scale: Scale) -> None:
-        """Gives a scenario one place, that of its worst trial. A scenario that lost its place returns when a worse trial comes."""
+        """Keeps the worst trial of each scenario. A scenario that was dropped from the list returns if a worse trial is added."""
 
         def order(each: WorstScore) -> tuple[float, str]:
             return -scale.loss(each.score), each.id
@@ -103,9 +103,9 @@ class SuiteTally:
             del self.worst[WORST:]
 
     def worst_first(self, questions: Mapping[str, str], scale: Scale) -> tuple[WorstScore, ...]:
-        """Returns the worst scores, without the best possible value of the scale, or the best measured one if none is known.
+        """Returns the worst scores, without those equal to the best possible value (or to the best measured one if that is unknown).
 
-        `questions` are those of the scenarios that are known.
+        `questions` maps known scenarios to their questions.
         """
         best = self.best if scale.best is None else scale.best
         return tuple(replace(each, question=questions.get(each.scenario, each.question)) for each in self.worst if each.score != best)

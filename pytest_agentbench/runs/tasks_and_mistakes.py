@@ -1,4 +1,4 @@
-"""What came of a suite's rollouts, counted: how its tasks ended and what they took, and which mistakes were made, with which tools."""
+"""Counts the results of tasks (how they ended, and their resources) and the mistakes of agents (with which tools)."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from pytest_agentbench.records import Rollout
 from pytest_agentbench.records.rollout import Verification
 from pytest_agentbench.scorers.mistakes import KINDS, Mistake, mistakes
 
-TASK_EXAMPLES = 3  # of a way to fail
+TASK_EXAMPLES = 3  # number of examples for each kind of failure
 TAMPERED = "(the verification was tampered with)"
-SOLVED = 1.0  # reward
+SOLVED = 1.0  # reward of a solved task
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task; means are over its verified trials."""
+    """The results of one task, with means over its verified trials."""
 
-    scenario: str
-    trials: int  # that were verified
-    solved: int  # of them, those with a reward of 1
-    reward: float  # mean
-    commands: float  # mean, that the agent ran in the sandbox
-    tokens: float | None  # mean, of prompts and answers; null when a call that went well names no prompt tokens
-    seconds: float  # mean, of the agent
-    sandbox_s: float  # mean, of them those in which a command ran
-    verifier_s: float  # mean, seconds of the verifier
-    verifier: str = "shared"  # the [mode](terminal-agent.md#the-verifier) of it: `shared` or `separate`
+    scenario: str  # id of the scenario
+    trials: int  # verified trials
+    solved: int  # verified trials with a reward of 1
+    reward: float  # mean reward
+    commands: float  # mean number of commands that the agent ran in the sandbox
+    tokens: float | None  # mean number of tokens, prompts and answers; null if a successful call has no count of prompt tokens
+    seconds: float  # mean duration of a trial, seconds
+    sandbox_s: float  # mean time in which commands ran, seconds
+    verifier_s: float  # mean duration of the verifier, seconds
+    verifier: str = "shared"  # [mode of the verifier](terminal-agent.md#the-verifier): `shared` or `separate`
     changed: int = 0  # trials whose agent changed files that a shared verifier may use
-    tampered: int = 0  # trials whose verification was sabotaged, which have a reward of 0
+    tampered: int = 0  # trials whose agent manipulated the verification, so that their reward is 0
 
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """A way in which trials ended without solving their task."""
+    """A kind of failure of trials that did not solve their task."""
 
-    end: str  # how the agent ended: `ok`, `agent_error`, `infra_error`, `cancelled`, or which limit: `limit: time`, `limit: iterations`
-    check: str  # the first check of the verifier that failed; empty where it named none, or did not run
-    rollouts: int
-    examples: tuple[str, ...]  # ids of three of them at most, the lowest
+    end: str  # how the agent ended: `ok`, `agent_error`, `infra_error`, `cancelled`, or the limit: `limit: time`, `limit: iterations`
+    check: str  # first failed check of the verifier; empty if it named none or did not run
+    rollouts: int  # number of rollouts that failed like this
+    examples: tuple[str, ...]  # ids of up to three of these rollouts, the lowest first
 
 
 @dataclass(frozen=True)
 class TasksSummary:
-    """The tasks of a suite that were [carried out in a sandbox](terminal-agent.md)."""
+    """The results of tasks that ran [in a sandbox](terminal-agent.md)."""
 
-    tasks: tuple[TaskResult, ...]  # by scenario
-    failures: tuple[TaskFailure, ...]  # the most frequent first
-    sandboxes: tuple[str, ...] = ()  # the [kinds](sandboxes.md#what-a-sandbox-may) of sandboxes that they were carried out in
+    tasks: tuple[TaskResult, ...]  # results of each task, by scenario
+    failures: tuple[TaskFailure, ...]  # kinds of failures, the most frequent first
+    sandboxes: tuple[str, ...] = ()  # [kinds of sandboxes](sandboxes.md#what-a-sandbox-may) in which the tasks ran
 
 
 @dataclass
 class _Work:
-    """Of the verified trials of one task, a value for each."""
+    """The values of the verified trials of one task."""
 
     rewards: list[float] = field(default_factory=list)
     commands: list[int] = field(default_factory=list)
@@ -70,7 +70,7 @@ class _Work:
 
 @dataclass
 class Tasks:
-    """What is counted while rollouts are read."""
+    """Counts the results of tasks while rollouts are read."""
 
     work: dict[str, _Work] = field(default_factory=lambda: defaultdict(_Work))
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -95,12 +95,12 @@ class Tasks:
             self._fail(_end(rollout), _check(verification) if verification else "", rollout.key.id)
 
     def _fail(self, end: str, check: str, id: str) -> None:
-        """The examples are those with the lowest ids: the order in which rollouts end is chance."""
+        """Counts a failure. Keeps the examples with the lowest ids, because the order in which rollouts end is random."""
         self.failures[end, check] += 1
         self.examples[end, check] = sorted([*self.examples[end, check], id])[:TASK_EXAMPLES]
 
     def summary(self) -> TasksSummary | None:
-        """None where nothing was verified."""
+        """Returns the results of all tasks. None if no trial was verified."""
         if not self.work:
             return None
         failures = sorted(self.failures.items(), key=lambda each: (-each[1], each[0]))
@@ -134,70 +134,70 @@ def _result(scenario: str, work: _Work) -> TaskResult:
 
 
 def _tokens(rollout: Rollout) -> int | None:
-    """Of the calls of the last attempt; None where nobody knows."""
+    """Returns the tokens of the last attempt's calls. None if a successful call has no count of prompt tokens."""
     if any(call.error_kind is None and call.prompt_tokens is None for call in rollout.calls):
         return None
     return sum((call.prompt_tokens or 0) + timings.output_tokens(call) for call in rollout.calls)
 
 
 def _end(rollout: Rollout) -> str:
-    """The status, and of a limit which one: reasons of limits begin with it."""
+    """Returns the status. For `limit` the name of the limit is added, with which the reason begins."""
     return f"limit: {rollout.reason.partition(':')[0]}" if rollout.status == "limit" else rollout.status
 
 
-EXAMPLES = 3  # of a kind of mistake
-MOST = 10  # rows of a table
+EXAMPLES = 3  # number of examples for each kind of mistake
+MOST = 10  # number of rows of a table
 
 
 @dataclass(frozen=True)
 class MistakeCount:
-    """How often a kind of mistake was made."""
+    """The number of rollouts with one kind of mistake."""
 
-    kind: str  # one of [these](metrics.md#mistakes)
-    rollouts: int  # in which it was made
-    examples: tuple[str, ...]  # ids of three of them at most, the lowest
-    detail: str  # of the first example
+    kind: str  # [kind of mistake](metrics.md#mistakes)
+    rollouts: int  # number of rollouts with this mistake
+    examples: tuple[str, ...]  # ids of up to three of these rollouts, the lowest first
+    detail: str  # description of the mistake in the first example
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """A tool that was called where another one was expected."""
+    """A tool that was called instead of the expected one."""
 
-    expected: str
-    actual: str
-    rollouts: int
+    expected: str  # name of the expected tool
+    actual: str  # name of the called tool
+    rollouts: int  # number of rollouts with this confusion
 
 
 @dataclass(frozen=True)
 class ToolMistakes:
-    """What went wrong with one tool."""
+    """The mistakes with one tool."""
 
-    tool: str
-    expected: int  # rollouts whose labels have it
-    missing: int  # of those, rollouts that did not call it
-    unexpected: int  # rollouts that called it although their labels do not have it
-    bad_arguments: int  # rollouts in which its arguments were wrong or malformed
+    tool: str  # name of the tool
+    expected: int  # rollouts whose labels expect the tool
+    missing: int  # rollouts whose labels expect the tool and that did not call it
+    unexpected: int  # rollouts that called the tool although their labels do not expect it
+    bad_arguments: int  # rollouts with wrong or malformed arguments for the tool
 
 
 @dataclass(frozen=True)
 class Triage:
     """The [mistakes](metrics.md#mistakes) of a suite's rollouts."""
 
-    rollouts: int  # that were measured
-    faulty: int  # of them, those with a mistake
-    kinds: tuple[MistakeCount, ...]  # the most frequent first
-    confused: tuple[Confusion, ...]  # ten at most, the most frequent first
-    tools: tuple[ToolMistakes, ...]  # ten at most, those with the most mistakes first
+    rollouts: int  # number of measured rollouts
+    faulty: int  # number of measured rollouts with a mistake
+    kinds: tuple[MistakeCount, ...]  # kinds of mistakes, the most frequent first
+    confused: tuple[Confusion, ...]  # confused tools, at most ten pairs, the most frequent first
+    tools: tuple[ToolMistakes, ...]  # mistakes by tool, at most ten, those with the most mistakes first
 
 
 @dataclass
 class MistakeCounts:
-    """What is counted while rollouts are read."""
+    """Counts mistakes while rollouts are read."""
 
     rollouts: int = 0
     faulty: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # kind -> rollout -> its detail
+    examples: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))  # kind -> id of the rollout -> description
     confused: Counter[tuple[str, str]] = field(default_factory=Counter)
     tools: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))  # tool -> field of ToolMistakes -> rollouts
 
@@ -217,14 +217,14 @@ class MistakeCounts:
             self.tools[tool][what] += 1
 
     def _keep(self, kind: str, id: str, detail: str) -> None:
-        """The examples with the lowest ids: the order in which rollouts end is chance."""
+        """Keeps the examples with the lowest ids, because the order in which rollouts end is random."""
         kept = self.examples[kind]
         kept[id] = detail
         if len(kept) > EXAMPLES:
             del kept[max(kept)]
 
     def triage(self) -> Triage | None:
-        """None where nothing was measured."""
+        """Returns the mistakes of all rollouts. None if no rollout was measured."""
         if not self.rollouts:
             return None
         order = {kind: place for place, kind in enumerate(KINDS)}
@@ -254,7 +254,7 @@ def _weight(tool: ToolMistakes) -> int:
 
 
 def _faults(mistake: Mistake) -> list[tuple[str, str]]:
-    """(tool, field of ToolMistakes) for each tool that a mistake is about."""
+    """Returns (tool, field of ToolMistakes) for each tool that is part of a mistake."""
     match mistake.kind:
         case "gave up" | "wrong tool" | "missing call" | "extra call":
             return [*((tool, "missing") for tool in mistake.expected), *[(mistake.actual, "unexpected")] * bool(mistake.actual)]
@@ -264,7 +264,7 @@ def _faults(mistake: Mistake) -> list[tuple[str, str]]:
 
 
 def _text(mistake: Mistake) -> str:
-    """`get_balance instead of get_history`, `get_balance: account is missing`."""
+    """Returns a description such as `get_balance instead of get_history` or `get_balance: account is missing`."""
     match mistake.kind:
         case "wrong tool":
             return f"{mistake.actual} instead of {', '.join(mistake.expected)}"

@@ -23,7 +23,7 @@ from pytest_agentbench.gate.exit_status import FAILED, INTERRUPTED, USAGE_ERROR
 from pytest_agentbench.lib import codec, options
 from pytest_agentbench.lib.foreign import one_line
 from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
-from pytest_agentbench.runs.journal import first_of
+from pytest_agentbench.runs.journal import summarize_damage
 from pytest_agentbench.session.discovery import worker_suite
 from pytest_agentbench.session.pytest_reports import BELOW, QUARANTINED, Causes, Outcomes, WorkflowCommands, escape_report, mark_crash
 from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_READ, Settings, advise, reruns_asked_for
@@ -77,7 +77,7 @@ def _earlier(opened: OpenSession) -> Iterator[str]:
     cut = f"; a record of {index.truncated:,} bytes was torn by a kill, and is cut off" if index.truncated else ""
     kept = f"{len(stored.kept)} rollouts are kept, {len(stored.again)} failed and run again when a test wants them"
     yield f"session {opened.number} of this run: {kept}{cut}"
-    yield from first_of(index.damaged)
+    yield from summarize_damage(index.damaged)
 
 
 def nothing_selected(setup: Setup, directory: Path) -> Iterator[str]:

@@ -27,7 +27,7 @@ from pytest_agentbench.runs.directory import name_of, new_directory
 from pytest_agentbench.runs.identity import environment
 from pytest_agentbench.runs.journal import rollout_of
 from pytest_agentbench.runs.run_file import Environment
-from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, take_up
+from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, prompt_hashes, read_sessions, resume_journal
 from pytest_agentbench.sandbox.factory import default_count
 from pytest_agentbench.session.gate import Rounds, refuse_endless
 from pytest_agentbench.session.images_and_arms import ArmSwitcher, TaskImages
@@ -167,7 +167,7 @@ def open_run(setup: Setup, hooks: Hooks) -> OpenRun:
         contents = ContentHashes(suites, digest(setup.identity), prompt_hashes)
         recorded = [each.session for each in recorder.journal.index.entries.values()]  # the line of a session may be damaged
         number += max([*(each.number for each in earlier), *recorded], default=1)
-        recorder.stored = take_up(recorder.journal, number, contents, identities, setup.identity, earlier, settings.resume_rerun)
+        recorder.stored = resume_journal(recorder.journal, number, contents, identities, setup.identity, earlier, settings.resume_rerun)
     folder_of(directory, number).mkdir(exist_ok=True)
     started_at = setup.started_at.isoformat(timespec="seconds")
     now = Session(number, started_at, setup.command, setup.concurrency, setup.identity, identities)

@@ -342,7 +342,7 @@ class Services:
                 case protocol.PlanMade():
                     return self._plan(question), b""
                 case protocol.RolloutFinished():
-                    self._parts.log.over(question.key)
+                    self._parts.log.mark_over(question.key)
                     line = self.recorder.finished(question, body)
                     self._parts.ended(question.key, question.calls, question.kind)
                     return protocol.RecordLine(), line

@@ -94,7 +94,7 @@ class RunRecorder:
     def _before(self, key: RolloutKey) -> bytes:
         """What an earlier session wrote; nothing where it was damaged since this one began."""
         try:
-            return self.journal.before(key)
+            return self.journal.earlier_record(key)
         except ValueError:
             return b""
 

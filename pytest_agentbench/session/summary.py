@@ -216,7 +216,7 @@ def put_back(opened: OpenSession) -> None:
     removed = FileNotFoundError(f"somebody removed the run directory {directory.name} while the session ran")
     opened.losses.add(f"logs and samples are lost, {JOURNAL} is not", removed)
     directory.mkdir(PRIVATE, parents=True)
-    opened.recorder.journal.put_back()
+    opened.recorder.journal.restore_file()
     for session in opened.sessions:
         append_session(directory, session, opened.hooks.redacted)
 

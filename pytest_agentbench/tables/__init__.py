@@ -1,6 +1,6 @@
-"""What was measured, as columns: calls, rollouts, scores, samples and metrics of one or many runs. Files and pictures are made of this.
+"""Tables of one or more runs: calls, rollouts, scores, samples and metrics. Exports and plots use them.
 
-A journal is read once, a rollout at a time. What calls and rollouts have is what numbers of a run are computed from (`metrics/frame`).
+A journal is read once, one rollout at a time. Metrics are computed from the same columns of calls and rollouts (`metrics/frame`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_agentbench.tables.run_tables import RUN_METRICS, SAMPLES, MetricRow,
 
 @dataclass(frozen=True)
 class Tables:
-    """Those of some runs, in the order in which the runs are named; the rows of a run as its rollouts ended."""
+    """The tables of some runs. Rows are in the order of the given runs, and within a run in the order in which rollouts ended."""
 
     calls: FrameTable
     rollouts: FrameTable
@@ -45,12 +45,12 @@ _HEADS = {
     "metrics": RUN_METRICS,
 }
 
-#: Name of a table -> its columns in files.
+#: Name of a table -> its columns in exported files.
 COLUMNS = {name: tuple(head for head in heads if head.exported) for name, heads in _HEADS.items()}
 
 
 def read_tables(directories: Sequence[Path]) -> Tables:
-    """Returns the tables of some run directories; raises ConfigError for one without a journal, and for two of one name."""
+    """Returns the tables of some run directories. Raises ConfigError if one has no journal, or if two have the same name."""
     reader = FrameReader(events=False)
     scores: Growth[ScoreRow] = Growth("scores", SCORES)
     sample_rows: Growth[SampleRow] = Growth("samples", SAMPLES)
@@ -70,7 +70,7 @@ def read_tables(directories: Sequence[Path]) -> Tables:
 
 
 def read_frame(origin: Origin, *, events: bool = True) -> Frame:
-    """Returns all that numbers of a run are computed from, without `events` but those of events."""
+    """Returns the frame of a run, from which its metrics are computed. Without `events`, metrics of events are not available."""
     reader = FrameReader(origin, events=events)
     for place in places(origin):
         reader.add_place(place)
@@ -78,28 +78,28 @@ def read_frame(origin: Origin, *, events: bool = True) -> Frame:
 
 
 def origins(directories: Sequence[Path]) -> list[Origin]:
-    """The runs of some directories under their names; raises ConfigError."""
+    """Returns the runs in some directories. Raises ConfigError if one has no journal, or if two have the same name."""
     return [origin for origin, _ in _runs(directories)]
 
 
 def _runs(directories: Sequence[Path]) -> list[tuple[Origin, Run | None]]:
-    """Returns each run with the contents of its run.json, None if it has none; raises ConfigError."""
-    found: dict[str, tuple[Origin, Run | None]] = {}
+    """Returns each run with the contents of its run.json, or None if it has none. Raises the errors of `origins`."""
+    runs: dict[str, tuple[Origin, Run | None]] = {}
     for directory in directories:
-        name = directory.resolve().name  # behind `latest`
+        name = directory.resolve().name  # resolves the link `latest`
         check_journal(directory)
-        if name in found:
+        if name in runs:
             raise ConfigError(
-                f"two runs are called {name}: {found[name][0].directory} and {directory}; name a run once, or rename one of them"
+                f"two runs are called {name}: {runs[name][0].directory} and {directory}; give each run only once, or rename one of them"
             )
         run = read_run(directory) if (directory / RUN_FILE).is_file() else None
         scales = {group: suite.scales for group, suite in run.suites.items()} if run else {}
-        found[name] = Origin(name, directory, Calendar(), scales), run
-    return [*found.values()]
+        runs[name] = Origin(name, directory, Calendar(), scales), run
+    return [*runs.values()]
 
 
 def places(origin: Origin) -> Iterator[RolloutPlace]:
-    """The rollouts of a run, one in memory at a time, in the order in which they ended."""
+    """Yields the rollouts of a run in the order in which they ended, one in memory at a time."""
     for rollout in read_journal(origin.directory):
         origin.calendar.learn(rollout)
         yield RolloutPlace(origin, rollout)

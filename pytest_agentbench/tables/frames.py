@@ -1,4 +1,4 @@
-"""`load(RUN...)`: the tables of runs as data frames. Pandas is imported here, when somebody asks, and nowhere else."""
+"""`load(RUN...)`: the tables of runs as pandas data frames. Only this module imports pandas, and only when `load` is called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Frames:
-    """The tables of runs; docs/export.md has their columns."""
+    """The tables of runs as data frames. Their columns are documented in docs/export.md."""
 
     calls: DataFrame
     rollouts: DataFrame
@@ -27,15 +27,15 @@ class Frames:
 
 
 def load(*runs: str | Path, reports: str | Path = "reports") -> Frames:
-    """The tables of runs, each a directory or its name in the reports; raises ConfigError for one that is not there."""
+    """Returns the tables of runs, each given as a directory or a name in `reports`. Raises ConfigError if a run does not exist."""
     if not runs:
-        raise ConfigError("load() without a run; name a run directory, or its name in reports/, such as latest")
+        raise ConfigError("load() needs a run; pass a run directory, or a name in reports/ such as latest")
     tables = read_tables([find_run(str(run), Path(reports)) for run in runs])
     return Frames(*map(_frame, tables.all))
 
 
 def _frame(table: FrameTable) -> DataFrame:
-    """A data frame whose `attrs["units"]` has the units of its columns."""
+    """Returns a data frame of a table. Its `attrs["units"]` maps columns to units."""
     import pandas as pd
 
     frame = pd.DataFrame({head.name: table[head.name] for head in table.heads}, copy=False)

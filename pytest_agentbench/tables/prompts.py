@@ -1,4 +1,4 @@
-"""What calls were asked with, as far as a transcript tells: each prompt of a rollout is the beginning of its transcript."""
+"""Reconstructs the prompts of calls from transcripts: each prompt of a rollout is the beginning of its transcript."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from pytest_agentbench.records import Attempt, LLMCall, Rollout
 
 
 class Prompts(NamedTuple):
-    """The prompts of an attempt's good calls, without tools and chat template, which no transcript has."""
+    """The prompts of the successful calls of an attempt, without tools and chat template, which transcripts do not contain."""
 
-    text: str  # the transcript, a message a line
-    calls: tuple[LLMCall, ...]  # that went well
-    ends: tuple[
-        int, ...
-    ]  # characters of the text that each call was asked with; of the first call alone, or of none, where no more is known
+    text: str  # transcript, one message per line
+    calls: tuple[LLMCall, ...]  # successful calls
+    ends: tuple[int, ...]  # length of each call's prompt in `text`, characters; only for the first call, or empty, if others are unknown
 
 
 def prompts(rollout: Rollout, attempt: Attempt) -> Prompts:
-    """The prompts of an attempt: of all its calls where the transcript has an answer for each, else of the first one."""
+    """Returns the prompts of an attempt: of all its calls if the transcript has an answer for each, or else of the first one."""
     calls = tuple(call for call in attempt.calls if call.error_kind is None and call.sent_ns is not None)
     lines = [json.dumps(message, ensure_ascii=False) for message in rollout.messages]
     text = "\n".join(lines)
-    before = [0, *accumulate(len(line) + 1 for line in lines)]  # characters up to a message, with the line's end
+    before = [0, *accumulate(len(line) + 1 for line in lines)]  # characters before each message, including line ends
     ends = [max(0, before[place] - 1) for place, message in enumerate(rollout.messages) if message.get("role") == "assistant"]
     if attempt.attempt != rollout.attempt or len(ends) != len(calls):
         ends = [ends[0] if ends else len(text)][: len(calls)] if text else []

@@ -1,7 +1,7 @@
 """The tables `metrics` and `samples` of a run.
 
-`metrics` has a row for each number that run.json has of a run, of a window of it, of its arms, its suites and their roles. `samples` has
-a row for each value that a service or a GPU told, where it is another than before.
+`metrics` has a row for each metric in run.json: of the run, its window, its arms, its suites and their roles. `samples` has a row for
+each value that a service or a GPU reported, if it differs from the value before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_agentbench.runs.run_file import Run
 
 
 class MetricRow(NamedTuple):
-    """One number of one part of a run."""
+    """A row of the table `metrics`: one number of one part of a run."""
 
     run: str
     part: str
@@ -34,7 +34,7 @@ class MetricRow(NamedTuple):
 
 
 def rows_of_metrics(name: str, run: Run) -> Iterator[MetricRow]:
-    """Yields the numbers of a run, whose directory has that name."""
+    """Yields the rows of a run. `name` is the name of its directory."""
     yield from _numbers(MetricRow(name, "run"), run.performance.metrics)
     if window := run.performance.window:
         yield from _numbers(MetricRow(name, "window"), {**window.latencies, **window.metrics})
@@ -49,7 +49,7 @@ def rows_of_metrics(name: str, run: Run) -> Iterator[MetricRow]:
 
 
 def _numbers(part: MetricRow, values: Mapping[str, MetricValue], currency: str | None = None) -> Iterator[MetricRow]:
-    """Yields a row for each number, and for each statistic of a duration; none for what is unknown."""
+    """Yields a row for each number and for each statistic of a duration. Unknown values have no row."""
     for metric in registry.METRICS:
         value = values.get(metric.key)
         if value is None:
@@ -63,21 +63,23 @@ def _numbers(part: MetricRow, values: Mapping[str, MetricValue], currency: str |
 
 
 RUN_METRICS: tuple[FrameColumn[Any], ...] = (
-    FrameColumn("run", "text", "the run's directory", lambda row: row.run),
-    FrameColumn("part", "text", "what the number is of: `run`, `window`, `arm`, `suite` or `role`", lambda row: row.part),
-    FrameColumn("suite", "text", "the suite, of a suite or a role", lambda row: row.suite),
-    FrameColumn("variant", "text", "the variant of the suite, `default` where there are none", lambda row: row.variant),
-    FrameColumn("arm", "text", "the arm, of a run with arms", lambda row: row.arm),
-    FrameColumn("role", "text", "the role", lambda row: row.role),
+    FrameColumn("run", "text", "name of the run directory", lambda row: row.run),
+    FrameColumn("part", "text", "part of the run: `run`, `window`, `arm`, `suite` or `role`", lambda row: row.part),
+    FrameColumn("suite", "text", "name of the suite, if the part is a suite or a role", lambda row: row.suite),
+    FrameColumn("variant", "text", "name of the variant, `default` if the suite has none", lambda row: row.variant),
+    FrameColumn("arm", "text", "name of the arm, if the run has arms", lambda row: row.arm),
+    FrameColumn("role", "text", "name of the role, if the part is a role", lambda row: row.role),
     FrameColumn("metric", "text", "the [metric](metrics.md#serving-metrics)", lambda row: row.metric),
-    FrameColumn("statistic", "text", "of a duration `n`, `mean`, `p50`, ...; nothing for a single number", lambda row: row.statistic),
-    FrameColumn("value", "number", "the number", lambda row: row.value),
-    FrameColumn("value_unit", "text", "`ms` of durations, the currency of costs", lambda row: row.unit),
+    FrameColumn(
+        "statistic", "text", "statistic of a duration: `n`, `mean`, `p50`, ...; empty for a single number", lambda row: row.statistic
+    ),
+    FrameColumn("value", "number", "value of the metric", lambda row: row.value),
+    FrameColumn("value_unit", "text", "unit of the value: `ms` for durations, the currency for costs", lambda row: row.unit),
 )
 
 
 class SampleRow(NamedTuple):
-    """One value of one series at one look."""
+    """A row of the table `samples`: one value of one series in one sample."""
 
     run: str
     round: int
@@ -90,7 +92,7 @@ class SampleRow(NamedTuple):
 
 
 class AllSeries:
-    """The names of all series."""
+    """A collection that contains every name of a series."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -100,7 +102,7 @@ GPU_SERIES = ("used_mib", "total_mib", "sm_percent", "power_w")
 
 
 def rows_of_samples(run: str, directory: Path) -> Iterator[SampleRow]:
-    """The values of a run in the order in which they were told; none where no samples were taken."""
+    """Yields the samples of a run in the order in which they were taken."""
     for sample in read_samples(directory, AllSeries()):
         yield from _of_gpu(run, sample) if isinstance(sample, GpuSample) else _of_service(run, sample)
 
@@ -117,17 +119,17 @@ def _of_gpu(run: str, sample: GpuSample) -> Iterator[SampleRow]:
 
 
 SAMPLES: tuple[FrameColumn[Any], ...] = (
-    FrameColumn("run", "text", "the run's directory", lambda row: row.run),
-    FrameColumn("round", "count", "looks of one round belong together", lambda row: row.round),
-    FrameColumn("at_s", "number", "when the answer was there, since 1970", lambda row: row.at, "s"),
-    FrameColumn("service", "text", "the service; `gpu` for a GPU", lambda row: row.service),
-    FrameColumn("replica", "count", "of the service, counted from 0", lambda row: row.replica),
+    FrameColumn("run", "text", "name of the run directory", lambda row: row.run),
+    FrameColumn("round", "count", "number of the sampling round; all values of a round belong together", lambda row: row.round),
+    FrameColumn("at_s", "number", "when the value was received, since 1970", lambda row: row.at, "s"),
+    FrameColumn("service", "text", "name of the service; `gpu` for a GPU", lambda row: row.service),
+    FrameColumn("replica", "count", "index of the replica of the service, counted from 0", lambda row: row.replica),
     FrameColumn(
         "series",
         "text",
-        "name of the series, which has its unit; of a GPU one of used_mib, total_mib, sm_percent, power_w",
+        "name of the series, which includes its unit; for a GPU: used_mib, total_mib, sm_percent or power_w",
         lambda row: row.series,
     ),
-    FrameColumn("labels", "text", "of the series, as Prometheus writes them", lambda row: row.labels),
-    FrameColumn("value", "number", "in the unit of the series", lambda row: row.value),
+    FrameColumn("labels", "text", "labels of the series in the format of Prometheus", lambda row: row.labels),
+    FrameColumn("value", "number", "value in the unit of the series", lambda row: row.value),
 )

@@ -203,11 +203,11 @@ def test_the_model_that_was_asked_for(shop: Project, obliging: str, capsys: Capt
     shop.suite(variants={"big": {"agent": {"model": "big"}}})
     result = shop.run("scenarios/shop", f"--agentbench-backend={obliging}", "--agentbench-variants=all")
     old, new, report = read(first), read(shop.directory), (shop.directory / "report.md").read_text()
-    sentence = "shop-big asks for the model 'big', which the backend does not list (small); its calls ask for it all the same"
+    sentence = "shop-big requests the model 'big', which the backend does not list (small); its calls request it anyway"
     asked = "big (answered by small), small"
 
     lines = result.stdout.str().splitlines()
-    (again,) = [number for number, line in enumerate(lines) if line.startswith("model       shop-big asks for the model 'big', which ")]
+    (again,) = [number for number, line in enumerate(lines) if line.startswith("model       shop-big requests the model 'big', which ")]
     assert lines.index(f"agentbench: {sentence}") < again
     assert old.identity is not None and new.identity is not None
     assert "small" == old.facts.backend.served_model == old.identity.model.name

@@ -160,7 +160,7 @@ def test_the_time_limit_leaves_a_run_to_go_on_with(project: Project) -> None:
         (("--agentbench-set=agent.temperature=0.6",), "  - the agent of shop has changed: temperature * is now 0.6; hash * is now *"),
         (("--agentbench-set=backend.ttft_ms=20",), "  - the backend has changed: ttft_ms 0 is now 20.0; hash * is now *"),
         (("--agentbench-set=scorers=[tsq, nat_compat]",), "  - the scorers of shop have changed: nat_compat unset is now {}; hash *"),
-        (("scenarios/other",), "  - 2 of its rollouts are of the suite shop, which the command line does not lead to, or *"),
+        (("scenarios/other",), "  - 2 of its rollouts belong to the suite shop, which the command line does not select or *"),
     ],
 )
 def test_a_changed_setup_is_refused(project: Project, change: tuple[str, ...], sentence: str) -> None:
@@ -174,7 +174,8 @@ def test_a_changed_setup_is_refused(project: Project, change: tuple[str, ...], s
     result = project.run("--agentbench-resume", *change, *paths)
 
     assert 4 == result.ret
-    result.stderr.fnmatch_lines([f"ERROR: the run {project.directory.name} cannot be gone on with:", sentence, "undo that, or leave out *"])
+    last = "undo these changes, or leave out *"
+    result.stderr.fnmatch_lines([f"ERROR: the run {project.directory.name} cannot be resumed:", sentence, last])
     assert before == sorted(path.name for path in project.directory.rglob("*"))
 
 
@@ -197,8 +198,8 @@ def test_a_changed_scenario_is_refused(project: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--agentbench-resume",), "there is no run in * to go on with; leave out --agentbench-resume to start one"),
-        (("--agentbench-resume=monday",), "no run 'monday'; known: * (in *); a run that sessions have worked on holds *"),
+        (("--agentbench-resume",), "there is no run in * to resume; leave out --agentbench-resume to start one"),
+        (("--agentbench-resume=monday",), "no run 'monday'; known: * (in *); a run that can be resumed contains *"),
         (("--agentbench-resume-rerun=none",), "--agentbench-resume-rerun says what a resumed run runs again; add --agentbench-resume*"),
         (("--agentbench-resume", "--agentbench-resume-rerun=failed"), "--agentbench-resume-rerun failed: should be statuses separated by*"),
     ],
@@ -276,11 +277,11 @@ def test_damage_is_reported(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "agentbench: session 2 of this run: 2 rollouts are kept, 0 failed *; a record of 500 bytes was torn by a kill, and is cut off",
-            "agentbench: line 2 of */rollouts.jsonl is damaged: there is no record in it, and it is left out: *",
+            "agentbench: line 2 of */rollouts.jsonl is damaged: it contains no record and is ignored: *",
         ]
     )
     [damage] = project.run_json["damaged"]
-    assert re.match("line 2 of .*/rollouts.jsonl is damaged: there is no record in it, and it is left out: ", damage)
+    assert re.match("line 2 of .*/rollouts.jsonl is damaged: it contains no record and is ignored: ", damage)
     assert [(damage,)] == under(report_of(project.directory, Level.FIRST_PAGE), "damaged")
     assert [2, 1] == sessions(project)
 
@@ -293,7 +294,7 @@ def flip(project: Project, key: bytes) -> str:
     spoilt = second[:place] + (b"2" if second[place : place + 1] != b"2" else b"1") + second[place + 1 :]
     journal.write_bytes(first + spoilt + third)
     record = json.loads(second)
-    return f"line 2 of {journal} is damaged: the record of shop[{record['scenario']}] is not as it was written"
+    return f"line 2 of {journal} is damaged: the record of shop[{record['scenario']}] does not match its checksum"
 
 
 @pytest.mark.parametrize("key", [b'"started_ns":', b'"crc":"', b'"content":{"scenario":"'], ids=["body", "checksum", "head"])
@@ -306,9 +307,9 @@ def test_a_flipped_byte(project: Project, key: bytes) -> None:
     result = project.run("--agentbench-resume", "scenarios/shop")
 
     result.assert_outcomes(passed=3)
-    assert f"agentbench: {sentence}, and is left out" in result.stdout.str()
+    assert f"agentbench: {sentence} and is ignored" in result.stdout.str()
     assert [2, 1] == sessions(project)
-    assert [f"{sentence}, and is left out"] == project.run_json["damaged"]
+    assert [f"{sentence} and is ignored"] == project.run_json["damaged"]
 
 
 COMMANDS = {

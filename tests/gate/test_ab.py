@@ -108,7 +108,7 @@ def test_an_agents_error_is_the_worst_score() -> None:
         (
             {"stopwatch": Stopwatch(verdict="client-saturated")},
             "worse",
-            "the client was saturated: its timings are the client's own",
+            "the client was saturated, so its timings describe the client, not the backend",
         ),
         (
             {"stopwatch": Stopwatch(verdict="warn", unusable=("ttft.p50",))},

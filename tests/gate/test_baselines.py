@@ -31,7 +31,5 @@ def test_a_run_without_its_journal(tmp_path: Path) -> None:
     directory = run_directory(tmp_path / "run", *ALL)
     (directory / "rollouts.jsonl").unlink()
 
-    with pytest.raises(
-        ConfigError, match=r"run has no rollouts\.jsonl, so there is nothing to read of its rollouts; name a run that has one"
-    ):
+    with pytest.raises(ConfigError, match=r"run has no rollouts\.jsonl, so its rollouts cannot be read; choose a run that has one"):
         read_evidence(directory)

@@ -90,7 +90,10 @@ def test_a_run_without_an_identity() -> None:
         ({"cpus": 64}, ["another host"]),
         ({"concurrency": 4}, ["another number of rollouts in flight: 8 and 4"]),
         ({"cache": "cold"}, ["another policy for the prefix cache: carry and cold"]),
-        ({"stopwatch": "client-saturated"}, ["in the new run the client was saturated: its timings are the client's own"]),
+        (
+            {"stopwatch": "client-saturated"},
+            ["in the new run the client was saturated, so its timings describe the client, not the backend"],
+        ),
         (
             {"unusable": ("ttft.p50", "itl.p99")},
             ["in the new run TTFT p50 is not usable: chunks arrived faster than the client's machine read them"],

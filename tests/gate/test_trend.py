@@ -180,7 +180,7 @@ def test_a_run_without_its_journal(tmp_path: Path) -> None:
     past = read_past(tmp_path)
 
     assert ["20260304-050607"] == [source for source, _ in past.evidence]
-    assert ["has no rollouts.jsonl, so there is nothing to read of its rollouts; name a run that has one"] == [
+    assert ["has no rollouts.jsonl, so its rollouts cannot be read; choose a run that has one"] == [
         each.why.partition(f"{each.source} ")[2] for each in past.left_out
     ]
 

@@ -1,4 +1,4 @@
-"""Whose fault a rollout was: a table of what the tap may have seen."""
+"""Agent or backend as the cause of a rollout's end, for tables of calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.metrics.blame import AGENTS, context_is_full, judged, refusal, unmended
+from pytest_agentbench.metrics.blame import AGENT_ERRORS, context_is_full, final_status, refusal, unrecovered
 from pytest_agentbench.records import ERROR_KINDS, Chunk, LLMCall
 
 SECOND = 1_000_000_000
@@ -14,7 +14,7 @@ FULL = "HTTP 400: This model's maximum Context Length is 4096"
 
 
 def call(start: float = 0, end: float | None = None, *, tokens: tuple[float, ...] = (), **keys: Any) -> LLMCall:
-    """A call by its seconds: received and sent, each token, and the end."""
+    """Returns a call. Times of its receipt, tokens and end are seconds."""
     end = start + 1 if end is None else end
     chunks = tuple(Chunk(int(at * SECOND), "content") for at in tokens)
     return LLMCall(int(start * SECOND), int(start * SECOND), int(end * SECOND), chunks=chunks, **keys)
@@ -59,17 +59,17 @@ LOST = ("infra_error", "HTTP 500: boom; the agent answered without it")
     ],
 )
 def test_a_failed_call_has_to_be_made_good(calls: list[LLMCall], expected: tuple[str, str]) -> None:
-    """A call that the backend failed spoils a rollout, unless it went well when it was made again, or one that began later did."""
-    assert expected == judged("ok", "", calls)
+    """A call that the backend failed makes the rollout an infra_error, unless the same call or a later one succeeds."""
+    assert expected == final_status("ok", "", calls)
 
 
 @pytest.mark.parametrize("kind", ERROR_KINDS)
 def test_every_kind_is_somebodys(kind: str) -> None:
-    """The backend's are all kinds but those that are listed as the agent's."""
+    """All kinds of failures count as the backend's, except those listed as the agent's."""
     calls = [broken(0, error_kind=kind)]
 
-    assert ([] if kind in AGENTS else calls) == unmended(calls)
-    assert ("refused", "limit", "client_gone", "bad_history") == tuple(sorted(AGENTS, reverse=True))
+    assert ([] if kind in AGENT_ERRORS else calls) == unrecovered(calls)
+    assert ("refused", "limit", "client_gone", "bad_history") == tuple(sorted(AGENT_ERRORS, reverse=True))
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_every_kind_is_somebodys(kind: str) -> None:
     ],
 )
 def test_however_the_agent_ended(status: str, reason: str, calls: list[LLMCall], expected: tuple[str, str]) -> None:
-    """What an agent makes of a failed call, an error, a limit or nothing, does not matter; a full context is its limit.
+    """After a failed call, it does not matter how the agent ends. Exceeding the context length is a limit.
 
-    Of a refusal the tap knows more than the client, which has the server's words alone.
+    The reason of a refusal is the error of the tap, which may add advice to the server's message.
     """
-    assert expected == judged(status, reason, calls)
+    assert expected == final_status(status, reason, calls)
 
 
 TIME = "time: the rollout took longer than 10 s"
@@ -120,16 +120,16 @@ OWED = f"{TIME}, and the backend owed a token of a call"
     ],
 )
 def test_a_budget_that_ends_while_the_backend_owes(calls: list[LLMCall], expected: tuple[str, str]) -> None:
-    """A call without a token when time is up, or silent for longer than ever before, is the backend's; one that streams on is a limit."""
-    assert expected == judged("limit", TIME, calls, 10 * SECOND)
-    assert ("limit", TIME) == judged("limit", TIME, calls)  # of a rollout whose time has no end
+    """If a call waits for its first token, or longer than before for the next one, when time is up, the backend is the cause."""
+    assert expected == final_status("limit", TIME, calls, 10 * SECOND)
+    assert ("limit", TIME) == final_status("limit", TIME, calls)  # of a rollout whose time has no end
 
 
 def test_a_call_that_was_never_sent() -> None:
-    """One that still waited for a connection, or for a rate limit, when time was up has no token either."""
+    """A call that still waited for a connection or a rate limit when time was up counts as waiting for its first token."""
     waiting = LLMCall(0, None, 10 * SECOND, error_kind="client_gone")
 
-    assert ("infra_error", OWED) == judged("limit", TIME, [waiting], 10 * SECOND)
+    assert ("infra_error", OWED) == final_status("limit", TIME, [waiting], 10 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_call_that_was_never_sent() -> None:
     ],
 )
 def test_refusals(calls: list[LLMCall], words: str) -> None:
-    """A 4xx before the first answer, and a key, a model or an address that is not taken, stay so however often they are tried."""
+    """A 4xx before the first answer, or a rejected key, model or address, is a refusal that a retry does not change."""
     assert words == refusal(calls)
 
 
@@ -169,5 +169,5 @@ def test_refusals(calls: list[LLMCall], words: str) -> None:
     ],
 )
 def test_a_full_context(status: int | None, message: str, full: bool) -> None:
-    """Servers word it in many ways, and always refuse the request for it."""
+    """Refusals because of the context length are recognised, although the messages of servers differ."""
     assert full == context_is_full(status, message)

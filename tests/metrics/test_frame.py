@@ -1,4 +1,4 @@
-"""Frames and slices of them: which rollouts, calls and events are in a slice, in how much time, and what its numbers are."""
+"""Frames and slices: the rollouts, calls, events and time of a slice, and its metrics."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TERMS = Terms(objectives_of({"ttft": 1500.0}), TokenPrices("USD", input=1.0, out
 
 
 def call(sent: int, *events: int, end: int, **keys: Any) -> LLMCall:
-    """Seconds; a token for each event."""
+    """Returns a call with one token per event. Times are seconds."""
     return LLMCall(sent * S, sent * S, end * S, tuple(Chunk(at * S, "content") for at in events), **keys)
 
 
 def rollout(scenario: str, start: int, end: int, *calls: LLMCall, suite: str = "shop", variant: str = "default", **keys: Any) -> Rollout:
-    """Seconds."""
+    """Returns a rollout. Times are seconds."""
     own, other = (tuple(each for each in calls if each.measured is measured) for measured in (True, False))
     times: dict[str, Any] = {"started_ns": start * S, "ended_ns": end * S}
     return Rollout(suite, scenario, variant, 1, **{"status": "ok", **times, "calls": own, "other_calls": other, **keys})
@@ -53,7 +53,7 @@ ALL = (
 
 
 def names(part: Slice) -> str:
-    """The scenarios of a slice, a letter each."""
+    """Returns the scenarios of a slice, one letter each."""
     return "".join(part.rollouts["scenario"])
 
 
@@ -81,7 +81,7 @@ def names(part: Slice) -> str:
     ids=str,
 )
 def test_rows(asked: dict[str, Any], rollouts: str, calls: list[int], attempts: int) -> None:
-    """A slice has the rollouts that have all that is asked for; their measured calls, or those of a role wherever they went."""
+    """A slice has the rollouts that match all arguments, and their measured calls, or all calls of a role."""
     part = scenarios_of(*ALL).where(**asked)
 
     assert rollouts == names(part)
@@ -91,7 +91,7 @@ def test_rows(asked: dict[str, Any], rollouts: str, calls: list[int], attempts: 
 
 
 def test_a_slice_of_a_slice() -> None:
-    """What was asked for first still holds, the role too; of several groups a slice has all."""
+    """Slicing a slice keeps its selection and its role. Several groups select the rollouts of all of them."""
     part = scenarios_of(*ALL)
 
     assert "c" == names(part.where(arm="a").where(variant="cold-a"))
@@ -115,23 +115,23 @@ def test_a_slice_of_a_slice() -> None:
     ids=str,
 )
 def test_seconds(asked: dict[str, Any], seconds: int, per_hour: float | None) -> None:
-    """Sessions are whole, from the first start to the last end of an attempt; of some rollouts their own turns count, overlaps once."""
+    """A session counts from the first start to the last end of an attempt. For some rollouts only the time counts in which they ran."""
     part = scenarios_of(*ALL).where(**asked)
 
     assert (seconds, per_hour) == (part.seconds, part.value("rollouts_per_hour"))
 
 
 def test_seconds_of_windows() -> None:
-    """Of windows all time counts, whichever rollouts ran in it."""
+    """All time of a window counts, whether rollouts ran in it or not."""
     part = scenarios_of(*ALL)
     windows = {1: [(5 * S, 8 * S), (12 * S, 50 * S)], 2: [(1000 * S, 1001 * S)]}
 
     assert 42 == part.within(windows).seconds == part.where(arm="a").within(windows).seconds == part.within(windows).where(arm="a").seconds
-    assert {1: [(0, 10 * S), (20 * S, 30 * S)]} == part.where(arm="a").turns
+    assert {1: [(0, 10 * S), (20 * S, 30 * S)]} == part.where(arm="a").active_spans
 
 
 def test_what_lies_in_a_window() -> None:
-    """Calls are sent from the start on to before the end; they end and their tokens come after the start up to the end."""
+    """A span includes its start and excludes its end for sent calls. For ends of calls and for tokens it is the other way round."""
     calls = [call(sent, *range(sent + 1, end), end=end) for sent, end in ((0, 10), (5, 20), (10, 25), (20, 30))]
     failed = call(10, 11, 12, end=15, error_kind="cut")
     part = scenarios_of(rollout("a", 0, 40, *calls, failed)).within({1: [(10 * S, 20 * S)]})
@@ -144,7 +144,7 @@ def test_what_lies_in_a_window() -> None:
 
 
 def test_windows_are_of_sessions() -> None:
-    """A window of one session has nothing of the other, whatever the clocks say; of a session without rollouts there is nothing."""
+    """A window of one session contains nothing of another one, whose clock may have the same values."""
     two = [rollout("a", 0, 10, call(0, 1, 2, end=3), session=each) for each in (1, 2)]
     part = scenarios_of(*two)
 
@@ -167,7 +167,7 @@ def test_windows_are_of_sessions() -> None:
     ],
 )
 def test_tokens_of_events(counts: tuple[int | None, ...], total: int, tokens: list[int]) -> None:
-    """What the server counts up to an event, less what it counted before; the rest is the last one's. Nothing if it does not count."""
+    """The tokens of an event are the difference of the server's counts, and the last event gets the rest. Empty without counts."""
     chunks = tuple(Chunk(place, "content", tokens=count) for place, count in enumerate(counts))
 
     assert tokens == tokens_of_events(LLMCall(0, 0, 9, chunks, completion_tokens=total))
@@ -175,7 +175,7 @@ def test_tokens_of_events(counts: tuple[int | None, ...], total: int, tokens: li
 
 @pytest.mark.parametrize(("window", "even", "counted"), [((0, 1), 4, 7), ((1, 2), 4, 2), ((2, 9), 4, 3), ((0, 9), 12, 12), ((3, 9), 0, 0)])
 def test_tokens_within_a_window(window: Span, even: int, counted: int) -> None:
-    """Each event has as many tokens as the others, or as many as the server counts; calls of both kinds are told apart."""
+    """Events have equal shares of the tokens, or the tokens that the server counts. Calls of both kinds may be mixed."""
     alike = call(0, 1, 2, 3, end=4, completion_tokens=12)
     told = tuple(chunk._replace(tokens=tokens) for chunk, tokens in zip(alike.chunks, (7, 9, 10), strict=True))
     calls = [alike, replace(alike, chunks=told)]
@@ -187,7 +187,7 @@ def test_tokens_within_a_window(window: Span, even: int, counted: int) -> None:
 
 
 def test_values() -> None:
-    """A number by its name, a statistic of durations in milliseconds by both names; None where there is no value."""
+    """`value` takes the name of a number, or of a duration and its statistic (milliseconds). It returns None if there is no value."""
     part = scenarios_of(*ALL)
 
     assert [1000.0, 2800.0, 5.0, 2000.0] == [part.value(f"ttft.{name}") for name in ("min", "mean", "n", "p50")]
@@ -197,7 +197,7 @@ def test_values() -> None:
 
 
 def test_terms() -> None:
-    """Goodput, costs and scores are on terms; without any there is none of them, and other terms give other numbers."""
+    """Goodput, costs and efficiency depend on terms. They are None without terms."""
     part = scenarios_of(*ALL).where(arm="a")
     without = ("goodput_per_s", "cost", "score_per_second")
 
@@ -220,7 +220,7 @@ def test_terms() -> None:
     ids=["metric", "score", "statistic", "no statistic", "intervals", "statistic of a number"],
 )
 def test_unknown_names_are_refused(name: str, refusal: str, rollouts: tuple[Rollout, ...]) -> None:
-    """What is known is named, whether there is a value or not."""
+    """Errors for unknown metrics and statistics list the known ones."""
     with pytest.raises(ConfigError, match=refusal):
         scenarios_of(*rollouts).value(name)
 
@@ -254,7 +254,7 @@ MIXED = (*ALL, LATE, *shop.ALL)
 
 @pytest.mark.parametrize("given_out", [(0,), (1,), (3, 8), (7, 7, 8), (11,), tuple(range(12))], ids=str)
 def test_a_frame_grows(given_out: tuple[int, ...]) -> None:
-    """A frame that is given out after some rollouts and again after all is the one that was read at once; the first stays as it was."""
+    """A frame requested after some rollouts does not change when more are added, and the final frame equals one that was read at once."""
     reader, parts = FrameReader(), {}
     for count, each in enumerate(MIXED):
         for _ in range(given_out.count(count)):
@@ -268,7 +268,7 @@ def test_a_frame_grows(given_out: tuple[int, ...]) -> None:
 
 
 def test_a_frame_without_events() -> None:
-    """It has the same tables, and no values of events."""
+    """A frame without events has the same tables, but no values of events."""
     reader = FrameReader(events=False)
     for each in MIXED:
         reader.add(each)
@@ -281,7 +281,7 @@ def test_a_frame_without_events() -> None:
 
 
 def test_a_rollout_without_times() -> None:
-    """Its tokens and its status count; it has no duration and no part of one, and is in no rate of what is timed."""
+    """A rollout without times counts with its tokens and status, but has no duration, and no rate includes it."""
     untimed = rollout("x", 0, 0, call(0, end=0, prompt_tokens=10, completion_tokens=20))
     timed = rollout("y", 100, 110, call(100, 101, end=105, prompt_tokens=10, completion_tokens=20))
     part = scenarios_of(untimed, timed)
@@ -302,7 +302,7 @@ def of_nothing(part: Slice) -> Iterator[Slice]:
 
 @pytest.mark.parametrize("metric", registry.functions())
 def test_nothing_is_none(metric: str) -> None:
-    """Without rollouts every metric is None or 0, however a slice came to be empty."""
+    """Every metric of an empty slice is None or 0."""
     nothing = [scenarios_of(), scenarios_of(*ALL).where(suite="none"), scenarios_of(ALL[-1])]
     values = [each.frame.metrics[metric].of(each) for empty in nothing for each in of_nothing(empty)]
 
@@ -310,18 +310,18 @@ def test_nothing_is_none(metric: str) -> None:
 
 
 def test_rows_of_nothing() -> None:
-    """An empty frame has empty tables and no time."""
+    """An empty frame has empty tables and lasts 0 seconds."""
     part = scenarios_of()
 
     assert [0] * 7 == [len(rows) for rows in (part.rollouts, part.attempts, part.programs, part.calls, part.successful_calls)] + [
         *(len(part.frame.stamps.values), len(part.frame.stamps.counts))
     ]
-    assert (0, {}, {}, {}) == (part.seconds, part.turns, part.call_spans, part.evaluable_spans)
+    assert (0, {}, {}, {}) == (part.seconds, part.active_spans, part.call_spans, part.evaluable_spans)
     assert (0, 0, 0) == (part.rollouts_done, part.calls_done, part.output_tokens)
 
 
 def test_numbers_without_events() -> None:
-    """A metric of events is refused with the reason, and so are the tokens of a window; all others are there."""
+    """Without events, metrics of events and tokens of a window raise an error, and all other metrics are available."""
     reader = FrameReader(events=False)
     reader.add(ALL[0])
     part = reader.frame().scenarios()
@@ -334,7 +334,7 @@ def test_numbers_without_events() -> None:
 
 @pytest.mark.parametrize("count", [2**32 - 1, 2**63, 2**64 - 1, 10**30])
 def test_absurd_counts_of_a_server(count: int) -> None:
-    """A server may say any number of tokens: the frame keeps the greatest that it can, and the run is summed up."""
+    """A server may report any number of tokens. The frame clips it, and the run is summarised without an error."""
     chunks = tuple(Chunk(at * S, "content", tokens=tokens) for at, tokens in ((1, 1), (2, count), (3, count)))
     call = LLMCall(0, 0, 4 * S, chunks, completion_tokens=count, prompt_tokens=7, token_source="continuous")
     frame = frame_of(Rollout("shop", "a", "default", 1, "ok", ended_ns=5 * S, calls=(call,)))
@@ -345,7 +345,7 @@ def test_absurd_counts_of_a_server(count: int) -> None:
 
 
 def test_numbers_of_numpy_are_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the function of a metric returns is in run.json a number of Python, or null if it is none."""
+    """Numpy numbers of metric functions become Python numbers in run.json, and NaN becomes null."""
     functions = {"eleven": lambda part: part.rollouts["trial"].sum() + 10, "nothing": lambda part: part.known("ttft_ms").mean()}
     made_up = tuple(registry.Metric(name, name, "session", "made up", of_slice=function) for name, function in functions.items())
     monkeypatch.setattr(registry, "METRICS", (*registry.METRICS, *made_up))
@@ -359,7 +359,7 @@ def test_numbers_of_numpy_are_plain_ones(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_metric_that_is_added_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin may add a metric of calls after the columns were imported: frames that are made from then on have it."""
+    """If a plugin adds a metric of calls after the columns were imported, later frames have it."""
     late = registry.Metric("late", "late", "call", "made up", of_call=lambda call: call.ended_ns - call.received_ns)
     monkeypatch.setattr(registry, "METRICS", (*registry.METRICS, late))
 

@@ -1,4 +1,4 @@
-"""Other tools' numbers for streams that were worked out by hand."""
+"""Metrics of other tools for streams, with values computed by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STREAM = (
 
 
 def call(*events: tuple[int, str], called: int | None = 0, sent: int | None = 20, end: int = 850, **keys: Any) -> LLMCall:
-    """Milliseconds."""
+    """Returns a call. Times are milliseconds."""
     chunks = tuple(Chunk(at * MS, kind) for at, kind in events)
     return LLMCall(
         received_ns=5 * MS,
@@ -91,12 +91,12 @@ def value(tool: str, row: str, column: str = "", calls: tuple[LLMCall, ...] = (O
     ],
 )
 def test_one_stream(tool: str, row: str, column: str, expected: float) -> None:
-    """One stream, by each tool's definitions."""
+    """One stream has the expected metrics by the definitions of each tool."""
     assert value(tool, row, column) == pytest.approx(expected)
 
 
 def test_nat_in_its_own_example() -> None:
-    """The numbers of the toolkit's script for three calls with tokens and one without, which it leaves out."""
+    """The figures equal those of the toolkit's script for three calls with tokens. A call without tokens is left out."""
     token = "content"
     calls = [
         call((200, token), (250, token), (350, token), (400, token), end=500),
@@ -122,7 +122,7 @@ def test_nat_in_its_own_example() -> None:
 
 
 def test_who_counts_what_failed() -> None:
-    """An error within a stream goes for a success with two tools; a cut connection with none."""
+    """A stream with an error event counts as a success for two tools, and a closed connection for none."""
     calls = (ONE, CUT, ERROR_EVENT)
 
     assert {"vllm-bench": (2, 1), "aiperf": (2, 1), "guidellm": (1, 2), "mlperf": (1, 2)} == {
@@ -151,7 +151,7 @@ def test_who_counts_what_failed() -> None:
     ],
 )
 def test_ends_that_vllm_bench_does_not_see(kind: str, good: bool) -> None:
-    """Once an event with choices has come only a connection, a status or JSON that fails is a failure; without one any end is."""
+    """After an event with choices, only a failed connection, HTTP status or JSON is a failure. Without one, every call failed."""
     spoken = figures("vllm-bench", call((100, "content"), error_kind=kind)).rows
     silent = figures("vllm-bench", call((100, "usage"), error_kind=kind)).rows
 
@@ -160,17 +160,17 @@ def test_ends_that_vllm_bench_does_not_see(kind: str, good: bool) -> None:
 
 
 def test_vllm_bench_has_a_version() -> None:
-    """What goes for a failure changes from one version to the next, so the table says whose definitions it has, and what a failure is."""
+    """The definition of a failure changes between versions, so the table names the version and the definition."""
     found = figures("vllm-bench", ONE)
 
     assert "vllm bench serve of vLLM 0.32, backend openai-chat" == found.title
-    assert 1 == sum(each.startswith("Failed are calls without an event with choices") for each in found.differs)
+    assert 1 == sum(each.startswith("A call failed if it has no event with choices") for each in found.differs)
 
 
 @pytest.mark.parametrize("failed", [1, 2, 5])
 @pytest.mark.parametrize("name", ["Time to First Token (ms)", "Request Latency (ms)", "Inter Token Latency (ms)"])
 def test_aiperf_adjusts_for_failures(name: str, failed: int) -> None:
-    """Each failed call is infinite: percentiles are those of numpy's `nearest`, mean and maximum infinite; without one there is no row."""
+    """Failed calls count as infinite: percentiles use numpy's `nearest`, mean and maximum are infinite. Without any there is no row."""
     good = [call((20 + 10 * each, "content"), (100 + 25 * each, "content"), completion_tokens=3) for each in range(7)]
     found = figures("aiperf", *good, *[CUT] * failed)
     values = [value("aiperf", name, "avg", (each,)) for each in good]
@@ -181,7 +181,7 @@ def test_aiperf_adjusts_for_failures(name: str, failed: int) -> None:
 
 
 def test_guidellm_weighs_by_tokens() -> None:
-    """A long call weighs more: 2 tokens of 100 ms and 9 of 10 ms; percentiles are values that occurred."""
+    """Calls are weighted by tokens (2 tokens of 100 ms and 9 of 10 ms), and percentiles are measured values."""
     slow = call((100, "content"), (200, "content"), completion_tokens=2, sent=0)
     fast = call((100, "content"), (190, "content"), completion_tokens=10, sent=0)
 
@@ -190,7 +190,7 @@ def test_guidellm_weighs_by_tokens() -> None:
 
 
 def test_a_clock_that_nobody_started() -> None:
-    """Where no client said when it called, clocks start with the send."""
+    """If the client did not report when it called, the clock starts when the request is sent."""
     silent = call(*STREAM, called=None, completion_tokens=11)
 
     assert (200, 200) == (value("aiperf", "Time to First Token (ms)", "avg", (silent,)), value("guidellm", "TTFT (ms)", "mean", (silent,)))
@@ -199,7 +199,7 @@ def test_a_clock_that_nobody_started() -> None:
 @pytest.mark.parametrize("tool", PEERS)
 @pytest.mark.parametrize("calls", [(), (CUT,), (call(completion_tokens=3),), (call((30, "content"), end=30, completion_tokens=0),)])
 def test_there_may_be_nothing(tool: str, calls: tuple[LLMCall, ...]) -> None:
-    """No calls, failed ones, whole answers without events, answers without tokens: unknown values, no fault."""
+    """Without calls, successful calls, events or tokens, values are unknown and no error is raised."""
     found = figures(tool, *calls)
 
     assert found.differs
@@ -208,7 +208,7 @@ def test_there_may_be_nothing(tool: str, calls: tuple[LLMCall, ...]) -> None:
 
 @pytest.mark.parametrize("tool", PEERS)
 def test_tables(tool: str) -> None:
-    """Every row has as many values as the table has columns, or one; every table says how it differs."""
+    """Each row has one value, or one per column. Each table lists its differences."""
     found = figures(tool, ONE, CUT)
 
     assert {True} == {len(row) in (1, len(found.columns)) for row in found.rows.values()}
@@ -216,6 +216,6 @@ def test_tables(tool: str) -> None:
 
 
 def test_an_unknown_tool() -> None:
-    """The known ones are named."""
+    """The error for an unknown tool lists the known ones."""
     with pytest.raises(ConfigError, match="no tool 'vllm'; known: aiperf, guidellm, mlperf, nat, vllm-bench"):
         load_peer("vllm")

@@ -1,4 +1,4 @@
-"""Timings of a run, collected call by call: literal records in, literal numbers out."""
+"""Serving metrics of a run: literal records in, literal numbers out."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def rollout(scenario: str, status: str = "ok", **keys: Any) -> Rollout:
 
 
 def call(sent: int | None, *chunks: int, end: int, **keys: Any) -> LLMCall:
-    """A call that was sent at a time in ms, with content at others."""
+    """Returns a call with the times of sending and of content events in milliseconds."""
     stamps = tuple(Chunk(at * MS, "content") for at in chunks)
     return LLMCall(received_ns=0, sent_ns=None if sent is None else sent * MS, ended_ns=end * MS, chunks=stamps, **keys)
 
 
 def measured(*rollouts: Rollout, **asked: Any) -> Json:
-    """As run.json has it."""
+    """Returns the performance of rollouts as in run.json."""
     summary: Json = plain(summarize(frame_of(*rollouts), PerformanceSettings(**asked)))
     return summary
 
 
 def stopwatch(*rollouts: Rollout, cpu: Mapping[str, Sequence[tuple[int, int, float]]] | None = None, **slo: float) -> Stopwatch:
-    """What the stopwatch says of itself on a machine of four cores; CPU samples are of session 1."""
+    """Returns the timing quality on a machine with four cores. CPU samples are of session 1."""
     part = scenarios_of(*rollouts, terms=Terms(objectives_of(slo)))
     return stopwatch_of(part, cpu_shares(part, cpu or {}, 1), 4)
 
 
 def test_timings() -> None:
-    """Latencies come from the stamps of calls; rates are over the time from the first start to the last end."""
+    """Latencies are computed from timestamps of calls. Rates are over the time from the first start to the last end."""
     usage: Json = {"prompt_tokens": 100, "cached_tokens": 75, "token_source": "usage"}
     one = call(10, 30, 40, 60, end=70, called_ns=5 * MS, completion_tokens=4, **usage)
     two = call(100, 140, end=150, completion_tokens=2, **usage)
@@ -58,7 +58,7 @@ def test_timings() -> None:
 
 
 def test_what_failed_counts_in_no_rate() -> None:
-    """A failed call has no latency and no tokens, and a rollout without a measurement is no throughput; both are counted."""
+    """A failed call has no latencies and no tokens, and an unmeasured rollout adds no throughput. Both are counted."""
     good = call(10, 20, end=30, completion_tokens=5)
     cut = call(40, 50, end=60, completion_tokens=7, error_kind="cut")
     never = call(None, end=70, error_kind="connect")
@@ -75,9 +75,9 @@ def test_what_failed_counts_in_no_rate() -> None:
 
 
 def test_calls_of_all_attempts_count() -> None:
-    """What earlier attempts asked of the backend was asked: their calls are calls, failures, load, tokens, latencies and bad calls.
+    """Calls of earlier attempts count for calls, failures, calls in flight, tokens, latencies and goodput.
 
-    The rollout is its last attempt: its duration, its pace and its parts are not longer for the others.
+    Duration, calls per minute and split of the time of a rollout use only its last attempt.
     """
     one = (call(0, 300, end=400, completion_tokens=7), call(500, end=600, error_kind="cut"))
     two = (call(1000, end=1500, error_kind="overloaded"),)
@@ -100,7 +100,7 @@ def test_calls_of_all_attempts_count() -> None:
 
 
 def test_attempts_of_an_earlier_session_have_its_clock() -> None:
-    """A rollout that failed in one session and ran again in the next counts in both, and the pause between them in neither."""
+    """The attempts of a rollout that ran in two sessions count in both. The pause between the sessions does not count."""
     failed = Attempt(1, "infra_error", session=1, started_ns=9000 * MS, ended_ns=9500 * MS, calls=(call(9000, end=9500, error_kind="cut"),))
     found = measured(rollout("a", session=2, attempt=2, ended_ns=500 * MS, calls=(call(0, 100, end=500),), earlier_attempts=(failed,)))
 
@@ -108,14 +108,14 @@ def test_attempts_of_an_earlier_session_have_its_clock() -> None:
 
 
 def test_tokens_without_usage() -> None:
-    """Where the server counts nothing, output chunks are counted."""
+    """If the server reports no token counts, output chunks are counted."""
     found = measured(rollout("a", calls=(call(0, 1, 2, 3, end=4, token_source="chunks"),), ended_ns=1000 * MS))
 
     assert (3, None, {"chunks": 1}) == (found["output_tokens"], found["prefix_cache_hit_ratio"], found["token_sources"])
 
 
 def test_a_cache_ratio_needs_both_numbers() -> None:
-    """Calls whose usage names prompt and cached tokens make the ratio; the others do not thin it."""
+    """Only calls whose usage reports prompt and cached tokens count for the hit ratio."""
     both, one = call(0, end=1, prompt_tokens=100, cached_tokens=50), call(0, end=1, prompt_tokens=100)
 
     assert 0.5 == measured(rollout("a", calls=(both, one)))["prefix_cache_hit_ratio"]
@@ -123,7 +123,7 @@ def test_a_cache_ratio_needs_both_numbers() -> None:
 
 
 def test_hit_ratios_of_calls_weigh_alike() -> None:
-    """Of a long prompt that was cached and a short one that was not, the ratio of tokens is nearly all, and the mean of calls a half."""
+    """For a long cached prompt and a short uncached one, the ratio of tokens is almost 1, and the mean over calls is 0.5."""
     long, short = call(0, end=1, prompt_tokens=900, cached_tokens=900), call(0, end=1, prompt_tokens=100, cached_tokens=0)
     found = measured(rollout("a", calls=(long, short)))
 
@@ -132,7 +132,7 @@ def test_hit_ratios_of_calls_weigh_alike() -> None:
 
 
 def test_speedup() -> None:
-    """Two calls at once that each have 10 tokens a second are 20 of the run: two calls' worth. Without calls there is none."""
+    """Two parallel calls with 10 tokens/s each make a speedup of 2. Without calls it is None."""
     pair = [rollout(name, calls=(call(0, 100, end=1000, completion_tokens=10),), ended_ns=1000 * MS) for name in "ab"]
 
     assert 2.0 == measured(*pair)["speedup"]
@@ -140,7 +140,7 @@ def test_speedup() -> None:
 
 
 def test_a_run_without_rollouts() -> None:
-    """Nothing measured is None everywhere, and no division by zero."""
+    """Without rollouts all metrics are None, and no division by zero happens."""
     found = measured()
 
     assert (0, 0.0, None, None, None, None, None) == tuple(
@@ -150,7 +150,7 @@ def test_a_run_without_rollouts() -> None:
 
 
 def test_rates_of_calls_and_rollouts() -> None:
-    """Of rates the low percentiles and the least count. A failed call is no step of the run."""
+    """Spreads of rates have low percentiles and the minimum. A failed call does not count."""
     good, cut = call(0, 400, end=500, completion_tokens=10), call(500, 550, end=600, error_kind="cut")
     found = measured(rollout("a", calls=(good, cut), ended_ns=2000 * MS), rollout("b", "infra_error", ended_ns=2000 * MS))
 
@@ -160,7 +160,7 @@ def test_rates_of_calls_and_rollouts() -> None:
 
 
 def test_failed_calls_are_infinite_in_adjusted_percentiles() -> None:
-    """Of 19 calls and one that failed, the worst twentieth is infinite; without a failed call there is nothing to adjust."""
+    """With 19 successful calls and a failed one, the worst twentieth is infinite. Without failed calls there is no adjusted TTFT."""
     good = tuple(call(0, 10, end=20) for _ in range(19))
     cut = call(0, 1, end=20, error_kind="cut")
 
@@ -171,7 +171,7 @@ def test_failed_calls_are_infinite_in_adjusted_percentiles() -> None:
 
 
 def test_steady() -> None:
-    """Two rollouts were asked for and overlap for a second: of their tokens those that came then count, and their shares in it."""
+    """With a concurrency of 2, rollouts overlap for one second. Tokens that arrived in it and shares of rollouts in it count."""
     early = call(0, 500, 1500, end=1600, completion_tokens=20)
     late = call(1000, 1250, 2250, end=2500, completion_tokens=8)
     found = measured(
@@ -185,7 +185,7 @@ def test_steady() -> None:
 
 
 def test_a_steady_window_has_exactly_its_tokens() -> None:
-    """A window of a few milliseconds has the tokens that came in it, however short it is: nothing is cut into stretches."""
+    """A steady window of a few milliseconds has exactly the tokens that arrived in it."""
     every_ms = call(0, *range(1, 101), end=100, completion_tokens=100)
     beside = call(20, end=27, error_kind="cut")
     found = measured(rollout("a", calls=(every_ms,), ended_ns=100 * MS), rollout("b", calls=(beside,), ended_ns=100 * MS), concurrency=2)[
@@ -196,14 +196,14 @@ def test_a_steady_window_has_exactly_its_tokens() -> None:
 
 
 def test_never_steady() -> None:
-    """Where fewer rollouts than asked for ever were in flight there is no steady window, and no number of one."""
+    """If the concurrency was never reached, there is no steady window."""
     found = measured(rollout("a", calls=(call(0, end=10, completion_tokens=5),), ended_ns=20 * MS), concurrency=2)["steady"]
 
     assert {"asked": 2, "calls_without_chunks": 1, "rollouts": None, "calls": None} == found
 
 
 def test_goodput() -> None:
-    """Good calls a second of the run; a failed call and one over a limit are bad."""
+    """Goodput is good calls per second. Failed calls and calls above an objective are bad."""
     calls = (call(0, 100, end=200), call(0, 600, end=700), call(0, 10, end=20, error_kind="cut"), call(0, 50, end=400))
     found = measured(rollout("a", calls=calls, ended_ns=4000 * MS), slo={"ttft": 500.0})["goodput"]
 
@@ -214,7 +214,7 @@ def test_goodput() -> None:
 
 
 def test_split() -> None:
-    """Shares are of the time of all rollouts together."""
+    """Shares of the split refer to the total time of all rollouts."""
     tool = ToolCall("find", {}, 1, started_ns=600 * MS, ended_ns=1000 * MS)
     found = measured(rollout("a", calls=(call(0, 100, end=600),), tool_calls=(tool,), ended_ns=1000 * MS), rollout("b", ended_ns=1000 * MS))
 
@@ -225,7 +225,7 @@ def test_split() -> None:
 
 
 def test_a_judge_is_no_part_of_the_timings() -> None:
-    """What a judge takes is a part of its own; its calls are in no latency, no count and no rate of the agent."""
+    """The time of a judge is a separate part. No latency, count or rate of the agent includes its calls."""
     own, judge = (
         call(0, 100, end=500, completion_tokens=5),
         call(500, 900, end=1500, completion_tokens=50, prompt_tokens=1000, role="judge"),
@@ -241,7 +241,7 @@ def test_a_judge_is_no_part_of_the_timings() -> None:
 
 
 def test_the_stopwatch_reads_the_run() -> None:
-    """Clean stamps, lag, queue, and the busiest second with calls in flight come from records and samples."""
+    """Clean timestamps, read lag, client queue and the busiest second are computed from records and samples."""
     chunks = (Chunk(100 * MS, "content", False, 2 * MS), Chunk(100 * MS, "content", True, MS), Chunk(300 * MS, "finish", True, 90 * MS))
     one = LLMCall(5 * MS, 10 * MS, 2000 * MS, chunks, called_ns=2 * MS, stamp="kernel")
     second = 1_000_000_000
@@ -258,9 +258,9 @@ def test_the_stopwatch_reads_the_run() -> None:
 
 @pytest.mark.parametrize("lag_ms", [0, 5])
 def test_a_percentile_is_judged_by_what_it_needs(lag_ms: int) -> None:
-    """Of a thousand gaps of 20 ms 4 % read late make a p99 of 40 ms that is not usable, beside a p95 and a TTFT that are not wrong.
+    """If 4 % of a thousand gaps of 20 ms are read late, p99 becomes 40 ms and is not usable. p95 and TTFT stay usable.
 
-    Where the tap was in time it was the server that sent them together, and everything is usable.
+    If the tap read in time, the server sent these events together, and everything is usable.
     """
     chunks = [Chunk(20 * MS * (place + (place % 25 == 10)), "content", place % 25 != 10, lag_ms * MS) for place in range(1, 1001)]
     one = LLMCall(0, 0, 30_000 * MS, tuple(chunks), completion_tokens=1000, stamp="kernel")
@@ -275,7 +275,7 @@ def test_a_percentile_is_judged_by_what_it_needs(lag_ms: int) -> None:
 
 
 def test_the_stopwatch_counts_programs() -> None:
-    """The CPU of command agents is shared out over the time in which any of them ran."""
+    """CPU time of command agents is divided by the time in which any of them ran."""
     programs = [Program(0, 0, 1000 * MS, 0.5, 9.0), Program(0, 500 * MS, 2000 * MS, 2.5, 9.0)]
     rollouts = (rollout(f"r-{place}", programs=(each,)) for place, each in enumerate(programs))
 
@@ -284,7 +284,7 @@ def test_the_stopwatch_counts_programs() -> None:
 
 
 def test_gaps_take_eight_bytes_each() -> None:
-    """A hundred thousand gaps are as many numbers, in one array."""
+    """100,000 gaps take eight bytes each, in one array."""
     frame = frame_of(*(rollout("a", calls=(call(0, *range(0, 20_000, 20), end=20_000),), ended_ns=20_000 * MS) for _ in range(100)))
 
     assert (99_900, 20.0, 20.0) == tuple(frame.scenarios().value(f"itl.{name}") for name in ("n", "min", "max"))
@@ -293,7 +293,7 @@ def test_gaps_take_eight_bytes_each() -> None:
 
 @pytest.mark.parametrize("origin", [10_000_000, 0, -900], ids=["a pause of hours", "the same clock again", "a clock that starts anew"])
 def test_a_pause_between_sessions_counts_in_no_rate(origin: int) -> None:
-    """Two sessions of a run make the rates of one that did the same without a pause, whatever their clocks say."""
+    """Two sessions have the same rates as one session without a pause, whatever their clocks."""
 
     def part(session: int, at: int) -> list[Rollout]:
         shift = at * MS
@@ -319,7 +319,7 @@ def test_a_pause_between_sessions_counts_in_no_rate(origin: int) -> None:
 
 
 def test_each_session_is_steady_by_what_it_asked_for() -> None:
-    """A session that asked for one rollout at a time was steady with one, beside one that asked for two and never had them."""
+    """The steady window of each session depends on its own concurrency."""
     one = rollout("a", started_ns=0, ended_ns=1000 * MS, session=1)
     two = rollout("b", started_ns=0, ended_ns=1000 * MS, session=2)
 
@@ -327,7 +327,7 @@ def test_each_session_is_steady_by_what_it_asked_for() -> None:
 
 
 def test_the_stopwatch_looks_at_its_own_session() -> None:
-    """CPU samples of this session are compared with its calls, not with those of another one under another clock."""
+    """CPU samples of a session are compared only with its own calls, because clocks of sessions differ."""
     busy = [(0, 1000 * MS, 0.99)]
     earlier = rollout("a", calls=(call(0, 500, end=1000),), ended_ns=1000 * MS, session=1)
     part = scenarios_of(earlier, rollout("b", calls=(call(5000, 5500, end=6000),), ended_ns=6000 * MS, session=2))

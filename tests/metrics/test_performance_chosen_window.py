@@ -1,4 +1,4 @@
-"""What was measured in a window: literal spans in, literal numbers out."""
+"""Metrics of a chosen window: literal spans in, literal numbers out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ S = 1_000_000_000  # nanoseconds
 
 
 def call(sent: float, first: float, end: float, **keys: Any) -> LLMCall:
-    """Seconds; two tokens, at the first and half way to the end."""
+    """Returns a call with two tokens, the second half way between the first and the end. Times are seconds."""
     stamps = tuple(Chunk(round(at * S), "content") for at in (first, (first + end) / 2))
     return LLMCall(received_ns=0, sent_ns=round(sent * S), ended_ns=round(end * S), chunks=stamps, completion_tokens=2, **keys)
 
@@ -33,7 +33,7 @@ LATE = rollout(call(30, 33, 35), call(36, 37, 38, error_kind="cut", called_ns=35
 
 
 def test_what_lies_in_it() -> None:
-    """From 5 s to 22 s after the first call: tokens that came then, shares of rollouts, steps that ended, calls that were sent."""
+    """A window from 5 s to 22 s after the first call has its tokens, shares of rollouts, ended calls and sent calls."""
     found = measured((5, 22), LATE, EARLY)
 
     assert (5, 22, 17.0, 30.0) == (found.start_s, found.end_s, found.seconds, found.run_s)
@@ -49,7 +49,7 @@ def test_what_lies_in_it() -> None:
 
 
 def test_ends_that_are_left_out() -> None:
-    """The whole run, its failed call included, which has no latency; only what there was of a window counts."""
+    """Without start or end, the window extends to that of the run. A failed call counts but has no latency."""
     whole, rest = measured((0, None), EARLY, LATE), measured((25, 100), EARLY, LATE)
 
     ttft = whole.latencies["ttft_ms"]
@@ -60,7 +60,7 @@ def test_ends_that_are_left_out() -> None:
 
 
 def test_nothing_in_it() -> None:
-    """A window that begins when the run is over, and a run without calls, have no numbers."""
+    """A window after the end of the run, and a run without calls, have no values."""
     late, empty = measured((30, 60), EARLY, LATE), measured((0, 60), rollout(start=0, end=9))
 
     rates = late.metrics["output_tokens_per_s"], late.metrics["rollouts_per_hour"]
@@ -69,7 +69,7 @@ def test_nothing_in_it() -> None:
 
 
 def test_sessions_follow_each_other() -> None:
-    """The clocks of two sessions have nothing in common: the second begins where the first ended, without the pause."""
+    """In a window, the second session begins where the first one ended, without the pause, whatever their clocks."""
     again = rollout(call(1000, 1001, 1002), start=1000, end=1010, session=2)
     found = measured((25, 35), EARLY, LATE, again)
 

@@ -1,4 +1,4 @@
-"""Service level objectives: how they are written, and which calls meet them."""
+"""Latency objectives: their syntax, and the calls that meet them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MS = 1_000_000  # nanoseconds
 
 
 def call(*chunks: int, end: int = 1000, **keys: Any) -> LLMCall:
-    """A call that was sent at 0, with output at these milliseconds."""
+    """Returns a call that was sent at 0, with output at these milliseconds."""
     return LLMCall(0, 0, end * MS, tuple(Chunk(at * MS, "content") for at in chunks), **keys)
 
 
 def judged(slo: Mapping[str, float], *calls: LLMCall) -> GoodputSummary:
-    """Of a rollout of two seconds with these calls."""
+    """Returns the goodput of a rollout of two seconds with these calls."""
     rollout = Rollout("shop", "s", "default", 1, "ok", ended_ns=2000 * MS, calls=calls)
     found = goodput(scenarios_of(rollout, terms=Terms(objectives_of(slo))))
     assert found is not None
@@ -39,26 +39,26 @@ def judged(slo: Mapping[str, float], *calls: LLMCall) -> GoodputSummary:
     ],
 )
 def test_objectives(text: str, parsed: tuple[str, float]) -> None:
-    """A name and a time with its unit."""
+    """An objective is a name and a time with a unit."""
     assert parsed == parse(text)
 
 
 @pytest.mark.parametrize("text", ["ttft", "ttft=", "ttft=500", "ttft=5m", "ttft=-5ms", "ttft=0ms", "=5ms", "", "ttft=5ms5"])
 def test_what_is_no_objective(text: str) -> None:
-    """A time without a unit could be either, and no time is none."""
+    """A time without a unit and a missing time are refused."""
     with pytest.raises(ValueError, match="should be NAME=TIME, for example ttft=500ms or e2e=30s"):
         parse(text)
 
 
 def test_an_unknown_objective() -> None:
-    """Those that there are, are named."""
+    """The error for an unknown objective lists the known ones."""
     with pytest.raises(ValueError, match=r"no objective 'ttfb' .did you mean 'ttft'..; known: e2e, itl, tpot, ttft"):
         parse("ttfb=500ms")
 
 
 @pytest.mark.parametrize(("objective", "limit"), [("ttft", 100.0), ("itl", 60.0), ("tpot", 40.0), ("e2e", 1000.0)], ids=str)
 def test_a_limit_is_still_good(objective: str, limit: float) -> None:
-    """TTFT 100, gaps of 20 and 60, TPOT 40 and E2E 1000 ms: each meets its limit, and misses one that is any lower."""
+    """A latency equal to the objective meets it, and misses any lower one."""
     one = call(100, 120, 180, completion_tokens=3)
     met, missed = judged({objective: limit}, one), judged({objective: limit - 0.001}, one)
 
@@ -67,7 +67,7 @@ def test_a_limit_is_still_good(objective: str, limit: float) -> None:
 
 
 def test_all_objectives_count() -> None:
-    """A good call meets all; what it misses is counted for each."""
+    """A good call meets all objectives. Misses are counted for each objective."""
     summary = judged({"ttft": 50.0, "itl": 50.0, "e2e": 5000.0}, call(100, 200), call(10, 200), call(10, 20))
 
     assert (1, 2, {"ttft": 1, "itl": 2, "e2e": 0}) == (summary.good_calls, summary.bad_calls, summary.missed)
@@ -76,14 +76,14 @@ def test_all_objectives_count() -> None:
 
 
 def test_failed_calls_are_bad() -> None:
-    """However fast they were."""
+    """Failed calls are bad, however fast they were."""
     found = judged({"ttft": 50.0}, call(10, 20, error_kind="cut"))
 
     assert (0, 1) == (found.good_calls, found.bad_calls)
 
 
 def test_what_a_call_does_not_have() -> None:
-    """One token breaks no promise about gaps. A call without a first token cannot be judged, unless it breaks another promise."""
+    """A call with one token meets an objective on gaps. A call without a first token is unknown, unless it misses another objective."""
     gaps = judged({"itl": 1.0, "tpot": 1.0}, call(100, completion_tokens=1))
     first, both = judged({"ttft": 1.0}, call()), judged({"ttft": 1.0, "e2e": 10.0}, call())
 

@@ -1,4 +1,4 @@
-"""A metric has one home: whoever adds one adds it there, and finds it everywhere."""
+"""Adding a metric needs only an entry in the registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ registry.METRICS += (registry.Metric("last_word", "last word", "call", "from the
 
 
 def test_a_made_up_metric_is_everywhere(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One entry, and it stands in run.json, report.md, on the terminal, OpenMetrics, JUnit, a gate's rule, an objective, a comparison."""
+    """A new metric appears in run.json, report.md, terminal, OpenMetrics, JUnit, gate rules, objectives and comparisons."""
     monkeypatch.setenv("GITLAB_CI", "true")
     project.write("made_up.py", MADE_UP)
     project.suite(scenarios=3)
@@ -65,7 +65,7 @@ RATE = "tool_calls_per_minute"
 
 
 def test_a_made_up_rate_is_everywhere(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One function of a slice, and it stands in run.json, report.md, on the terminal, in OpenMetrics, CSV, a comparison, rules and arms."""
+    """A new rate appears in run.json, report.md, terminal, OpenMetrics, CSV, comparisons, gate rules and arms."""
     monkeypatch.setenv("GITLAB_CI", "true")
     project.write("made_up.py", MADE_UP_RATE)
     project.backend(name="quick", ttft_ms=20, itl_ms=20)  # as the stopwatch may refuse the times of an engine that never waits
@@ -111,14 +111,14 @@ def test_a_made_up_rate_is_everywhere(project: Project, monkeypatch: pytest.Monk
 
 
 def made_up_command(project: Project, *words: str) -> list[str]:
-    """Returns the lines that a command prints in a process that knows the made-up metric."""
+    """Returns the lines that a command prints in a process with the made-up metric."""
     command = f"import sys, made_up; from pytest_agentbench.cli import main; sys.exit(main({list(words)!r}))"
     return subprocess.run([sys.executable, "-c", command], cwd=project.root, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize("metric", registry.METRICS, ids=lambda metric: metric.name)
 def test_every_metric_has_a_function(metric: registry.Metric) -> None:
-    """An event's has one of events and one of the largest, a call's and a rollout's one; a session's and a suite's are of a slice."""
+    """Each metric has the functions of its level: events also have one for the largest value; sessions and suites use slices."""
     durations = {"event": (True, True, False, False), "call": (True, False, False, False), "rollout": (False, False, True, False)}
     functions = durations | dict.fromkeys(("session", "suite"), (False, False, False, True)) | {"score": (False, False, False, False)}
 

@@ -1,4 +1,4 @@
-"""The LLM calls that took longest."""
+"""The slowest LLM calls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.tables.shop import ALL, MS, START, call, rollout
 
 
 def slowest(*calls: LLMCall, most: int = FIVE) -> list[SlowCall]:
-    """Of a rollout with these calls."""
+    """Returns the slowest calls of a rollout with these calls."""
     return [found for _, found in slow_calls.slowest(scenarios_of(rollout(end=100_000, calls=calls)), most)]
 
 
 def test_parts() -> None:
-    """A slow call's time begins when the agent made the call; it has its place, its parts, and its tokens."""
+    """The duration of a slow call begins with the agent's call. It has its number, the parts of its duration, and its tokens."""
     queued = call(500, 700, end=800, called_ns=START + 300 * MS, received_ns=START + 310 * MS, held_ns=50 * MS)
     first, second = slowest(call(0, 100, 120, 160, end=200), queued)
 
@@ -25,14 +25,14 @@ def test_parts() -> None:
 
 
 def test_a_client_that_does_not_say() -> None:
-    """Where the client did not say when it called, a call begins when the tap had it."""
+    """If the client did not report when it called, the duration begins with the receipt at the tap."""
     [only] = slowest(call(500, 700, end=800, called_ns=None, received_ns=START + 400 * MS))
 
     assert (400.0, 100.0) == (only.total_ms, only.queue_ms)
 
 
 def test_failed_calls() -> None:
-    """A call that failed is among them, though it has no latency; one that was never sent was never in a queue either."""
+    """Failed calls are included without latencies. A call that was not sent has no queue time."""
     [only] = slowest(call(0, 10, end=5_000, error_kind="connect", sent_ns=None))
 
     assert (5_000.0, "connect", None, None, None) == (
@@ -42,7 +42,7 @@ def test_failed_calls() -> None:
 
 
 def test_most() -> None:
-    """So many of them are kept, and of calls that took equally long the first."""
+    """Only the given number of calls is kept. If calls are equally slow, the first are kept."""
     calls = [call(at * 1_000, at * 1_000 + 1, end=at * 1_000 + took) for at, took in enumerate((10, 30, 30, 20, 30, 5))]
 
     assert [2, 3, 5, 4] == [each.number for each in slowest(*calls, most=4)]
@@ -51,14 +51,14 @@ def test_most() -> None:
 
 
 def test_places() -> None:
-    """Each has its place among all calls of the slice."""
+    """Each slow call has its index among all calls of the slice."""
     part = scenarios_of(rollout(calls=(call(0, 1, end=10), call(20, 21, end=50), call(60, 61, end=80))))
 
     assert [1, 2] == [place for place, _ in slow_calls.slowest(part, 2)]
 
 
 def test_in_a_run() -> None:
-    """A run has those of all attempts at all rollouts, and none of judges."""
+    """A run has the slowest calls of all attempts at all rollouts, without calls of judges."""
     calls = run_of(*ALL).performance.slowest_calls
 
     assert [(700.0, 2, None), (300.0, 1, None), (200.0, 1, None), (100.0, 1, "server_error")] == [

@@ -1,4 +1,4 @@
-"""The stopwatch's verdict on itself."""
+"""The verdict on timing quality."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_agentbench.backends.machine.cpu import CpuWatch
-from pytest_agentbench.metrics.stopwatch import Stopwatch, StopwatchEvidence, busiest, doubt, judge
+from pytest_agentbench.metrics.stopwatch import Stopwatch, StopwatchEvidence, busiest, judge, unusable_reason
 
 GOOD = StopwatchEvidence(
     clean_share=1.0, read_lag_ms=0.1, client_queue_ms=1.0, client_queue_share=0.01, tap_cpu=0.2, pool_cpu=0.5, stamps=("kernel",)
@@ -19,7 +19,7 @@ S = 1_000_000_000  # nanoseconds
 
 
 def late(names: str) -> str:
-    return f"chunks arrive faster than this machine reads them; not usable: {names}; fewer in flight, or --agentbench-taps 2"
+    return f"chunks arrive faster than this machine reads them; not usable: {names}; use a lower concurrency, or --agentbench-taps 2"
 
 
 @pytest.mark.parametrize(
@@ -35,35 +35,39 @@ def late(names: str) -> str:
         ({"late_judgements": {"itl": 0.01}}, "ok", ""),
         ({"late_judgements": {"itl": 0.011}}, "warn", late("goodput by ITL")),
         ({"clean_share": 0.951}, "ok", ""),
-        ({"clean_share": 0.9499}, "warn", "the backend sends several chunks at once, and the gaps between them are 0"),
+        ({"clean_share": 0.9499}, "warn", "the backend sends several chunks at once, so the gaps between them are 0"),
         ({"read_lag_ms": 50.0}, "ok", ""),
         ({"client_queue_share": 0.05, "client_queue_ms": 50.0}, "ok", ""),
         (
             {"client_queue_share": 0.051},
             "warn",
-            "calls waited in this machine before they were sent, which no latency but the client queue counts; fewer in flight",
+            "calls waited on this machine before they were sent, which only the client queue includes; use a lower concurrency",
         ),
         ({"tap_cpu": 0.9}, "ok", ""),
-        ({"tap_cpu": 0.91}, "client-saturated", "the tap has too little of the CPU; --agentbench-taps 2 spreads calls over two"),
+        (
+            {"tap_cpu": 0.91},
+            "client-saturated",
+            "the tap does not get enough CPU time; --agentbench-taps 2 spreads calls over two processes",
+        ),
         ({"agents_cpu": 1.8, "cores": 2}, "ok", ""),
         ({"agents_cpu": 9.0, "cores": None}, "ok", ""),
         (
             {"agents_cpu": 1.9, "cores": 2},
             "warn",
-            "the agents' programs took this whole machine, so that rollouts waited for it; the calls' own times are right",
+            "the agents' programs used all CPUs of this machine, which delayed rollouts; the times of LLM calls are correct",
         ),
-        ({"pool_cpu": 1.3}, "client-saturated", "the pool (the agents) has too little of the CPU; fewer in flight"),
+        ({"pool_cpu": 1.3}, "client-saturated", "the pool (the agents) does not get enough CPU time; use a lower concurrency"),
     ],
 )
 def test_verdicts(changes: Mapping[str, Any], verdict: str, reason: str) -> None:
-    """Each limit is the last good value; what is beyond it is named in plain words, with what to do and what is not usable."""
+    """A value at a limit is good. Beyond it, the reason says what was found, what is not usable, and what to do."""
     found = judge(replace(GOOD, **changes))
 
     assert (verdict, (reason,) * bool(reason), ()) == (found.verdict, found.reasons, found.notes)
 
 
 def test_all_reasons_are_named() -> None:
-    """The worst counts, and what is behind it comes first."""
+    """The worst verdict counts, and its reasons come first."""
     found = judge(replace(GOOD, client_queue_share=0.99, tap_cpu=1.0))
 
     assert "client-saturated" == found.verdict
@@ -77,29 +81,29 @@ def test_all_reasons_are_named() -> None:
         ("warn", "itl.p95", ""),
         ("warn", "itl.p99", "ITL p99 is not usable: chunks arrived faster than the client's machine read them"),
         ("warn", "goodput.itl", "goodput by ITL is not usable: chunks arrived faster than the client's machine read them"),
-        ("client-saturated", "e2e.p50", "the client was saturated: its timings are the client's own"),
+        ("client-saturated", "e2e.p50", "the client was saturated, so its timings describe the client, not the backend"),
     ],
 )
 def test_doubts(verdict: str, name: str, why: str) -> None:
-    """What is not usable is said of its own name; of a saturated client nothing is."""
-    assert why == doubt(Stopwatch(verdict=verdict, unusable=("itl.p99", "goodput.itl") * (verdict == "warn")), name)
+    """A percentile or objective is not usable if it is listed. With a saturated client none is usable."""
+    assert why == unusable_reason(Stopwatch(verdict=verdict, unusable=("itl.p99", "goodput.itl") * (verdict == "warn")), name)
 
 
 def test_what_is_not_known_is_said() -> None:
-    """Stamps of user space tell no lag, a client may not say when it called, and a system not what its processes take."""
+    """Notes name unknown data: read lag (user-space timestamps), client queue, and CPU shares."""
     found = judge(StopwatchEvidence(clean_share=1.0, stamps=("user",)))
 
     assert ("ok", 3) == (found.verdict, len(found.notes))
-    assert "stamps: user, so the read lag is not known" == found.notes[0]
+    assert "timestamps were taken in user space, so the read lag is unknown" == found.notes[0]
 
 
 def test_nothing_measured() -> None:
-    """Without an output event there is nothing to judge."""
+    """Without output events the verdict is None."""
     assert judge(StopwatchEvidence()).verdict is None
 
 
 def test_the_busiest_second() -> None:
-    """Only seconds count that had calls in flight for half of their time, and no mere moments."""
+    """Only samples count that are long enough and had calls in flight for half of their time."""
     samples = [(0, S, 0.99), (S, 2 * S, 0.5), (2 * S, 3 * S, 0.7), (3 * S, 4 * S, 0.8), (4 * S, 4 * S + S // 10, 1.0)]
     calls = [(S, 3 * S), (7 * S // 2 + 1, 5 * S)]
 
@@ -110,7 +114,7 @@ def test_the_busiest_second() -> None:
 
 
 class Worker:
-    """A process whose CPU time is the time itself."""
+    """A process whose CPU time equals the time."""
 
     def cost(self) -> Mapping[str, float]:
         return {"cpu_s": time.monotonic() / 2}
@@ -122,7 +126,7 @@ class Gone:
 
 
 def test_cpu_is_sampled() -> None:
-    """Samples follow each other without a gap; a process that does not tell has none; the end takes a last one."""
+    """Samples have no gaps between them, and the end takes a last one. A process without CPU times has no samples."""
     watch = CpuWatch(every_ns=5_000_000)
     watch.start({"tap": Worker(), "pool": Gone()})
     while len(watch.samples["tap"]) < 3:

@@ -1,4 +1,4 @@
-"""What late events do to timings: what is said to be usable is near the truth."""
+"""Effects of late events on timings: usable values are near the true ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pytest_agentbench.metrics import timings
 from pytest_agentbench.metrics.frame import Slice
 from pytest_agentbench.metrics.performance import CpuShares, objectives_of, stopwatch_of
-from pytest_agentbench.metrics.stopwatch import OFF, effects, flipped
+from pytest_agentbench.metrics.stopwatch import OFF, judgement_effects, percentile_effects
 from pytest_agentbench.metrics.terms import Terms
 from pytest_agentbench.records import Chunk, LLMCall, Rollout
 from pytest_agentbench.stats.quantiles import percentile
@@ -21,7 +21,7 @@ MS = 1_000_000
 
 
 def call(times_ms: Sequence[float], late: Sequence[int], lag_ns: int | None = 5 * MS) -> LLMCall:
-    """A call sent at 0 whose events in the places `late` have the stamp of the next one."""
+    """Returns a call sent at 0 whose events with the indices `late` have the timestamp of the next one."""
     stamped = [*times_ms]
     for place in sorted(late, reverse=True):
         stamped[place] = stamped[place + 1]
@@ -30,7 +30,7 @@ def call(times_ms: Sequence[float], late: Sequence[int], lag_ns: int | None = 5 
 
 
 def sliced(*calls: LLMCall, **slo: float) -> Slice:
-    """Each call is of a rollout of its own."""
+    """Returns a slice in which each call has its own rollout."""
     rollouts = [Rollout("s", f"s-{place}", "default", 0, "ok", ended_ns=each.ended_ns, calls=(each,)) for place, each in enumerate(calls)]
     return scenarios_of(*rollouts, terms=Terms(objectives_of(slo)))
 
@@ -48,7 +48,7 @@ def sliced(*calls: LLMCall, **slo: float) -> Slice:
     ids=["in time", "one", "two in a row", "the first", "the first, soon after the send", "all in one read"],
 )
 def test_late_events_are_spread_evenly(times: Sequence[float], late: Sequence[int], evened: Sequence[float]) -> None:
-    """Between two known stamps they are equally far apart, and before the first as far as all others on average, or the send allows."""
+    """Late events are spread evenly between two timestamps. Before the first one they get the mean gap, but not before sending."""
     found = timings.evened(call(times, late), late)
 
     assert evened == pytest.approx([chunk.at_ns / MS for chunk in found.output])
@@ -56,7 +56,7 @@ def test_late_events_are_spread_evenly(times: Sequence[float], late: Sequence[in
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_usable_percentile_is_near_the_truth(seed: int) -> None:
-    """Whatever share of the events is late, at random or where the next one is near: what is usable is within 7 % of the truth."""
+    """Usable percentiles are within 7 % of the true ones for any share of late events, at random or close to the next event."""
     draw = random.Random(seed)
     share, spread, near = draw.choice([0.001, 0.01, 0.03, 0.1, 0.4]), draw.choice([0.1, 0.3, 0.6]), draw.random() < 0.5
     calls, true_gaps = [], []
@@ -76,22 +76,22 @@ def test_a_usable_percentile_is_near_the_truth(seed: int) -> None:
 
 
 def test_a_late_first_event() -> None:
-    """TTFT and TPOT have what a late first event does to them; gaps of a call that was read in time are as they are."""
+    """A late first event affects TTFT and TPOT. Gaps of a call that was read in time do not change."""
     part = sliced(call([100, 120, 140, 160], [0]), ttft=105.0, e2e=1.0)
 
-    found = effects(part)
+    found = percentile_effects(part)
 
     assert [120.0, pytest.approx(40 / 3), 0.0, 20.0] == [*map(part.value, ("ttft.p50", "tpot.p50", "itl.min", "itl.p50"))]
     assert pytest.approx(0.2) == found["ttft.p50"] == found["ttft.p99"]
     assert pytest.approx(1 / 3) == found["tpot.p50"]
-    assert {"ttft": 1.0} == flipped(part)
+    assert {"ttft": 1.0} == judgement_effects(part)
     assert (0.0, 1.0) == tuple(stopwatch_of(each, CpuShares(), 1).late_first_share for each in (sliced(), part))
 
 
 def test_what_was_in_time_has_no_effect() -> None:
-    """Events that a server sent together are what they are."""
+    """Events that the server sent together have no effect."""
     part = sliced(call([100, 120, 140, 160], [1], lag_ns=0), itl=10.0)
 
     assert [100.0, 20.0, 0.0, 40.0] == [*map(part.value, ("ttft.p50", "tpot.p50", "itl.min", "itl.max"))]
-    assert {0.0} == {*effects(part).values()}
-    assert {"itl": 0.0} == flipped(part)
+    assert {0.0} == {*percentile_effects(part).values()}
+    assert {"itl": 0.0} == judgement_effects(part)

@@ -1,4 +1,4 @@
-"""Accuracy and calibration of a score: counted from literal records."""
+"""Accuracy and calibration of a score, computed from literal records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rollout(scenario: str, value: float, confidence: float | None, *, judged: bo
 
 
 def test_counts() -> None:
-    """Questions weigh the same, an agent that raised is wrong, an answer that says no confidence is in the accuracy alone."""
+    """Questions have equal weight, agent errors are wrong, and answers without a confidence count only for the accuracy."""
     answers = AnswerCounts()
     for each in (
         *(rollout("a", 1.0, 0.9), rollout("a", 0.0, 0.7, trial=2), rollout("b", 1.0, None, judged=True)),
@@ -39,7 +39,7 @@ def test_counts() -> None:
 
 
 def test_a_summary_is_read_as_it_was_written() -> None:
-    """What run.json has of answers is what was counted; a score that is not about answers has none."""
+    """run.json contains the summary of answers. A score that is not about answers has none."""
     suite = run_of(*[rollout(f"b-{number}", float(number < 8), 0.75, judged=number > 9) for number in range(12)]).suites["shop"]
 
     assert ["judged_answer"] == [*suite.answers]
@@ -48,7 +48,7 @@ def test_a_summary_is_read_as_it_was_written() -> None:
 
 
 def test_answers_without_confidence() -> None:
-    """They have an accuracy and no calibration."""
+    """Answers without a confidence have an accuracy but no calibration."""
     found = run_of(rollout("b-0", 1.0, None)).suites["shop"].answers["judged_answer"]
 
     assert [1.0, pytest.approx(0.207, abs=0.001), 1.0] == [found.accuracy, found.accuracy_low, found.accuracy_high]

@@ -1,4 +1,4 @@
-"""What judging came to: counted from literal records."""
+"""Results of agents that judge their own work, computed from literal records."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def rollout(*drafts: Draft, other_calls: tuple[LLMCall, ...] = ()) -> Rollout:
 
 
 def suite(*rollouts: Rollout) -> SuiteResult:
-    """What was found of a suite with these rollouts."""
+    """Returns the result of a suite with these rollouts."""
     return run_of(*rollouts).suites["shop"]
 
 
 def test_drafts_are_counted() -> None:
-    """First and chosen drafts are compared over the same rollouts: those where both have the score."""
+    """First and chosen drafts are compared over the rollouts in which both have the score."""
     found = suite(
         rollout(draft(1, 0.5), draft(2, 1.0, accepted=True, chosen=True)),
         rollout(draft(1, 0.25, chosen=True), draft(2, 0.0)),
@@ -45,7 +45,7 @@ def test_an_agent_without_drafts() -> None:
 
 
 def test_a_server_counts_the_judge_that_it_is() -> None:
-    """What is compared with the server's own counts has the calls of a judge on that server, and not those of one elsewhere."""
+    """Calls of a judge count for the comparison with the server's counters only if the judge uses that server."""
     client = Client()
     client.add(
         rollout(
@@ -60,7 +60,7 @@ def test_a_server_counts_the_judge_that_it_is() -> None:
 
 
 def test_a_failure_shows_the_drafts() -> None:
-    """Beside a failed test stand the drafts: what was said of each, its scores, and which one counts."""
+    """The report of a failed test has the drafts with verdicts and scores, and names the chosen one."""
     judged = Draft(2, "limit", "turns", verdict=VERDICT, chosen=True, scores={"tsq": Score(0.5)})
     lines = rollout_section(rollout(draft(1, status="agent_error"), judged)).splitlines()
 

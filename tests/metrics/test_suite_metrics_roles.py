@@ -1,4 +1,4 @@
-"""What roles took: counted from literal records."""
+"""Calls, tokens and costs of roles, computed from literal records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEAR = TokenPrices("USD", input=10.0, cached_input=1.0, output=20.0)
 
 
 def call(role: str = "", at: int = 0, ttft: int = 100, took: int = 200, **keys: object) -> LLMCall:
-    """Milliseconds; a thousand prompt tokens, half of them cached, and a hundred of output."""
+    """Returns a call with 1,000 prompt tokens, 500 of them cached, and 100 output tokens. Times are milliseconds."""
     stamps = (Chunk((at + ttft) * MS, "content"),)
     made = LLMCall(at * MS, at * MS, (at + took) * MS, stamps, model="m", role=role, token_source="usage")
     return replace(replace(made, prompt_tokens=1000, cached_tokens=500, completion_tokens=100), **keys)  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ def suite(*rollouts: Rollout) -> SuiteResult:
 
 
 def test_roles_are_told_apart() -> None:
-    """Each role has its own calls, failures, tokens and latencies, those of earlier attempts too; the agent is the first of them."""
+    """Each role has its calls, failures, tokens and latencies of all attempts. The agent comes first."""
     failed = call(
         "search", endpoint=EXPERT, error_kind="rate_limited", chunks=(), prompt_tokens=None, cached_tokens=None, completion_tokens=None
     )
@@ -59,7 +59,7 @@ def test_roles_are_told_apart() -> None:
 
 
 def test_what_is_measured_is_decided_by_the_endpoint() -> None:
-    """A role's calls to the backend under test are in its serving metrics like the agent's own; those to other endpoints are in none."""
+    """Serving metrics include a role's calls to the backend under test, but not those to other endpoints."""
     run = run_of(rollout(call(), call("reasoner", at=300), call("search", at=600, endpoint=EXPERT, ttft=300), call("judge", at=900)))
     ttft = run.performance.latency("ttft")
 
@@ -70,12 +70,12 @@ def test_what_is_measured_is_decided_by_the_endpoint() -> None:
 
 
 def test_a_run_without_roles() -> None:
-    """If the agent asks nobody but its own model, nothing is counted by role."""
+    """If only the agent makes calls, nothing is counted by role."""
     assert {} == suite(rollout(call())).roles
 
 
 def test_what_roles_cost() -> None:
-    """Tokens cost what their endpoint takes; what has no price, no tokens or another currency has no cost that anybody knows."""
+    """Tokens are priced by endpoint. Without a price or a token count, or with different currencies, the cost is unknown."""
     made = rollout(
         call(), call("search", endpoint=EXPERT), call("both"), call("both", endpoint=EXPERT), call("free", endpoint="http://free")
     )
@@ -95,7 +95,7 @@ def test_what_roles_cost() -> None:
 
 
 def test_what_of_a_role_is_measured() -> None:
-    """All calls of a role that the backend answers, some of them, or none; failed ones are counted, and take time and tokens."""
+    """`measured` counts the calls of a role to the backend: all, some or none. Failed calls count with their time and tokens."""
     cut = call("search", endpoint=EXPERT, error_kind="cut")
     found = suite(rollout(call(), call("reasoner"), call("judge", took=2500), call("search"), cut)).roles
 
@@ -113,7 +113,7 @@ def test_what_of_a_role_is_measured() -> None:
 
 
 def test_prices_of_a_suite_are_its_roles() -> None:
-    """The endpoint of a price is the role's, however its URL ends."""
+    """The endpoint of a price matches the role's URL, with or without a slash at the end."""
     priced = replace(SHOP, roles={"search": {"url": f"{EXPERT}/", "model": "m", "prices": vars(DEAR)}, "reasoner": {}})
 
     assert {EXPERT: DEAR, "": BACKEND} == prices_by_endpoint(priced.roles, BACKEND)

@@ -1,4 +1,4 @@
-"""Spans of time: how many overlap, when enough do, and who had each instant of a rollout."""
+"""Spans of time: overlaps, steady intervals, and the split of a rollout's time."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambda ea
 
 
 def test_in_flight() -> None:
-    """Peak and mean over the whole span; a call that starts when another ends does not overlap it, and idle time counts."""
+    """Peak and mean are over the whole span, including idle time. A call that starts when another one ends does not overlap it."""
     assert InFlight(peak=2, mean=0.75) == in_flight([(0, 100), (50, 100), (100, 150), (300, 400)])
     assert in_flight([]) is None
 
 
 def brute(spans: list[Span], instant: int) -> int:
-    """How many spans have the time from one instant to the next."""
+    """Returns the number of spans at each instant."""
     return sum(start <= instant < end for start, end in spans)
 
 
 @given(SPANS, st.integers(1, 6))
 def test_windows_against_brute_force(spans: list[Span], count: int) -> None:
-    """Instant by instant, the windows have what overlaps at least so often; they are in order, apart, and as long as possible."""
+    """The intervals contain exactly the instants with enough overlaps, and are ordered, disjoint and as long as possible."""
     found = at_least(spans, count)
 
     assert [brute(spans, instant) >= count for instant in range(45)] == [brute(found, instant) == 1 for instant in range(45)]
@@ -45,31 +45,31 @@ def test_windows_against_brute_force(spans: list[Span], count: int) -> None:
 
 @pytest.mark.parametrize(("asked", "floor"), [(1, 1), (8, 8), (10, 9), (20, 18), (48, 44)])
 def test_steady_is_90_percent(asked: int, floor: int) -> None:
-    """90 % of what was asked for, rounded up: 9 of 10, but 8 of 8."""
+    """Steady means 90 % of the concurrency, rounded up: 9 of 10, but 8 of 8."""
     assert [(0, 10)] == steady([(0, 10)] * floor, asked)
     assert [] == steady([(0, 10)] * (floor - 1), asked)
 
 
 @given(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted), SPANS)
 def test_overlap_against_brute_force(span: list[int], spans: list[Span]) -> None:
-    """As many instants as both have."""
+    """The overlap is the number of instants in both."""
     others = at_least(spans, 1)
 
     assert sum(brute(others, instant) for instant in range(*span)) == overlap_ns((span[0], span[1]), others)
 
 
 def sliced(*calls: LLMCall) -> Slice:
-    """Of a rollout with these calls."""
+    """Returns a slice with a rollout that made these calls."""
     return scenarios_of(Rollout("s", "a", "default", 1, "ok", calls=calls))
 
 
 def tokens_within(spans: list[Span], *calls: LLMCall) -> float:
-    """The tokens of calls that came within spans."""
+    """Returns the tokens of calls that arrived within spans."""
     return sliced(*calls).within({1: spans}).output_tokens
 
 
 def test_tokens_come_with_their_events() -> None:
-    """Tokens are spread evenly over output events, or as the server counted them, and each event is in a window or it is not."""
+    """Tokens are shared equally by output events, or counted by the server, and each event is either in a window or not."""
     chunks = [Chunk(at * MS, "content") for at in (100, 200, 300)]
     even = LLMCall(0, 0, 0, (Chunk(0, "role"), *chunks), completion_tokens=12)
     told = tuple(chunk._replace(tokens=tokens) for chunk, tokens in zip(chunks, (7, 9, 10), strict=True))
@@ -85,7 +85,7 @@ def test_tokens_come_with_their_events() -> None:
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 40), max_size=5), st.integers(0, 9), st.booleans()), max_size=5), SPANS)
 def test_tokens_against_brute_force(calls: list[tuple[list[int], int, bool]], spans: list[Span]) -> None:
-    """The tokens of a window are those of the events that came in it, one by one."""
+    """The tokens of a window equal the sum over the events in it."""
     windows, made, expected = at_least(spans, 1), [], 0.0
     for stamps, each, counted in calls:
         chunks = [Chunk(at, "content", tokens=each * place if counted else None) for place, at in enumerate(sorted(stamps), 1)]
@@ -96,7 +96,7 @@ def test_tokens_against_brute_force(calls: list[tuple[list[int], int, bool]], sp
 
 
 def test_an_event_takes_sixteen_bytes() -> None:
-    """A hundred thousand events are two numbers each, a stamp and a gap, as numbers and not as objects; what a call takes is in it."""
+    """100,000 events take two numbers each (timestamp and gap), including the memory of their calls."""
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     part = sliced(*(LLMCall(0, 0, 0, tuple(Chunk(start + place, "content") for place in range(100))) for start in range(0, 100_000, 100)))
@@ -108,7 +108,7 @@ def test_an_event_takes_sixteen_bytes() -> None:
 
 
 def call(received: int, sent: int | None, first: int | None, ended: int, called: int | None = None) -> LLMCall:
-    """Milliseconds."""
+    """Returns a call. Times are milliseconds."""
     chunks = () if first is None else (Chunk((first - 1) * MS, "role"), Chunk(first * MS, "content"))
     return LLMCall(
         received * MS, None if sent is None else sent * MS, ended * MS, chunks, called_ns=None if called is None else called * MS
@@ -116,14 +116,14 @@ def call(received: int, sent: int | None, first: int | None, ended: int, called:
 
 
 def run(*calls: LLMCall, tools: tuple[Span, ...] = (), start: int = 0, end: int = 100) -> dict[str, float]:
-    """The parts of a rollout, in milliseconds, those of 0 left out."""
+    """Returns the parts of a rollout above 0 in milliseconds."""
     tool_calls = tuple(ToolCall("find", {}, 1, started_ns=begin * MS, ended_ns=stop * MS) for begin, stop in tools)
     found = split(Rollout("s", "a", "default", 1, "ok", started_ns=start * MS, ended_ns=end * MS, calls=calls, tool_calls=tool_calls))
     return {part: duration / MS for part, duration in found.items() if duration}
 
 
 def test_a_simple_rollout() -> None:
-    """Queue from the call to the send, waiting to the first token, decoding to the end, a tool, and the agent for the rest."""
+    """The time of a rollout is split into client queue, wait for the first token, decoding, tools and agent."""
     assert {"client_queue": 3, "first_token": 20, "decoding": 30, "tools": 10, "agent": 37} == run(
         call(12, 13, 33, 63, called=10), tools=((70, 80),)
     )
@@ -142,12 +142,12 @@ def test_a_simple_rollout() -> None:
     ids=["parallel calls", "no stream", "never sent", "a tool beside a call", "a tool beside the queue", "cut at the end"],
 )
 def test_precedence(calls: tuple[LLMCall, ...], tools: tuple[Span, ...], parts: dict[str, float]) -> None:
-    """Where things overlap, decoding goes before waiting, both before tools, those before the queue."""
+    """If activities overlap, time counts first for decoding, then for the first token, tools and client queue."""
     assert parts == run(*calls, tools=tools)
 
 
 def test_a_judge_has_what_nobody_else_has() -> None:
-    """A judge has the time of its calls, from the asking on; one that is asked after the rollout's end has none of it."""
+    """A judge gets the time of its calls from the request on, but none after the end of the rollout."""
     asked = (call(60, 65, 70, 80, called=55), call(90, 90, None, 300), call(200, 210, None, 300))
     judge = tuple(replace(each, role="judge") for each in asked)
     found = split(Rollout("s", "a", "default", 1, "ok", ended_ns=100 * MS, calls=(call(0, 0, 10, 57, called=0),), other_calls=judge))
@@ -156,7 +156,7 @@ def test_a_judge_has_what_nobody_else_has() -> None:
 
 
 def test_a_role_elsewhere_has_what_no_tool_has() -> None:
-    """The wait for another endpoint is its role's, where no tool is what asks it."""
+    """The wait for another endpoint counts for `roles`, unless a tool made the call."""
     expert = tuple(replace(call(at, at, at + 5, at + 10), role="search", endpoint="http://expert/v1") for at in (10, 50))
     tool = ToolCall("search", {}, 1, started_ns=40 * MS, ended_ns=60 * MS)
     found = split(Rollout("s", "a", "default", 1, "ok", ended_ns=100 * MS, other_calls=expert, tool_calls=(tool,)))
@@ -169,7 +169,7 @@ TIMES = st.lists(st.integers(-20, 120), min_size=4, max_size=4).map(sorted)
 
 @given(st.lists(st.tuples(TIMES, st.booleans(), st.booleans()), max_size=5), st.lists(TIMES, max_size=3), st.integers(0, 100))
 def test_parts_sum_to_the_duration(times: list[tuple[list[int], bool, bool]], tools: list[Any], end: int) -> None:
-    """Every instant belongs to exactly one part, whatever overlaps, and none is negative."""
+    """Every instant belongs to exactly one part, and no part is negative."""
     calls = [call(a, b if sent else None, c if chunks and sent else None, d, called=a) for (a, b, c, d), sent, chunks in times]
     found = run(*calls, tools=tuple((each[0], each[3]) for each in tools), end=end)
 
@@ -179,5 +179,5 @@ def test_parts_sum_to_the_duration(times: list[tuple[list[int], bool, bool]], to
 
 
 def test_lengths() -> None:
-    """The length of spans that are apart."""
+    """The total length of disjoint spans."""
     assert 30 == total_ns([(0, 10), (20, 40)])

@@ -1,4 +1,4 @@
-"""Serving metrics, on calls with round numbers."""
+"""Latencies of calls with round numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1_000_000  # nanoseconds
 
 
 def _call(*chunks: tuple[int, str], sent: int | None = 0, ended: int = 500, **fields: Any) -> LLMCall:
-    """A call whose chunks are (milliseconds, kind); `sent` and `ended` are milliseconds too."""
+    """Returns a call with chunks given as (milliseconds, kind). `sent` and `ended` are milliseconds too."""
     return LLMCall(
         received_ns=0,
         sent_ns=None if sent is None else sent * MS,
@@ -33,7 +33,7 @@ THINKING = _call(
 
 
 def test_latencies_start_at_the_send() -> None:
-    """A role is an event but no token, reasoning is a token but no answer, and the stream's end is later than its last token."""
+    """A role is an event but not a token, reasoning is a token but not an answer, and the stream ends after its last token."""
     assert 195 * MS == timings.ttft_ns(THINKING)
     assert 5 * MS == timings.first_event_ns(THINKING)
     assert 345 * MS == timings.first_answer_ns(THINKING)
@@ -47,7 +47,7 @@ def test_gaps_are_between_output_chunks() -> None:
 
 
 def test_time_per_output_token_uses_tokens_not_chunks() -> None:
-    """Two chunks 300 ms apart that hold 7 tokens: 6 tokens after the first, 50 ms each."""
+    """Two chunks with 7 tokens and a gap of 300 ms have 6 tokens after the first one, 50 ms each."""
     packed = ((100, "content"), (400, "content"))
 
     assert 50.0 * MS == timings.tpot_ns(_call(*packed, completion_tokens=7))
@@ -57,7 +57,7 @@ def test_time_per_output_token_uses_tokens_not_chunks() -> None:
 
 
 def test_tokens_of_the_first_event() -> None:
-    """Where the server says that the first event held 4 of 10 tokens, 6 came after it; an event with all of them leaves none."""
+    """If the server reports 4 of 10 tokens in the first event, 6 came after it. If all are in the first event, TPOT is None."""
     chunks = (Chunk(50 * MS, "role", tokens=0), Chunk(100 * MS, "content", tokens=4), Chunk(400 * MS, "content", tokens=10))
 
     assert 50.0 * MS == timings.tpot_ns(LLMCall(0, 0, 500 * MS, chunks, completion_tokens=10, token_source="continuous"))
@@ -66,7 +66,7 @@ def test_tokens_of_the_first_event() -> None:
 
 @pytest.mark.parametrize("fields", [{"error_kind": "cut"}, {"sent": None}])
 def test_failed_and_unsent_calls_have_no_latencies(fields: dict[str, Any]) -> None:
-    """They are left out of every latency, whatever they received."""
+    """Failed and unsent calls have no latencies, whatever they received."""
     call = _call((10, "role"), (200, "content"), (250, "content"), completion_tokens=2, **fields)
 
     assert [None] * 5 == [
@@ -76,28 +76,28 @@ def test_failed_and_unsent_calls_have_no_latencies(fields: dict[str, Any]) -> No
 
 
 def test_an_answer_without_output_has_no_first_token() -> None:
-    """Only a role and usage: an end, but no TTFT."""
+    """A stream with only a role and usage has an E2E, but no TTFT."""
     empty = _call((10, "role"), (450, "usage"))
 
     assert (None, None, 500 * MS) == (timings.ttft_ns(empty), timings.first_answer_ns(empty), timings.e2e_ns(empty))
 
 
 def test_client_queue() -> None:
-    """The time from the agent's call to the send; unknown when either end is."""
+    """The client queue is the time from the agent's call to sending, and None if one of them is unknown."""
     assert 20 * MS == timings.client_queue_ns(_call(sent=30, called_ns=10 * MS))
     assert timings.client_queue_ns(_call(sent=30)) is None
     assert timings.client_queue_ns(_call(sent=None, called_ns=10 * MS)) is None
 
 
 def test_output_tokens() -> None:
-    """The server's count, 0 included; output chunks only when it gave none."""
+    """Output tokens are the count of the server, even if it is 0, or else the number of output chunks."""
     assert 4 == timings.output_tokens(THINKING)
     assert 9 == timings.output_tokens(_call((1, "content"), completion_tokens=9))
     assert 0 == timings.output_tokens(_call((1, "content"), completion_tokens=0))
 
 
 def test_late_stamps() -> None:
-    """A shared stamp is late where the read was, or where nobody knows; the last of a read, and what shares only with the end, is not."""
+    """A shared timestamp is late if the read was late or its lag is unknown. The last output chunk of a read is not late."""
 
     def late(*chunks: Chunk, **keys: Any) -> list[int]:
         return [*LateTimestamps.of(LLMCall(0, 0, 9, chunks, **keys)).places]
@@ -112,7 +112,7 @@ def test_late_stamps() -> None:
 
 
 def test_clean_stamps() -> None:
-    """An output chunk that shares its stamp with a later one is not clean; one that shares it with what is no output is."""
+    """An output chunk that shares its timestamp with a later output chunk is not clean. Sharing with other chunks does not matter."""
     events = (
         *((1, "role", False), (2, "content", True), (3, "content", False), (3, "content", True)),
         *((4, "content", False), (4, "other", True), (5, "content", False), (5, "finish", False), (5, "usage", True)),
@@ -125,13 +125,13 @@ def test_clean_stamps() -> None:
 
 
 def test_tokens_per_second_of_a_call() -> None:
-    """All its tokens over its whole time, the wait for the first one included."""
+    """Tokens per second of a call include the wait for the first token."""
     assert 20.0 == timings.tokens_per_s(_call((400, "content"), ended=500, completion_tokens=10))
     assert timings.tokens_per_s(_call(ended=500, error_kind="cut", completion_tokens=10)) is None
 
 
 def test_the_import_is_light() -> None:
-    """Reports and gates may import metrics without paying for an HTTP, YAML or number library."""
+    """Importing metrics loads no HTTP, YAML or numeric library."""
     heavy = "{'aiohttp', 'asyncio', 'numpy', 'pydantic', 'yaml', 'pytest'}"
     code = f"import sys, pytest_agentbench.metrics.timings; print({heavy} & sys.modules.keys())"
 
@@ -151,7 +151,7 @@ def test_the_import_is_light() -> None:
     ],
 )
 def test_the_queue_of_the_server_stands_apart(timing: Json | None, queued: float | None, served: float | None) -> None:
-    """TTFT is what the agent waited, 195 ms; what of it the server says it was queued, and the rest, are numbers of their own."""
+    """TTFT includes the wait that the server reports. The wait and the rest of TTFT are separate metrics."""
     call = replace(THINKING, server=timing if timing is None else {"worker_id": None, "timing": timing})
 
     assert 195 * MS == timings.ttft_ns(call)
@@ -161,7 +161,7 @@ def test_the_queue_of_the_server_stands_apart(timing: Json | None, queued: float
 
 
 def test_a_failed_call_was_queued_for_nothing() -> None:
-    """It has no latencies."""
+    """A failed call has no server queue and no served TTFT."""
     call = replace(THINKING, server={"timing": {"router_queue_ms": 150.0}}, error_kind="server_error")
 
     assert (None, None) == (timings.server_queue_ns(call), timings.served_ttft_ns(call))

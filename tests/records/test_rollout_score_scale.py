@@ -10,7 +10,7 @@ POINTS = Scale("lower", -2.0, 6.0, declared=True)
 
 
 def test_the_ends() -> None:
-    """The worst end is the least value if higher is better, and the greatest one if lower is better; an infinite end is none."""
+    """The worst value is the least one if higher is better, and the greatest one if lower is better. Unbounded ranges have none."""
     assert (0.0, 1.0, (0.0, 1.0), 1.0) == (SHARES.worst, SHARES.best, SHARES.limits, SHARES.width)
     assert (None, 0.0, None, None) == (MISTAKES.worst, MISTAKES.best, MISTAKES.limits, MISTAKES.width)
     assert (6.0, -2.0, (-2.0, 6.0), 8.0) == (POINTS.worst, POINTS.best, POINTS.limits, POINTS.width)
@@ -18,7 +18,7 @@ def test_the_ends() -> None:
 
 
 def test_values() -> None:
-    """A value outside the range is not contained, and a worse value has a greater loss."""
+    """A scale contains only values in its range, and a worse value has a greater loss."""
     assert [False, True, True, False] == [SHARES.contains(value) for value in (-0.1, 0.0, 1.0, 1.1)]
     assert [False, True] == [MISTAKES.contains(value) for value in (-1, 1e9)]
     assert UNDECLARED.contains(-1e9)
@@ -28,7 +28,7 @@ def test_values() -> None:
 
 
 def test_words() -> None:
-    """A reader is told the direction, the range and the unit, or that nothing is declared."""
+    """The text of a scale has direction, range and unit, or says that nothing is declared."""
     assert SHARES.text == "higher is better, between 0 and 1"
     assert MISTAKES.text == "lower is better, 0 or more, mistakes"
     assert Scale(greatest=5.0).range_text == "5 or less"
@@ -36,7 +36,7 @@ def test_words() -> None:
 
 
 def test_what_can_be_compared() -> None:
-    """Direction and range have to be equal; a unit and a threshold are words about equal values."""
+    """Scales can be compared if direction and range are equal, even if unit and threshold differ."""
     assert SHARES.is_comparable(Scale(least=0.0, greatest=1.0, unit="share", threshold=0.5))
     assert not SHARES.is_comparable(UNDECLARED)
     assert not MISTAKES.is_comparable(Scale("higher", 0.0, None))

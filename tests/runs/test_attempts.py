@@ -1,4 +1,4 @@
-"""The log of a run's attempts: what is written arrives in the next pool and in the next session, whatever ended the one before."""
+"""The log of a run's attempts: the next pool and the next session read what was written, however the previous one ended."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def log(directory: Path, session: int = 1) -> Iterator[AttemptLog]:
 
 
 def written(directory: Path, *entries: AttemptEntry, session: int = 1) -> AttemptState:
-    """Writes entries of a session; returns the state of its log."""
+    """Writes entries of a session. Returns the state of its log."""
     with log(directory, session) as opened:
         for entry in entries:
             opened.append(entry)
@@ -64,17 +64,17 @@ def written(directory: Path, *entries: AttemptEntry, session: int = 1) -> Attemp
 
 
 def read(directory: Path, session: int = 1, **recorded: int) -> AttemptState:
-    """What the next pool of a session reads. `recorded`: scenario -> session of its record, with `_` for `-`."""
+    """Returns the state that the next pool of a session reads. `recorded`: scenario -> session of its record, with `_` for `-`."""
     return read_attempts(directory, session, {RolloutKey("shop", name.replace("_", "-")): number for name, number in recorded.items()})
 
 
 def test_a_run_without_a_log(tmp_path: Path) -> None:
-    """A run of an older version, or one of which only the journal was kept, has no attempts and no plan."""
+    """A run of an older version, or a run of which only the journal was kept, has no attempts and no plan."""
     assert AttemptState() == read(tmp_path)
 
 
 def test_no_plan_is_another_thing_than_an_empty_one(tmp_path: Path) -> None:
-    """A pool that died before there was a plan leaves None; once each test has got its rollout, nothing is left of the plan."""
+    """The plan is None if the pool died before there was one. It is empty if each test has got its rollout."""
     assert read(tmp_path).plan is None
 
     written(tmp_path, RolloutsPlanned((ONE, ONE, TWO)), RolloutRead(ONE))
@@ -87,7 +87,7 @@ def test_no_plan_is_another_thing_than_an_empty_one(tmp_path: Path) -> None:
 
 
 def test_attempts_of_a_pool_that_died(tmp_path: Path) -> None:
-    """Failed attempts are kept with their calls. What was in flight is interrupted, with the reason, until the next pool has noted it."""
+    """Failed attempts are kept with their calls. Attempts in flight become interrupted, with the reason, until the next pool notes them."""
     begun = AttemptBegun(ONE, 10), AttemptFailed(ONE, FIRST, interrupted=False), AttemptBegun(ONE, 30), AttemptBegun(TWO, 31)
     live = written(tmp_path, *begun)
     assert {ONE: 30, TWO: 31} == live.in_flight
@@ -106,7 +106,7 @@ def test_attempts_of_a_pool_that_died(tmp_path: Path) -> None:
 
 
 def test_a_second_pool_that_dies_before_it_noted_anything(tmp_path: Path) -> None:
-    """What the first pool had in flight is still known to the third one, and is no suspect in the death of the second one."""
+    """The third pool knows the attempts that were in flight in the first one. They are not suspects in the death of the second one."""
     with log(tmp_path) as opened:
         for entry in (AttemptBegun(ONE, 10), PoolDied("signal 9"), AttemptBegun(TWO, 20)):
             opened.append(entry)
@@ -117,14 +117,14 @@ def test_a_second_pool_that_dies_before_it_noted_anything(tmp_path: Path) -> Non
 
 
 def test_a_pool_whose_death_is_not_in_the_log(tmp_path: Path) -> None:
-    """Nothing is in flight when a pool begins, whether or not the entry on the death of the last one could be written."""
+    """Nothing is in flight when a pool begins, even if the entry on the death of the previous pool is missing."""
     written(tmp_path, AttemptBegun(ONE, 10))
 
     assert {ONE: (10, "the pool died")} == read(tmp_path).interrupted
 
 
 def test_what_is_recorded(tmp_path: Path) -> None:
-    """The attempts up to a record are in it, so they are not in the state; later ones are."""
+    """Attempts up to a record are part of it, so the state contains only later ones."""
     written(tmp_path, AttemptBegun(ONE, 10), AttemptFailed(ONE, FIRST, interrupted=False), AttemptBegun(ONE, 30))
     assert {} == read(tmp_path, 1, s_0=1).failed
 
@@ -134,7 +134,7 @@ def test_what_is_recorded(tmp_path: Path) -> None:
 
 
 def test_a_session_that_resumes(tmp_path: Path) -> None:
-    """It continues with the attempts of earlier sessions, and with nothing that belongs to their processes and tests."""
+    """A session that resumes a run continues with earlier attempts, but not with entries on earlier processes and tests."""
     tally = RolloutTally(labelled=1)
     written(
         tmp_path,
@@ -159,7 +159,7 @@ def test_a_session_that_resumes(tmp_path: Path) -> None:
 
 
 def test_three_sessions(tmp_path: Path) -> None:
-    """Each session's attempts follow those of the one before, with numbers that count on."""
+    """The attempts of a session follow those of the session before and continue their numbers."""
     for session in (1, 2, 3):
         written(tmp_path, AttemptBegun(ONE, 10 * session), session=session)
 
@@ -170,7 +170,7 @@ def test_three_sessions(tmp_path: Path) -> None:
 
 
 def test_addresses_and_labels(tmp_path: Path) -> None:
-    """Addresses are known as long as they are open, labels until they are released, and the tally of all pools so far."""
+    """The state has addresses until they are closed, labels until they are released, and the tally of all pools so far."""
     tally, released = RolloutTally(labelled=2), RolloutTally(labelled=2, released=1)
     opened = [
         AddressOpened("1.1", ONE, lent=False, label=OpenLabel("r-a", URL), tally=tally),
@@ -188,7 +188,7 @@ def test_addresses_and_labels(tmp_path: Path) -> None:
 
 
 def test_decisions_and_blocks(tmp_path: Path) -> None:
-    """A later pool runs the same rollouts alone, ends the same ones, and continues the round and the numbers of blocks."""
+    """A later pool runs the same rollouts alone, ends the same rollouts, and continues the round and the count of blocks."""
     end = Rollout(*TWO, status="agent_error", reason="it blocks", log="hello\n")
     written(tmp_path, RunAlone((ONE,)), RunAlone((THREE,)), EndRollout(end), RoundAdded((ONE,)), PrepareBlock("a", 3), PrepareBlock("b", 3))
 
@@ -200,7 +200,7 @@ def test_decisions_and_blocks(tmp_path: Path) -> None:
 
 
 def test_a_size(tmp_path: Path) -> None:
-    """A pool reads the entries that were written before it was started, since it is told of later ones."""
+    """A pool reads only the entries that were written before it started, because it receives later ones as messages."""
     with log(tmp_path) as opened:
         opened.append(RunAlone((ONE,)))
         size = opened.size
@@ -210,7 +210,7 @@ def test_a_size(tmp_path: Path) -> None:
 
 
 def test_a_torn_line(tmp_path: Path) -> None:
-    """What a killed session has written of its last entry is left out by readers, and removed by the next session."""
+    """Readers ignore an incomplete last entry of a killed session, and the next session removes it."""
     for size in range(1, 40):
         path = tmp_path / str(size) / FILE
         path.parent.mkdir()
@@ -225,7 +225,7 @@ def test_a_torn_line(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_nothing_but_a_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is empty then; so it is for a line that is longer than what is read at a time."""
+    """A log with only an incomplete line becomes empty, even if the line is longer than one read."""
     monkeypatch.setattr(attempts, "BLOCK", 8)
     (tmp_path / FILE).write_bytes(b"x" * 100)
 
@@ -235,7 +235,7 @@ def test_a_log_that_is_nothing_but_a_torn_line(tmp_path: Path, monkeypatch: pyte
 
 
 def test_damaged_lines(tmp_path: Path) -> None:
-    """A line in which a byte was changed, and an entry that nobody knows, are told with their numbers; the others count."""
+    """A line with a changed byte and an unknown entry are reported with their line numbers, and the other lines count."""
     written(tmp_path, RunAlone((ONE,)), RunAlone((TWO,)), RunAlone((THREE,)))
     first, second, third = (tmp_path / FILE).read_bytes().splitlines(keepends=True)
     unknown = sealed(b'{"session":1,"entry":["Sing",{}]}') + b"\n"
@@ -245,8 +245,8 @@ def test_damaged_lines(tmp_path: Path) -> None:
 
     assert {ONE, THREE} == state.alone
     path = tmp_path / FILE
-    assert f"line 2 of {path} is damaged, and is left out: it is not as it was written" == state.damaged[0]
-    assert state.damaged[1].startswith(f"line 3 of {path} is damaged, and is left out: ")
+    assert f"line 2 of {path} is damaged and is ignored: its checksum does not match" == state.damaged[0]
+    assert state.damaged[1].startswith(f"line 3 of {path} is damaged and is ignored: ")
     assert 2 == len(state.damaged)
 
 
@@ -267,7 +267,7 @@ print(len(log.state.in_flight), *said, sep="\\n")
 
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    """The user is told once, no torn line stays, and the session has its whole state."""
+    """If the disk is full, the user gets one warning, no incomplete line stays, and the state of the session is complete."""
     done = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, timeout=30, check=True)
 
     known, sentence = done.stdout.splitlines()
@@ -306,7 +306,7 @@ ENTRIES: st.SearchStrategy[AttemptEntry] = st.one_of(
 def test_the_state_of_a_session_is_that_of_its_file(
     tmp_path_factory: pytest.TempPathFactory, entries: list[AttemptEntry], cut: int
 ) -> None:
-    """At any moment, what a new pool reads equals what the controller knows once the pool has died; it holds for any order of entries."""
+    """For any sequence of entries, a new pool reads the state that the controller has after the old pool has died."""
     directory = tmp_path_factory.mktemp("run")
     live = written(directory, *entries[:cut], PoolDied("the pool died"))
 

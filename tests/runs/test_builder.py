@@ -1,4 +1,4 @@
-"""One function makes a Run of rollouts and of what is known beside them."""
+"""Building a Run from rollouts and from the facts of a session."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def built(*rollouts: Rollout, asked: PlannedSuite = ASKED, facts: SessionFacts |
 
 
 def test_nothing_measured() -> None:
-    """Where no rollout was measured, no threshold is known to hold; where there is none, nothing is missed."""
+    """If no rollout was measured, a suite with thresholds is unknown, and a suite without thresholds is not."""
     assert ("shop",) == built(rollout(0, None)).unknown_suites
     assert () == built(rollout(0, 0.0)).unknown_suites
     assert () == built(asked=asked_with({})).unknown_suites
 
 
 def test_what_is_known_stays_as_it_is() -> None:
-    """The builder adds what rollouts say, and changes nothing else; a run is what is known of the next one."""
+    """The builder keeps all facts and adds results of rollouts. A run can be the facts of the next one."""
     facts = session_facts(id="one", resume="pytest --agentbench-resume=one")
     run = built(rollout(0, 1.0), facts=facts)
 
@@ -57,7 +57,7 @@ def test_what_is_known_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize(("ended_ns", "span_s"), [(2_000_000_000, 1.0), (0, 0.0)])
 def test_a_rollout_without_times(ended_ns: int, span_s: float) -> None:
-    """It is counted, and is in no timing: a span from 1970 on would be in every rate."""
+    """A rollout without times is counted, but no timing includes it, because its span would begin in 1970."""
     run = built(rollout(0, 1.0, started_ns=1_000_000_000 if ended_ns else 0, ended_ns=ended_ns))
 
     assert (1, span_s) == (run.suites["shop"].rollouts["ok"], run.performance.span_s)
@@ -65,7 +65,7 @@ def test_a_rollout_without_times(ended_ns: int, span_s: float) -> None:
 
 @pytest.mark.parametrize(("verdict", "known"), [("warn", True), (None, False)])
 def test_nobody_knows_who_had_the_time(verdict: str | None, known: bool) -> None:
-    """Of another tool's results it is told only where that tool took the times of calls."""
+    """The split of the time is None for imported results, unless the tool recorded the times of calls."""
     imported = Imported("nat", str(Path("job")), "", "", (), {}, ())
     facts = session_facts(imported=imported, stopwatch=Stopwatch(verdict=verdict))
 
@@ -80,7 +80,7 @@ SECOND = 1_000_000_000  # nanoseconds
 
 
 def priced(prices: Json | None = PRICES) -> SessionFacts:
-    """A backend whose YAML has prices."""
+    """Returns a backend whose YAML has prices."""
     use = BackendUse(name="priced", note="", kind="url", served_model="m", failure="", more={"prices": prices} if prices else {})
     return session_facts(backend=use)
 
@@ -91,7 +91,7 @@ def took(number: int, status: str = "ok", score: float = 0.0, calls: tuple[LLMCa
 
 
 def test_efficiency() -> None:
-    """The mean score over tokens and seconds of measured rollouts; money for all attempts, also those of which nothing was measured.
+    """Efficiency uses the mean score, tokens and seconds of measured rollouts. Cost includes all attempts, measured or not.
 
     A call of 600 new, 400 cached prompt tokens and 100 output tokens costs 0.0018: there are four of them, and two measured rollouts.
     """
@@ -113,7 +113,7 @@ def test_efficiency() -> None:
 
 
 def test_nobody_knows_the_tokens() -> None:
-    """One call that went well without a count of its prompt leaves tokens and money unknown; one that failed does not."""
+    """If a successful call has no count of prompt tokens, tokens and cost are unknown. A failed call without it does not matter."""
     uncounted = LLMCall(0, 0, 10)
     unknown = built(took(0, score=1.0, calls=(CALL, uncounted)), facts=priced())
     known = built(took(0, score=1.0, calls=(CALL, replace(uncounted, error_kind="connect"))), facts=priced())
@@ -126,12 +126,12 @@ def test_nobody_knows_the_tokens() -> None:
 
 
 def test_nobody_called_a_model() -> None:
-    """Rollouts without a call, as another tool's results may be, have no count of tokens."""
+    """Rollouts without calls, as in some imported results, have no count of tokens."""
     assert built(took(0, score=1.0, calls=()), facts=priced()).suites["shop"].efficiency.metrics["tokens_per_rollout"] is None
 
 
 def test_without_prices() -> None:
-    """Nothing is said of money, and a cached token costs as much as another where nobody says otherwise."""
+    """Without prices there is no cost. Without a price for cached tokens they cost as much as others."""
     free, flat = built(took(0), facts=priced(None)), built(took(0), facts=priced({"currency": "EUR", "input": 1.0, "output": 10.0}))
     efficiency = free.suites["shop"].efficiency
 
@@ -140,7 +140,7 @@ def test_without_prices() -> None:
 
 
 def test_less_is_better() -> None:
-    """Of a score of which less is better nothing is gained per token."""
+    """A score whose lower values are better has no score per token."""
     falling = plan_suite("shop", replace(SHOP, scenarios=SCENARIOS, scorers={"hallucinated": {}}))
     read = RunReader()
     read.add(replace(took(0), scores={"hallucinated": Score(1.0)}), "hallucinated", SCALES["hallucinated"])
@@ -150,7 +150,7 @@ def test_less_is_better() -> None:
 
 
 def test_each_arm_has_its_prices() -> None:
-    """In a session of two backends a variant is priced as the YAML of its arm says."""
+    """In a session with two backends, a variant has the prices of its arm's YAML."""
     arms = {"cheap": {"name": "a", "prices": PRICES}, "dear": {"name": "b", "prices": {**PRICES, "currency": "EUR"}}, "free": {"name": "c"}}
     both = BackendUse(name="a vs b", note="", kind="ab", served_model="m", failure="", more={"arms": arms})
     priced = {variant: prices_of(both, variant) for variant in ("cheap", "quick-dear", "free", "default")}

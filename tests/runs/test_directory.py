@@ -13,7 +13,7 @@ NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
 def test_directories_are_named_after_the_time(tmp_path: Path) -> None:
-    """Runs that start within the same second have directories of their own; the reports stay out of git, baselines do not."""
+    """Runs that start within the same second have different directories. Git ignores the reports but not the baselines."""
     reports = tmp_path / "deep" / "reports"
 
     names = [new_directory(reports, NOW).name for _ in range(3)]
@@ -24,7 +24,7 @@ def test_directories_are_named_after_the_time(tmp_path: Path) -> None:
 
 
 def test_names_of_runs(tmp_path: Path) -> None:
-    """A name stands behind the time and its number, so that none is taken for another's; the newest run that has it comes last."""
+    """The name of a run follows the time and its number, so it is unambiguous. The newest run with a name comes last."""
     names = "kv", "kv", "kv-2", "", ""
 
     directories = [new_directory(tmp_path, NOW, name) for name in names]
@@ -38,7 +38,7 @@ def test_names_of_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_is_nobody_elses(tmp_path: Path) -> None:
-    """Nobody but its owner, and root, can look into a run directory, whatever the user's mask."""
+    """Only the owner and root can read a run directory, whatever the umask."""
     mask = os.umask(0)
     try:
         directory = new_directory(tmp_path / "reports", NOW)
@@ -49,7 +49,7 @@ def test_a_run_is_nobody_elses(tmp_path: Path) -> None:
 
 
 def test_what_git_ignores_is_the_users_choice(tmp_path: Path) -> None:
-    """A .gitignore that is there already stays as it is."""
+    """An existing .gitignore is not changed."""
     (tmp_path / ".gitignore").write_text("nothing\n")
 
     new_directory(tmp_path, NOW)
@@ -58,7 +58,7 @@ def test_what_git_ignores_is_the_users_choice(tmp_path: Path) -> None:
 
 
 def test_latest_leads_to_the_newest(tmp_path: Path) -> None:
-    """The link is replaced by each run, leads there wherever the reports are moved, and nothing else is left behind."""
+    """Each run replaces the link without leaving other files, and the link stays valid when the reports directory is moved."""
     first, second = new_directory(tmp_path, NOW), new_directory(tmp_path, NOW)
 
     for directory in (first, second, first, first):
@@ -69,7 +69,7 @@ def test_latest_leads_to_the_newest(tmp_path: Path) -> None:
 
 
 def test_a_discarded_directory_is_gone(tmp_path: Path) -> None:
-    """A session that ran nothing leaves no directory."""
+    """The directory of a session without rollouts is removed."""
     directory = new_directory(tmp_path, NOW)
     (directory / "rollouts.jsonl").touch()
 

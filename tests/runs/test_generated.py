@@ -1,4 +1,4 @@
-"""The tables in docs/ are what records, models and registries say."""
+"""The generated tables in docs/ are up to date."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.generated import generated
 
 @pytest.mark.parametrize("path", generated(), ids=lambda path: path.name)
 def test_files_are_up_to_date(path: Path) -> None:
-    """A file in the repository is what `python -m tests.generated` makes of the records."""
+    """Each file equals the output of `python -m tests.generated`."""
     assert generated()[path] == path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The identity of a run: each part changes with what it is about, and with nothing else; what is not known is null."""
+"""The identity of a run: each part changes only with its own inputs, and unknown values are null."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shop(folder: Path, scenario: Scenario = LAMP, **keys: Any) -> Suite:
 
 
 def identity(suite: Suite, trials: int = 1, **changes: Any) -> RunIdentity:
-    """Of a run of a suite on a backend; `changes` are of the run, the backend or its facts."""
+    """Returns the identity of a run of a suite on a backend. `changes` apply to the run, the backend or its facts."""
     base = session_facts()
     run = replace(
         base,
@@ -59,17 +59,17 @@ def differing(one: RunIdentity, other: RunIdentity) -> set[str]:
     ],
 )
 def test_a_change_is_in_its_part(tmp_path: Path, part: str, suite: Json, run: Json) -> None:
-    """One thing that changes changes the hash of one part."""
+    """A single change changes the hash of one part."""
     assert {part} == differing(identity(shop(tmp_path)), identity(shop(tmp_path, **suite), **run))
 
 
 def test_nothing_changes_by_itself(tmp_path: Path) -> None:
-    """The same setup has the same identity, in another object too."""
+    """Equal setups have equal identities."""
     assert identity(shop(tmp_path)) == identity(shop(tmp_path))
 
 
 def test_prompts(tmp_path: Path) -> None:
-    """Each text that a built-in agent tells a model has a hash, those of an agent within it too; those of own code are not known."""
+    """Each prompt of a built-in agent, and of an agent within it, has a hash. The prompts of a suite's own code are unknown."""
     plain = suite_setup(shop(tmp_path), "default", 1).prompts
     wrapped = suite_setup(shop(tmp_path, agent={"kind": "self_evaluating", "wraps": "react"}), "default", 1).prompts
     other = suite_setup(shop(tmp_path, agent={"kind": "tool_calling", "system_prompt": "Help."}), "default", 1).prompts
@@ -87,7 +87,7 @@ def test_prompts(tmp_path: Path) -> None:
 
 
 def test_tools_of_several_scenarios(tmp_path: Path) -> None:
-    """The order of scenarios changes no hash of tools, and numbers that are too large for most are no problem."""
+    """The hash of tools does not depend on the order of scenarios, and accepts integers beyond 64 bits."""
     one, two = LAMP, replace(LAMP, id="shop-1", tools=(Tool("big", "", {"maximum": 1 << 70}),))
 
     forth, back = (replace(shop(tmp_path), scenarios=each) for each in ((one, two), (two, one)))
@@ -96,7 +96,7 @@ def test_tools_of_several_scenarios(tmp_path: Path) -> None:
 
 
 def test_what_nobody_knows_is_null(tmp_path: Path) -> None:
-    """Of a backend that tells nothing nothing is made up."""
+    """If a backend reports nothing, the values are null."""
     found = identity(shop(tmp_path))
 
     assert (None, None, None) == (found.backend.services, found.backend.files, found.backend.server)

@@ -1,4 +1,4 @@
-"""rollouts.jsonl: what is written is found again."""
+"""rollouts.jsonl: writing records, finding them again, and detecting damage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(record: Rollout) -> bytes:
 
 
 def test_rollouts_come_back_in_order(tmp_path: Path) -> None:
-    """A journal holds one line per rollout, in the order in which they were appended, while it is still open."""
+    """An open journal contains one line per rollout, in the order of appending."""
     records = [rollout(2), rollout(0), rollout(1, answer="two\nlines, \u2028 and é")]
 
     with Journal(tmp_path) as journal:
@@ -45,7 +45,7 @@ def test_rollouts_come_back_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("beside", [0, 10**30, "\ud83d"])
 def test_numbers_that_json_has_none_of(beside: object) -> None:
-    """What a model made of an argument may be NaN: it is null, whether or not something beside it takes the slower way to JSON."""
+    """NaN in an argument becomes null, in the fast and in the slow conversion to JSON."""
     call = ToolCall("pay", {"amount": math.nan, "limit": -math.inf, "beside": beside}, 1)
     record = replace(rollout(0, answer="\ud83d\ude00"), tool_calls=(call,))
 
@@ -59,7 +59,7 @@ def test_numbers_that_json_has_none_of(beside: object) -> None:
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    """A kill in the middle of a write costs the rollout that was being written, and no other."""
+    """If a session is killed while it writes a record, only that record is lost."""
     whole, truncated = rollout(0), written(rollout(1))[:-1]
 
     for size in (1, len(truncated) // 2, len(truncated)):
@@ -69,7 +69,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
 
 
 def test_an_empty_journal(tmp_path: Path) -> None:
-    """A run without rollouts has an empty journal; a directory without one is an error."""
+    """A run without rollouts has an empty journal, and a directory without a journal is an error."""
     with pytest.raises(FileNotFoundError):
         [*read_journal(tmp_path)]
     Journal(tmp_path).close()
@@ -78,7 +78,7 @@ def test_an_empty_journal(tmp_path: Path) -> None:
 
 
 def test_a_record_is_found_by_its_key(tmp_path: Path) -> None:
-    """`line` gives back a record as it was written, between further appends; a key written twice gives the last, here and to readers."""
+    """`line` returns a record unchanged between further appends. If a key was written twice, `line` and readers get the last record."""
     with Journal(tmp_path) as journal:
         for number in range(20):
             journal.append(rollout(number).key, line(rollout(number, "x" * number)))
@@ -93,7 +93,7 @@ def test_a_record_is_found_by_its_key(tmp_path: Path) -> None:
 
 
 def test_an_existing_journal_is_appended_to(tmp_path: Path) -> None:
-    """Nothing that stands in a journal is ever rewritten."""
+    """Opening and appending do not change existing lines of a journal."""
     for number in range(2):
         with Journal(tmp_path) as journal:
             journal.append(rollout(number).key, line(rollout(number)))
@@ -104,7 +104,7 @@ def test_an_existing_journal_is_appended_to(tmp_path: Path) -> None:
 
 
 def test_threads_do_not_mix_lines(tmp_path: Path) -> None:
-    """Records appended and read from several threads stay whole."""
+    """Records stay intact when several threads append and read."""
     records = [rollout(number, "x" * (number * 37 % 5000)) for number in range(200)]
 
     def work(record: Rollout) -> bytes:
@@ -126,7 +126,7 @@ ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture
 @ONE_FOLDER
 @given(TEXT, TEXT, TEXT, st.integers(1, 10**6), st.integers(1, 99), st.sampled_from(["scenario", "adhoc"]))
 def test_an_index_reads_no_body(tmp_path: Path, suite: str, scenario: str, variant: str, trial: int, session: int, kind: str) -> None:
-    """Whatever a scenario is called, its record is found by the first fields of its line: a body that cannot be parsed does not matter."""
+    """A record is indexed by its first fields, whatever the name of the scenario, and even if its body cannot be parsed."""
     record = Rollout(
         suite, scenario, variant, trial, "ok", reason=variant, session=session, content=HASHES, kind=kind, calls=(LLMCall(1, 2, 3),)
     )
@@ -151,7 +151,7 @@ def test_an_index_reads_no_body(tmp_path: Path, suite: str, scenario: str, varia
 @ONE_FOLDER
 @given(st.integers(0, 3), st.integers(1, 400))
 def test_a_torn_record_is_cut_off(tmp_path: Path, whole: int, size: int) -> None:
-    """After a kill in the middle of a write the next session appends to whole records only, wherever the write was cut."""
+    """If a session is killed during a write, the next session removes the incomplete record before it appends."""
     truncated = written(rollout(9))[:-1][:size]
     (tmp_path / FILE).write_bytes(b"".join(written(rollout(number)) for number in range(whole)) + truncated)
 
@@ -162,9 +162,9 @@ def test_a_torn_record_is_cut_off(tmp_path: Path, whole: int, size: int) -> None
     assert [*map(rollout, range(whole)), rollout(7)] == [*read_journal(tmp_path, pytest.fail)]
 
 
-NOTHING = "there is no record in it, and it is left out: b'"
-OTHER = "the record of shop[s-5] is not as it was written, and is left out"
-ONE_OF_TWO = "1 whole record is in it, and kept; the rest is left out"
+NOTHING = "it contains no record and is ignored: b'"
+OTHER = "the record of shop[s-5] does not match its checksum and is ignored"
+ONE_OF_TWO = "it contains 1 undamaged record; the rest is ignored"
 
 
 @pytest.mark.parametrize(
@@ -185,11 +185,11 @@ ONE_OF_TWO = "1 whole record is in it, and kept; the rest is left out"
         (written(rollout(5)).strip().replace(b"shop", b"sh\xffp"), "the record of "),
         (written(rollout(5))[:80] + written(rollout(1)).strip(), ONE_OF_TWO),
         (written(rollout(5))[:-20] + written(rollout(1)).strip(), ONE_OF_TWO),
-        (written(rollout(0)).strip() + b"!" + written(rollout(1)).strip(), "2 whole records are in it, and kept; the rest is left out"),
+        (written(rollout(0)).strip() + b"!" + written(rollout(1)).strip(), "it contains 2 undamaged records; the rest is ignored"),
     ],
 )
 def test_garbage_in_the_middle(tmp_path: Path, garbage: bytes, sentence: str) -> None:
-    """A line that is no record is named by its number, with whose it was; what else is whole is not lost, in that line or around it."""
+    """A damaged line is reported with its number and its rollout. Undamaged records in that line and in others are kept."""
     (tmp_path / FILE).write_bytes(b"".join([written(rollout(0)), garbage + b"\n", written(rollout(1))]))
     damage: list[str] = []
 
@@ -211,7 +211,7 @@ BY_CONTENT = [Rollout("shop", f"s-{number}", "default", 1, "ok", content=HASHES,
 @settings(ONE_FOLDER, max_examples=400)
 @given(st.data(), st.integers(1, 255))
 def test_a_flipped_byte(tmp_path: Path, data: st.DataObject, bits: int) -> None:
-    """Whatever byte of a journal changes, and how: it is noticed, and costs at most the rollout whose byte it was."""
+    """Any changed byte of a journal is detected, and at most the rollout of that byte is lost."""
     lines = [written(each) for each in BY_CONTENT]
     place = data.draw(st.integers(0, sum(map(len, lines)) - 1))
     (tmp_path / FILE).write_bytes(flipped(b"".join(lines), place, bits))
@@ -232,7 +232,7 @@ def test_a_flipped_byte(tmp_path: Path, data: st.DataObject, bits: int) -> None:
 @ONE_FOLDER
 @given(st.lists(st.sampled_from([*map(written, BY_CONTENT), b"{", b"}", b"\n", b'{"crc":"', b"\xff", b"\0", b'"']), max_size=12))
 def test_any_pieces(tmp_path: Path, pieces: list[bytes]) -> None:
-    """Whatever stands between and in front of records, reading ends without an error, and gives nothing that was not written."""
+    """Whatever bytes are before and between records, reading raises no error and returns only records that were written."""
     (tmp_path / FILE).write_bytes(b"".join(pieces))
 
     with Journal(tmp_path):
@@ -242,36 +242,36 @@ def test_any_pieces(tmp_path: Path, pieces: list[bytes]) -> None:
 
 
 def test_a_record_of_another_version_is_named(tmp_path: Path) -> None:
-    """A record that is whole, and that this version cannot read, is left out, and whoever reads is told."""
+    """An undamaged record that this version cannot read is skipped and reported."""
     other = sealed(record_line(rollout(0)).replace(b'"attempt":', b'"endeavour":'))
     (tmp_path / FILE).write_bytes(other + b"\n" + written(rollout(1)))
     damage: list[str] = []
 
     assert [rollout(1)] == [*read_journal(tmp_path, damage.append)]
     (sentence,) = damage
-    assert sentence.startswith(f"the record of shop[s-0] at byte 0 of {tmp_path / FILE} cannot be read, and is left out: ")
+    assert sentence.startswith(f"the record of shop[s-0] at byte 0 of {tmp_path / FILE} cannot be read and is ignored: ")
 
 
 def test_a_record_that_changes_after_it_was_found(tmp_path: Path) -> None:
-    """A byte that changes while a session runs is noticed when the record is asked for."""
+    """A byte that changes while the journal is open is detected when the record is read."""
     with Journal(tmp_path) as journal:
         journal.append(rollout(0).key, record_line(rollout(0)))
         (tmp_path / FILE).write_bytes(flipped(written(rollout(0)), 90, 1))
 
-        with pytest.raises(ValueError, match="it is not as it was written"):
+        with pytest.raises(ValueError, match="its checksum does not match"):
             journal.line(rollout(0).key)
 
 
 def test_damage_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A script that reads a journal, and does not ask about damage, is told on stderr."""
+    """Damage is printed to stderr if a script reads a journal without `on_damage`."""
     (tmp_path / FILE).write_bytes(b"nonsense\n")
 
     assert [] == [*read_journal(tmp_path)]
-    assert f"agentbench: line 1 of {tmp_path / FILE} is damaged: there is no record in it" in capsys.readouterr().err
+    assert f"agentbench: line 1 of {tmp_path / FILE} is damaged: it contains no record" in capsys.readouterr().err
 
 
 def test_the_last_record_counts(tmp_path: Path) -> None:
-    """Of a rollout that ran again in a later session the earlier record stays in the file, and does not count."""
+    """If a rollout ran again in a later session, its earlier record stays in the file but does not count."""
     failed = Rollout("shop", "s-0", "default", 1, status="infra_error", session=1)
     again = Rollout("shop", "s-0", "default", 1, status="ok", session=2)
     with Journal(tmp_path) as journal:
@@ -284,7 +284,7 @@ def test_the_last_record_counts(tmp_path: Path) -> None:
 
 
 def test_one_session_at_a_time(tmp_path: Path) -> None:
-    """A journal that somebody writes to is not taken up by another session; its end, however it comes, lets go of it."""
+    """A session cannot open the journal of a running session. The lock ends with the process, however that ends."""
     with Journal(tmp_path), pytest.raises(ConfigError, match="another session is writing to"):
         Journal(tmp_path)
 
@@ -292,7 +292,7 @@ def test_one_session_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_record(tmp_path: Path) -> None:
-    """What is to run again is as if it had not been written, until it is written again."""
+    """A forgotten rollout has no record until it is written again."""
     with Journal(tmp_path) as journal:
         journal.append(rollout(0).key, line(rollout(0)))
         journal.forget(rollout(0).key)

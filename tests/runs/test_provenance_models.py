@@ -1,4 +1,4 @@
-"""Models by the names that were asked for and those that answers give."""
+"""The requested models and the models that answers name."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def used(calls: Sequence[tuple[str, str]]) -> tuple[ModelUse, ...]:
     ],
 )
 def test_names(calls: list[tuple[str, str]], said: str | None) -> None:
-    """Every model that was asked for is named, and whoever else answered; how many calls there were of each changes nothing."""
+    """Each requested model is named, and the answering one if it differs, independent of the number of calls."""
     assert said == model_names(used(calls)) == model_names(used(calls * 3))
 
 
 def test_counts() -> None:
-    """Calls are counted by what was asked for and what answered; a call without an answer has null."""
+    """Calls are counted by requested and answering model. The latter is null for a call without an answer."""
     assert (ModelUse("a", None, 1), ModelUse("a", "b", 2)) == used([call("a", "b"), call("a", "b"), call("a")])
 
 
 def test_models_that_are_not_listed() -> None:
-    """A model that the backend does not list is named, with those that it does; of a backend that nobody asked nothing is said."""
+    """A model that the backend does not list is reported with the listed ones. Without a list, nothing is reported."""
     asked = {"shop": "a", "shop-warm": "c"}
 
     (sentence,) = unlisted_models(asked, ["a", "b"])
-    assert "shop-warm asks for the model 'c', which the backend does not list (a, b); its calls ask for it all the same" == sentence
+    assert "shop-warm requests the model 'c', which the backend does not list (a, b); its calls request it anyway" == sentence
     assert [] == unlisted_models(asked, [])
 
 
@@ -68,7 +68,7 @@ def test_models_that_are_not_listed() -> None:
     ],
 )
 def test_every_api_names_its_model(route: str, whole: dict[str, Any], stream: list[Any]) -> None:
-    """The model that answers is read from answers of every API, streamed or not; one that names none is unknown."""
+    """The answering model is read from answers of each API, streamed or not, and is unknown if the answer names none."""
     streamed, at_once, silent = (DIALECTS[route]() for _ in range(3))
     for data in stream:
         streamed.add(Event(1, None, True, "message", json.dumps(data).encode()))

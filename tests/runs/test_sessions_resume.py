@@ -1,4 +1,4 @@
-"""Going on with a run: what is kept, what runs again, and every reason to refuse."""
+"""Resuming a run: kept rollouts, rollouts that run again, and all reasons to refuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.records import Attempt, Chunk, Json, LLMCall, Rollout, RolloutKey
 from pytest_agentbench.runs.journal import EarlierWork, Journal, record_line, rollout_of
 from pytest_agentbench.runs.sessions import SESSIONS_FILE as FILE
-from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, read_sessions, take_up, with_earlier
+from pytest_agentbench.runs.sessions import Session, append_session, find_resumable, folder_of, read_sessions, resume_journal, with_earlier
 from pytest_agentbench.suites.hashes import ContentHashes, PromptSource, digest, suite_identity
 from pytest_agentbench.suites.suite import DatasetInfo, PoolSuite, Scenario, Suite
 
@@ -27,12 +27,12 @@ def shop(question: str = "A lamp?", ids: tuple[str, ...] = ("a", "b", "c"), **ke
 
 
 def one_prompt(suite: PoolSuite, variant: str) -> Json | None:
-    """Of agents that tell a model one thing besides the scenario."""
+    """Returns the hashes of an agent with one prompt."""
     return {"system": "0"}
 
 
 class Run:
-    """A run directory with rollouts of one session on the shop as it is above."""
+    """A run directory with rollouts of one session with the suite defined above."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -47,14 +47,16 @@ class Run:
             journal.append(key, record_line(record))
         return key
 
-    def take_up(
+    def resume_journal(
         self, suite: Suite | None = None, backend: Json = BACKEND, rerun: tuple[str, ...] = RERUN, prompts: PromptSource = one_prompt
     ) -> tuple[EarlierWork, Journal]:
-        """The next session, perhaps with something changed."""
+        """Resumes the run in a second session, with optional changes."""
         suites = {"shop": self.suite if suite is None else suite}
         identities = {name: suite_identity(each, prompts) for name, each in suites.items()}
         with Journal(self.directory) as journal:
-            return take_up(journal, 2, ContentHashes(suites, digest(backend), prompts), identities, backend, self.sessions, rerun), journal
+            return resume_journal(
+                journal, 2, ContentHashes(suites, digest(backend), prompts), identities, backend, self.sessions, rerun
+            ), journal
 
 
 @pytest.fixture
@@ -63,10 +65,10 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_what_is_kept(run: Run) -> None:
-    """Measured rollouts and agents' errors stand; an infra_error runs again."""
+    """Measured rollouts and agent errors are kept, and an infra_error runs again."""
     a, b, c = run.write("a"), run.write("b", "agent_error"), run.write("c", "infra_error")
 
-    stored, _ = run.take_up()
+    stored, _ = run.resume_journal()
 
     assert {a: "ok", b: "agent_error"} == stored.kept
     assert {c} == stored.again
@@ -77,7 +79,7 @@ def call(at: int) -> LLMCall:
 
 
 def test_attempts_of_all_sessions_are_one_record() -> None:
-    """A rollout that ran again has the attempts of earlier sessions before its own, with their calls and sessions, in one count."""
+    """The record of a rollout that ran again begins with the attempts of earlier sessions, and attempts are numbered continuously."""
     one, two, three, four = (call(at) for at in (10, 20, 3, 4))
     old = shop_rollout(calls=(two,), attempt=2, ended_ns=30, earlier_attempts=(Attempt(1, "infra_error", "cut", calls=(one,), ended_ns=9),))
     mine = Attempt(1, "infra_error", "gone", session=2, calls=(three,), other_calls=(one,))
@@ -91,7 +93,7 @@ def test_attempts_of_all_sessions_are_one_record() -> None:
 
 
 def test_a_damaged_record_has_no_attempts() -> None:
-    """Of a record that cannot be read nothing is taken over, and the new one stands alone."""
+    """If the earlier record cannot be read, the new record contains only its own attempts."""
     new = shop_rollout(session=2)
 
     assert new == rollout_of(with_earlier(record_line(new), b'{"suite": "shop", "status'))
@@ -103,22 +105,22 @@ def shop_rollout(**keys: Any) -> Rollout:
 
 @pytest.mark.parametrize(("rerun", "kept"), [((), "abc"), (("agent_error",), "ac"), (("ok", "agent_error", "infra_error"), "")])
 def test_the_policy_is_by_status(run: Run, rerun: tuple[str, ...], kept: str) -> None:
-    """Any status may be named; what is not named is kept."""
+    """Rollouts with the given statuses run again, and all others are kept."""
     run.write("a"), run.write("b", "agent_error"), run.write("c", "infra_error")
 
-    stored, _ = run.take_up(rerun=rerun)
+    stored, _ = run.resume_journal(rerun=rerun)
 
     assert kept == "".join(sorted(key.scenario for key in stored.kept))
     assert {*"abc"} - {*kept} == {key.scenario for key in stored.again}
 
 
 def test_what_runs_again_is_forgotten(run: Run) -> None:
-    """Nobody gets the old record of a rollout that is to run again."""
+    """The old record of a rollout that runs again cannot be read."""
     a, b = run.write("a"), run.write("b", "infra_error")
     suites = {"shop": run.suite}
     with Journal(run.directory) as journal:
         identities = {"shop": suite_identity(run.suite, one_prompt)}
-        take_up(journal, 2, ContentHashes(suites, digest(BACKEND), one_prompt), identities, BACKEND, run.sessions, RERUN)
+        resume_journal(journal, 2, ContentHashes(suites, digest(BACKEND), one_prompt), identities, BACKEND, run.sessions, RERUN)
 
         assert b"shop" in journal.line(a)
         with pytest.raises(KeyError):
@@ -126,17 +128,17 @@ def test_what_runs_again_is_forgotten(run: Run) -> None:
 
 
 def refusal(run: Run, **today: Any) -> list[str]:
-    """The reasons why a run cannot be gone on with."""
+    """Returns the reasons why a run cannot be resumed."""
     with pytest.raises(ConfigError) as refused:
-        run.take_up(**today)
+        run.resume_journal(**today)
     first, *reasons, last = str(refused.value).splitlines()
-    assert f"the run {run.directory.name} cannot be gone on with:" == first
-    assert "undo that, or leave out --agentbench-resume to start a run of its own" == last
+    assert f"the run {run.directory.name} cannot be resumed:" == first
+    assert "undo these changes, or leave out --agentbench-resume to start a new run" == last
     return [reason.removeprefix("  - ").partition("hash ")[0] for reason in reasons]
 
 
 def test_changes_are_named(run: Run) -> None:
-    """Scenario, agent, scorers and backend are each named, with what was and what is."""
+    """Changes of scenario, agent, scorers and backend are reported with old and new values."""
     run.write("a")
 
     assert ["the scenario a of shop has changed ("] == refusal(run, suite=shop("A chair?"))
@@ -146,11 +148,11 @@ def test_changes_are_named(run: Run) -> None:
     assert ["the scorers of shop have changed: names unset is now {}; "] == refusal(run, suite=shop(scorers={"tsq": {}, "names": {}}))
     assert ["the backend has changed: ttft_ms 0 is now 20; "] == refusal(run, backend={**BACKEND, "ttft_ms": 20})
     assert ['the prompts of shop have changed: system "0" is now "1"; '] == refusal(run, prompts=lambda *_: {"system": "1"})
-    assert ["the scenario a of shop is not in its data set any more"] == refusal(run, suite=shop(ids=("b",)))
+    assert ["the scenario a of shop is no longer in its data set"] == refusal(run, suite=shop(ids=("b",)))
 
 
 def test_all_changes_at_once(run: Run) -> None:
-    """Everything that has changed is said in one go; of many scenarios the first five are named."""
+    """All changes are reported at once. Of many changed scenarios, the first five are named."""
     ids = tuple("abcdefgh")
     run.suite = shop(ids=ids)
     for id in ids:
@@ -163,14 +165,17 @@ def test_all_changes_at_once(run: Run) -> None:
 
 
 def test_a_suite_that_is_not_there(run: Run) -> None:
-    """A run is a whole: a suite that the command line does not lead to would be missing from its numbers."""
+    """A run cannot be resumed without one of its suites, because its results would be incomplete."""
     run.write("a")
-    with Journal(run.directory) as journal, pytest.raises(ConfigError, match="1 of its rollouts are of the suite shop, which the command"):
-        take_up(journal, 2, ContentHashes({}, digest(BACKEND), one_prompt), {}, BACKEND, run.sessions, RERUN)
+    with (
+        Journal(run.directory) as journal,
+        pytest.raises(ConfigError, match="1 of its rollouts belong to the suite shop, which the command"),
+    ):
+        resume_journal(journal, 2, ContentHashes({}, digest(BACKEND), one_prompt), {}, BACKEND, run.sessions, RERUN)
 
 
 def test_records_without_hashes(run: Run) -> None:
-    """Where it is not known what a rollout depended on, as in records of older versions, it is not kept."""
+    """A run cannot be resumed if hashes of a kept rollout are missing, as in records of older versions."""
     run.write("a", content={"scenario": "x"})
     run.sessions = []
 
@@ -181,18 +186,18 @@ def test_records_without_hashes(run: Run) -> None:
 
 
 def test_what_runs_again_need_not_be_the_same(run: Run) -> None:
-    """When everything failed for a wrong setting, the setting may be mended: only rollouts that are kept have to fit."""
+    """If all rollouts failed because of a wrong setting, the setting may change, because only kept rollouts have to match."""
     run.write("a", "infra_error")
 
-    stored, _ = run.take_up(backend={**BACKEND, "ttft_ms": 20})
+    stored, _ = run.resume_journal(backend={**BACKEND, "ttft_ms": 20})
 
     assert ({}, 1) == (stored.kept, len(stored.again))
 
 
 def test_the_run_that_is_meant(tmp_path: Path) -> None:
-    """`latest` is the one that was written to last, even when it had no time to say so; others go by name or path.
+    """`latest` is the run whose journal was written last, even if the link is older. Other runs are given by name or path.
 
-    Scores that were computed again are a run beside the old one, in which no session has worked.
+    A run that was scored again has no sessions, so it cannot be resumed.
     """
     for age, name in ((3, "one"), (1, "two"), (2, "three")):
         (tmp_path / name).mkdir()
@@ -206,14 +211,14 @@ def test_the_run_that_is_meant(tmp_path: Path) -> None:
     assert "two" == find_resumable("latest", tmp_path).name
     assert "three" == find_resumable("three", tmp_path).name
     assert "one" == find_resumable(str(tmp_path / "one"), tmp_path / "elsewhere").name
-    with pytest.raises(ConfigError, match=r"no run 'rescored'; known: one, three, two \(in .*\); a run that sessions have"):
+    with pytest.raises(ConfigError, match=r"no run 'rescored'; known: one, three, two \(in .*\); a run that can be resumed "):
         find_resumable("rescored", tmp_path)
-    with pytest.raises(ConfigError, match=r"there is no run in .* to go on with; leave out --agentbench-resume to start one"):
+    with pytest.raises(ConfigError, match=r"there is no run in .* to resume; leave out --agentbench-resume to start one"):
         find_resumable("latest", tmp_path / "elsewhere")
 
 
 def test_sessions_are_written_down(tmp_path: Path) -> None:
-    """Each session is a line, redacted; one that was torn by a kill is left out, and does not spoil the next."""
+    """Each session is a redacted line. An incomplete line of a killed session is ignored and does not damage the next one."""
     one = Session(1, "now", ("pytest", "-k", "hush"), 8, BACKEND, {"shop": {}})
     append_session(tmp_path, one, lambda text: text.replace("hush", "[redacted]"))
     whole = (tmp_path / FILE).read_bytes()
@@ -227,5 +232,5 @@ def test_sessions_are_written_down(tmp_path: Path) -> None:
 
 
 def test_each_session_has_its_own_logs(tmp_path: Path) -> None:
-    """What the second session's processes say does not run into what those of the first said."""
+    """Logs of the second session are in another folder than those of the first."""
     assert (tmp_path, tmp_path / "session-2") == (folder_of(tmp_path, 1), folder_of(tmp_path, 2))

@@ -1,4 +1,4 @@
-"""A Run is derived from its rollouts: literal records in, literal numbers out."""
+"""A Run is computed from its rollouts: literal records in, literal numbers out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.made_runs import SCALES, run_of
 
 
 def rollout(scenario: str, status: str = "ok", *, trial: int = 1, **keys: Any) -> Rollout:
-    """A rollout of the shop; scores are plain numbers here."""
+    """Returns a rollout of the suite. Scores are given as plain numbers."""
     scores = {name: Score(value, explanation=f"because {value}") for name, value in keys.pop("scores", {}).items()}
     return Rollout("shop", scenario, "default", trial, status=status, scores=scores, **keys)
 
@@ -45,7 +45,7 @@ def shop(*scorers: str) -> Suite:
 
 
 def result_of(planned: PlannedSuite, *rollouts: Rollout, scale: Scale = UNDECLARED) -> SuiteResult:
-    """What was found of a suite with these rollouts; `scale` is that of its main score while they are counted."""
+    """Returns the result of a suite with these rollouts. `scale` is the scale of its main score while they are counted."""
     tally = SuiteTally()
     for each in rollouts:
         tally.add(each, planned.facts.main_score, scale)
@@ -53,20 +53,20 @@ def result_of(planned: PlannedSuite, *rollouts: Rollout, scale: Scale = UNDECLAR
 
 
 def summary(*rollouts: Rollout, scorers: tuple[str, ...] = ("tsq",), population: tuple[str, ...] = ()) -> Json:
-    """The part of run.json about a suite with these rollouts."""
+    """Returns the part of run.json about a suite with these rollouts."""
     planned = plan_suite("shop", shop(*scorers), "default", {"tsq": 0.5}, population=population)
     part: Json = plain(result_of(planned, *rollouts, scale=shop(*scorers).scale(scorers[0])))
     return part
 
 
 def values(part: Json, score: str = "tsq") -> tuple[float | None, float | None]:
-    """(mean over all, mean over evaluable ones) of a score."""
+    """Returns the two means of a score: over all rollouts and over the evaluable ones."""
     means = part["scores"][score]
     return means["mean"] and means["mean"]["value"], means["mean_evaluable"] and means["mean_evaluable"]["value"]
 
 
 def test_an_agents_error_counts_as_the_worst_value() -> None:
-    """An agent_error is 0 in the mean and no part of the evaluable one; a rollout that met a limit counts with its score."""
+    """An agent_error counts as 0 in `mean` and is not in `mean_evaluable`. A rollout with the status `limit` counts with its score."""
     part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", "limit", scores={"tsq": 1.0}), rollout("c", "agent_error"))
 
     assert (0.5, 0.75) == values(part)
@@ -75,7 +75,7 @@ def test_an_agents_error_counts_as_the_worst_value() -> None:
 
 @pytest.mark.parametrize("status", ["infra_error", "cancelled"])
 def test_what_was_not_measured_is_left_out(status: str) -> None:
-    """An infra_error and a cancelled rollout change no mean, and are counted and listed with their reasons."""
+    """An infra_error and a cancelled rollout do not change means. They are counted and listed with their reasons."""
     part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", status, reason="no GPU"))
 
     assert (0.5, 0.5) == values(part)
@@ -90,7 +90,7 @@ def test_nothing_measured_is_no_number() -> None:
 
 
 def test_trials_are_averaged_within_their_scenario() -> None:
-    """The unit is the scenario: three trials of one weigh as much as one of another, an agent's errors among them."""
+    """Trials are averaged per scenario first, agent errors included, so three trials of one weigh as much as one of another."""
     trials = [rollout("a", trial=k, scores={"tsq": value}) for k, value in ((1, 0.2), (2, 0.4), (3, 0.9))]
     failed = rollout("a", "agent_error", trial=4)
 
@@ -99,7 +99,7 @@ def test_trials_are_averaged_within_their_scenario() -> None:
 
 
 def test_counts_have_no_worst_value() -> None:
-    """Where less is better an agent's error adds nothing, and values beyond 1 are as they are."""
+    """If a scale has no worst value, agent errors are left out of the mean, and values above 1 are not changed."""
     part = summary(
         rollout("a", scores={"tsq": 1.0, "repeated": 4.0}),
         rollout("b", scores={"tsq": 1.0, "repeated": 1.0}),
@@ -112,7 +112,7 @@ def test_counts_have_no_worst_value() -> None:
 
 
 def test_a_failed_scorer_is_counted() -> None:
-    """A rollout whose scorer failed has no score and is in no mean of it; how often that was is said."""
+    """A rollout whose scorer failed has no score and is not in its mean. Such rollouts are counted."""
     part = summary(rollout("a", scores={"tsq": 0.5}), rollout("b", score_errors={"tsq": "KeyError: 'x'"}))
 
     assert (0.5, 0.5) == values(part)
@@ -120,19 +120,19 @@ def test_a_failed_scorer_is_counted() -> None:
 
 
 def test_a_score_that_nobody_measured() -> None:
-    """A scorer without any value is there, without numbers."""
+    """A score without any value is listed with null means."""
     assert (None, None) == values(summary(rollout("a", scores={"tsq": 0.5}), scorers=("tsq", "parameter_accuracy")), "parameter_accuracy")
 
 
 def test_means_have_intervals() -> None:
-    """A mean comes with its interval, the number of scenarios and the method; a bounded score does not leave its bounds."""
+    """A mean has an interval, the number of scenarios and the method. The interval stays within the bounds of the score."""
     mean = summary(*(rollout(f"{number}", scores={"tsq": number % 2}) for number in range(4)))["scores"]["tsq"]["mean"]
 
     assert {"value": 0.5, "low": 0.0, "high": 1.0, "of": "suite", "scenarios": 4, "clusters": 4, "method": "between-scenario t"} == mean
 
 
 def test_intervals_know_of_clusters() -> None:
-    """Asked of the population, every printed interval of scenarios that fail by template is the one by which a gate judges, and wider."""
+    """If a rule asks the population, all intervals are the ones that the gate uses. With clustered scenarios they are wider."""
     rollouts = [rollout(f"s{n}", cluster=f"template {n % 12}", scores={"tsq": n % 12 < 8}) for n in range(36)]
     again = rollout("s36", cluster="template 0", scores={"tsq": 0.0}, earlier_attempts=(Attempt(1, "infra_error"),))
     part = summary(*rollouts, again, population=("tsq",))
@@ -153,7 +153,7 @@ def test_intervals_know_of_clusters() -> None:
 
 
 def test_a_part_of_run_json_is_one_variant() -> None:
-    """Each variant has a part of its own, with the agent's settings under it; scores of a suite's own code have short names."""
+    """Each variant has its own part with the settings of its agent. Scores of a suite's own code have short names."""
     suite = replace(shop("tsq", "./scorers.py:polite"), agent={"kind": "a", "seed": 1}, variants={"hot": {"seed": 2}})
 
     part = plain(result_of(plan_suite("shop-hot", suite, "hot"), rollout("a", scores={"tsq": 0.5, "polite": 1.0})))
@@ -163,7 +163,7 @@ def test_a_part_of_run_json_is_one_variant() -> None:
 
 
 def test_the_worst_come_first() -> None:
-    """Five rollouts with the lowest scores, lowest first; equal ones by id, in whatever order they end; nothing without a score."""
+    """The five lowest scores are listed, the lowest first, then by id, independent of the order of ending. Others are left out."""
     scores = {"a": 0.9, "b": 0.3, "c": 0.5, "d": 0.3, "e": 1.0, "f": 0.0, "g": 0.5, "h": 0.5}
     rollouts = [rollout("x", "agent_error"), *(rollout(name, scores={"tsq": value}) for name, value in scores.items())]
 
@@ -173,7 +173,7 @@ def test_the_worst_come_first() -> None:
 
 
 def test_what_could_not_be_better_is_not_among_the_worst() -> None:
-    """Perfect scores are not shown as bad ones; of a scorer that declares no range, the best measured value is not."""
+    """Perfect scores are not among the worst, nor is the best measured value if the scorer declares no range."""
     assert [] == summary(rollout("a", scores={"tsq": 1.0}), rollout("b", scores={"tsq": 1.0}))["worst"]
     values = (("a", 10.0), ("b", 1.0), ("c", 10.0))
     points = summary(*(rollout(name, scores={"points": value}) for name, value in values), scorers=("points",))
@@ -182,7 +182,7 @@ def test_what_could_not_be_better_is_not_among_the_worst() -> None:
 
 
 def test_the_worst_show_their_tools() -> None:
-    """A low score is shown with what was expected, what was called, and the scorer's words."""
+    """A low score has the expected tools, the called tools, and the explanation of the scorer."""
     calls = (ToolCall("order", {}, 1), ToolCall("order", {}, 2))
     part = summary(rollout("a", trial=2, scores={"tsq": 0.25}, expected=({"tool": "find"},), tool_calls=calls))
 
@@ -200,7 +200,7 @@ def test_the_worst_show_their_tools() -> None:
 
 
 def test_the_worst_show_what_the_customer_asks() -> None:
-    """It is the scenario's last message of the user, on one line and not without end; of a scenario that nobody knows, the transcript's."""
+    """The question is the last user message of the scenario on one line, truncated. For unknown scenarios it is from the transcript."""
     user = {"role": "user", "content": [{"type": "text", "text": "Is there\na lamp?"}, {"type": "image_url"}]}
     history = ({"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."})
     known = replace(shop("tsq"), scenarios=(Scenario("a", (*history, user)), Scenario("b", ({"role": "user", "content": "x" * 999},))))
@@ -213,9 +213,9 @@ def test_the_worst_show_what_the_customer_asks() -> None:
 
 
 def test_pass_rates() -> None:
-    """Scenarios whose trials did not all reach the floor, the worst first, each with its interval; of the suite pass@k and pass^k.
+    """Scenarios with failed trials are listed, the worst first, with intervals. The suite has pass@k and pass^k.
 
-    An agent's error did not pass, and what was not measured is no trial.
+    An agent error does not pass, and a rollout that was not measured is not a trial.
     """
     rollouts = [
         *(rollout("always", trial=number, scores={"tsq": 0.5}) for number in (1, 2, 3)),
@@ -237,7 +237,7 @@ def test_pass_rates() -> None:
 
 
 def test_without_a_floor_nothing_passes() -> None:
-    """Nobody has said what does; nor where nothing was measured. Scenarios with one trial have no rate, and are in the suite's."""
+    """There are no pass rates without a threshold or measured rollouts. Scenarios with one trial count only for the suite."""
     planned = plan_suite("shop", shop("tsq"), "default", {"tsq.mean": 0.5})
 
     assert result_of(planned, rollout("a", scores={"tsq": 1.0})).passes is None
@@ -249,7 +249,7 @@ def test_without_a_floor_nothing_passes() -> None:
 
 
 def test_few_errors_are_listed_all_are_counted() -> None:
-    """The list of errors is short, however many there are, and the same in whatever order they end."""
+    """The list of errors has a maximum length and does not depend on the order in which rollouts end."""
     rollouts = [rollout(f"{number:02}", "infra_error") for number in range(30)]
     part = summary(*rollouts)
 
@@ -267,7 +267,7 @@ def test_retries_are_counted() -> None:
 
 
 def test_run_json_is_written_whole(tmp_path: Path) -> None:
-    """run.json replaces an older one at once, keeps letters readable, and can be read again, whatever is in it."""
+    """run.json is replaced atomically, keeps non-ASCII letters, and can be read again, whatever texts it contains."""
     for number in range(2):
         run = run_of(id=f"{number}", command=("pytest", "Müller", "\ud83d"))
 
@@ -278,7 +278,7 @@ def test_run_json_is_written_whole(tmp_path: Path) -> None:
 
 
 def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run says what it ran on; a folder under git adds its commit, whether it was changed, and a hash of how."""
+    """The environment of a run has the versions, and in a git repository the commit and a hash of uncommitted changes."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
 
     assert environment(tmp_path).git is None
@@ -305,7 +305,7 @@ def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_finding_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run is found by its path, by its run.json and by its name; another word says which runs there are."""
+    """A run is found by its path, by its run.json and by its name. For other names, the error lists the known runs."""
     monkeypatch.chdir(tmp_path)
     directory = Path("reports/20260304-050607")
     directory.mkdir(parents=True)
@@ -316,13 +316,13 @@ def test_finding_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [directory] * 3 == [find_run(name, reports) for name in (str(directory), f"{directory}/run.json", directory.name)]
     with pytest.raises(ConfigError, match=r"^no run 'latest'; known: 20260304-050607 \(in reports\)$"):
         find_run("latest", reports)
-    with pytest.raises(ConfigError, match=r"^empty has no run\.json: it is no run directory, or its session did not end$"):
+    with pytest.raises(ConfigError, match=r"^empty has no run\.json: it is not a run directory, or its session did not finish$"):
         find_run("empty", reports)
 
 
 @pytest.mark.parametrize("text", ["{", '{"schema": "agentbench-run/2"}', "[]"])
 def test_reading_what_is_no_run(tmp_path: Path, text: str) -> None:
-    """A file that is no run.json is named."""
+    """The error for an invalid run.json names the file."""
     (tmp_path / "run.json").write_text(text)
 
     with pytest.raises(ConfigError, match=str(tmp_path / "run.json")):
@@ -330,7 +330,7 @@ def test_reading_what_is_no_run(tmp_path: Path, text: str) -> None:
 
 
 def test_retried_rollouts_are_compared() -> None:
-    """Scores of rollouts that were tried again stand beside those of the others, for each score; without any there is nothing."""
+    """Each score has separate means for retried and for other rollouts. Without retried rollouts there are none."""
     again: Json = {"attempt": 2, "earlier_attempts": (Attempt(1, "infra_error"),)}
     part = summary(
         rollout("a", scores={"tsq": 0.5}, **again),
@@ -350,7 +350,7 @@ def test_retried_rollouts_are_compared() -> None:
 
 
 def test_a_scenario_is_among_the_lowest_once() -> None:
-    """Its lowest trial stands for it, in whatever order its trials end, so that five scenarios are shown and not one five times."""
+    """A scenario is listed once, with its lowest trial, independent of the order of ending."""
     trials = [rollout("a", trial=trial, scores={"tsq": score}) for trial, score in ((1, 0.2), (2, 0.0), (3, 0.1))]
     others = [rollout(id, scores={"tsq": 0.3}) for id in "bcdef"]
 
@@ -359,7 +359,7 @@ def test_a_scenario_is_among_the_lowest_once() -> None:
 
 
 def test_the_worst_by_the_declaration() -> None:
-    """If lower is better, the highest scores are the worst, and those at the least value could not be better."""
+    """If lower is better, the highest scores are the worst, and scores at the least value are not listed."""
     values = {"a": 2.0, "b": 0.0, "c": 3.0, "d": 1.0}
     part = summary(*(rollout(name, scores={"repeated": value}) for name, value in values.items()), scorers=("repeated",))
 
@@ -368,7 +368,7 @@ def test_the_worst_by_the_declaration() -> None:
 
 
 def test_a_worst_trial_that_comes_later_by_the_declaration() -> None:
-    """A scenario is among the worst by its highest count, in whatever order its trials end."""
+    """If lower is better, a scenario is listed with its highest value, independent of the order of ending."""
     trials = [rollout("a", trial=at, scores={"repeated": value}) for at, value in ((1, 1.0), (2, 4.0), (3, 2.0))]
 
     for order in (trials, trials[::-1]):
@@ -376,7 +376,7 @@ def test_a_worst_trial_that_comes_later_by_the_declaration() -> None:
 
 
 def test_agent_errors_of_a_range_whose_worst_end_is_its_greatest() -> None:
-    """Both means of a count with a greatest value: 1, 2 and the 10 of the crash, or 1 and 2 alone."""
+    """An agent error counts as the greatest value, 10, in `mean`, and is left out of `mean_evaluable`."""
     marks = Scale("lower", 0.0, 10.0, declared=True)
     rollouts = rollout("a", scores={"marks": 1.0}), rollout("b", scores={"marks": 2.0}), rollout("c", "agent_error")
     part = plain(result_of(plan_suite("shop", replace(shop("marks"), scales={"marks": marks})), *rollouts, scale=marks))

@@ -1,4 +1,4 @@
-"""run.json is read by one reader: what is wrong with it is named by file and key, and another version's is refused."""
+"""Errors in run.json are reported with file and key, and other schemas are refused."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.made_runs import run_of
 
 
 def written(directory: Path, **changes: Any) -> Path:
-    """A run directory, with keys of its run.json changed; returns it."""
+    """Writes a run.json with changed keys. Returns the run directory."""
     run = plain(run_of(Rollout("shop", "s-0", "default", 1, "ok", scores={"tsq": Score(1.0)})))
     (directory / "run.json").write_text(json.dumps({**run, **changes}))
     return directory
 
 
 def test_a_wrong_value(tmp_path: Path) -> None:
-    """The sentence has the file, the key and what should be there."""
+    """The message has the file, the key and the expected value."""
     run = json.loads((written(tmp_path) / "run.json").read_text())
     run["suites"]["shop"]["scores"]["tsq"]["mean"] = "high"
     written(tmp_path, suites=run["suites"])
@@ -36,11 +36,11 @@ def test_a_wrong_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", ["agentbench-run/2", "agentbench-run/8"])
 def test_another_version(tmp_path: Path, schema: str) -> None:
-    """A run of an older or a newer version is refused with both numbers and the command that makes it again, whatever else is in it."""
+    """A run with another schema is refused. The message has both versions and the command to run again."""
     written(tmp_path, schema=schema, command=["pytest", "scenarios/shop", "-k", "a b"], suites=[])
 
     with pytest.raises(ConfigError) as raised:
         read_run(tmp_path)
 
-    again = "`pytest scenarios/shop -k 'a b'` makes it again"
-    assert f"{tmp_path}/run.json is of schema {schema}, and this version reads agentbench-run/7; {again}" == str(raised.value)
+    again = "run `pytest scenarios/shop -k 'a b'` again"
+    assert f"{tmp_path}/run.json has schema {schema}, but this version reads only agentbench-run/7; {again}" == str(raised.value)

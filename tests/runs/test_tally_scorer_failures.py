@@ -1,4 +1,4 @@
-"""Causes for which scorers gave no score, counted over rollouts."""
+"""Causes of missing scores, counted by rollouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_agentbench.runs.tally import ScorerFailures
 
 
 def test_one_entry_for_each_cause() -> None:
-    """Rollouts are counted by score and cause, the most frequent cause first, each with the error of its first scenario."""
+    """Rollouts are counted by score and cause. The most frequent cause comes first, with the error of its first scenario."""
     failures = ScorerFailures()
     for scenario, errors in {
         "s-2": {"mine": "KeyError: 's-2' (scorers.py:5)", "other": "judge_error: no"},

@@ -1,4 +1,4 @@
-"""Mistakes are counted by rollout, and what is kept does not depend on the order in which rollouts end."""
+"""Mistakes are counted by rollout, independent of the order in which rollouts end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def triage(*rollouts: Rollout) -> Triage | None:
 
 
 def test_counts() -> None:
-    """Kinds by their rollouts, pairs of tools, and each tool on both of its sides."""
+    """Kinds of mistakes, confused pairs of tools, and mistakes by tool are counted."""
     found = triage(
         rollout("a", "find"),
         rollout("b", "order"),
@@ -49,7 +49,7 @@ def test_counts() -> None:
 
 
 def test_each_tool_of_one_that_gave_up_is_missing() -> None:
-    """They are counted one by one, whatever characters their names have."""
+    """All expected tools of a rollout that gave up are counted as missing, whatever characters their names contain."""
     counts = triage(rollout("a", expected=("find, or order", "pay")))
 
     assert counts is not None
@@ -58,7 +58,7 @@ def test_each_tool_of_one_that_gave_up_is_missing() -> None:
 
 
 def test_examples_are_the_lowest_ids() -> None:
-    """Three of each kind, whatever the order in which their rollouts ended."""
+    """Each kind keeps the three examples with the lowest ids, independent of the order of ending."""
     found = {triage(*order) for order in permutations([rollout(each, "order") for each in "dbcae"])}
 
     assert 1 == len(found)
@@ -66,6 +66,6 @@ def test_examples_are_the_lowest_ids() -> None:
 
 
 def test_nothing_measured() -> None:
-    """Where nothing was measured there is nothing to say; where all went well there is no mistake."""
+    """Without measured rollouts the summary is None. Without mistakes it has none."""
     assert triage(rollout("a", status="cancelled")) is None
     assert Triage(1, 0, (), (), ()) == triage(rollout("a", "find"))

@@ -1,4 +1,4 @@
-"""What came of tasks."""
+"""The results of tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CALL = LLMCall(0, 0, 0, prompt_tokens=100, completion_tokens=10)
 
 
 def trial(scenario: str, number: int, reward: float, check: str = "", **changes: object) -> Rollout:
-    """One of four seconds, with two commands of a second each and a verifier that takes three."""
+    """Returns a trial of four seconds with two commands of one second each and a verifier of three seconds."""
     commands = tuple(ToolCall("bash", {"command": "ls"}, turn, started_ns=turn * SECOND, ended_ns=(turn + 1) * SECOND) for turn in (1, 2))
     verification = Verification(reward, {"reward": reward}, first_failure=check, started_ns=4 * SECOND, ended_ns=7 * SECOND)
     rollout = Rollout(
@@ -31,7 +31,7 @@ def summary(*rollouts: Rollout) -> TasksSummary | None:
 
 
 def test_results() -> None:
-    """Of each task how often it was solved, and what a trial took; one that was not verified is in no mean."""
+    """Each task has counts and means over its verified trials."""
     result = summary(
         trial("a", 1, 1.0),
         trial("a", 2, 0.5, "test_port", tool_calls=(), calls=(CALL, CALL)),
@@ -47,7 +47,7 @@ def test_results() -> None:
 
 
 def test_failures() -> None:
-    """Ways to fail are how the agent ended and which check failed first, in whatever order rollouts end."""
+    """Failures are counted by the end of the agent and the first failed check, independent of the order of ending."""
     rollouts = (
         trial("a", 1, 0.0, "test_port"),
         trial("b", 1, 0.0, "test_port"),
@@ -69,5 +69,5 @@ def test_failures() -> None:
 
 
 def test_no_tasks() -> None:
-    """A suite in which nothing was verified has none, whatever went wrong."""
+    """A suite without verified trials has no results of tasks."""
     assert summary(trial("a", 1, 0.0, status="agent_error", verification=None)) is None

@@ -34,6 +34,6 @@ BARE = {"low", "high", "mean", "max", "min", "value", "score", "limit", "p", "hi
 def test_comments_are_found() -> None:
     """Behind a field, above it, in a class that it inherits from, and of a tuple's places."""
     assert "name of the run directory" == docs_of(Run)["id"]
-    assert docs_of(Run)["verdict"].startswith("the [word for the exit status]")
-    assert "monotonic nanoseconds" == docs_of(Chunk)["at_ns"]
-    assert docs_of(LLMCall)["sent_ns"].endswith("null if never")
+    assert docs_of(Run)["verdict"].startswith("[word for the exit status]")
+    assert "arrival, monotonic nanoseconds" == docs_of(Chunk)["at_ns"]
+    assert docs_of(LLMCall)["sent_ns"].endswith("null if it was not sent")

@@ -1,4 +1,4 @@
-"""Rollouts of a shop with known times: what the tests of tables and of exports read."""
+"""Rollouts with known times for the tests of tables and of exports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START = 1_000_000 * MS
 
 
 def call(at: int, *events: int, end: int, **changes: Any) -> LLMCall:
-    """A good call: milliseconds after the start when it was sent, when its events came and when it ended."""
+    """Returns a successful call. Times of sending, events and end are milliseconds after the start."""
     stamps = tuple(Chunk(START + event * MS, "content") for event in events)
     made = LLMCall(START + at * MS, START + at * MS, START + end * MS, stamps, called_ns=START + at * MS, dialect="chat", model="m")
     counted = replace(made, prompt_tokens=100, completion_tokens=len(events), cached_tokens=60, token_source="usage", http_status=200)
@@ -21,7 +21,7 @@ def call(at: int, *events: int, end: int, **changes: Any) -> LLMCall:
 
 
 def rollout(scenario: str = "shop-0", at: int = 0, end: int = 1_000, **changes: Any) -> Rollout:
-    """A rollout of the shop from `at` to `end`, in milliseconds after the start of the run."""
+    """Returns a rollout from `at` to `end`, milliseconds after the start of the run."""
     made = Rollout("shop", scenario, "default", 1, "ok", started_at=NOON + at / 1e3, started_ns=START + at * MS, ended_ns=START + end * MS)
     return replace(made, **changes)
 

@@ -1,4 +1,4 @@
-"""The tables of runs: their rows, their units, and what becomes of values that nobody knows."""
+"""The tables of runs: rows, units, and unknown values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAMPLES: list[Json] = [
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """The run directory of the shop, with samples."""
+    """A run directory with rollouts and samples."""
     directory = run_directory(tmp_path / "reports" / "shop-run", *ALL)
     (directory / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in SAMPLES))
     return directory
@@ -48,7 +48,7 @@ def tables(shop: Path) -> Tables:
 
 
 def test_calls_of_all_attempts(tables: Tables) -> None:
-    """Each call has a row, those of earlier attempts and of judges too, with the rollout that it is of."""
+    """Each call has a row that identifies its rollout, including calls of earlier attempts and of judges."""
     calls = tables.calls
 
     assert ["shop-0", "shop-0", "shop-0", "shop-1", "shop-1"] == calls["scenario"].tolist()
@@ -61,7 +61,7 @@ def test_calls_of_all_attempts(tables: Tables) -> None:
 
 
 def test_durations_are_those_of_the_metrics(tables: Tables) -> None:
-    """Durations are the registry's functions in milliseconds; a failed call has none, and a single event no gap."""
+    """Durations equal the metrics of the registry in milliseconds. A failed call has none, and a single event has no gap."""
     expected = [timings.ttft_ns(call) for call in (*BOUGHT.calls, *BOUGHT.other_calls)]
 
     assert [value / 1e6 for value in expected if value is not None] == tables.calls["ttft_ms"][:3].tolist()
@@ -72,7 +72,7 @@ def test_durations_are_those_of_the_metrics(tables: Tables) -> None:
 
 
 def test_every_metric_is_a_column() -> None:
-    """A metric that the registry is given is a column of its table, in its unit."""
+    """Each metric of the registry is a column of its table, with its unit."""
     calls, rollouts = ({column.name: column for column in COLUMNS[name]} for name in ("calls", "rollouts"))
 
     assert set() == {metric.key for metric in registry.latencies("call").values()} - set(calls)
@@ -90,7 +90,7 @@ def test_units_stand_in_names() -> None:
 
 
 def test_rollouts_and_scores(tables: Tables) -> None:
-    """A rollout has a row whatever became of it; a score has one, its parts have, and so has one that is missing, with why."""
+    """Each rollout has a row, whatever its status. Each score, each part of a score and each missing score has a row."""
     rollouts, scores = tables.rollouts, tables.scores
 
     assert ["ok", "ok", "infra_error"] == rollouts["status"].tolist()
@@ -105,13 +105,13 @@ def test_rollouts_and_scores(tables: Tables) -> None:
 
 
 def test_times_are_of_the_calendar(tables: Tables) -> None:
-    """Stamps of a session's own clock are told as seconds since 1970."""
+    """Timestamps of session clocks are converted to seconds since 1970."""
     assert [NOON, NOON + 0.4, NOON + 1.4] == pytest.approx(tables.rollouts["started_s"].tolist(), abs=1e-6)
     assert NOON + 0.5 == pytest.approx(tables.calls["sent_s"][1], abs=1e-6)
 
 
 def test_sessions_have_clocks_of_their_own(tmp_path: Path) -> None:
-    """What a second session did is told by its own clock, though that began anew."""
+    """Times of a second session are converted with its own clock."""
     later = replace(LOST, session=2, started_at=NOON + 500, started_ns=7 * MS, ended_ns=8 * MS)
     tables = read_tables([run_directory(tmp_path / "two", BOUGHT, later)])
 
@@ -119,14 +119,14 @@ def test_sessions_have_clocks_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_time_that_nobody_took(tmp_path: Path) -> None:
-    """A rollout without stamps, as of tools that write none, has no times."""
+    """A rollout without timestamps, as in some imported results, has no times."""
     tables = read_tables([run_directory(tmp_path / "untimed", replace(LOST, started_at=0.0, started_ns=0, ended_ns=0))])
 
     assert [None, None] == [None if np.isnan(tables.rollouts[name][0]) else 0 for name in ("started_s", "rollout_ms")]
 
 
 def test_samples(tables: Tables) -> None:
-    """A value of a service and those of a GPU have a row each; what nobody told is NaN."""
+    """Each value of a service or a GPU has a row, and unknown values are NaN."""
     samples = tables.samples
 
     assert [("running", 2.0), ("used_mib", 100.0), ("total_mib", 200.0), ("sm_percent", 50.0), ("power_w", None), ("running", 3.0)] == [
@@ -137,7 +137,7 @@ def test_samples(tables: Tables) -> None:
 
 
 def test_metrics(tables: Tables) -> None:
-    """Each number of run.json is a row, of a duration each statistic is, with what it is of; what nobody knows is none."""
+    """Each number and each statistic in run.json is a row with its part of the run. Unknown values have no row."""
     rows = [*tables.metrics.rows()]
 
     assert [("run", None, None), ("suite", "shop", None), ("role", "shop", "agent"), ("role", "shop", "judge")] == [
@@ -161,14 +161,14 @@ def test_metrics(tables: Tables) -> None:
 
 
 def test_types(tables: Tables) -> None:
-    """Counts are int64, numbers float64, flags bool, texts objects; a run without samples has columns all the same."""
+    """Counts are int64, numbers float64, flags bool and texts objects."""
     kinds = {"count": np.int64, "number": np.float64, "flag": np.bool_, "text": np.object_}
     for table in tables.all:
         assert {head.name: kinds[head.kind] for head in table.every_head} == {name: values.dtype for name, values in table.columns.items()}
 
 
 def test_empty_tables(tmp_path: Path) -> None:
-    """A run in which nothing ended has the columns of all others, and no row."""
+    """The tables of a run without rollouts have all columns and no rows."""
     tables, full = (read_tables([run_directory(tmp_path / name, *rollouts)]) for name, rollouts in (("empty", ()), ("full", ALL)))
 
     assert [0, 0, 0, 0, 0] == [len(table) for table in tables.all]
@@ -177,14 +177,14 @@ def test_empty_tables(tmp_path: Path) -> None:
 
 
 def test_several_runs(tmp_path: Path) -> None:
-    """Rows of several runs follow each other, and say of which they are."""
+    """Rows of several runs follow each other and contain the name of their run."""
     both = [run_directory(tmp_path / name, rollout) for name, rollout in (("one", BOUGHT), ("two", TRIED))]
 
     assert [("one", "shop-0"), ("two", "shop-1")] == [row[:3:2] for row in read_tables(both).rollouts.rows()]
 
 
 def test_rows_that_a_mask_takes(tables: Tables) -> None:
-    """A part of a table has all of its columns."""
+    """Selecting rows keeps all columns."""
     agent = tables.calls.where(tables.calls["measured"])
 
     assert (4, 5) == (len(agent), len(tables.calls))
@@ -192,7 +192,7 @@ def test_rows_that_a_mask_takes(tables: Tables) -> None:
 
 
 def test_runs_that_cannot_be_told_apart(tmp_path: Path) -> None:
-    """Two runs of one name are refused, and so is a directory without a journal."""
+    """Two runs with the same name, and a directory without a journal, are refused."""
     one, other = (run_directory(tmp_path / folder / "same", BOUGHT) for folder in "ab")
     with pytest.raises(ConfigError, match="two runs are called same"):
         read_tables([one, other])
@@ -201,7 +201,7 @@ def test_runs_that_cannot_be_told_apart(tmp_path: Path) -> None:
 
 
 def test_data_frames(shop: Path) -> None:
-    """`load` gives the tables as data frames with their units, of a directory or of a name in the reports."""
+    """`load` returns the tables as data frames with units, for a directory or a name in the reports directory."""
     frames = load("shop-run", reports=shop.parent)
 
     assert (5, 3, 5, 6) == (len(frames.calls), len(frames.rollouts), len(frames.scores), len(frames.samples))
@@ -210,5 +210,5 @@ def test_data_frames(shop: Path) -> None:
     assert 400.0 == load(shop).calls["ttft_ms"].max()
     with pytest.raises(ConfigError, match=r"no run 'shop-rum' .did you mean 'shop-run'..; known: shop-run"):
         load("shop-rum", reports=shop.parent)
-    with pytest.raises(ConfigError, match="without a run"):
+    with pytest.raises(ConfigError, match=r"load\(\) needs a run"):
         load()

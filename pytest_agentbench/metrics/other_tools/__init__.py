@@ -1,6 +1,6 @@
-"""What other tools would have printed for the calls of a run, by their own definitions. A new one is a file here and a line in PEERS.
+"""Computes the metrics that other tools would report for the calls of a run. A new tool needs a module here and an entry in PEERS.
 
-The definitions were read in the tools' sources: AIPerf 0.13.0, GuideLLM 0.8.1, vLLM 0.32, MLPerf Endpoints' reference client at
+The definitions are from the source code of the tools: AIPerf 0.13.0, GuideLLM 0.8.1, vLLM 0.32, MLPerf Endpoints' reference client at
 ea332753, and the NeMo Agent Toolkit's `throughput_analysis.py`.
 """
 
@@ -15,15 +15,15 @@ from pytest_agentbench.records import LLMCall
 
 
 class PeerTable(NamedTuple):
-    """A tool's table under its own names."""
+    """A table of metrics with the names of the tool."""
 
-    title: str
-    columns: Sequence[str]
-    rows: Mapping[str, Sequence[float | None]]  # name -> one value a column; fewer where the tool has no more
-    differs: Sequence[str]  # sentences on how these numbers differ from ours
+    title: str  # name and version of the tool
+    columns: Sequence[str]  # names of the columns
+    rows: Mapping[str, Sequence[float | None]]  # name -> a value for each column, or only one value
+    differs: Sequence[str]  # sentences on differences from the metrics of this package
 
 
-#: `peer(calls) -> Figures`; the calls are those of one run, failed ones included, and are looked at once.
+#: Function of a tool. Its argument has all calls of a run, failed ones included, and is iterated once.
 Peer = Callable[[Iterable[LLMCall]], PeerTable]
 
 PEERS: Mapping[str, str] = {
@@ -36,6 +36,6 @@ PEERS: Mapping[str, str] = {
 
 
 def load_peer(name: str) -> Peer:
-    """The function behind a tool's name; raises ConfigError for an unknown one, with the known ones."""
+    """Returns the function for the name of a tool. Raises ConfigError that lists the known names if there is none."""
     peer: Peer = load_object("tool", name, PEERS, Path())
     return peer

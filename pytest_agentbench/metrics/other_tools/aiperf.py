@@ -1,4 +1,4 @@
-"""NVIDIA AIPerf 0.13."""
+"""Metrics of NVIDIA AIPerf 0.13."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, repeat
 
 from pytest_agentbench.metrics.other_tools import PeerTable
-from pytest_agentbench.metrics.other_tools.measures import CLOCK, TOKENS, Extent, called_ns, columns, goes_for_good, rate
+from pytest_agentbench.metrics.other_tools.measures import CLOCK, TOKENS, Extent, called_ns, columns, counts_as_success, rate
 from pytest_agentbench.metrics.timings import output_tokens
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.stats.quantiles import series
 
 COLUMNS = ("avg", "min", "max", "p99", "p90", "p50", "std")
 TTFT, LATENCY, ITL = "Time to First Token (ms)", "Request Latency (ms)", "Inter Token Latency (ms)"
-ADJUSTED = (TTFT, LATENCY, ITL)  # metrics that have an adj_ row where calls failed
+ADJUSTED = (TTFT, LATENCY, ITL)  # metrics with an adj_ row if calls failed
 ROWS = (
     TTFT,
     "Time to Second Token (ms)",
@@ -29,12 +29,12 @@ ROWS = (
     "Input Sequence Length (tokens)",
 )
 DIFFERS = (
-    "Inter Token Latency is one number a call, (latency - TTFT) / (tokens - 1), our TPOT.",
-    "Inter Chunk Latency is our ITL; only there does a stall show as one.",
+    "Inter Token Latency is one number per call, (latency - TTFT) / (tokens - 1), which is our TPOT.",
+    "Inter Chunk Latency is our ITL; only this metric shows a stall.",
     "Request Latency ends at the last event with text, not at the end of the stream.",
     "adj_ rows count every failed call as infinite; their percentiles are the nearest values. Other rows leave failed calls out.",
-    "An error event within a stream goes for a success.",
-    "Throughput is over the time from the first request to the last response, ramp and drain included.",
+    "A stream with an error event counts as a success.",
+    "Throughput is over the time from the first request to the last response, including ramp-up and drain.",
     TOKENS,
     CLOCK,
 )
@@ -44,7 +44,7 @@ def aiperf(calls: Iterable[LLMCall]) -> PeerTable:
     values, extent = series(), Extent()
     good = failed = tokens = 0
     for call in calls:
-        if not goes_for_good(call) or not call.output:
+        if not counts_as_success(call) or not call.output:
             failed += 1
             continue
         good += 1
@@ -64,14 +64,14 @@ def aiperf(calls: Iterable[LLMCall]) -> PeerTable:
 
 
 def _adjusted(values: Sequence[float], failed: int) -> list[float | None]:
-    """A row with failed calls as infinite latencies: percentiles of numpy's method `nearest`, and no deviation."""
+    """Returns a row in which failed calls have infinite latencies. Percentiles use numpy's method `nearest`; there is no deviation."""
     ordered = [*sorted(values), *repeat(math.inf, failed)]
     cells = {"avg": math.inf, "min": ordered[0], "max": math.inf, "std": None}
     return [cells[name] if name in cells else ordered[round((len(ordered) - 1) * int(name[1:]) / 100)] for name in COLUMNS]
 
 
 def _add(values: defaultdict[str, array[float]], call: LLMCall) -> None:
-    """The metrics of one call."""
+    """Adds the metrics of one call to the values."""
     events, start, tokens = call.output, called_ns(call), output_tokens(call)
     first, last = events[0].at_ns, events[-1].at_ns
     values[TTFT].append((first - start) / 1e6)

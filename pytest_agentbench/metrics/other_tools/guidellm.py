@@ -1,4 +1,4 @@
-"""GuideLLM."""
+"""Metrics of GuideLLM."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pytest_agentbench.records import LLMCall
 
 COLUMNS = ("mean", "median", "p95", "p99")
 DIFFERS = (
-    "ITL is one number a call, (last - first token) / (tokens - 1), weighted by tokens - 1: a stall is invisible in it.",
-    "TPOT is (last token - start) / tokens, weighted by tokens: TTFT is in it.",
-    "Request latency ends when the body does. The clock starts with the send, as ours.",
-    "Percentiles are not interpolated: the least value with that share of the weight at or below it.",
+    "ITL is one number per call, (last - first token) / (tokens - 1), weighted by tokens - 1, so it does not show stalls.",
+    "TPOT is (last token - start) / tokens, weighted by tokens, so it includes TTFT.",
+    "Request latency ends with the body. The clock starts when the request is sent, as ours does.",
+    "Percentiles are not interpolated: they are the least value with that share of the weight at or below it.",
     "Its throughputs are means of a distribution over the measured window; here they are totals over the time of the run.",
-    "It takes the wall clock, which may jump; these stamps are monotonic.",
+    "The tool uses the wall clock, which may jump; these timestamps are monotonic.",
 )
 
-Weighted = list[tuple[float, float]]  # value, weight
+Weighted = list[tuple[float, float]]  # pairs of value and weight
 
 
 def guidellm(calls: Iterable[LLMCall]) -> PeerTable:

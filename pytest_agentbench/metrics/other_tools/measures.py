@@ -1,4 +1,4 @@
-"""What the tools have in common: when a call began for them, its events, and numpy's statistics."""
+"""Functions that several tools share: the start of a call, the notion of success, statistics and rates."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from pytest_agentbench.records import LLMCall
 from pytest_agentbench.stats.quantiles import percentile
 
-NO_CHOICES = frozenset({"usage", "other"})  # kinds of events that say nothing about an answer
+NO_CHOICES = frozenset({"usage", "other"})  # kinds of events without choices
 
-TOKENS = "Tokens are the server's count; the tool counts with a tokenizer of its own where it is not told otherwise."
+TOKENS = "Tokens are counted by the server; the tool by default counts them with a tokenizer."
 CLOCK = "Its clock starts when the client makes the call, so the client queue is in TTFT and latency."
 
 
 def called_ns(call: LLMCall) -> int:
-    """When the client made the call, else when the request was sent, else when the tap had it."""
+    """Returns when the client made the call, or else when the request was sent, or else when the tap received it."""
     return next(at for at in (call.called_ns, call.sent_ns, call.received_ns) if at is not None)
 
 
-def goes_for_good(call: LLMCall) -> bool:
-    """Whether a tool that does not look for errors within a stream takes a call for a success."""
+def counts_as_success(call: LLMCall) -> bool:
+    """Returns whether a call is a success for tools that ignore error events within a stream."""
     return call.error_kind is None or (call.error_kind == "error_event" and bool(call.output))
 
 
@@ -29,13 +29,13 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """The standard deviation of the values themselves, numpy's default."""
+    """Returns the population standard deviation, which is numpy's default."""
     center = mean(values)
     return None if center is None else math.sqrt(math.fsum((value - center) ** 2 for value in values) / len(values))
 
 
 def columns(values: Sequence[float], names: Sequence[str]) -> list[float | None]:
-    """`avg`, `mean`, `median`, `min`, `max`, `std`, `p90`, ... of values; a percentile however few they are, as the tools do."""
+    """Returns statistics by name: `avg`, `mean`, `median`, `min`, `max`, `std`, `p90`, ... Any number of values has percentiles."""
     ordered = sorted(values)
     simple = {"min": ordered[0], "max": ordered[-1]} if ordered else {}
     return [simple.get(name) if name in ("min", "max") else _statistic(ordered, name) for name in names]
@@ -54,12 +54,12 @@ def _statistic(ordered: Sequence[float], name: str) -> float | None:
 
 
 def rate(amount: float, duration_ns: float) -> float | None:
-    """Per second."""
+    """Returns the amount per second. None if the duration is not positive."""
     return amount * 1e9 / duration_ns if duration_ns > 0 else None
 
 
 class Extent:
-    """From the first start to the last end of what it saw."""
+    """The time from the first start to the last end of the added calls."""
 
     def __init__(self) -> None:
         self.start: int | None = None

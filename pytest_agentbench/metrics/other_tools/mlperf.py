@@ -1,4 +1,4 @@
-"""MLPerf Endpoints, the reference client."""
+"""Metrics of the reference client of MLPerf Endpoints."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_agentbench.stats.quantiles import percentile, series
 
 COLUMNS = ("mean", "p50", "p90", "p99")
 DIFFERS = (
-    "TPOT is (end of the answer - first event) / tokens after the first event, so what follows the last token is in it.",
-    "chunk_delta is our ITL; targets are on the 90th percentiles.",
-    "Failed calls are counted and in no percentile.",
+    "TPOT is (end of the answer - first event) / tokens after the first event, so it includes the time after the last token.",
+    "chunk_delta is our ITL; the targets of MLPerf are for 90th percentiles.",
+    "Failed calls are counted, but no percentile includes them.",
     TOKENS,
     CLOCK,
 )

@@ -1,4 +1,4 @@
-"""The NeMo Agent Toolkit: its profiler's events, as its Dynamo example's `throughput_analysis.py` reads them."""
+"""Metrics of the NeMo Agent Toolkit, as `throughput_analysis.py` of its Dynamo example computes them from profiler events."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pytest_agentbench.records import LLMCall
 if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats
 
-#: Statistics of each of its distributions.
+#: Statistics of each distribution.
 WHOLE = ("mean", "median", "p90", "p95", "p99", "min", "max")
 
 COLUMNS = ("mean", "median", "P90", "P95", "P99", "min", "max")
-#: Row of the table -> the figures in it.
+#: Row of the table -> pattern of the names of its figures.
 ROWS: Mapping[str, str] = {
     "TTFT (ms)": "ttft_{}_ms",
     "ITL, global (ms)": "itl_{}_ms",
@@ -39,52 +39,54 @@ SINGLE: Mapping[str, str] = {
     "Speedup": "aggregate_speedup",
 }
 DIFFERS = (
-    "A token is an event of the stream: bare role, finish reason and usage among them, and several tokens in one event are one.",
-    "So TTFT ends at the first event of any kind, and ITL are the gaps between all events.",
-    "Failed calls, and calls without events, are left out of every number. An agent that does not stream has no events there; here it has.",
-    "Stamps are taken in the agent's own process with the wall clock; these are the tap's, so its numbers on a busy machine are larger.",
-    "Throughput of a call is events / (end - start), with TTFT in it; the aggregate is over the time from the first start to the last end.",
-    "Its latencies pair a start with the next end in time, and are wrong where calls overlap; these are right.",
+    "A token is an event of the stream, including a bare role, a finish reason and usage; several tokens in one event count as one.",
+    "Therefore TTFT ends at the first event of any kind, and ITL is the gap between any two consecutive events.",
+    "No number includes failed calls or calls without events. Without streaming the tool has no events; here the tap provides them.",
+    "The tool takes timestamps in the agent's process with the wall clock, so they are larger on a busy machine; these are the tap's.",
+    "Throughput of a call is events / (end - start), including TTFT; the aggregate is over the time from the first start to the last end.",
+    "The tool's latencies pair each start with the next end, which is wrong if calls overlap; these are right.",
 )
 
 
 class TimedCall(NamedTuple):
-    """One call; seconds."""
+    """One call with its times in seconds."""
 
-    example: int
-    number: int
+    example: int  # index of the example
+    number: int  # index of the call in the example
     model: str
     start: float
     end: float
     duration: float
-    tokens: int
+    tokens: int  # number of tokens
     rate: float  # tokens per second
-    first: float
-    mean_gap: float | None
-    median_gap: float | None
+    first: float  # time from the start to the first token
+    mean_gap: float | None  # mean gap between tokens; None if there is only one
+    median_gap: float | None  # median gap between tokens; None if there is only one
 
 
 @dataclass
 class Throughput:
-    """The calls of a job and the gaps between their tokens. The latter take eight bytes each: their percentiles are exact."""
+    """The calls of a job and the gaps between their tokens. All gaps are kept (eight bytes each), so percentiles are exact."""
 
     calls: list[TimedCall] = field(default_factory=list)
-    gaps: array[float] = field(default_factory=lambda: array("d"))  # seconds
-    wall_s: float | None = None  # seconds of the turns in which they were made; None: from the first start to the last end
+    gaps: array[float] = field(default_factory=lambda: array("d"))  # gaps in seconds
+    wall_s: float | None = None  # seconds of the blocks with these calls; None: from the first start to the last end
 
     def add(self, example: int, number: int, model: str, span: tuple[float, float], tokens: Sequence[float]) -> None:
-        """Takes a call, with the seconds at which it began and ended and its tokens came. A call without tokens is none."""
+        """Adds a call with the times of its start, end and tokens in seconds. Calls without tokens are ignored."""
         start, end = span
         if end <= start or not tokens:
             return
         gaps = [later - earlier for earlier, later in pairwise(tokens)]
         self.gaps.extend(gaps)
-        middle = (float(np.mean(gaps)), float(np.median(gaps))) if gaps else (None, None)
+        mean_and_median = (float(np.mean(gaps)), float(np.median(gaps))) if gaps else (None, None)
         rate = len(tokens) / (end - start)
-        self.calls.append(TimedCall(example, number, model, start, end, end - start, len(tokens), rate, tokens[0] - start, *middle))
+        self.calls.append(
+            TimedCall(example, number, model, start, end, end - start, len(tokens), rate, tokens[0] - start, *mean_and_median)
+        )
 
     def figures(self) -> dict[str, float | int | None]:
-        """Returns the figures of a benchmark under the names of its columns; None if there is no call."""
+        """Returns name of the column -> figure. Figures are None if there is no call."""
         calls = self.calls
         extent = max(call.end for call in calls) - min(call.start for call in calls) if calls else 0.0
         wall = extent if self.wall_s is None else self.wall_s
@@ -107,12 +109,12 @@ class Throughput:
 
     @property
     def examples(self) -> int:
-        """How many examples have a call."""
+        """The number of examples with a call."""
         return len({call.example for call in self.calls})
 
 
 def _spread(name: str, values: Floats) -> dict[str, float | None]:
-    """Returns the statistics of values under the names of their columns; percentiles by linear interpolation."""
+    """Returns name of the column -> statistic. Percentiles are interpolated linearly."""
     return {name.format(each): _statistic(values, each) if len(values) else None for each in WHOLE}
 
 
@@ -135,7 +137,7 @@ def nat(calls: Iterable[LLMCall]) -> PeerTable:
         if call.error_kind:
             continue
         start = called_ns(call)
-        zero = start if zero is None else zero  # seconds since then, for those since 1970 are no more exact than a microsecond
+        zero = start if zero is None else zero  # Times count from here, because floats since 1970 have a resolution of only a microsecond
         tokens = [(chunk.at_ns - zero) / 1e9 for chunk in call.chunks]
         throughput.add(0, 0, call.model, ((start - zero) / 1e9, (call.ended_ns - zero) / 1e9), tokens)
     figures = throughput.figures()

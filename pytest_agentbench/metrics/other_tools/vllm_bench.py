@@ -1,4 +1,4 @@
-"""`vllm bench serve` of vLLM 0.32, backend openai-chat."""
+"""Metrics of `vllm bench serve` of vLLM 0.32 with the backend openai-chat."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pytest_agentbench.records import LLMCall
 from pytest_agentbench.stats.quantiles import percentile, series
 
 DIFFERS = (
-    "TTFT ends at the first event with choices, a bare role included.",
-    "ITL are the gaps between such events, so those after a bare role and before a finish reason count as gaps between tokens.",
+    "TTFT ends at the first event with choices, including a bare role.",
+    "ITL is the gap between such events, so the gaps after a bare role and before a finish reason are included.",
     "TPOT is (latency - TTFT) / (tokens - 1), where latency ends at the last event with choices.",
-    "Failed are calls without an event with choices, and those whose connection, HTTP status or JSON failed; they count in no percentile.",
-    "Any other end goes for a success: an error event within the stream, no finish reason, no text, broken tool calls.",
-    "Throughput is over the time of the whole run, ramp and drain included.",
+    "A call failed if it has no event with choices, or if its connection, HTTP status or JSON failed; no percentile includes failed calls.",
+    "Any other end counts as a success: an error event within the stream, no finish reason, no text, invalid tool calls.",
+    "Throughput is over the time of the whole run, including ramp-up and drain.",
     CLOCK,
 )
 
-#: Ends of a call that the tool does not look for: once an event with choices has come, it takes them for a success.
-UNSEEN = (None, "error_event", "incomplete", "empty", "bad_tool_call")
+#: Kinds of failures that the tool does not detect. After an event with choices, such a call counts as a success.
+UNDETECTED = (None, "error_event", "incomplete", "empty", "bad_tool_call")
 
 
 def vllm_bench(calls: Iterable[LLMCall]) -> PeerTable:
@@ -31,7 +31,7 @@ def vllm_bench(calls: Iterable[LLMCall]) -> PeerTable:
     for call in calls:
         extent.add(called_ns(call), call.ended_ns)
         stamps = [chunk.at_ns for chunk in call.chunks if chunk.kind not in NO_CHOICES]
-        if call.error_kind not in UNSEEN or not stamps:
+        if call.error_kind not in UNDETECTED or not stamps:
             failed += 1
             continue
         good += 1

@@ -16,7 +16,7 @@ from pytest_agentbench.reports.page.pictures import compared_runs, intervals, si
 from pytest_agentbench.reports.sections import document
 from pytest_agentbench.reports.view import RunView
 from pytest_agentbench.runs.journal import FILE as JOURNAL
-from pytest_agentbench.runs.journal import first_of
+from pytest_agentbench.runs.journal import summarize_damage
 from pytest_agentbench.runs.run_file import Run, read_run
 
 PAGE = "report.html"
@@ -50,7 +50,7 @@ def readable(run: Run, directory: Path, on_damage: Callable[[str], None]) -> Run
     if damage and not data.index["rows"]:
         again = shlex.join(run.command) or "pytest"
         raise ConfigError(f"no record of {directory / JOURNAL} can be read by this version: {damage[0]}; `{again}` makes the run again")
-    for sentence in first_of(damage):
+    for sentence in summarize_damage(damage):
         on_damage(sentence)
     return data
 

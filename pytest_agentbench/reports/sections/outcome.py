@@ -8,7 +8,7 @@ from pytest_agentbench.reports import phrases, serving_phrases
 from pytest_agentbench.reports.document import AnyBlock, Code, Fact, Level, Listing, Note, Section, Table, heads, say
 from pytest_agentbench.reports.document import section as of
 from pytest_agentbench.reports.view import RunView, failed_tests, unmeasured
-from pytest_agentbench.runs.journal import first_of
+from pytest_agentbench.runs.journal import summarize_damage
 from pytest_agentbench.runs.run_file import Failure, Run
 
 SHOWN = 20  # tests of a table
@@ -30,7 +30,7 @@ def _trouble(run: Run) -> Iterator[AnyBlock]:
             yield Listing(log, level=first)
     yield Fact("tests", say(phrases.tests, run), "bad", level=first)
     yield Fact("resumed", say(phrases.sessions, run), level=first)
-    yield from (Fact("damaged", each, "open", level=first) for each in first_of(run.damaged))
+    yield from (Fact("damaged", each, "open", level=first) for each in summarize_damage(run.damaged))
     yield Fact("interrupted", say(phrases.interruptions, run), "open", level=first)
     yield Fact("restarted", say(phrases.restarts, run.backend), "open", level=first)
     yield Fact("not known", say(phrases.unknown_suites, run), "bad", level=first)

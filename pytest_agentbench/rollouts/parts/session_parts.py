@@ -373,7 +373,7 @@ class SessionParts:
 
     def ended(self, key: RolloutKey, calls: int, kind: str) -> None:
         """Records that a rollout is in the journal, with the number of its LLM calls."""
-        self.log.recorded(key, calls)
+        self.log.mark_recorded(key, calls)
         if kind == "scenario":
             unused = self._owner.unused(key)
             with self._changed:

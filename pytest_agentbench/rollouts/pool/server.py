@@ -43,7 +43,7 @@ from pytest_agentbench.rollouts.worker_protocol import (
     WorkerQuestion,
 )
 from pytest_agentbench.runs.attempts import EndRollout, RolloutRead, RunAlone, read_attempts
-from pytest_agentbench.runs.journal import earlier_work, read_index, rollout_of, sized
+from pytest_agentbench.runs.journal import earlier_work, limit_size, read_index, rollout_of
 from pytest_agentbench.runs.sessions import prompt_hashes
 from pytest_agentbench.suites.hashes import ContentHashes
 from pytest_agentbench.tap.protocol import TapPorts
@@ -272,7 +272,7 @@ class Pool:
         content, cluster = self.contents.of(rollout.key), self.contents.cluster(rollout.key)
         rollout = dataclasses.replace(rollout, session=self.number, content=content, cluster=cluster)
         tokens = sum(call.completion_tokens or 0 for call in rollout.all_calls)
-        rollout, line = sized(rollout, self.sizes)
+        rollout, line = limit_size(rollout, self.sizes)
         scores = {name: float(score) for name, score in rollout.scores.items()}
         calls = sum(len(attempt.calls) + len(attempt.other_calls) for attempt in rollout.attempts)
         finished = protocol.RolloutFinished(rollout.key, rollout.kind, rollout.status, scores, tokens, calls, rollout.duration_s)

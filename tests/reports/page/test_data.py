@@ -101,7 +101,7 @@ def test_a_run_of_another_version(tmp_path: Path, capsys: pytest.CaptureFixture[
     for command in ("report", "watch"):
         assert 4 == main([command, "old", "--reports", str(tmp_path)])
         said = capsys.readouterr().err
-        assert "is of schema agentbench-run/3, and this version reads agentbench-run/7; `pytest -q` makes it again" in said
+        assert "has schema agentbench-run/3, but this version reads only agentbench-run/7; run `pytest -q` again" in said
     file.write_text(whole)
     journal = tmp_path / "old" / "rollouts.jsonl"
     lines = [opened(line) for line in journal.read_bytes().splitlines()]
@@ -119,7 +119,7 @@ def test_damage_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     journal.write_bytes(journal.read_bytes().replace(b"lamp, b?", b"lump, b?"))
 
     assert 0 == main(["report", "run", "--reports", str(tmp_path)])
-    assert "is not as it was written, and is left out" in capsys.readouterr().err
+    assert "does not match its checksum and is ignored" in capsys.readouterr().err
 
 
 def test_it_costs_a_session_no_numpy() -> None:

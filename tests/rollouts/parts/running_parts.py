@@ -73,7 +73,7 @@ class Owner:
                 self.parts.log.append(RolloutsPlanned(keys))
                 pool.send(protocol.PlanTaken(()))
             case protocol.RolloutFinished(key):
-                self.parts.log.over(key)
+                self.parts.log.mark_over(key)
                 self.journal.append(key, body)
                 self.parts.ended(key, message.calls, message.kind)
                 pool.send(protocol.RecordLine(), body)

@@ -242,7 +242,7 @@ async def test_lines_that_are_damaged() -> None:
     assert [2, 4] == [
         next(number for number in range(1, 5) if each.sentence.startswith(f"line {number} of "))
         for each in sentences
-        if isinstance(each, protocol.ShowUser) and "attempts.jsonl is damaged, and is left out: " in each.sentence
+        if isinstance(each, protocol.ShowUser) and "attempts.jsonl is damaged and is ignored: " in each.sentence
     ]
     assert (SECOND, [SECOND], []) == (record.key, begun_attempts(controller), others)
 
