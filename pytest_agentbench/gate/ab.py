@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PERCENTILES = (50, 90)
 CONFIDENCE = 0.95  # of one comparison
-APART = 0.1  # hit ratios that differ by more than this are no equal conditions
+MAX_HIT_RATIO_DIFFERENCE = 0.1  # hit ratios that differ by more than this are no equal conditions
 
 BETTER, WORSE, FASTER, SLOWER, SAME = "better", "worse", "faster", "slower", "no difference shown"
 
@@ -78,8 +78,8 @@ def compare_arms(
 
 def _groups(suites: Mapping[str, SuiteInArms], arm: str) -> set[str]:
     """Returns the suites under the variants that are under an arm."""
-    origins = ((name, variant, side) for name, suite in suites.items() for variant, side in suite.origins.items())
-    return {RolloutKey(name, "", variant).group for name, variant, side in origins if side.arm == arm}
+    origins = ((name, variant, origin) for name, suite in suites.items() for variant, origin in suite.origins.items())
+    return {RolloutKey(name, "", variant).group for name, variant, origin in origins if origin.arm == arm}
 
 
 def _result(arm: Arm, part: Slice, facts: ArmFacts, blocks: Sequence[CacheBlock]) -> ArmResult:
@@ -108,16 +108,16 @@ def _questions(
     for trial in trials:
         by_group[trial.group].append(trial)
     for name, suite in suites.items():
-        for variant in dict.fromkeys(side.variant for side in suite.origins.values()):
+        for variant in dict.fromkeys(origin.variant for origin in suite.origins.values()):
             group = RolloutKey(name, "", variant).group
-            groups = {side.arm: RolloutKey(name, "", each).group for each, side in suite.origins.items() if side.variant == variant}
+            groups = {origin.arm: RolloutKey(name, "", each).group for each, origin in suite.origins.items() if origin.variant == variant}
             own = {arm.name: by_group[groups[arm.name]] if arm.name in groups else [] for arm in arms}
             yield from (_of_score(group, score, scale, own) for score, scale in suite.scales.items())
             for metric in registry.gated():
                 times = {arm: latencies(each, metric) for arm, each in own.items()}
                 for q in PERCENTILES:
-                    doubts = dict.fromkeys(own, doubt(stopwatch, f"{metric}.p{q}"))
-                    yield _of_latency(group, f"{metric}.p{q}", q, times, doubts)
+                    reasons = dict.fromkeys(own, doubt(stopwatch, f"{metric}.p{q}"))
+                    yield _of_latency(group, f"{metric}.p{q}", q, times, reasons)
 
 
 class ArmPair(NamedTuple):
@@ -136,34 +136,34 @@ class ArmQuestion:
     values: Mapping[str, float | None]  # arm -> milliseconds, or a mean
     compare: Callable[[ArmPair, float], Decision]  # at a confidence
     words: tuple[str, str]  # for PASS and FAIL
-    doubts: Mapping[str, str]  # arm -> why nothing is concluded of it; empty if nothing speaks against it
+    reasons: Mapping[str, str]  # arm -> why nothing is concluded of it; empty if nothing speaks against it
 
 
 def _of_score(group: str, score: str, scale: Scale, trials: Mapping[str, Sequence[Trial]]) -> ArmQuestion:
     measured = {arm: samples(each, score, scale) for arm, each in trials.items()}
-    doubts = {arm: f"{arm}: {why}" if (why := uncounted(score, scale, each)) else "" for arm, each in trials.items()}
+    reasons = {arm: f"{arm}: {why}" if (why := uncounted(score, scale, each)) else "" for arm, each in trials.items()}
 
     def compare_pair(pair: ArmPair, confidence: float) -> Decision:
         return compare_scores(scale, measured[pair.new], measured[pair.base], confidence)
 
-    return ArmQuestion(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE), doubts)
+    return ArmQuestion(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE), reasons)
 
 
-def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[RolloutLatencies]], doubts: Mapping[str, str]) -> ArmQuestion:
+def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[RolloutLatencies]], reasons: Mapping[str, str]) -> ArmQuestion:
     def compare_pair(pair: ArmPair, confidence: float) -> Decision:
         return compare_interleaved(times[pair.new], times[pair.base], q, confidence=confidence)
 
     values = {arm: percentile(chain(*(timing.values for timing in each)), q) for arm, each in times.items()}
-    return ArmQuestion(group, name, values, compare_pair, (FASTER, SLOWER), doubts)
+    return ArmQuestion(group, name, values, compare_pair, (FASTER, SLOWER), reasons)
 
 
 def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) -> Iterator[MetricCompared]:
     """What is known of each pair of arms. Those of which something can be concluded are one family of comparisons."""
-    doubts = {pair: facts.failure or _loss(pair, facts) or _doubt(pair, question) for pair in pairs}
-    certain = [pair for pair in pairs if not doubts[pair]]
+    reasons = {pair: facts.failure or _arm_failures(pair, facts) or _inconclusive_reason(pair, question) for pair in pairs}
+    certain = [pair for pair in pairs if not reasons[pair]]
     decisions = dict(zip(certain, step_down([partial(question.compare, pair) for pair in certain]), strict=True))
     for pair in pairs:
-        decision = decisions.get(pair) or replace(question.compare(pair, CONFIDENCE), verdict=INCONCLUSIVE, reason=doubts[pair])
+        decision = decisions.get(pair) or replace(question.compare(pair, CONFIDENCE), verdict=INCONCLUSIVE, reason=reasons[pair])
         finding = dict(zip((PASS, FAIL), question.words, strict=True)).get(decision.verdict)
         yield MetricCompared(
             **vars(decision),
@@ -177,23 +177,23 @@ def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) ->
         )
 
 
-def _loss(pair: ArmPair, facts: ArmFacts) -> str:
+def _arm_failures(pair: ArmPair, facts: ArmFacts) -> str:
     """Why an arm of the pair is not there, or is gone."""
     return "; ".join(facts.failures[arm] for arm in pair if arm in facts.failures)
 
 
-def _doubt(pair: ArmPair, question: ArmQuestion) -> str:
+def _inconclusive_reason(pair: ArmPair, question: ArmQuestion) -> str:
     """Returns why nothing is concluded of a pair of arms; empty if nothing speaks against it."""
-    return "; ".join(dict.fromkeys(filter(None, (question.doubts.get(arm, "") for arm in pair))))
+    return "; ".join(dict.fromkeys(filter(None, (question.reasons.get(arm, "") for arm in pair))))
 
 
 def _warnings(arms: Sequence[ArmResult], blocks: Sequence[CacheBlock], *, sequence: bool) -> Iterator[str]:
     ratios = {arm.name: ratio for arm in arms if (ratio := hit_ratio(arm)) is not None and not arm.failure}
-    if ratios and max(ratios.values()) - min(ratios.values()) > APART:
+    if ratios and max(ratios.values()) - min(ratios.values()) > MAX_HIT_RATIO_DIFFERENCE:
         first, *others = (f"in {name}" for name in ratios)
         one, *more = (f"{ratio * 100:.0f} %" for ratio in ratios.values())
-        told = ", ".join([f"{one} of the prompt tokens were hits {first}", *map(" ".join, zip(more, others, strict=True))])
-        yield f"the prefix cache was not in the same state: {told}; see --agentbench-cache"
+        ratio_texts = ", ".join([f"{one} of the prompt tokens were hits {first}", *map(" ".join, zip(more, others, strict=True))])
+        yield f"the prefix cache was not in the same state: {ratio_texts}; see --agentbench-cache"
     salted = [arm.name for arm in arms if any(block.salt for block in blocks if block.arm == arm.name)]
     if salted and any(not block.salt for block in blocks):
         yield f"the prompts of {', '.join(salted)} were salted where caches of other arms were reset: they are a few tokens longer"

@@ -141,12 +141,12 @@ def check_reason(plans: Iterable[Promotion], reason: str) -> None:
 
 def plan_promotion(run: Run, evidence: Evidence, suite: str, path: Path) -> Promotion:
     """Raises ConfigError for a run that is no basis, and for a file in its place that is no baseline."""
-    if found := [*faults(run, evidence, suite)]:
-        raise ConfigError(f"{run.id} is no baseline for {suite}: {'; '.join(found)}")
+    if reasons := [*unfit_reasons(run, evidence, suite)]:
+        raise ConfigError(f"{run.id} is no baseline for {suite}: {'; '.join(reasons)}")
     return Promotion(suite, path, evidence, read_evidence(path) if path.exists() else None)
 
 
-def faults(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
+def unfit_reasons(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
     """Why a run says too little about a suite to be a baseline, or to suggest anything."""
     trials = _of(evidence, suite)
     statuses = Counter(trial.status for trial in trials)
@@ -163,7 +163,7 @@ def faults(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
         yield f"{count} of its {score} scores are missing: the scorer failed"
 
 
-def luck(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
+def best_run_warnings(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
     """A sentence for each main score of which a run has the best of several runs of its setup: the next ones will be less lucky."""
     for group, part in run.suites.items():
         score = part.main_score
@@ -187,7 +187,7 @@ def _mean_of(run: Run, group: str, score: str) -> float | None:
     return means.mean.value if means and means.mean else None
 
 
-def doubts(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
+def baseline_warnings(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
     """What makes a run a poor baseline, though it is one; a group is named where it is not the suite itself."""
     if evidence.facts.stopwatch == SATURATED:
         yield "the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"

@@ -140,8 +140,8 @@ class Evidence:
 
     def scored_by(self, group: str, score: str) -> set[str]:
         """The different hashes of how a score of a group's rollouts came about; known ones only."""
-        found = (trial.content.get("scorers") for trial in self.groups.get(group, ()))
-        return {hash for each in found if each and (hash := each.get(score))}
+        scorers = (trial.content.get("scorers") for trial in self.groups.get(group, ()))
+        return {hash for each in scorers if each and (hash := each.get(score))}
 
     def without(self, group: str, scenarios: Collection[str]) -> Evidence:
         """This without some scenarios of a group, as if its data set did not have them."""
@@ -191,7 +191,7 @@ def samples(trials: Iterable[Trial], score: str, scale: Scale) -> dict[str, Scen
 
 def score_limits(scale: Scale, *measured: Mapping[str, ScenarioSample]) -> Limits | None:
     """Returns the least and the greatest value of a scale; None unless both are known and hold for what was measured."""
-    values = (value for found in measured for each in found.values() for value in each.scores)
+    values = (value for by_scenario in measured for each in by_scenario.values() for value in each.scores)
     return scale.limits if all(map(scale.contains, values)) else None
 
 
@@ -224,9 +224,9 @@ def _samples(trials: Iterable[tuple[Trial, float | None]]) -> dict[str, Scenario
 
 def latencies(trials: Iterable[Trial], metric: str) -> list[RolloutLatencies]:
     """Milliseconds of measured rollouts, or of their calls. Imported rollouts may have taken no time: it is unknown."""
-    found = ((trial, _milliseconds(trial, metric)) for trial in trials)
+    measured = ((trial, _milliseconds(trial, metric)) for trial in trials)
     return [
-        RolloutLatencies(each.scenario, each.trial, each.began_at, tuple(max(value, SHORTEST_MS) for value in ms)) for each, ms in found
+        RolloutLatencies(each.scenario, each.trial, each.began_at, tuple(max(value, SHORTEST_MS) for value in ms)) for each, ms in measured
     ]
 
 
@@ -288,15 +288,15 @@ def incomparable(suite_rule: SuiteRule, run: Evidence, base: Evidence | None) ->
         if missing := unscored(suite_rule, run):
             return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
         if rule.versus and base:
-            return scored_apart(group, score, run, base)
+            return scoring_difference(group, score, run, base)
     return ""
 
 
-def scored_apart(group: str, score: str, run: Evidence, base: Evidence) -> str:
+def scoring_difference(group: str, score: str, run: Evidence, base: Evidence) -> str:
     """Returns why values of a score of two runs do not mean the same; empty if they do, as far as it is known."""
-    here, there = (each.scale(group, score) for each in (run, base))
-    if not here.is_comparable(there):
-        return f"the baseline's {score} is on another scale ({there.text}; now {here.text})"
+    new_scale, old_scale = (each.scale(group, score) for each in (run, base))
+    if not new_scale.is_comparable(old_scale):
+        return f"the baseline's {score} is on another scale ({old_scale.text}; now {new_scale.text})"
     scorings = run.scored_by(group, score), base.scored_by(group, score)
     if all(scorings) and scorings[0] != scorings[1]:
         new, old = (", ".join(sorted(each)) for each in scorings)
@@ -335,8 +335,8 @@ def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
             return f"the timings of {evidence.facts.run} are of a saturated client, not of the backend"
         if unusable := [title(name) for name in _needs(rule, evidence) if name in evidence.facts.unusable]:
             return f"{', '.join(unusable)} of {evidence.facts.run} is not usable: chunks arrived faster than the client's machine read them"
-    if base and (there := base.facts.cache) != (here := run.facts.cache):
-        return f"the prefix cache was {there} in the baseline, and is {here} now (--agentbench-cache)"
+    if base and (before := base.facts.cache) != (now := run.facts.cache):
+        return f"the prefix cache was {before} in the baseline, and is {now} now (--agentbench-cache)"
     return ""
 
 

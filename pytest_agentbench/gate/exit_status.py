@@ -79,7 +79,7 @@ def exit_status(ending: SessionEnd, inconclusive: str) -> int:
     return CANNOT_TELL if gate and gate.verdict == INCONCLUSIVE and inconclusive == "fail" else status
 
 
-def with_losses(status: int) -> int:
+def with_shutdown_errors(status: int) -> int:
     """The same where something could not be done at the end: never green."""
     return INTERNAL_ERROR if status in (OK, NO_TESTS) else status
 

@@ -58,11 +58,13 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
         raise ValueError(f"{len(runs)} runs, {sum(map(bool, measured))} with {score}: nothing to compare")
     lows, highs = [], []
     for new, base in permutations(runs, 2):
-        decision = judge_rules([_asked(group, f"{score}.mean {scale.sign} 0 vs baseline", score, scale)], new, {group: base})[0].decision
+        decision = judge_rules([_suite_rule(group, f"{score}.mean {scale.sign} 0 vs baseline", score, scale)], new, {group: base})[
+            0
+        ].decision
         lows.append(decision.low)
         highs.append(decision.high)
     margin = _above(highs if scale.falling else [None if low is None else -low for low in lows])
-    alone = [judge_rules([_asked(group, f"{score}.mean {scale.sign} 0", score, scale)], run, {})[0].decision for run in runs]
+    alone = [judge_rules([_suite_rule(group, f"{score}.mean {scale.sign} 0", score, scale)], run, {})[0].decision for run in runs]
     limits = _above([each.high if scale.falling else None if each.low is None else -each.low for each in alone])
     every: dict[str, list[float]] = {}
     for scenarios in measured:
@@ -88,7 +90,7 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
     )
 
 
-def _asked(group: str, text: str, score: str, scale: Scale) -> SuiteRule:
+def _suite_rule(group: str, text: str, score: str, scale: Scale) -> SuiteRule:
     return SuiteRule(group, parse_rule(text, [score], {score: scale}), scale, any_part=True)
 
 
@@ -105,7 +107,7 @@ def _above(values: Sequence[float | None]) -> float | None:
 PARTS = ("code", "packages", "backend", "model", "data", "prompts", "tools", "agent", "scoring")
 
 #: Verdicts on quality. A run that could not measure, or was broken off, was no try: to run it again is what it takes.
-TRIES = (PASS, EXITS[FAILED].verdict, INCONCLUSIVE)
+QUALITY_VERDICTS = (PASS, EXITS[FAILED].verdict, INCONCLUSIVE)
 
 MOST = 200  # runs that are read, the newest
 
@@ -119,20 +121,20 @@ def setup_of(run: Run) -> Hashable:
     return hashes, frozenset(identity.options.suites.items()), run.settings.limit
 
 
-def beside(run: Run, reports: Path) -> list[Run]:
+def runs_of_same_setup(run: Run, reports: Path) -> list[Run]:
     """The other runs of the same setup that came to a verdict, the oldest first."""
     setup = setup_of(run)
     if setup is None or run.identity is None:
         return []
     hashes = {run.identity.hashes[part].encode() for part in PARTS}
-    others = [each for each in _runs(reports, hashes) if each.id != run.id and each.verdict in TRIES and setup_of(each) == setup]
+    others = [each for each in _runs(reports, hashes) if each.id != run.id and each.verdict in QUALITY_VERDICTS and setup_of(each) == setup]
     return sorted(others, key=_began)
 
 
-def earlier_tries(run: Run, reports: Path) -> EarlierRuns:
+def earlier_runs(run: Run, reports: Path) -> EarlierRuns:
     """Runs of the same setup, compared with the same baselines, before this one."""
     compared = _baselines(run)
-    earlier = [each for each in beside(run, reports) if _began(each) < _began(run) and _baselines(each) == compared]
+    earlier = [each for each in runs_of_same_setup(run, reports) if _began(each) < _began(run) and _baselines(each) == compared]
     return EarlierRuns(len(earlier), tuple(each.id for each in earlier if each.verdict != PASS))
 
 

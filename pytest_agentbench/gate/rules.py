@@ -23,10 +23,10 @@ SHARES = tuple(f"{status}.rate" for status in STATUSES if status != "ok")  # of 
 RISING = ("goodput", "passes")
 
 #: Kinds that are about scenarios, so that they ask of the suite or of the population.
-ASKED_OF = ("score", "passes")
+QUESTION_KINDS = ("score", "passes")
 
 #: Kinds that a run has as facts, so that a rule may say `of run`; of rates and shares that is what is asked in any case.
-FACTS = (*ASKED_OF, "rate", "share")
+FACTS = (*QUESTION_KINDS, "rate", "share")
 
 #: Kinds of which no value is above 1.
 PORTIONS = ("share", "goodput", "passes")
@@ -42,7 +42,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 }
 
 #: A metric may be any text: scores of other tools have names such as `harbor_tests-passed`.
-WRITTEN = re.compile(
+RULE_PATTERN = re.compile(
     r"(?P<metric>pass[@^]\d+|(?!pass[@^])\S.*?) ?(?P<relation>>=|<=) ?(?P<value>[+-]?\d+(?:\.\d+)?) ?(?P<unit>%|ms|s)?"
     rf"(?P<versus> vs baseline)?(?: of (?P<of>{'|'.join((*QUESTIONS, RUN))}))?"
 )
@@ -70,7 +70,7 @@ class Rule:
     @property
     def about(self) -> tuple[str, str, bool, str]:
         """What it is about: of two rules about the same, the one on the command line counts."""
-        return self.metric, self.statistic, self.versus, self.of if self.kind in ASKED_OF else ""
+        return self.metric, self.statistic, self.versus, self.of if self.kind in QUESTION_KINDS else ""
 
     @property
     def pass_rate(self) -> PassRate:
@@ -91,29 +91,29 @@ def parse_rule(text: str, scores: Sequence[str], scales: Mapping[str, Scale] = M
     Raises ConfigError that says what would work.
     """
     text = " ".join(text.split())
-    match = WRITTEN.fullmatch(text)
+    match = RULE_PATTERN.fullmatch(text)
     if match is None:
         raise ConfigError(f"gate rule {text!r} should be METRIC >= LIMIT or METRIC <= LIMIT, such as {EXAMPLES}")
-    kind, metric, statistic = _what(text, match["metric"], scores)
+    kind, metric, statistic = _quantity(text, match["metric"], scores)
     if kind == "passes" and not passes:
         raise ConfigError(
             f"gate rule {text!r}: without a floor for {scores[0]} no rollout passes or fails; `thresholds: {{{scores[0]}: 0.5}}` is one"
         )
     at_least, versus = match["relation"] == ">=", match["versus"] is not None
-    is_rising = kind == "rate" and single()[metric].rising
-    if at_least != (rises := kind in RISING or is_rising or (kind == "score" and not scale_in(scales, metric).falling)):
-        raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if rises else 'lower'} it is: {'>=' if rises else '<='}")
+    is_rising_rate = kind == "rate" and single()[metric].rising
+    if at_least != (rising := kind in RISING or is_rising_rate or (kind == "score" and not scale_in(scales, metric).falling)):
+        raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if rising else 'lower'} it is: {'>=' if rising else '<='}")
     limit, relative = _in_its_unit(text, kind, float(match["value"]), match["unit"] or "", versus)
     if versus and limit and (limit > 0) == at_least:
         raise ConfigError(
             f"gate rule {text!r} asks for more than the baseline has; a margin is how much worse is accepted, such as {EXAMPLES}"
         )
-    if match["of"] and kind not in (FACTS if match["of"] == RUN else ASKED_OF):
+    if match["of"] and kind not in (FACTS if match["of"] == RUN else QUESTION_KINDS):
         kinds = "scores, rates and shares" if match["of"] == RUN else "scores"
         raise ConfigError(f"gate rule {text!r}: `of {match['of']}` is for {kinds}; leave it out")
     if match["of"] == RUN and versus:
         raise ConfigError(f"gate rule {text!r}: `of run` is a fact about one run; leave out `vs baseline`")
-    question = match["of"] or (SUITE if kind in ASKED_OF else "")
+    question = match["of"] or (SUITE if kind in QUESTION_KINDS else "")
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 
@@ -132,7 +132,7 @@ def mean_rules(thresholds: Mapping[str, float], scales: Mapping[str, Scale] = Ma
             yield Rule(text, "score", score, statistic, not scale.falling, limit, versus=False, of=RUN)
 
 
-def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]:
+def _quantity(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]:
     """(kind, metric, statistic); raises ConfigError for what nobody measures."""
     if metric.startswith(("pass@", "pass^")):
         if not PassRate.of(metric).k:
@@ -214,6 +214,6 @@ class SuiteRule:
         return self.rule.kind in OF_SCENARIOS and self.rule.of != RUN
 
     @property
-    def is_looked_at(self) -> bool:
+    def may_decide_early(self) -> bool:
         """Whether it may decide before the last round of trials, as those of values with limits; others are judged once, in the end."""
         return self.rule.of != RUN and (self.rule.kind == "passes" or (self.rule.kind == "score" and self.scale.limits is not None))

@@ -8,7 +8,7 @@ from functools import partial
 
 from pytest_agentbench.gate.ab import compare_scores
 from pytest_agentbench.gate.evidence import passes, samples, uncounted
-from pytest_agentbench.gate.run_pair import ComparedRun, doubts, latencies_of, shared_scenarios
+from pytest_agentbench.gate.run_pair import ComparedRun, latencies_of, shared_scenarios, speed_warnings
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import Decision, step_down
 from pytest_agentbench.stats.latency import compare_latency
@@ -119,7 +119,7 @@ def latency_against(runs: RunComparison, metric: str, q: int) -> list[ReferenceC
         new, base = (latencies_of(each, metric, shared) for each in (run, runs.reference))
         return compare_latency(new, base, q, 0.0, confidence=confidence)
 
-    why = {id(run): "; ".join(doubts(runs.reference, run, (runs.names[0], name))) for name, run in runs.others.items()}
+    why = {id(run): "; ".join(speed_warnings(runs.reference, run, (runs.names[0], name))) for name, run in runs.others.items()}
     return _family(runs, lambda run: why[id(run)], compared)
 
 
@@ -128,8 +128,8 @@ def _family(
 ) -> list[ReferenceComparison]:
     """The comparisons of one metric, which claim something wrongly as seldom as one alone; without those that make no sense."""
     why = [doubt(run) for run in runs.others.values()]
-    asked = [partial(compared, run) for run, reason in zip(runs.others.values(), why, strict=True) if not reason]
-    decisions = iter(step_down(asked))
+    comparisons = [partial(compared, run) for run, reason in zip(runs.others.values(), why, strict=True) if not reason]
+    decisions = iter(step_down(comparisons))
     return [ReferenceComparison(None, reason) if reason else ReferenceComparison(next(decisions)) for reason in why]
 
 
@@ -144,7 +144,7 @@ def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: s
         return f"{_owners(without)} of the runs has the suite"
     if without := sum(suite is not None and score not in suite.scores for suite in suites):
         return f"{_owners(without)} of the runs has {score}"
-    if why := _apart(reference, run, group, score):
+    if why := _incomparable_reason(reference, run, group, score):
         return why
     pairs, missing = pair(_samples(run, group, score), _samples(reference, group, score))
     if pairs:
@@ -152,18 +152,18 @@ def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: s
     return "no scenario was measured in both" if missing.unmeasured else "they share no scenario with equal content"
 
 
-def _apart(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
+def _incomparable_reason(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
     """Returns why the values of a score of two runs do not mean the same, or not all of them; empty if they do."""
-    if _scored_apart(reference, run, group, score):
+    if _is_scored_differently(reference, run, group, score):
         return f"{score} came about in another way"
-    here, there = (each.evidence.scale(group, score) for each in (run, reference))
-    if not here.is_comparable(there):
-        return f"{score} is on another scale: {there.text}; now {here.text}"
-    sides = (
+    new_scale, old_scale = (each.evidence.scale(group, score) for each in (run, reference))
+    if not new_scale.is_comparable(old_scale):
+        return f"{score} is on another scale: {old_scale.text}; now {new_scale.text}"
+    reasons = (
         (each.facts.id, uncounted(score, each.evidence.scale(group, score), each.evidence.groups.get(group, ())))
         for each in (reference, run)
     )
-    return "; ".join(f"in {name} {why}" for name, why in sides if why)
+    return "; ".join(f"in {name} {why}" for name, why in reasons if why)
 
 
 def _owners(without: int) -> str:
@@ -176,9 +176,9 @@ def _has_score(run: ComparedRun, group: str, score: str) -> bool:
     return suite is not None and score in suite.scores
 
 
-def _scored_apart(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> bool:
-    here, there = (each.evidence.scored_by(group, score) for each in (run, reference))
-    return bool(here and there and here != there)
+def _is_scored_differently(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> bool:
+    new, old = (each.evidence.scored_by(group, score) for each in (run, reference))
+    return bool(new and old and new != old)
 
 
 def _why_no_passes(reference: ComparedRun, run: ComparedRun, group: str) -> str:
@@ -197,11 +197,11 @@ def pass_threshold_in(run: ComparedRun, group: str) -> PassThreshold | None:
     return PassThreshold(suite.passes.score, suite.passes.floor, run.evidence.scale(group, suite.passes.score).falling)
 
 
-def doubt_sentences(runs: RunComparison) -> Iterator[str]:
+def comparison_warnings(runs: RunComparison) -> Iterator[str]:
     """One sentence for each run whose speeds are not compared, and one for each suite and run of which a score is not."""
     first = runs.names[0]
     for name, run in runs.others.items():
-        if why := "; ".join(doubts(runs.reference, run, (first, name))):
+        if why := "; ".join(speed_warnings(runs.reference, run, (first, name))):
             yield f"speeds of {name} are not compared with those of {first}: {why}"
         if run.facts.settings.slo != runs.reference.facts.settings.slo:
             yield f"goodput of {name} is of calls that met other objectives than those of {first}"
@@ -260,7 +260,7 @@ def flips(runs: RunComparison, group: str, score: str) -> list[Flip]:
 
 def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> dict[str, ScenarioResult]:
     """Scenario -> how it went, of those that the reference has with equal content."""
-    if _scored_apart(reference, run, group, score):
+    if _is_scored_differently(reference, run, group, score):
         return {}
     pass_threshold = pass_threshold if (pass_threshold := pass_threshold_in(reference, group)) and pass_threshold.score == score else None
     pairs, _ = pair(*(_samples(each, group, score) for each in (run, reference)))

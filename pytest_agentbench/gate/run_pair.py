@@ -21,7 +21,7 @@ from pytest_agentbench.suites.hashes import changes
 #: Parts of an identity that hold something for each suite under each variant.
 OF_SUITES = ("data", "prompts", "tools", "agent", "scoring")
 
-APART = 0.1  # hit ratios of the prefix cache that differ by more are no equal conditions
+MAX_HIT_RATIO_DIFFERENCE = 0.1  # hit ratios of the prefix cache that differ by more are no equal conditions
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
         if part == "options":
             before, after = ({**each, "suites": _of_groups(each["suites"], groups)} for each in (before, after))
         every = [Changed(part, *each) for each in changes(before, after)]
-        told = [each for each in every if (each.part, each.path) != ("backend", "hash")]  # it says less than what it is the hash of
-        yield from told or every
+        differing = [each for each in every if (each.part, each.path) != ("backend", "hash")]  # it says less than what it is the hash of
+        yield from differing or every
 
 
 def _of_groups(part: Json, groups: Sequence[str]) -> Json:
@@ -106,7 +106,7 @@ def latencies_of(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> l
     ]
 
 
-def doubts(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the old run", "the new run")) -> Iterator[str]:
+def speed_warnings(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the old run", "the new run")) -> Iterator[str]:
     """A sentence for each reason why the speeds of two runs, which have names in it, say little about each other."""
     for name_of_run, run in zip(names, (old, new), strict=True):
         yield from dict.fromkeys(
@@ -124,7 +124,7 @@ def doubts(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the ol
     elif (before := old.facts.settings.concurrency) != (after := new.facts.settings.concurrency):
         yield f"another concurrency: {before} and {after} rollouts in flight"
     was_hit, now_hit = (run.facts.performance.number("prefix_cache_hit_ratio") for run in (old, new))
-    if was_hit is not None and now_hit is not None and abs(was_hit - now_hit) > APART:
+    if was_hit is not None and now_hit is not None and abs(was_hit - now_hit) > MAX_HIT_RATIO_DIFFERENCE:
         yield f"the prefix cache was not in the same state: hit ratio {was_hit:.2f} and {now_hit:.2f}"
 
 
@@ -132,7 +132,7 @@ def _other_conditions(was: MeasuringOptions, now: MeasuringOptions) -> Iterator[
     for name, what in CONDITIONS.items():
         before, after = getattr(was, name), getattr(now, name)
         if before != after:
-            yield f"{what}: {_word(before)} and {_word(after)}"
+            yield f"{what}: {_option_text(before)} and {_option_text(after)}"
 
 
 #: Options that speeds depend on.
@@ -143,5 +143,5 @@ CONDITIONS = {
 }
 
 
-def _word(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return "unknown" if value is None else {True: "warm", False: "cold"}.get(value, str(value)) if isinstance(value, bool) else str(value)

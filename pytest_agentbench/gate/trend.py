@@ -125,7 +125,7 @@ class History:
     left_out: tuple[ExcludedRun, ...]
 
 
-def read_past(directory: Path) -> History:
+def read_history(directory: Path) -> History:
     """The runs and baselines of a directory, each run once; raises ConfigError where there is none."""
     if not directory.is_dir():
         raise ConfigError(f"there is no directory {directory}; name the one that runs lie in")
@@ -159,14 +159,14 @@ def _time(evidence: Evidence) -> tuple[float, str]:
         return 0.0, evidence.facts.run
 
 
-def trend_of(past: History) -> Trend:
+def trend_of(history: History) -> Trend:
     """The history of all suites."""
-    runs = [evidence for _, evidence in past.evidence]
+    runs = [evidence for _, evidence in history.evidence]
     groups = dict.fromkeys(group for run in runs for group in run.groups)
     return Trend(
         schema=SCHEMA,
-        runs=tuple(TrendRun(each.facts.run, source, each.facts.finished_at, each.facts.commit) for source, each in past.evidence),
-        left_out=past.left_out,
+        runs=tuple(TrendRun(each.facts.run, source, each.facts.finished_at, each.facts.commit) for source, each in history.evidence),
+        left_out=history.left_out,
         suites={group: _suite_trend(group, [run for run in runs if group in run.groups]) for group in groups},
     )
 
@@ -267,20 +267,20 @@ class Steps:
         self.compared = 0  # runs that could be compared with an earlier one
         self._suite_rule = suite_rule
         self._first: Evidence | None = None  # of the level
-        self._apart: Evidence | None = None  # the latest run that cannot be compared with it
+        self._incomparable: Evidence | None = None  # the latest run that cannot be compared with it
         self._before: dict[int, Evidence] = {}  # open regression -> the run that it is worse than
-        self._looks = 0
+        self._comparisons = 0
 
     def add(self, run: Evidence) -> None:
         """Takes the next run."""
         if self._first is None:
             self._first = run
             return
-        is_placed = self._compared(run, self._first)
-        if not is_placed and self._apart is not None:
-            is_placed = self._compared(run, self._apart, elsewhere=True)
-        self._apart = None if is_placed else run
-        self.compared += is_placed
+        is_comparable = self._compared(run, self._first)
+        if not is_comparable and self._incomparable is not None:
+            is_comparable = self._compared(run, self._incomparable, elsewhere=True)
+        self._incomparable = None if is_comparable else run
+        self.compared += is_comparable
 
     def _compared(self, run: Evidence, first: Evidence, *, elsewhere: bool = False) -> bool:
         """Whether the run can be compared with the first of a level; a step is noted. `elsewhere`: that level begins with `first`."""
@@ -289,17 +289,17 @@ class Steps:
         if down.low is None:
             return False
         if elsewhere:
-            self._forget()
+            self._close_as_unknown()
             self._first = first
         if down.verdict == FAIL:
-            self._fell(run, first, down)
+            self._record_regression(run, first, down)
         elif self._judged(first, run, confidence).verdict == FAIL:
-            self._rose(run, confidence)
+            self._record_recovery(run, confidence)
         return True
 
     def _next_confidence(self) -> float:
-        self._looks += 1
-        return 1 - RISK / (self._looks * (self._looks + 1))
+        self._comparisons += 1
+        return 1 - RISK / (self._comparisons * (self._comparisons + 1))
 
     def _judged(self, new: Evidence, base: Evidence, confidence: float) -> Decision:
         group, rule = self._suite_rule.group, self._suite_rule.rule
@@ -307,7 +307,7 @@ class Steps:
         (judged,) = judge_rules([own], new, {group: base}, confidence)
         return judged.decision
 
-    def _fell(self, run: Evidence, first: Evidence, down: Decision) -> None:
+    def _record_regression(self, run: Evidence, first: Evidence, down: Decision) -> None:
         assert down.estimate is not None and down.low is not None and down.high is not None  # `_compared` has seen to it
         kind = RECURRING if any(each.state == FIXED for each in self.regressions) else NEW
         self._before[len(self.regressions)] = first
@@ -327,7 +327,7 @@ class Steps:
         )
         self._first = run
 
-    def _rose(self, run: Evidence, confidence: float) -> None:
+    def _record_recovery(self, run: Evidence, confidence: float) -> None:
         """Fixed are those regressions whose reference the run is not worse than; a step half of the way up fixes nothing."""
         for place, before in list(self._before.items()):
             if self._judged(run, before, confidence).verdict != FAIL:
@@ -336,7 +336,7 @@ class Steps:
                 del self._before[place]
         self._first = run
 
-    def _forget(self) -> None:
+    def _close_as_unknown(self) -> None:
         """Of what is open nobody will know whether it was fixed."""
         for place in self._before:
             self.regressions[place] = replace(self.regressions[place], state=UNKNOWN)

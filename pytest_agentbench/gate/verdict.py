@@ -41,12 +41,12 @@ from pytest_agentbench.stats.decisions import (
     judge,
 )
 from pytest_agentbench.stats.latency import compare_latency
-from pytest_agentbench.stats.paired import against_limit, breaking, compare, pair
+from pytest_agentbench.stats.paired import against_limit, compare, pair, varying_scenarios
 from pytest_agentbench.stats.pass_rates import against_share
 
 INFRA_ERRORS = 0.02  # share of rollouts that may be infra_error, where no rule says otherwise
 ENOUGH = 0.8  # share of the scenarios that a claim about a suite has to rest on
-CACHE_APART = 0.1  # difference of prefix cache hit ratios from which latencies are not the engine's alone
+MAX_HIT_RATIO_DIFFERENCE = 0.1  # difference of prefix cache hit ratios from which latencies are not the engine's alone
 CONFIDENCE = 0.95
 
 #: Hash of a rollout -> what is said where it is not the baseline's.
@@ -80,15 +80,15 @@ def judge_rules(
     suite_rules: Sequence[SuiteRule], run: Evidence, baselines: Mapping[str, Evidence], confidence: float = CONFIDENCE
 ) -> list[RuleVerdict]:
     """A verdict for each rule; `baselines` has the baseline of each suite or variant that has one."""
-    doubts = {group: tuple(_doubts(group, suite_rules, run)) for group in {each.group for each in suite_rules}}
+    reasons = {group: tuple(_pass_obstacles(group, suite_rules, run)) for group in {each.group for each in suite_rules}}
     shared = 1 - (1 - confidence) / max(1, sum(map(_without_margin, suite_rules)))
-    looked = run.up_to(run.facts.rounds) if run.facts.rounds >= FIRST_LOOK else run
+    interim = run.up_to(run.facts.rounds) if run.facts.rounds >= FIRST_LOOK else run
     return [
         _judged(
             each,
-            looked if each.is_looked_at else run,
+            interim if each.may_decide_early else run,
             base := baselines.get(each.group),
-            doubts[each.group],
+            reasons[each.group],
             _confidence(each, run.facts, base, shared if _without_margin(each) else confidence),
             _allowed(each.group, suite_rules, "agent_error", 0.0),
         )
@@ -98,7 +98,7 @@ def judge_rules(
 
 def _confidence(suite_rule: SuiteRule, facts: RunFacts, base: Evidence | None, alone: float) -> float:
     """Of a rule's interval, which would have that of `alone` if nobody had looked before."""
-    if not facts.most_rounds or not suite_rule.is_looked_at:
+    if not facts.most_rounds or not suite_rule.may_decide_early:
         return alone
     old = base.groups.get(suite_rule.group, ()) if base and suite_rule.rule.versus else ()
     base_trials = len(old) / len({trial.scenario for trial in old}) if old else 0.0
@@ -121,7 +121,7 @@ def cannot_measure(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) 
     return any(True for _ in _unmeasured(group, suite_rules, run)) or any(unscored(each, run) for each in own)
 
 
-def _doubts(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
+def _pass_obstacles(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
     """Why nothing about this group may pass."""
     yield from _unmeasured(group, suite_rules, run)
     if not any(trial.status in ("ok", "limit") for trial in run.groups.get(group, ())):
@@ -144,34 +144,34 @@ def _allowed(group: str, suite_rules: Sequence[SuiteRule], status: str, usual: f
 
 
 def _judged(
-    suite_rule: SuiteRule, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float, agent_errors: float
+    suite_rule: SuiteRule, run: Evidence, base: Evidence | None, reasons: Sequence[str], confidence: float, agent_errors: float
 ) -> RuleVerdict:
     """Returns the finding of one rule. `agent_errors` is the share of rollouts that may end as agent_error."""
     group, rule = suite_rule.group, suite_rule.rule
-    left_out = run.facts.quarantined.get(group, ()) if suite_rule.is_about_scenarios else ()
+    excluded = run.facts.quarantined.get(group, ()) if suite_rule.is_about_scenarios else ()
     if rule.versus and (base is None or group not in base.groups):
         where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no {group}"
         return RuleVerdict(suite_rule, _undecided(rule, f"{where}; --agentbench-baseline names one"))
-    if left_out:  # on both sides: what the run says of its own scenarios holds for whatever it is compared with
-        run, base = run.without(group, left_out), base.without(group, left_out) if base else None
+    if excluded:  # on both sides: what the run says of its own scenarios holds for whatever it is compared with
+        run, base = run.without(group, excluded), base.without(group, excluded) if base else None
     if why := incomparable(suite_rule, run, base):
         return RuleVerdict(suite_rule, _undecided(rule, why))
     if base and rule.versus and (why := _uncounted(suite_rule, base, agent_errors)):
         return RuleVerdict(suite_rule, _undecided(rule, f"in the baseline {why}"))
     decision = _decide(suite_rule, run, base if rule.versus else None, confidence)
-    part = (*_rests_on_too_little(suite_rule, decision, run),)
-    doubts = (*doubts, *part, *filter(None, [_uncounted(suite_rule, run, agent_errors)]))
-    if (doubts and decision.verdict == PASS) or (part and rule.of == RUN):  # a fact about a part is none about the suite
+    part = (*_too_small_part(suite_rule, decision, run),)
+    reasons = (*reasons, *part, *filter(None, [_uncounted(suite_rule, run, agent_errors)]))
+    if (reasons and decision.verdict == PASS) or (part and rule.of == RUN):  # a fact about a part is none about the suite
         decision = replace(decision, verdict=INCONCLUSIVE)
-    if doubts:
-        decision = replace(decision, reason="; ".join(filter(None, (*doubts, decision.reason))))
-    notes = [f"left out, in quarantine: {', '.join(left_out)}"] if left_out else []
-    if rule.kind in OF_SCENARIOS and (skipped := [each for each in run.facts.unsupported.get(group, ()) if each not in left_out]):
+    if reasons:
+        decision = replace(decision, reason="; ".join(filter(None, (*reasons, decision.reason))))
+    notes = [f"left out, in quarantine: {', '.join(excluded)}"] if excluded else []
+    if rule.kind in OF_SCENARIOS and (skipped := [each for each in run.facts.unsupported.get(group, ()) if each not in excluded]):
         notes.append(f"skipped, they ask for what is not supported: {', '.join(skipped)}")
     if rule.kind == "score" and not suite_rule.scale.declared:
         notes.append(f"{rule.metric}: {suite_rule.scale.text}")
     notes += _notes(suite_rule, run, base) if base and rule.versus else ()
-    notes += _broken_word(suite_rule, run, base) if base and suite_rule.deterministic and rule.versus and rule.of == SUITE else ()
+    notes += _determinism_notes(suite_rule, run, base) if base and suite_rule.deterministic and rule.versus and rule.of == SUITE else ()
     return RuleVerdict(suite_rule, decision, tuple(notes), _suspects(suite_rule, run, base) if base and rule.versus else ())
 
 
@@ -182,7 +182,7 @@ def _uncounted(suite_rule: SuiteRule, run: Evidence, agent_errors: float) -> str
     return uncounted(suite_rule.rule.metric, suite_rule.scale, run.groups.get(suite_rule.group, ()), agent_errors)
 
 
-def _rests_on_too_little(suite_rule: SuiteRule, decision: Decision, run: Evidence) -> Iterator[str]:
+def _too_small_part(suite_rule: SuiteRule, decision: Decision, run: Evidence) -> Iterator[str]:
     """Whether a claim about a suite rests on a part of it."""
     if suite_rule.rule.kind not in OF_SCENARIOS:
         return
@@ -197,19 +197,24 @@ def _rests_on_too_little(suite_rule: SuiteRule, decision: Decision, run: Evidenc
 def _notes(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
     """What may have changed beside the thing under test."""
     for part, sentence in DIFFERENT.items():
-        here, there = run.hashes(suite_rule.group, part), base.hashes(suite_rule.group, part)
-        if here and there and here != there:
+        new, old = run.hashes(suite_rule.group, part), base.hashes(suite_rule.group, part)
+        if new and old and new != old:
             yield sentence
     ratios = run.facts.prefix_cache_hit_ratio, base.facts.prefix_cache_hit_ratio
-    if is_timed(suite_rule.rule) and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
+    if (
+        is_timed(suite_rule.rule)
+        and ratios[0] is not None
+        and ratios[1] is not None
+        and abs(ratios[0] - ratios[1]) > MAX_HIT_RATIO_DIFFERENCE
+    ):
         yield f"prefix cache hits were {ratios[0] * 100:.0f} % of the prompt tokens, in the baseline {ratios[1] * 100:.0f} %"
 
 
-def _broken_word(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
+def _determinism_notes(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
     """That a suite is not what it says, and how to find out."""
     new, old = (samples(each.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) for each in (run, base))
     pairs, _ = pair(new, old)
-    if differing := breaking(pairs):
+    if differing := varying_scenarios(pairs):
         what = f"trials of {len(differing)} scenarios differ ({differing[0]})"
         yield f"the suite says that it is deterministic, but {what}: judged as any other"
     elif all(len(each.new.scores) == len(each.base.scores) == 1 for each in pairs.values()):
@@ -221,7 +226,7 @@ def _suspects(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> tuple[Sus
         return ()
     both = [samples(evidence.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) for evidence in (run, base)]
     sign = -1 if suite_rule.scale.falling else 1
-    new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in side.items()} for side in both)
+    new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in measured.items()} for measured in both)
     same = {scenario for scenario in new if scenario in old and both[0][scenario].content == both[1][scenario].content}
     worse = decisions.suspects({scenario: new[scenario] for scenario in new if scenario in same}, old)
     return tuple(replace(each, base=sign * each.base + 0.0, new=sign * each.new + 0.0) for each in worse)

@@ -151,7 +151,7 @@ def benjamini_hochberg(p_values: Sequence[float], rate: float = 0.1) -> list[boo
     return [p <= limit for p in p_values]
 
 
-def fell(new: Sequence[float], base: Sequence[float], seed: int = 0) -> float:
+def fall_p_value(new: Sequence[float], base: Sequence[float], seed: int = 0) -> float:
     """One-sided p-value of "the scenario's scores fell", from how the trials could have been dealt out to the two runs.
 
     An exact permutation test; for scores of 0 and 1 it is Fisher's exact test. 1 without trials on either side.
@@ -164,8 +164,8 @@ def fell(new: Sequence[float], base: Sequence[float], seed: int = 0) -> float:
         ways = [math.fsum(way) <= bound for way in combinations(pool, len(new))]
         return sum(ways) / len(ways)
     generator = random.Random(seed)
-    found = sum(math.fsum(generator.sample(pool, len(new))) <= bound for _ in range(_ALL_WAYS))
-    return (1 + found) / (1 + _ALL_WAYS)  # Phipson and Smyth 2010: a sampled p-value is never 0
+    lower = sum(math.fsum(generator.sample(pool, len(new))) <= bound for _ in range(_ALL_WAYS))
+    return (1 + lower) / (1 + _ALL_WAYS)  # Phipson and Smyth 2010: a sampled p-value is never 0
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def suspects(new: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[flo
 
 def _suspect(scenario: str, new: Sequence[float], base: Sequence[float]) -> Suspect:
     before, now = (math.fsum(scores) / len(scores) for scores in (base, new))
-    return Suspect(scenario, before, now, fell(new, base), claimed=False)
+    return Suspect(scenario, before, now, fall_p_value(new, base), claimed=False)
 
 
 def _place(suspect: Suspect) -> tuple[float, float, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pytest_agentbench.stats import mean_intervals, means
 from pytest_agentbench.stats.decisions import Decision, judge
 from pytest_agentbench.stats.mean_intervals import FEWEST_CLUSTERS, Clusters, bounded_mean, percentile_t, tango_interval
-from pytest_agentbench.stats.power import ScoreLevel, drop_found, reach, silent_drop
+from pytest_agentbench.stats.power import ScoreLevel, detectable_drop, reach, silent_drop
 
 Limits = tuple[float, float]
 Scores = Sequence[Sequence[float]]  # of each scenario, its trials
@@ -29,15 +29,15 @@ class SampledInterval:
     method: str
     floor: float | None = None  # how far below the estimate the interval begins at the least, whatever was measured
     level: ScoreLevel | None = None  # of scores with limits
-    silent: float | None = None  # where nothing varies: the drop that is found 4 times out of 5
+    silent_drop: float | None = None  # where nothing varies: the drop that is found 4 times out of 5
 
 
 def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> SampledInterval:
     """The mean change of these scenarios, whose scores lie between 0 and `width`; each has a trial in both runs."""
-    noise = means.noise(means.RunTrials.of(means.packed(new)), means.RunTrials.of(means.packed(base)))
+    noise = means.noise(means.RunTrials.of(means.as_matrix(new)), means.RunTrials.of(means.as_matrix(base)))
     if one_binary_trial(new, base, width):
         noise = means.known(noise)
-    bounds = means.deciding(noise, (-width, width), confidence)
+    bounds = means.decision_bounds(noise, (-width, width), confidence)
     unchanged = replace(noise, mean=noise.mean * 0, variance=noise.variance * 0)
     sampled = SampledInterval(
         low=float(bounds.low),
@@ -46,10 +46,10 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Samp
         method="paired t" if noise.paired or max(map(len, (*new, *base))) == 1 else "within-scenario t",
         floor=-float(means.guarded(unchanged, (-width, width), confidence).low),
         level=_level(new, base, float(noise.variance), width),
-        silent=_silent(new, base, width, confidence) if noise.still else None,
+        silent_drop=_silent(new, base, width, confidence) if noise.is_constant else None,
     )
     plain = means.plain(noise, confidence)
-    return _with_tango(sampled, float(plain.low), new, base, width, confidence, still=bool(noise.still))
+    return _with_tango(sampled, float(plain.low), new, base, width, confidence, is_constant=bool(noise.is_constant))
 
 
 def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> SampledInterval:
@@ -59,20 +59,20 @@ def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, c
     differences = np.array([_mean(one) - _mean(other) for one, other in zip(new, base, strict=True)])
     plain = mean_intervals.robust_mean(differences, clusters, confidence)
     bounds = bounded_mean(differences, clusters, (-width, width), confidence)
-    still = bool(mean_intervals.still(plain, differences))
+    is_constant = bool(mean_intervals.is_constant(plain, differences))
     sampled = SampledInterval(
         low=max(min(float(plain.low), float(bounds.low)), -width),
-        high=min(max(float(plain.high), float(bounds.high)) if still else float(plain.high), width),
+        high=min(max(float(plain.high), float(bounds.high)) if is_constant else float(plain.high), width),
         error=float(plain.error),
         method=f"{'' if clusters.single else 'clustered '}adjusted t",
         floor=-float(bounded_mean(differences * 0, clusters, (-width, width), confidence).low),
         level=_level(new, base, float(plain.error) ** 2, width) if clusters.single else None,
     )
-    return _with_tango(sampled, float(plain.low), new, base, width, confidence, still=still) if clusters.single else sampled
+    return _with_tango(sampled, float(plain.low), new, base, width, confidence, is_constant=is_constant) if clusters.single else sampled
 
 
 def _with_tango(
-    sampled: SampledInterval, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, still: bool
+    sampled: SampledInterval, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, is_constant: bool
 ) -> SampledInterval:
     """With Tango's interval in place of the one with imaginary data, where each scenario passed or failed once."""
     if not one_binary_trial(new, base, width):
@@ -81,7 +81,7 @@ def _with_tango(
     down, up = (sum(sign * (one[0] - other[0]) > 0 for one, other in pairs) for sign in (-1, 1))
     low, high = (width * bound for bound in tango_interval(down, up, len(pairs), confidence))
     floor = -width * tango_interval(0, 0, len(pairs), confidence)[0]
-    return replace(sampled, low=min(plain, low), high=high if still else sampled.high, method="tango", floor=floor)
+    return replace(sampled, low=min(plain, low), high=high if is_constant else sampled.high, method="tango", floor=floor)
 
 
 def _level(new: Scores, base: Scores, variance: float, width: float) -> ScoreLevel:
@@ -140,7 +140,7 @@ def decided(blank: Decision, sampled: SampledInterval | None, *, higher_is_bette
         low=sampled.low,
         high=sampled.high,
         method=sampled.method,
-        detectable=sampled.silent or (drop_found(distance, sampled.error, sampled.level) if distance else None),
+        detectable=sampled.silent_drop or (detectable_drop(distance, sampled.error, sampled.level) if distance else None),
         passable=reach(abs(blank.estimate - good), sampled.error),
         floor=sampled.floor,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision, MissingScenarios, check_margin, judge
 from pytest_agentbench.stats.power import reach
 from pytest_agentbench.stats.quantiles import percentile, student_t_quantile
-from pytest_agentbench.stats.series import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, worth
+from pytest_agentbench.stats.series import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, effective_count
 
 if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats, Integers
@@ -176,7 +176,11 @@ def _decided(blank: Decision, runs: tuple[_Measured, ...], scenarios: Sequence[s
     ordered = [series[np.argsort(each)] for each in ranks]
     length = max(map(block_length, ordered))
     correlation = max(map(autocorrelation, ordered))
-    if reason := _too_few(q, len(series)) or _too_alike(len(series), length, correlation) or _worth_too_little(q, len(series), correlation):
+    if (
+        reason := _too_few(q, len(series))
+        or _too_few_blocks(len(series), length, correlation)
+        or _too_few_independent(q, len(series), correlation)
+    ):
         return replace(blank, reason=reason)
     low, estimate, high = _interval(runs, ranks, scenarios, length, q / 100, blank.confidence)
     relative = len(runs) == 2
@@ -240,14 +244,14 @@ def _too_few(q: int, count: int) -> str:
     return "" if count >= needed else f"p{q} needs {needed} independent rollouts, and there are {count}"
 
 
-def _worth_too_little(q: int, count: int, correlation: float) -> str:
-    needed, independent = fewest_values(q), worth(count, correlation)
+def _too_few_independent(q: int, count: int, correlation: float) -> str:
+    needed, independent = fewest_values(q), effective_count(count, correlation)
     if independent >= needed:
         return ""
     return f"p{q} needs {needed} independent rollouts, and {count} {_alike(correlation)} are worth {independent}"
 
 
-def _too_alike(count: int, length: int, correlation: float) -> str:
+def _too_few_blocks(count: int, length: int, correlation: float) -> str:
     if count >= FEWEST_BLOCKS * length:
         return ""
     return (

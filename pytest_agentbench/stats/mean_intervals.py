@@ -149,7 +149,7 @@ def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) ->
     return Bounds(mean, mean - reach, mean + reach, error, degrees)
 
 
-def still(bounds: Bounds, values: Floats) -> Floats:
+def is_constant(bounds: Bounds, values: Floats) -> Floats:
     """Whether nothing varies, which proves no certainty; (...)."""
     import numpy as np
 

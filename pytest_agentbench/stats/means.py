@@ -37,7 +37,7 @@ IMAGINARY = 0.4
 _ROUNDING = 1e-18  # relative to the square of what was measured: a variance below this is none
 
 
-def packed(scores: Sequence[Sequence[float]]) -> Floats:
+def as_matrix(scores: Sequence[Sequence[float]]) -> Floats:
     """(scenarios, trials): one row a scenario, filled up with nan."""
     import numpy as np
 
@@ -80,10 +80,10 @@ class Noise:
     trials: Floats  # measured, in the run that has fewer
     scenarios: int
     paired: NDArray[np.bool_]  # whether the variance is that of scenarios among each other, which holds the spread of their changes too
-    still: NDArray[np.bool_]  # whether nothing varies at all, which proves no certainty
+    is_constant: NDArray[np.bool_]  # whether nothing varies at all, which proves no certainty
 
 
-def noise(*sides: RunTrials) -> Noise:
+def noise(*runs: RunTrials) -> Noise:
     """Of a run, or of a run and its baseline (the difference, new - base).
 
     - Scenarios with two trials or more on each side have a variance of their own, s^2 / K, and degrees of freedom by Welch (1947) and
@@ -94,28 +94,28 @@ def noise(*sides: RunTrials) -> Noise:
     """
     import numpy as np
 
-    new, *others = sides
+    new, *others = runs
     values = new.mean - others[0].mean if others else new.mean
     n = values.shape[-1]
     mean = values.mean(-1)
-    apart = (values - mean[..., None]) ** 2 / (n * (n - 1))
-    several = np.logical_and.reduce([side.count > 1 for side in sides])
-    own = [np.where(several, side.variance / side.count, 0.0) / n**2 for side in sides]
+    deviations = (values - mean[..., None]) ** 2 / (n * (n - 1))
+    several = np.logical_and.reduce([run.count > 1 for run in runs])
+    own = [np.where(several, run.variance / run.count, 0.0) / n**2 for run in runs]
     varying = np.logical_or.reduce([squares > 0 for squares in own])
     alone = (~several).sum(-1)
-    left, between = np.where(several, 0.0, apart).sum(-1), apart.sum(-1)
+    left, between = np.where(several, 0.0, deviations).sum(-1), deviations.sum(-1)
     variance = left + sum(squares.sum(-1) for squares in own)
     with np.errstate(divide="ignore", invalid="ignore"):  # shares: the square of a variance is 0 for scores that differ by 1e-90 and less
         fourth = (left / variance) ** 2 / (alone + 1)
-        for side, squares in zip(sides, own, strict=True):
-            fourth += ((squares / variance[..., None]) ** 2 / (side.count + 1)).sum(-1)
+        for run, squares in zip(runs, own, strict=True):
+            fourth += ((squares / variance[..., None]) ** 2 / (run.count + 1)).sum(-1)
     paired = (varying.sum(-1) < FEWEST_VARYING) & (between >= variance)
     variance = np.where(paired, between, variance)
-    still = variance <= _ROUNDING * np.maximum.reduce([np.abs(side.mean).max(-1) for side in sides]) ** 2
+    is_constant = variance <= _ROUNDING * np.maximum.reduce([np.abs(run.mean).max(-1) for run in runs]) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        degrees = np.where(paired | still, n - 1, 1 / fourth - 2)
-    trials = np.minimum.reduce([side.count.sum(-1) for side in sides])
-    return Noise(mean, variance, np.maximum(degrees, 1.0), trials, n, paired, still)
+        degrees = np.where(paired | is_constant, n - 1, 1 / fourth - 2)
+    trials = np.minimum.reduce([run.count.sum(-1) for run in runs])
+    return Noise(mean, variance, np.maximum(degrees, 1.0), trials, n, paired, is_constant)
 
 
 @dataclass(frozen=True)
@@ -162,14 +162,14 @@ def guarded(noise: Noise, limits: tuple[float, float], confidence: float) -> Int
     return IntervalArrays(np.maximum(centre - reach, low), np.minimum(centre + reach, high), error)
 
 
-def deciding(noise: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
+def decision_bounds(noise: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
     """Of a difference: PASS needs both lower bounds, FAIL the plain upper one; where nothing varies, that with imaginary trials."""
     import numpy as np
 
     one, other = plain(noise, confidence), guarded(noise, limits, confidence)
     return IntervalArrays(
         np.maximum(np.minimum(one.low, other.low), limits[0]),
-        np.minimum(np.where(noise.still, np.maximum(one.high, other.high), one.high), limits[1]),
+        np.minimum(np.where(noise.is_constant, np.maximum(one.high, other.high), one.high), limits[1]),
         one.error,
     )
 
@@ -277,10 +277,10 @@ class _Noise:
 
 def _noise(estimates: Sequence[Estimate], mean: float) -> _Noise:
     n = len(estimates)
-    apart = [(each.value - mean) ** 2 / (n * (n - 1)) for each in estimates]
+    deviations = [(each.value - mean) ** 2 / (n * (n - 1)) for each in estimates]
     own = [(each.variance / n**2, each.degrees) for each in estimates if each.variance is not None]
-    left = math.fsum(square for each, square in zip(estimates, apart, strict=True) if each.variance is None)
-    variance, between = math.fsum([*(square for square, _ in own), left]), math.fsum(apart)
+    left = math.fsum(square for each, square in zip(estimates, deviations, strict=True) if each.variance is None)
+    variance, between = math.fsum([*(square for square, _ in own), left]), math.fsum(deviations)
     if sum(square > 0 for square, _ in own) < FEWEST_VARYING and between >= variance:
         return _Noise(math.sqrt(between), n - 1, between=True)
     # Of shares of the variance: its own square is 0 for scores that differ by 1e-90 and less.

@@ -145,7 +145,7 @@ def compare(
     pairs, missing = pair(new, base)
     check_scores((score for each in pairs.values() for score in (*each.new.scores, *each.base.scores)), limits)
     blank = _undecided(pairs, missing, -margin if higher_is_better else margin, confidence, of)
-    if deterministic and of == SUITE and pairs and not breaking(pairs):
+    if deterministic and of == SUITE and pairs and not varying_scenarios(pairs):
         return _fact(blank, higher_is_better=higher_is_better)
     clusters = _clusters({scenario: each.new for scenario, each in pairs.items()}) if of == POPULATION else Clusters.of(range(len(pairs)))
     if few := too_few(clusters, limits):
@@ -171,7 +171,7 @@ def _undecided(pairs: Mapping[str, Pair], missing: MissingScenarios, threshold: 
     )
 
 
-def breaking(pairs: Mapping[str, Pair]) -> list[str]:
+def varying_scenarios(pairs: Mapping[str, Pair]) -> list[str]:
     """Scenarios of which the trials of one run differ: they are not deterministic."""
     return [scenario for scenario, each in pairs.items() if len({*each.new.scores}) > 1 or len({*each.base.scores}) > 1]
 
@@ -202,11 +202,11 @@ def _limited(
     """
     width = limits[1] - limits[0]
     new, base = (_upward(run, limits, higher_is_better=higher_is_better) for run in runs)
-    sampled, sides = _interval(new, base, of, width, confidence)
+    sampled, trials = _interval(new, base, of, width, confidence)
     if any(each.lost for run in (new, base) for each in run.values()):
         at_worst, _ = _interval(_filled(new, 0.0), _filled(base, width), of, width, confidence)
         sampled = replace(sampled, low=min(sampled.low, at_worst.low))
-    return (sampled if higher_is_better else replace(sampled, low=-sampled.high, high=-sampled.low)), sides
+    return (sampled if higher_is_better else replace(sampled, low=-sampled.high, high=-sampled.low)), trials
 
 
 def _decided_by_interval(
@@ -219,10 +219,10 @@ def _decided_by_interval(
     higher_is_better: bool,
 ) -> Decision:
     """Decides by the interval of scores between limits and, if the margin is 0, by a permutation; says what equal runs prove."""
-    found, sides = _limited(runs, blank.of, limits, blank.confidence, higher_is_better=higher_is_better)
-    decision = decided(blank, found, higher_is_better=higher_is_better)
+    sampled, trials = _limited(runs, blank.of, limits, blank.confidence, higher_is_better=higher_is_better)
+    decision = decided(blank, sampled, higher_is_better=higher_is_better)
     if blank.threshold == 0:
-        decision = _permuted(decision, sides, seed)
+        decision = _permuted(decision, trials, seed)
     return replace(decision, reason=_unchanged(decision, pairs, limits)) if decision.verdict == INCONCLUSIVE else decision
 
 
@@ -231,11 +231,11 @@ def _interval(
 ) -> tuple[SampledInterval, tuple[Scores, Scores]]:
     """The interval of the mean difference of scores from 0 to `width`, and the trials of both runs that it is of."""
     pairs, _ = pair(new, base)
-    sides = [each.new.scores for each in pairs.values()], [each.base.scores for each in pairs.values()]
+    trials = [each.new.scores for each in pairs.values()], [each.base.scores for each in pairs.values()]
     if of == SUITE:
-        return of_suite(*sides, width, confidence), sides
+        return of_suite(*trials, width, confidence), trials
     clusters = _clusters({scenario: each.new for scenario, each in pairs.items()})
-    return of_population(*sides, clusters, width, confidence), sides
+    return of_population(*trials, clusters, width, confidence), trials
 
 
 def _filled(run: Mapping[str, ScenarioSample], score: float) -> dict[str, ScenarioSample]:
@@ -243,8 +243,8 @@ def _filled(run: Mapping[str, ScenarioSample], score: float) -> dict[str, Scenar
     return {scenario: replace(each, scores=(*each.scores, *[score] * each.lost), lost=0) for scenario, each in run.items()}
 
 
-def _permuted(decision: Decision, sides: tuple[Scores, Scores], seed: int) -> Decision:
-    p = worse(*sides, seed)
+def _permuted(decision: Decision, trials: tuple[Scores, Scores], seed: int) -> Decision:
+    p = worse(*trials, seed)
     fails = decision.verdict == INCONCLUSIVE and p <= (1 - decision.confidence) / 2
     return replace(decision, p_worse=p, verdict=FAIL if fails else decision.verdict)
 

@@ -82,7 +82,7 @@ class ScoreLevel:
         return (left * self.mean - left**2 * self.squares) / before if before > _NEGLIGIBLE else 1.0
 
 
-def drop_found(distance: float, error: float, level: ScoreLevel | None, power: float = 0.8) -> float:
+def detectable_drop(distance: float, error: float, level: ScoreLevel | None, power: float = 0.8) -> float:
     """The true drop that is found with this power, as `reach` has it with the noise that there is after the drop."""
     drop = reach(distance, error, power)
     for _ in range(_STEPS if level else 0):
@@ -137,7 +137,7 @@ class Design:
         if self.within == 0 and self.of == SUITE:
             ours, theirs = (self.n * each for each in self._both)
             return self.width * silent_drop(ours, theirs, single=min(self._both) == 1, confidence=self.confidence)
-        return drop_found(student_t_quantile((1 + self.confidence) / 2, self._degrees) * self._error, self._error, self.level, power)
+        return detectable_drop(student_t_quantile((1 + self.confidence) / 2, self._degrees) * self._error, self._error, self.level, power)
 
     def smallest_margin(self, power: float = 0.8) -> float:
         """The margin with which a run passes with this power when nothing has changed."""

@@ -208,7 +208,7 @@ def latency_spread(values: Iterable[float]) -> LatencySpread | None:
     ordered = _ordered(values)
     if not len(ordered):
         return None
-    p90, p95, p99 = (_told(ordered, q) for q in HIGH[1:])
+    p90, p95, p99 = (_if_enough(ordered, q) for q in HIGH[1:])
     return LatencySpread(*_common(ordered, HIGH), p90=p90, p95=p95, p99=p99)
 
 
@@ -217,7 +217,7 @@ def rate_spread(values: Iterable[float]) -> RateSpread | None:
     ordered = _ordered(values)
     if not len(ordered):
         return None
-    p10, p5, p1 = (_told(ordered, q) for q in LOW[1:])
+    p10, p5, p1 = (_if_enough(ordered, q) for q in LOW[1:])
     return RateSpread(*_common(ordered, LOW), p10=p10, p5=p5, p1=p1)
 
 
@@ -235,7 +235,7 @@ def _mean(values: Sequence[float]) -> float:
     return float(values.mean()) if _is_array(values) else math.fsum(values) / len(values)
 
 
-def _told(ordered: Sequence[float], q: int) -> float | None:
+def _if_enough(ordered: Sequence[float], q: int) -> float | None:
     """A percentile of values in ascending order; None of too few."""
     return _interpolated(ordered, q) if len(ordered) >= needed(q) else None
 
@@ -248,7 +248,7 @@ def adjusted(values: Iterable[float], failed: int) -> AdjustedSpread | None:
     if not failed:
         return None
     ordered = [*map(float, _ordered(values)), *repeat(math.inf, failed)]
-    known = (_told(ordered, q) for q in HIGH)
+    known = (_if_enough(ordered, q) for q in HIGH)
     return AdjustedSpread(len(ordered), failed, *(INFINITE if value == math.inf else value for value in known))
 
 

@@ -36,7 +36,7 @@ def autocorrelation(values: Floats) -> float:
     return float(_correlations(values, 1)[1])
 
 
-def worth(count: int, correlation: float) -> int:
+def effective_count(count: int, correlation: float) -> int:
     """How many independent values tell as much of a mean, where neighbours are clearly alike (of an AR(1) process)."""
     if correlation <= _CLEAR / math.sqrt(max(count, 1)):
         return count

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.baselines import Promotion, ScoreChange, check_reason, doubts, faults, plan_promotion
+from pytest_agentbench.gate.baselines import Promotion, ScoreChange, baseline_warnings, check_reason, plan_promotion, unfit_reasons
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.provenance import Git
@@ -53,7 +53,7 @@ def promotion(new: Evidence, old: Evidence | None) -> Promotion:
 )
 def test_no_basis(told: Json, trials: list[Trial], found: list[str]) -> None:
     """What was lost, failed or is missing makes a run no basis, and each is named."""
-    assert found == [*faults(run(**told), evidence(trials), "shop")]
+    assert found == [*unfit_reasons(run(**told), evidence(trials), "shop")]
 
 
 def test_no_basis_is_refused(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_no_basis_is_refused(tmp_path: Path) -> None:
 )
 def test_a_poor_baseline(told: Json, facts: Json, found: list[str]) -> None:
     """It is told what will be undecided because of it."""
-    assert found == [*doubts(run(**told), of(1.0, 1.0, **facts), "shop")]
+    assert found == [*baseline_warnings(run(**told), of(1.0, 1.0, **facts), "shop")]
 
 
 def test_a_first_baseline() -> None:
@@ -123,4 +123,4 @@ def test_other_suites_stay_out() -> None:
     other = evidence([trial(1), replace(trial(1, 0.0), suite="bank", group="bank")])
 
     assert {"shop"} == {each.group for each in promotion(other, None).changes}
-    assert ["no rollout was evaluable"] == [*faults(run(), evidence([replace(trial(1), suite="bank")]), "shop")]
+    assert ["no rollout was evaluable"] == [*unfit_reasons(run(), evidence([replace(trial(1), suite="bank")]), "shop")]

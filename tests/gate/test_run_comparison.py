@@ -11,8 +11,8 @@ import pytest
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.run_comparison import (
     RunComparison,
+    comparison_warnings,
     distinct,
-    doubt_sentences,
     flips,
     latency_against,
     left_out,
@@ -81,14 +81,14 @@ def test_what_is_not_compared() -> None:
         "shop tsq of b is not compared with a: tsq came about in another way",
         "shop tsq of c is not compared with a: only one of the runs has the suite",
         "store tsq of c is not compared with a: only one of the runs has the suite",
-    ] == [*doubt_sentences(runs)]
+    ] == [*comparison_warnings(runs)]
 
 
 def test_what_neither_has() -> None:
     """Of a suite that is in a third run alone nothing is said of the other two."""
     runs = several(run(noisy()), run(noisy()), run(noisy(), suites=("shop", "store")))
 
-    assert ["store tsq of c is not compared with a: only one of the runs has the suite"] == [*doubt_sentences(runs)]
+    assert ["store tsq of c is not compared with a: only one of the runs has the suite"] == [*comparison_warnings(runs)]
     assert ["neither of the runs has the suite", "only one of the runs has the suite"] == [
         each.why for each in score_against(runs, "store", "tsq")
     ]
@@ -157,7 +157,7 @@ def test_a_suite_of_the_reference_alone() -> None:
     """It is named, as one of another run is."""
     apart = several(run(suites=("store",)), run())
 
-    assert "store tsq of b is not compared with a: only one of the runs has the suite" in doubt_sentences(apart)
+    assert "store tsq of b is not compared with a: only one of the runs has the suite" in comparison_warnings(apart)
 
 
 def test_goodput_under_other_objectives() -> None:
@@ -165,7 +165,7 @@ def test_goodput_under_other_objectives() -> None:
     old, new = run(), run()
     new = replace(new, facts=replace(new.facts, settings=replace(new.facts.settings, slo={"ttft": 500.0})))
 
-    assert ["goodput of b is of calls that met other objectives than those of a"] == [*doubt_sentences(several(old, new))]
+    assert ["goodput of b is of calls that met other objectives than those of a"] == [*comparison_warnings(several(old, new))]
 
 
 def test_nothing_measured() -> None:
@@ -186,9 +186,9 @@ def test_how_many_scenarios_a_comparison_rests_on() -> None:
     every, few = (passing(evidence(trial(name, number=number) for name in range(count) for number in (1, 2))) for count in (40, 10))
 
     assert ["shop of b is compared with a on the 10 scenarios that both have (a has 40, b 10); the means are over all of each"] == [
-        *doubt_sentences(several(every, few))
+        *comparison_warnings(several(every, few))
     ]
-    assert [] == [*doubt_sentences(several(every, every))]
+    assert [] == [*comparison_warnings(several(every, every))]
 
 
 def test_a_score_on_another_scale() -> None:

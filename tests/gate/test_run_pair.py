@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.gate.evidence import Evidence
-from pytest_agentbench.gate.run_pair import ComparedRun, doubts, setup_changes
+from pytest_agentbench.gate.run_pair import ComparedRun, setup_changes, speed_warnings
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Json
@@ -78,7 +78,7 @@ def test_a_run_without_an_identity() -> None:
     """Its setup is unknown, which is no reason to doubt speeds."""
     old, new = ComparedRun(replace(run().facts, identity=None), run().evidence), run()
 
-    assert ([], []) == ([*setup_changes(old, new)], [*doubts(old, new)])
+    assert ([], []) == ([*setup_changes(old, new)], [*speed_warnings(old, new)])
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_a_run_without_an_identity() -> None:
 )
 def test_doubts(change: Json, said: list[str]) -> None:
     """Other hardware, concurrency, cache or a saturated client is named; another agent is no doubt about speeds."""
-    assert said == [*doubts(run(hits=0.5), run(**{"hits": 0.5, **change}))]
+    assert said == [*speed_warnings(run(hits=0.5), run(**{"hits": 0.5, **change}))]
 
 
 def test_unknown_hardware() -> None:
     """That nobody knows what served is no proof that it was the same."""
-    assert ["nobody knows what hardware served the old run and the new run"] == [*doubts(run(gpus=None), run(gpus=None))]
-    assert ["nobody knows what hardware served the new run"] == [*doubts(run(), run(gpus=None))]
+    assert ["nobody knows what hardware served the old run and the new run"] == [*speed_warnings(run(gpus=None), run(gpus=None))]
+    assert ["nobody knows what hardware served the new run"] == [*speed_warnings(run(), run(gpus=None))]
 
 
 def test_equal_setups_have_one_hash() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import write_baseline
 from pytest_agentbench.gate.evidence import CallTimes, Evidence
-from pytest_agentbench.gate.trend import History, Regression, Trend, TrendSeries, read_past, trend_of
+from pytest_agentbench.gate.trend import History, Regression, Trend, TrendSeries, read_history, trend_of
 from pytest_agentbench.records import Json
 from tests.gate.evidences import HASHES, evidence, trial
 from tests.made_runs import run_directory
@@ -165,7 +165,7 @@ def test_a_directory_is_read(tmp_path: Path) -> None:
     write_baseline(night(0), "shop", tmp_path / "again.jsonl")
     (tmp_path / "broken.jsonl").write_text('{"schema": "agentbench-baseline/1", "suite": "shop"}\n')
 
-    past = read_past(tmp_path)
+    past = read_history(tmp_path)
 
     assert ["again.jsonl", "20260304-050607", "3.jsonl"] == [source for source, _ in past.evidence]
     (left_out,) = past.left_out
@@ -177,7 +177,7 @@ def test_a_run_without_its_journal(tmp_path: Path) -> None:
     run_directory(tmp_path / "20260304-050607", *ALL)
     (run_directory(tmp_path / "20260305-050607", *ALL) / "rollouts.jsonl").unlink()
 
-    past = read_past(tmp_path)
+    past = read_history(tmp_path)
 
     assert ["20260304-050607"] == [source for source, _ in past.evidence]
     assert ["has no rollouts.jsonl, so there is nothing to read of its rollouts; name a run that has one"] == [
@@ -188,12 +188,12 @@ def test_a_run_without_its_journal(tmp_path: Path) -> None:
 def test_nothing_to_read(tmp_path: Path) -> None:
     """A directory that is not there, an empty one, a single run, and one in which nothing can be read are mistakes, each in a sentence."""
     with pytest.raises(ConfigError, match=r"there is no directory .*nights; name the one that runs lie in"):
-        read_past(tmp_path / "nights")
+        read_history(tmp_path / "nights")
     with pytest.raises(ConfigError, match="has no finished runs and no baselines; name the directory that runs lie in"):
-        read_past(tmp_path)
+        read_history(tmp_path)
     with pytest.raises(ConfigError, match="is one run, which has no history; name the directory that runs lie in"):
-        read_past(run_directory(tmp_path / "one", *ALL))
+        read_history(run_directory(tmp_path / "one", *ALL))
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "broken.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match=r"nothing in .* can be read: .*broken.jsonl is no baseline"):
-        read_past(tmp_path / "old")
+        read_history(tmp_path / "old")

@@ -482,7 +482,7 @@ def test_a_fact_about_this_run(text: str, verdict: str, estimate: float) -> None
     assert (verdict, estimate, None, "a fact", "run", 10) == (
         decision.verdict, decision.estimate, decision.low, decision.method, decision.of, decision.n,
     )  # fmt: skip
-    assert not rule.is_looked_at
+    assert not rule.may_decide_early
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.stats.decisions import RANKED, Suspect, benjamini_hochberg, fell, overall, suspects
+from pytest_agentbench.stats.decisions import RANKED, Suspect, benjamini_hochberg, fall_p_value, overall, suspects
 
 
 @pytest.mark.parametrize(
@@ -53,18 +53,18 @@ def test_benjamini_hochberg_lists_from_the_surest_on(p_values: list[float], rate
 )
 def test_of_passes_and_failures_it_is_fishers_test(new: int, base: int, trials: int, p: float) -> None:
     """Five of five before and one of five now: p = 0.024."""
-    assert p == pytest.approx(fell([1.0] * new + [0.0] * (trials - new), [1.0] * base + [0.0] * (trials - base)), abs=1e-6)
+    assert p == pytest.approx(fall_p_value([1.0] * new + [0.0] * (trials - new), [1.0] * base + [0.0] * (trials - base)), abs=1e-6)
 
 
 def test_of_other_scores_it_is_a_permutation_test() -> None:
     """scipy.stats.permutation_test of the difference of means, alternative="less"."""
-    assert 0.05714285714285714 == pytest.approx(fell([0.2, 0.5, 0.4], [0.6, 0.5, 0.9, 0.7]))
+    assert 0.05714285714285714 == pytest.approx(fall_p_value([0.2, 0.5, 0.4], [0.6, 0.5, 0.9, 0.7]))
 
 
 def test_many_trials_are_sampled() -> None:
     """Beyond 20,000 ways a seeded sample of them decides; its p-value is never 0."""
-    assert 1 / 20_001 == fell([0.0] * 20, [1.0] * 20)
-    assert 1.0 == fell([], [1.0])
+    assert 1 / 20_001 == fall_p_value([0.0] * 20, [1.0] * 20)
+    assert 1.0 == fall_p_value([], [1.0])
 
 
 def test_claims() -> None:
@@ -121,5 +121,5 @@ def test_one_claim_in_ten_is_wrong(broken: int, least: float) -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_a_p_value_is_one(new: list[float], base: list[float]) -> None:
     """Between 0 and 1, and when the runs change places the two together are at least 1."""
-    assert 0 < fell(new, base) <= 1
-    assert fell(new, base) + fell(base, new) >= 1 - 1e-9
+    assert 0 < fall_p_value(new, base) <= 1
+    assert fall_p_value(new, base) + fall_p_value(base, new) >= 1 - 1e-9

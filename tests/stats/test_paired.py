@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.stats.decisions import MissingScenarios, judge
-from pytest_agentbench.stats.paired import ScenarioSample, against_limit, breaking, compare, pair
+from pytest_agentbench.stats.paired import ScenarioSample, against_limit, compare, pair, varying_scenarios
 from pytest_agentbench.stats.quantiles import binomial_at_most, student_t_quantile
 
 
@@ -170,7 +170,7 @@ def test_a_deterministic_suite_is_compared_as_a_fact() -> None:
     assert same.unseen == pytest.approx(1 - 0.025 ** (1 / 200))
     assert "FAIL" == less.verdict
     differing = run((1.0, 0.5), *[(1.0, 1.0)] * 99)
-    assert ["0"] == breaking(pair(differing, base)[0])
+    assert ["0"] == varying_scenarios(pair(differing, base)[0])
     assert "deterministic" != compare(differing, base, 0.001, deterministic=True).method
     assert "adjusted t" == compare(base, base, 0.001, deterministic=True, of="population").method, "scenarios like these are others"
 

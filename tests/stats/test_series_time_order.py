@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.verdicts.latency import ar1
-from pytest_agentbench.stats.series import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, worth
+from pytest_agentbench.stats.series import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, effective_count
 
 
 def test_blocks_grow_with_the_likeness_of_neighbours() -> None:
@@ -34,7 +34,7 @@ def test_too_little_to_correlate(values: list[float]) -> None:
 
 def test_worth() -> None:
     """Neighbours that are clearly alike tell less than independent ones; what chance does to their correlation takes nothing away."""
-    assert (100, 33, 100) == (worth(100, 0.0), worth(100, 0.5), worth(100, 0.15))
+    assert (100, 33, 100) == (effective_count(100, 0.0), effective_count(100, 0.5), effective_count(100, 0.15))
 
 
 def test_a_sum_varies_as_with_moving_blocks() -> None:
