@@ -138,7 +138,7 @@ def test_another_state_of_the_cache_is_a_warning() -> None:
     (by_usage,) = compared(rollout("old", 1, 1.0, 10, cached=10), rollout("new", 1, 1.0, 10, cached=90)).warnings
     assert "10 % of the prompt tokens were hits in old, 90 % in new" in by_usage
     (unequal,) = compared(*both(), blocks=[block("old", 50), block("new", 50, "[salt]")]).warnings
-    assert "the prompts of new were salted where caches of other arms were reset" in unequal
+    assert "the prompts of new were salted and so are a few tokens longer, while caches of other arms were reset" in unequal
     (order,) = compared(*both(), facts=ArmFacts(in_sequence=True)).warnings
     assert order.startswith("old ran before new")
 

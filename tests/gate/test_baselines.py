@@ -21,8 +21,8 @@ def test_a_baseline_of_another_version(tmp_path: Path) -> None:
         read_evidence(path)
 
     assert (
-        f"{path} is of schema agentbench-baseline/1, and this version reads agentbench-baseline/5; "
-        f"`pytest -m shop`, then `agentbench baseline promote --suite shop --to {path}` make it again"
+        f"{path} has schema agentbench-baseline/1, but this version reads only agentbench-baseline/5; to make it again, run "
+        f"`pytest -m shop`, then `agentbench baseline promote --suite shop --to {path}`"
     ) == str(raised.value)
 
 

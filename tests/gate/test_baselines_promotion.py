@@ -44,7 +44,7 @@ def promotion(new: Evidence, old: Evidence | None) -> Promotion:
         (
             {"not_run": 2, "resume": "pytest --agentbench-resume=now"},
             [trial(1), trial(2, None, status="cancelled")],
-            ["3 of 4 planned rollouts were not run (go on with pytest --agentbench-resume=now)"],
+            ["3 of 4 planned rollouts were not run (resume with pytest --agentbench-resume=now)"],
         ),
         ({}, [trial(1, None, status="agent_error")], ["no rollout was evaluable"]),
         ({}, [trial(1), trial(2, None, status="infra_error")], ["1 of 2 rollouts ended as infra_error, more than 2 %"]),
@@ -58,7 +58,7 @@ def test_no_basis(told: Json, trials: list[Trial], found: list[str]) -> None:
 
 def test_no_basis_is_refused(tmp_path: Path) -> None:
     """The sentence names the run and the suite."""
-    with pytest.raises(ConfigError, match=r"now is no baseline for shop: engine died; no rollout was evaluable"):
+    with pytest.raises(ConfigError, match=r"now cannot be a baseline for shop: engine died; no rollout was evaluable"):
         plan_promotion(run(failure="engine died"), evidence([]), "shop", tmp_path / "shop.jsonl")
 
 
@@ -67,7 +67,7 @@ def test_no_basis_is_refused(tmp_path: Path) -> None:
     [
         ({}, {}, []),
         ({"dirty": None}, {}, []),
-        ({"dirty": True}, {}, ["the run's working tree had changes that are in no commit"]),
+        ({"dirty": True}, {}, ["the run's working tree had uncommitted changes"]),
         (
             {},
             {"stopwatch": "client-saturated"},
@@ -96,7 +96,10 @@ def test_a_lower_mean_wants_a_reason(was: float, now: float) -> None:
     check_reason([plan], "the data set is harder")
 
     if was - now > 1e-9:
-        with pytest.raises(ConfigError, match=r"shop\.jsonl would become worse in shop tsq; --reason TEXT says why"):
+        with pytest.raises(
+            ConfigError,
+            match=r"the new baseline .*shop\.jsonl is worse than the old one for shop tsq; if that is intended, give the reason",
+        ):
             check_reason([plan], "")
     else:
         check_reason([plan], "")
@@ -114,7 +117,7 @@ def test_what_would_be_gone() -> None:
     """A variant or a score that the new run has not is a loss like a lower mean."""
     both = evidence([trial(1), replace(trial(1), group="shop-hot")])
 
-    with pytest.raises(ConfigError, match="worse in shop-hot tsq, shop-hot repeated;"):
+    with pytest.raises(ConfigError, match="worse than the old one for shop-hot tsq, shop-hot repeated;"):
         check_reason([promotion(of(1.0), both)], "")
 
 

@@ -153,7 +153,7 @@ def test_what_is_no_baseline(tmp_path: Path, text: str) -> None:
     path = tmp_path / "base.jsonl"
     path.write_text(text)
 
-    with pytest.raises(ConfigError, match=r"base\.jsonl is no baseline: .*; `agentbench baseline promote RUN` writes one"):
+    with pytest.raises(ConfigError, match=r"base\.jsonl is not a baseline: .*; `agentbench baseline promote RUN` writes one"):
         read_evidence(path)
 
 

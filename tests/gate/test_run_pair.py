@@ -86,10 +86,10 @@ def test_a_run_without_an_identity() -> None:
     [
         ({}, []),
         ({"agent": {"kind": "react"}}, []),
-        ({"gpus": ["NVIDIA H100"]}, ["other GPUs, or another driver"]),
-        ({"cpus": 64}, ["another host"]),
-        ({"concurrency": 4}, ["another number of rollouts in flight: 8 and 4"]),
-        ({"cache": "cold"}, ["another policy for the prefix cache: carry and cold"]),
+        ({"gpus": ["NVIDIA H100"]}, ["the GPUs or the driver differ"]),
+        ({"cpus": 64}, ["the host differs"]),
+        ({"concurrency": 4}, ["different numbers of rollouts in flight: 8 and 4"]),
+        ({"cache": "cold"}, ["different policies for the prefix cache: carry and cold"]),
         ({"stopwatch": "client-saturated"}, ["in the new run the client was saturated: its timings are the client's own"]),
         (
             {"unusable": ("ttft.p50", "itl.p99")},
@@ -105,8 +105,8 @@ def test_doubts(change: Json, said: list[str]) -> None:
 
 def test_unknown_hardware() -> None:
     """That nobody knows what served is no proof that it was the same."""
-    assert ["nobody knows what hardware served the old run and the new run"] == [*speed_warnings(run(gpus=None), run(gpus=None))]
-    assert ["nobody knows what hardware served the new run"] == [*speed_warnings(run(), run(gpus=None))]
+    assert ["the hardware of the old run and the new run is unknown"] == [*speed_warnings(run(gpus=None), run(gpus=None))]
+    assert ["the hardware of the new run is unknown"] == [*speed_warnings(run(), run(gpus=None))]
 
 
 def test_equal_setups_have_one_hash() -> None:

@@ -187,13 +187,13 @@ def test_a_run_without_its_journal(tmp_path: Path) -> None:
 
 def test_nothing_to_read(tmp_path: Path) -> None:
     """A directory that is not there, an empty one, a single run, and one in which nothing can be read are mistakes, each in a sentence."""
-    with pytest.raises(ConfigError, match=r"there is no directory .*nights; name the one that runs lie in"):
+    with pytest.raises(ConfigError, match=r"nights is not a directory; name the directory that contains the runs"):
         read_history(tmp_path / "nights")
-    with pytest.raises(ConfigError, match="has no finished runs and no baselines; name the directory that runs lie in"):
+    with pytest.raises(ConfigError, match="has no finished runs and no baselines; name the directory that contains the runs"):
         read_history(tmp_path)
-    with pytest.raises(ConfigError, match="is one run, which has no history; name the directory that runs lie in"):
+    with pytest.raises(ConfigError, match="is one run, which has no history; name the directory that contains the runs"):
         read_history(run_directory(tmp_path / "one", *ALL))
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "broken.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match=r"nothing in .* can be read: .*broken.jsonl is no baseline"):
+    with pytest.raises(ConfigError, match=r"nothing in .* can be read: .*broken.jsonl is not a baseline"):
         read_history(tmp_path / "old")

@@ -131,7 +131,7 @@ def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None
 @pytest.mark.parametrize(
     ("run", "base", "why"),
     [
-        (evidence(suite()), None, "there is no baseline; --agentbench-baseline names one"),
+        (evidence(suite()), None, "there is no baseline; name one with --agentbench-baseline"),
         (evidence(suite()), evidence([]), "the baseline now has no shop"),
         (evidence(suite()), evidence(suite(n=60)), "60 of 100 scenarios of the run and its baseline can be compared"),
         (evidence(suite(n=60)), BASE, "60 of 100 scenarios of the run and its baseline can be compared"),
@@ -140,7 +140,7 @@ def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None
             BASE,
             "0 of 100 scenarios of the run and its baseline can be compared",
         ),
-        (evidence(suite(content={**HASHES, "scorers": {"tsq": "changed"}})), BASE, "the baseline was scored in another way"),
+        (evidence(suite(content={**HASHES, "scorers": {"tsq": "changed"}})), BASE, "the baseline was scored differently"),
         (evidence([*suite(), trial(1, None, unscored=("tsq",))]), BASE, "1 of its scores is missing: the scorer failed"),
     ],
 )
@@ -227,8 +227,8 @@ def test_a_baseline_may_not_be_usable() -> None:
     ("slo", "why"),
     [
         ({"ttft": 50.0}, ""),
-        ({}, "nobody said what a good call is: --agentbench-slo does"),
-        ({"ttft": 5000.0}, "the objectives of good calls are not the baseline's (ttft=50ms; now ttft=5000ms)"),
+        ({}, "goodput needs latency objectives; set them with --agentbench-slo, for example ttft=500ms"),
+        ({"ttft": 5000.0}, "the latency objectives are not the baseline's (ttft=50ms; now ttft=5000ms)"),
     ],
     ids=["the same", "none", "others"],
 )
@@ -363,7 +363,7 @@ def test_quarantined_scenarios_are_left_out(rule: str, run: dict[str, Any], base
     without = judged(rule, evidence(others, slo={"ttft": 150.0}), evidence(others))
 
     assert (without.decision, 95) == (one.decision, one.decision.n)
-    assert ("left out, in quarantine: 0, 1, 2, 3, 4", ()) == (one.notes[0], one.suspects)
+    assert ("left out because of quarantine: 0, 1, 2, 3, 4", ()) == (one.notes[0], one.suspects)
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(100, "PASS"), (118, "PASS"), (126, "INCONCLUSIVE")])
@@ -373,7 +373,7 @@ def test_tasks_that_were_skipped(size: int, verdict: str) -> None:
     found = judged("tsq.mean >= 0.5 of run", evidence(suite(), scenarios={"shop": size}, unsupported={"shop": skipped}))
 
     assert verdict == found.decision.verdict
-    notes = [f"skipped, they ask for what is not supported: {', '.join(skipped)}"] if skipped else []
+    notes = [f"skipped because they need unsupported features: {', '.join(skipped)}"] if skipped else []
     assert notes == [*found.notes]
 
 
@@ -495,7 +495,11 @@ def test_a_fact_about_a_part(score: float, any_part: bool, verdict: str) -> None
     (found,) = judge_rules([asked("tsq.mean >= 0.8 of run", any_part=any_part)], run, {})
 
     assert (verdict, score) == (found.decision.verdict, found.decision.estimate)
-    assert any_part or "3 of the suite's 100 scenarios were measured; on the command line it judges any part" == found.decision.reason
+    assert (
+        any_part
+        or "3 of the suite's 100 scenarios were measured; give the rule on the command line to judge a part of the suite"
+        == found.decision.reason
+    )
 
 
 def test_a_fact_counts_quarantine() -> None:

@@ -164,11 +164,11 @@ def test_rules(text: str, name: str, limit: float, of: str) -> None:
 @pytest.mark.parametrize(
     ("text", "passes", "sentence"),
     [
-        ("pass^3 >= 0.7", False, r"without a floor for tsq no rollout passes or fails; `thresholds: \{tsq: 0.5\}` is one"),
-        ("pass^0 >= 0.7", True, r"pass\^0 is about no trial; pass\^3 is about three of each scenario"),
-        ("pass^3 <= 0.7", True, r"pass\^3 is better the higher it is: >="),
+        ("pass^3 >= 0.7", False, r"pass rates need a threshold for tsq; add one to suite.yaml, for example `thresholds: \{tsq: 0.5\}`"),
+        ("pass^0 >= 0.7", True, r"pass\^0 counts no trials; pass\^3 counts three of each scenario"),
+        ("pass^3 <= 0.7", True, r"higher pass\^3 is better, so use >="),
         ("pass^3 >= 70", True, "no passes can be 70"),
-        ("pass^3 >= -0.05 vs baseline", True, "is a fact about one run; leave out `vs baseline`"),
+        ("pass^3 >= -0.05 vs baseline", True, "it cannot be compared with a baseline; leave out `vs baseline`"),
         ("pass^k >= 0.7", True, "should be METRIC >= LIMIT"),
     ],
 )
