@@ -1,4 +1,4 @@
-"""Which interval for which values: the one place that chooses."""
+"""Chooses the interval for each kind of values, and turns an interval into a decision."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from pytest_agentbench.stats.mean_intervals import FEWEST_CLUSTERS, Clusters, bo
 from pytest_agentbench.stats.power import ScoreLevel, detectable_drop, reach, silent_drop
 
 Limits = tuple[float, float]
-Scores = Sequence[Sequence[float]]  # of each scenario, its trials
+Scores = Sequence[Sequence[float]]  # the scores of each scenario's trials
 
-#: Scenarios below which nothing is decided about values without limits: if they are skewed the interval holds only from about here on
+#: Fewest scenarios for a decision about values without limits: the interval of skewed values is right only from about this number on
 #: (benchmarks/verdict-results.md).
 FEWEST_UNBOUNDED = 80
 
 
 @dataclass(frozen=True)
 class SampledInterval:
-    """An interval and how it came about."""
+    """An interval, its method, and numbers about its power."""
 
     low: float
     high: float
     error: float  # standard error of sampling
     method: str
-    floor: float | None = None  # how far below the estimate the interval begins at the least, whatever was measured
-    level: ScoreLevel | None = None  # of scores with limits
-    silent_drop: float | None = None  # where nothing varies: the drop that is found 4 times out of 5
+    floor: float | None = None  # smallest distance of the lower end from the estimate, whatever was measured
+    level: ScoreLevel | None = None  # level of scores with limits
+    silent_drop: float | None = None  # if nothing varies: the drop that is detected with probability 0.8
 
 
 def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> SampledInterval:
-    """The mean change of these scenarios, whose scores lie between 0 and `width`; each has a trial in both runs."""
+    """Returns the interval of the mean change of these scenarios. Scores are from 0 to `width`; each scenario has trials in both runs."""
     noise = means.noise(means.RunTrials.of(means.as_matrix(new)), means.RunTrials.of(means.as_matrix(base)))
     if one_binary_trial(new, base, width):
         noise = means.known(noise)
@@ -53,7 +53,10 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Samp
 
 
 def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> SampledInterval:
-    """The mean change of scenarios like these: PASS by the interval with imaginary clusters, FAIL by the cluster-robust one."""
+    """Returns the interval of the mean change of scenarios like these.
+
+    PASS is decided by the interval with imaginary clusters, FAIL by the cluster-robust one.
+    """
     import numpy as np
 
     differences = np.array([_mean(one) - _mean(other) for one, other in zip(new, base, strict=True)])
@@ -74,7 +77,7 @@ def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, c
 def _with_tango(
     sampled: SampledInterval, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, is_constant: bool
 ) -> SampledInterval:
-    """With Tango's interval in place of the one with imaginary data, where each scenario passed or failed once."""
+    """Replaces the interval with imaginary data by Tango's interval if each scenario passed or failed once in each run."""
     if not one_binary_trial(new, base, width):
         return sampled
     pairs = [*zip(new, base, strict=True)]
@@ -85,7 +88,7 @@ def _with_tango(
 
 
 def _level(new: Scores, base: Scores, variance: float, width: float) -> ScoreLevel:
-    """Of a baseline, from the variance of the mean difference."""
+    """Returns the score level of a baseline, from the variance of the mean difference."""
     shares = [sum(1 / len(each) for each in scores) / len(scores) for scores in (new, base)]
     within = variance * len(base) / sum(shares)
     means = [_mean(each) / width for each in base]
@@ -98,14 +101,14 @@ def _silent(new: Scores, base: Scores, width: float, confidence: float) -> float
 
 
 def one_binary_trial(new: Scores, base: Scores, width: float) -> bool:
-    """Whether every scenario has one trial in both runs, which is at the least or the greatest possible score."""
+    """Returns whether every scenario has one trial in each run, with the least or the greatest possible score."""
     return all(len(one) == len(other) == 1 for one, other in zip(new, base, strict=True)) and all(
         one[0] in (0.0, width) and other[0] in (0.0, width) for one, other in zip(new, base, strict=True)
     )
 
 
 def unbounded(values: Sequence[float], clusters: Clusters, confidence: float, seed: int) -> SampledInterval | None:
-    """The mean of one value a scenario, without limits; None where they do not vary, or hardly any of them."""
+    """Returns the interval of the mean of values without limits, one per scenario, or None if none or hardly any of them vary."""
     import numpy as np
 
     sampled = percentile_t(np.asarray(values, dtype=np.float64), clusters, confidence, seed)
@@ -114,26 +117,26 @@ def unbounded(values: Sequence[float], clusters: Clusters, confidence: float, se
 
 
 def too_few(clusters: Clusters, limits: Limits | None = (0.0, 1.0)) -> str:
-    """Why these scenarios decide nothing, or an empty string."""
+    """Returns why there are too few scenarios or clusters for a decision, or an empty string."""
     needed = 2 if limits else FEWEST_UNBOUNDED
     if len(clusters.codes) < needed:
-        return f"{len(clusters.codes)} scenarios to go by; it takes {needed} at least" + ("" if limits else " where values have no limits")
+        return f"{len(clusters.codes)} scenarios were measured, but {needed} are needed" + ("" if limits else " for values without limits")
     if clusters.single:
         return ""
     if clusters.effective >= FEWEST_CLUSTERS:
         return ""
     return (
-        f"{len(clusters.codes)} scenarios in {len(clusters.sizes)} clusters, worth {clusters.effective:.3g} of equal size; "
-        f"it takes {FEWEST_CLUSTERS} at least"
+        f"{len(clusters.codes)} scenarios in {len(clusters.sizes)} clusters, worth {clusters.effective:.3g} of equal size, "
+        f"but {FEWEST_CLUSTERS} are needed"
     )
 
 
 def decided(blank: Decision, sampled: SampledInterval | None, *, higher_is_better: bool) -> Decision:
-    """The decision with its interval and verdict."""
+    """Completes a decision with its interval and verdict."""
     if sampled is None or blank.estimate is None:
-        return replace(blank, reason="the values do not vary, or hardly any of them, and have no limits, so nothing bounds their mean")
+        return replace(blank, reason="the values do not vary, or hardly any of them, and have no limits, so their mean has no interval")
     good, bad = (sampled.low, sampled.high) if higher_is_better else (sampled.high, sampled.low)
-    distance = abs(bad - blank.estimate)  # nothing where all values are the best there is, which says nothing of what would be found
+    distance = abs(bad - blank.estimate)  # 0 if all values are the best possible ones, which does not tell what would be detected
     return replace(
         blank,
         verdict=judge(sampled.low, sampled.high, blank.threshold, higher_is_better=higher_is_better),
@@ -147,7 +150,7 @@ def decided(blank: Decision, sampled: SampledInterval | None, *, higher_is_bette
 
 
 def check_scores(scores: Iterable[float], limits: Limits | None) -> None:
-    """Raises ValueError for a score that is no number, or lies outside the limits."""
+    """Raises ValueError for a score that is not finite or outside the limits."""
     for score in scores:
         if not math.isfinite(score):
             raise ValueError(f"{score} is not a score")

@@ -104,7 +104,7 @@ def test_load_that_changes_slowly_decides_nothing() -> None:
 
     assert ("INCONCLUSIVE", None) == (decision.verdict, decision.low)
     assert "300 rollouts whose neighbours in time are alike (autocorrelation 0.9" in decision.reason
-    assert "and it takes 15: more trials, or --agentbench-ab for two arms that are interleaved" in decision.reason
+    assert "but 15 are needed: run more trials, or compare two interleaved arms with --agentbench-ab" in decision.reason
 
 
 def test_the_order_of_time_is_what_counts() -> None:
@@ -123,7 +123,7 @@ def test_a_tail_needs_rollouts(q: int, needed: int) -> None:
     assert needed == fewest_values(q)
     decision = compare_latency(run(needed - 1), run(needed - 1), q, 0.5)
 
-    assert ("INCONCLUSIVE", f"p{q} needs {needed} independent rollouts, and there are {needed - 1}") == (decision.verdict, decision.reason)
+    assert ("INCONCLUSIVE", f"p{q} needs {needed} independent rollouts, but there are {needed - 1}") == (decision.verdict, decision.reason)
 
 
 def test_a_tail_needs_independent_rollouts() -> None:
@@ -131,7 +131,7 @@ def test_a_tail_needs_independent_rollouts() -> None:
     alike = compare_latency(drifting(1500, 1, 0.5), drifting(1500, 2, 0.5), 99, 0.5)
 
     assert "PASS" == compare_latency(drifting(1500, 1, 0.0), drifting(1500, 2, 0.0), 99, 0.5).verdict
-    assert alike.reason.startswith("p99 needs 1000 independent rollouts, and 1500 whose neighbours in time are alike (autocorrelation 0.5")
+    assert alike.reason.startswith("p99 needs 1000 independent rollouts, but 1500 whose neighbours in time are alike (autocorrelation 0.5")
 
 
 def test_a_baseline_of_more_trials_is_used_wholly() -> None:
@@ -159,7 +159,7 @@ def test_scenarios_of_one_run_are_counted() -> None:
 
 def test_nothing_measured_decides_nothing() -> None:
     """No rollout has a latency: that is said as any other number of them."""
-    assert "p50 needs 20 independent rollouts, and there are 0" == latency_limit([RolloutLatencies("a", 1, 0, ())], 50, 1).reason
+    assert "p50 needs 20 independent rollouts, but there are 0" == latency_limit([RolloutLatencies("a", 1, 0, ())], 50, 1).reason
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_tables_that_cannot_be(worse: int, better: int, n: int, confidence: floa
 
 def test_negative_pairs_are_refused() -> None:
     """A count is not negative."""
-    with pytest.raises(ValueError, match="-1 pairs"):
+    with pytest.raises(ValueError, match="a number of pairs is 0 or more, not -1"):
         mcnemar(-1, 3)
 
 

@@ -92,7 +92,7 @@ def test_no_difference_in_a_small_suite_is_no_pass(trials: tuple[float, ...]) ->
     assert ("INCONCLUSIVE", 0.0) == (decision.verdict, decision.estimate)
     assert decision.low is not None and decision.low < -0.08
     assert decision.reason.startswith(f"no score differs in {20 * len(trials)} rollouts, which rules out a drop of 0.")
-    assert decision.reason.endswith("the margin is 0.05: 4 trials, or `deterministic: true` where trials never differ")
+    assert decision.reason.endswith("the margin is 0.05: run 4 trials, or set `deterministic: true` if trials never differ")
 
 
 def test_a_hundred_that_did_not_change_pass_the_usual_rule() -> None:
@@ -206,9 +206,9 @@ def test_clusters_that_broke_are_found() -> None:
 @pytest.mark.parametrize(
     ("scenarios", "clusters", "reason"),
     [
-        (0, 0, "0 scenarios to go by; it takes 2 at least"),
-        (1, 0, "1 scenarios to go by; it takes 2 at least"),
-        (100, 4, "100 scenarios in 4 clusters, worth 4 of equal size; it takes 10 at least"),
+        (0, 0, "0 scenarios were measured, but 2 are needed"),
+        (1, 0, "1 scenarios were measured, but 2 are needed"),
+        (100, 4, "100 scenarios in 4 clusters, worth 4 of equal size, but 10 are needed"),
     ],
 )
 def test_too_little_decides_nothing(scenarios: int, clusters: int, reason: str) -> None:
@@ -231,7 +231,7 @@ def test_values_without_limits() -> None:
     hardly = compare(one_odd, base, 1.0, limits=None, higher_is_better=False)
     assert ("INCONCLUSIVE", None, None) == (hardly.verdict, hardly.high, hardly.passable), "no number that JSON cannot say"
     assert "or hardly any of them" in hardly.reason
-    assert "it takes 80 at least where values have no limits" in compare(run((1.0,), (2.0,)), run((2.0,), (1.0,)), 1.0, limits=None).reason
+    assert "80 are needed for values without limits" in compare(run((1.0,), (2.0,)), run((2.0,), (1.0,)), 1.0, limits=None).reason
 
 
 def test_limits_of_a_mean() -> None:
@@ -250,7 +250,7 @@ def test_limits_of_a_mean() -> None:
     [
         (math.nan, 0.05, 0.95, "nan is not a score"),
         (1.5, 0.05, 0.95, "a score of 1.5 is outside its limits, 0 to 1"),
-        (0.5, -0.05, 0.95, "a margin is how much worse is still accepted, 0 or more, not -0.05"),
+        (0.5, -0.05, 0.95, "a margin is the accepted loss, 0 or more, not -0.05"),
         (0.5, math.inf, 0.95, "not inf"),
         (0.5, 0.05, 95, "a confidence is at least 0.9 and less than 1, such as 0.95, not 95"),
     ],

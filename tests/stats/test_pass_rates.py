@@ -220,7 +220,7 @@ def test_too_few_trials() -> None:
     found = decided("pass^3 >= 0.7", rollouts(40, trials=2))
 
     assert ("INCONCLUSIVE", None) == (found.verdict, found.estimate)
-    assert "pass^3 takes 3 trials of each scenario: --agentbench-trials=3" in found.reason
+    assert "pass^3 needs 3 trials of each scenario: --agentbench-trials=3" in found.reason
 
 
 def test_an_agents_error_does_not_pass() -> None:
