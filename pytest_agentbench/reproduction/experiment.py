@@ -58,7 +58,7 @@ class ReproductionPlan:
         """All methods at one concurrency before the next one, so that what drifts meets all of them alike."""
         return [Cell(method, backend, concurrency) for concurrency in concurrencies for method, backend in self.backends.items()]
 
-    def words(self, cell: Cell) -> list[str]:
+    def pytest_arguments(self, cell: Cell) -> list[str]:
         """What pytest is called with for a cell."""
         start, end = self.window
         return [
@@ -74,7 +74,7 @@ class ReproductionPlan:
         ]
 
 
-def settle(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
+def record_plan(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
     """The plan of a directory, with the methods that it had before; it is written down. Raises ConfigError where it was another one."""
     file = output / PLAN_FILE
     if not file.exists():
@@ -116,7 +116,7 @@ def methods(text: str) -> dict[str, str]:
     return methods
 
 
-def hours(cells: Sequence[Cell], plan: ReproductionPlan) -> str:
+def duration(cells: Sequence[Cell], plan: ReproductionPlan) -> str:
     """How long cells take at the least: `30 h 0 min`."""
     minutes = len(cells) * plan.duration_s / 60
     return f"{round(minutes) // 60} h {round(minutes) % 60} min" if minutes >= 60 else f"{minutes:.3g} min"
@@ -144,7 +144,7 @@ class MeasuredCell:
     hit_ratio: float | None  # of the engine's prefix cache
 
 
-def keep(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
+def write_cell(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
     """Writes a cell's files, those of the original for its run; raises ConfigError for a run without a call."""
     [origin] = chosen.origins
     write_run(draft, origin, chosen.run_of(origin), exact=chosen.exact)

@@ -21,7 +21,7 @@ class Question:
     workers: Sequence[int] = ()  # empty: as many as the run had; so are the others
     kv_blocks: Sequence[int] = ()
     routers: Sequence[str] = ()
-    own: Facts = field(default_factory=dict)  # of the run's setting, what its backend does not say, or says wrongly
+    original: Facts = field(default_factory=dict)  # of the run's setting, what its backend does not say, or says wrongly
     timing: str = MEASURED  # MEASURED, MOCKER, or the path of a profile
     objectives: Mapping[str, float] | None = None  # milliseconds; None: those of the run
     limit_s: float = 300.0  # seconds that one replay may take

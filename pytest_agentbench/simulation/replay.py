@@ -152,12 +152,12 @@ def _waits(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[str, tuple[str, fl
 def predecessors(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[AttemptSpan, AttemptSpan]]:
     """Each session with the one in whose place it came: that which ended last before it began, and has no successor yet."""
     free = sorted(sessions, key=lambda session: session.end, reverse=True)
-    over: list[AttemptSpan] = []
+    finished: list[AttemptSpan] = []
     for session in sorted(sessions, key=lambda session: session.start):
         while free and free[-1].end <= session.start:
-            over.append(free.pop())
-        if over:
-            yield session, over.pop()
+            finished.append(free.pop())
+        if finished:
+            yield session, finished.pop()
 
 
 def _waiting(row: Json, waits: Mapping[str, tuple[str, float]]) -> Json:
@@ -187,13 +187,14 @@ class Simulator:
         log, report = folder / "replay.log", folder / "report.json"
         report.unlink(missing_ok=True)
         command = [str(resolve_python(ENVIRONMENT, folder)), *self.arguments(setting, report)]
-        why = _run(command, log, self.limit_s)
-        if not why and report.is_file():
+        failure = _run(command, log, self.limit_s)
+        if not failure and report.is_file():
             whole: Json = read_json_file(report)
             return whole
         words = indented(tail(log, LINES))
         raise BackendError(
-            f"the simulator {why or 'wrote no report'} on {setting.text}; its last words:\n{words}\nthe command was: {shlex.join(command)}"
+            f"the simulator {failure or 'wrote no report'} on {setting.text}; its last words:\n{words}\n"
+            f"the command was: {shlex.join(command)}"
         )
 
     def arguments(self, setting: Setting, report: Path) -> list[str]:

@@ -85,8 +85,8 @@ def measured_timing(calls: FrameTable, workers: int) -> WorkerSpeed | None:
     sent, first, ended = known["sent_s"], known["sent_s"] + known["ttft_ms"] / 1e3, known["ended_s"]
     contexts = known["prompt_tokens"] + known["output_tokens"] / 2
     under_way = totals(first, ended, contexts, (first + ended) / 2)
-    beside = _beside(sent, first)
-    alone = beside <= np.quantile(beside, 0.25)
+    overlaps = _overlaps(sent, first)
+    alone = overlaps <= np.quantile(overlaps, 0.25)
     uncached = np.where(np.isnan(known["cached_tokens"]), 0.0, known["prompt_tokens"] - known["cached_tokens"])
     return WorkerSpeed(
         prefill=resistant_line(uncached[alone], np.maximum(0.0, known["ttft_ms"] - known["tpot_ms"])[alone]),
@@ -99,15 +99,15 @@ def totals(begins: Floats, ends: Floats, weights: Floats, instants: Floats) -> F
     return _before(begins, weights, instants) - _before(ends, weights, instants)
 
 
-def _before(stamps: Floats, weights: Floats, instants: Floats) -> Floats:
+def _before(times: Floats, weights: Floats, instants: Floats) -> Floats:
     """The weights of the stamps up to each instant, together."""
-    order = np.argsort(stamps)
+    order = np.argsort(times)
     sums = np.concatenate([[0.0], np.cumsum(weights[order])])
-    counted: Floats = sums[np.searchsorted(stamps[order], instants, side="right")]
+    counted: Floats = sums[np.searchsorted(times[order], instants, side="right")]
     return counted
 
 
-def _beside(begins: Floats, ends: Floats) -> Floats:
+def _overlaps(begins: Floats, ends: Floats) -> Floats:
     """How many other spans each of them overlaps."""
     begun = np.searchsorted(np.sort(begins), ends, side="right")
     over = np.searchsorted(np.sort(ends), begins, side="left")
@@ -170,13 +170,13 @@ class WhatIf:
         return {**asdict(self), "off": {name: size if math.isfinite(size) else None for name, size in off.items()}}
 
 
-def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None] = lambda _: None) -> WhatIf:
-    """Replays a run on each setting; `say` hears of each. Raises ConfigError, and what Simulator raises."""
+def ask(directory: Path, run: Run, question: Question, on_setting: Callable[[str], None] = lambda _: None) -> WhatIf:
+    """Replays a run on each setting; `on_setting` hears of each. Raises ConfigError, and what Simulator raises."""
     resolve_python(ENVIRONMENT, directory)  # before anything else takes its time
     if run.backend.kind == "ab":
         raise ConfigError(f"{directory} is of several arms, each with a stack of its own; simulate a run of one of them")
     objectives = supported(run.settings.slo if question.objectives is None else question.objectives)
-    facts = {**facts_of(run.backend), **question.own}
+    facts = {**facts_of(run.backend), **question.original}
     own, settings = Setting.of(facts), grid(question.workers, question.kv_blocks, question.routers, facts)
     settings = settings if own is None or own in settings else [own, *settings]
     chosen = ChosenRuns([directory])
@@ -189,7 +189,7 @@ def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None
         simulator = _simulator(chosen, Path(folder), timing, objectives, question.limit_s)
         figures = {}
         for setting in settings:
-            say(setting.text)
+            on_setting(setting.text)
             figures[setting] = simulated(simulator.report(setting), len(calls), objectives)
     what_if = WhatIf(
         schema=SCHEMA,

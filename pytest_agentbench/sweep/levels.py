@@ -284,10 +284,10 @@ def next_level(verdicts: Mapping[int, str], low: int, high: int) -> int | None:
     """The level to be measured next; None: what is known is enough, or nothing holds at all."""
     if verdicts[low] != PASS:
         return None
-    held = low
+    passed = low
     for level in sorted(verdicts):
         if verdicts[level] != PASS:
-            middle = (held + level) // 2
-            return middle if level - held > max(1.0, held * NEAR) else None
-        held = level
-    return min(2 * held, high) if held < high else None
+            middle = (passed + level) // 2
+            return middle if level - passed > max(1.0, passed * NEAR) else None
+        passed = level
+    return min(2 * passed, high) if passed < high else None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.reproduction.experiment import Cell, ReproductionPlan, hours, methods, settle
+from pytest_agentbench.reproduction.experiment import Cell, ReproductionPlan, methods, record_plan
 
 METHODS = {"baseline": "vllm-default-router", "thunderagent": "thunderagent"}
 PLAN = ReproductionPlan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0), 2.0, ("-k", "x"), METHODS)
@@ -33,9 +33,9 @@ def test_cells() -> None:
         "--agentbench-sample-interval=2s",
         "-k",
         "x",
-    ] == PLAN.words(cells[0])
-    assert "--agentbench-backend=vllm-default-router" == replace(PLAN, variant="").words(cells[0])[1]
-    assert "--agentbench-window=600s:" in replace(PLAN, window=(600.0, None)).words(cells[0])
+    ] == PLAN.pytest_arguments(cells[0])
+    assert "--agentbench-backend=vllm-default-router" == replace(PLAN, variant="").pytest_arguments(cells[0])[1]
+    assert "--agentbench-window=600s:" in replace(PLAN, window=(600.0, None)).pytest_arguments(cells[0])
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_cells() -> None:
 )
 def test_how_long_it_takes(cells: int, duration: float, text: str) -> None:
     """The windows alone: boots and what runs on to its end come to it."""
-    assert text == hours([Cell("a", "b", 1)] * cells, replace(PLAN, duration_s=duration))
+    assert text == duration([Cell("a", "b", 1)] * cells, replace(PLAN, duration_s=duration))
 
 
 def test_methods() -> None:
@@ -63,8 +63,8 @@ def test_methods_that_are_none(text: str) -> None:
 
 def test_a_directory_goes_on(tmp_path: Path) -> None:
     """Further methods and concurrencies come into the same directory; its first method stays the baseline."""
-    settle(PLAN, tmp_path / "out")
-    more = settle(replace(PLAN, backends={"continuum": "vllm-continuum"}), tmp_path / "out")
+    record_plan(PLAN, tmp_path / "out")
+    more = record_plan(replace(PLAN, backends={"continuum": "vllm-continuum"}), tmp_path / "out")
 
     assert ("baseline", ["baseline", "thunderagent", "continuum"]) == (more.baseline, [*more.backends])
     assert [*more.backends] == [*json.loads((tmp_path / "out" / "plan.json").read_text())["backends"]]
@@ -81,17 +81,17 @@ def test_a_directory_goes_on(tmp_path: Path) -> None:
 )
 def test_a_directory_of_another_plan(tmp_path: Path, other: ReproductionPlan, sentence: str) -> None:
     """Cells that were measured otherwise are not put beside each other."""
-    settle(PLAN, tmp_path)
+    record_plan(PLAN, tmp_path)
 
     with pytest.raises(ConfigError, match=sentence):
-        settle(other, tmp_path)
+        record_plan(other, tmp_path)
 
 
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
     """Nothing is written among a user's files."""
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ConfigError, match=r"has files and no plan.json; name a new directory with --output DIR"):
-        settle(PLAN, tmp_path)
+        record_plan(PLAN, tmp_path)
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"is not of schema agentbench-reproduction/1"):
-        settle(PLAN, tmp_path)
+        record_plan(PLAN, tmp_path)

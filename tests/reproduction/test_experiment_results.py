@@ -13,7 +13,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.plots.reproduction import draw
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.reproduction.experiment import Cell, MeasuredCell, is_measured, keep, lines, measured, ratio, write_table
+from pytest_agentbench.reproduction.experiment import Cell, MeasuredCell, is_measured, lines, measured, ratio, write_cell, write_table
 from pytest_agentbench.runs.options import RunOptions
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, LOST
@@ -27,7 +27,7 @@ SIX = {
 def kept(folder: Path, cell: Cell, *rollouts: Rollout, window: tuple[float, float | None] = (0, None)) -> Path:
     """The directory of a reproduction with this cell, measured by a run of these rollouts."""
     directory = run_directory(folder / "reports" / cell.name, *rollouts, settings=RunOptions(backend="b", concurrency=24, window=window))
-    written(partial(keep, cell), ChosenRuns([directory]), folder / "out" / cell.folder(directory.name))
+    written(partial(write_cell, cell), ChosenRuns([directory]), folder / "out" / cell.folder(directory.name))
     return folder / "out"
 
 
