@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.reproduction.experiment import Cell, ReproductionPlan, methods, record_plan
+from pytest_agentbench.reproduction.experiment import Cell, ReproductionPlan, duration, methods, record_plan
 
 METHODS = {"baseline": "vllm-default-router", "thunderagent": "thunderagent"}
 PLAN = ReproductionPlan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0), 2.0, ("-k", "x"), METHODS)
@@ -39,12 +39,12 @@ def test_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "duration", "text"),
+    ("cells", "duration_s", "text"),
     [(12, 9000.0, "30 h 0 min"), (1, 9000.0, "2 h 30 min"), (1, 7182.0, "2 h 0 min"), (1, 90.0, "1.5 min"), (0, 9000.0, "0 min")],
 )
-def test_how_long_it_takes(cells: int, duration: float, text: str) -> None:
+def test_how_long_it_takes(cells: int, duration_s: float, text: str) -> None:
     """The windows alone: boots and what runs on to its end come to it."""
-    assert text == duration([Cell("a", "b", 1)] * cells, replace(PLAN, duration_s=duration))
+    assert text == duration([Cell("a", "b", 1)] * cells, replace(PLAN, duration_s=duration_s))
 
 
 def test_methods() -> None:
@@ -73,7 +73,7 @@ def test_a_directory_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        (replace(PLAN, duration_s=60.0), r"`duration_s` was 9000.0 and is now 60.0, and cells of both cannot be compared; .* --output"),
+        (replace(PLAN, duration_s=60.0), r"`duration_s` was 9000.0 and is now 60.0, so their cells cannot be compared; .* --output"),
         (replace(PLAN, window=(0.0, None)), r"`window` was \[600.0, 7800.0\] and is now \[0.0, null\]"),
         (replace(PLAN, options=()), r"`options` was \[\"-k\", \"x\"\] and is now \[\]"),
         (replace(PLAN, backends={"baseline": "vllm"}), "the method 'baseline' was vllm-default-router and is now vllm"),
@@ -90,8 +90,8 @@ def test_a_directory_of_another_plan(tmp_path: Path, other: ReproductionPlan, se
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
     """Nothing is written among a user's files."""
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ConfigError, match=r"has files and no plan.json; name a new directory with --output DIR"):
+    with pytest.raises(ConfigError, match=r"has files but no plan.json; name a new directory with --output DIR"):
         record_plan(PLAN, tmp_path)
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"is not of schema agentbench-reproduction/1"):
+    with pytest.raises(ConfigError, match=r"does not have schema agentbench-reproduction/1"):
         record_plan(PLAN, tmp_path)
