@@ -38,7 +38,7 @@ def test_p99_of_few_calls_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
-    [({"completed_requests": 12}, "got through 12 of 309 calls"), ({"median_ttft_ms": None}, "not as that of Dynamo 1.4.2")],
+    [({"completed_requests": 12}, "replayed only 12 of 309 calls"), ({"median_ttft_ms": None}, "does not have the format of Dynamo 1.4.2")],
 )
 def test_reports_that_are_not_whole(changes: Json, sentence: str) -> None:
     """Calls that were dropped, and numbers that are not there, are no result."""
@@ -66,7 +66,7 @@ def test_hits_that_no_usage_names_are_the_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objectives", "sentence"), [({"itl": 50}, "knows no objective itl; give others with --slo"), ({"ttft": 1, "e2e": 2}, "e2e alone")]
+    ("objectives", "sentence"), [({"itl": 50}, "does not support the objective itl; use --slo with"), ({"ttft": 1, "e2e": 2}, "e2e alone")]
 )
 def test_objectives_that_the_simulator_lacks(objectives: dict[str, Any], sentence: str) -> None:
     """What it cannot judge is refused, not left out."""

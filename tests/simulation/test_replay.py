@@ -38,7 +38,7 @@ def test_failure_has_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         simulator(tmp_path).report(SETTING)
 
     assert str(raised.value).startswith(
-        "the simulator ended with exit code 1 on 2 workers, 400 blocks, kv; its last words:\n    replay reached"
+        "the simulator ended with exit code 1 on 2 workers, 400 blocks, kv; the end of its log:\n    replay reached"
     )
     assert "-m dynamo.replay" in str(raised.value)
 

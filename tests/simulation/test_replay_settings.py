@@ -58,7 +58,9 @@ def test_every_combination_once() -> None:
 
 def test_what_is_lacking_is_asked_for() -> None:
     """Nothing is assumed of workers, blocks and routers: the sentence has the options that say them."""
-    with pytest.raises(ConfigError, match="does not say its kv-blocks and router: say what to simulate with --kv-blocks and --router"):
+    with pytest.raises(
+        ConfigError, match="does not record its kv-blocks and router: give values to simulate with --kv-blocks and --router"
+    ):
         grid((1, 2), (), (), {"workers": 1})
-    with pytest.raises(ConfigError, match="these are 65 settings, each of which takes a replay; ask for at most 64 at a time"):
+    with pytest.raises(ConfigError, match="these are 65 settings, and each needs a replay; choose at most 64 at a time"):
         grid(range(1, 66), (), (), OWN)
