@@ -27,7 +27,7 @@ def test_a_baseline_of_another_version(tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_journal(tmp_path: Path) -> None:
-    """Whoever names a run of which only run.json was kept as a baseline, or to compare it, is told what it lacks."""
+    """A run of which only run.json was kept is refused as a baseline or for a comparison. The error names what is missing."""
     directory = run_directory(tmp_path / "run", *ALL)
     (directory / "rollouts.jsonl").unlink()
 
