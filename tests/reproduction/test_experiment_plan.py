@@ -1,4 +1,4 @@
-"""The plan of a reproduction: which sessions it is, and that a directory has cells of one plan only."""
+"""The plan of a reproduction: its sessions, and that a directory has cells of only one plan."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_cells() -> None:
     [(12, 9000.0, "30 h 0 min"), (1, 9000.0, "2 h 30 min"), (1, 7182.0, "2 h 0 min"), (1, 90.0, "1.5 min"), (0, 9000.0, "0 min")],
 )
 def test_how_long_it_takes(cells: int, duration_s: float, text: str) -> None:
-    """The windows alone: boots and what runs on to its end come to it."""
+    """The duration includes only the windows. Boots and rollouts that finish later come on top."""
     assert text == duration([Cell("a", "b", 1)] * cells, replace(PLAN, duration_s=duration_s))
 
 
 def test_methods() -> None:
-    """A method has a name of its own, or that of its backend's file."""
+    """A method has its own name, or that of its backend's file."""
     assert {"baseline": "vllm-default-router", "thunderagent": "thunderagent", "mine": "my/mine.yaml"} == methods(
         "baseline=vllm-default-router, thunderagent,my/mine.yaml"
     )
@@ -56,13 +56,13 @@ def test_methods() -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "a=,b", "=b", "a,a", "a=b,a=c", "a/b=c"])
 def test_methods_that_are_none(text: str) -> None:
-    """Names make folders, so they are plain, and each is there once."""
+    """Names become folders, so they must be plain and unique."""
     with pytest.raises(ValueError, match=r"such as thunderagent|each name once"):
         methods(text)
 
 
 def test_a_directory_goes_on(tmp_path: Path) -> None:
-    """Further methods and concurrencies come into the same directory; its first method stays the baseline."""
+    """Further methods and concurrencies are added to the same directory. Its first method stays the baseline."""
     record_plan(PLAN, tmp_path / "out")
     more = record_plan(replace(PLAN, backends={"continuum": "vllm-continuum"}), tmp_path / "out")
 
@@ -80,7 +80,7 @@ def test_a_directory_goes_on(tmp_path: Path) -> None:
     ],
 )
 def test_a_directory_of_another_plan(tmp_path: Path, other: ReproductionPlan, sentence: str) -> None:
-    """Cells that were measured otherwise are not put beside each other."""
+    """Cells with different settings do not share a directory."""
     record_plan(PLAN, tmp_path)
 
     with pytest.raises(ConfigError, match=sentence):
@@ -88,7 +88,7 @@ def test_a_directory_of_another_plan(tmp_path: Path, other: ReproductionPlan, se
 
 
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
-    """Nothing is written among a user's files."""
+    """Nothing is written to a directory with other files."""
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ConfigError, match=r"has files but no plan.json; name a new directory with --output DIR"):
         record_plan(PLAN, tmp_path)
