@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from benchmarks.verdicts.populations import CHANGES, KINDS, Change, Floats, fade, rescue, trials
-from pytest_agentbench.stats.mean_intervals import Clusters, bounded_mean, robust_mean, still, tango_interval
+from pytest_agentbench.stats.mean_intervals import Clusters, bounded_mean, is_constant, robust_mean, tango_interval
 from pytest_agentbench.stats.quantiles import normal_quantile
 
 CONFIDENCE = 0.95
@@ -100,7 +100,7 @@ def gate(cell: Cell, differences: Floats) -> tuple[Interval, Interval]:
     """As `intervals.of_population`, and as it was: FAIL by the same interval as PASS."""
     former = _guarded(cell, differences)
     plain = robust_mean(differences, cell.clusters, CONFIDENCE)
-    high = np.where(still(plain, differences), np.maximum(plain.high, former.high), plain.high)
+    high = np.where(is_constant(plain, differences), np.maximum(plain.high, former.high), plain.high)
     return Interval(np.minimum(plain.low, former.low), high), former
 
 

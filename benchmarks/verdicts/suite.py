@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.verdicts.kinds import CHANGES, KINDS, Change, Changing, Floats, Kind, changed, crash, fade
 from benchmarks.verdicts.population import Interval
 from pytest_agentbench.stats.mean_intervals import Clusters, bounded_mean, tango_interval
-from pytest_agentbench.stats.means import RunTrials, deciding, known, noise, plain
+from pytest_agentbench.stats.means import RunTrials, decision_bounds, known, noise, plain
 from pytest_agentbench.stats.paired import ScenarioSample, compare, worse
 from pytest_agentbench.stats.quantiles import normal_quantile
 
@@ -78,12 +78,12 @@ def gate(cell: Cell, batch: Drawn, confidence: float = CONFIDENCE) -> Interval:
     """As `intervals.of_suite`."""
     found = noise(RunTrials.of(batch.new), RunTrials.of(batch.base))
     found = known(found) if passes_or_fails(cell) else found
-    bounds = deciding(found, (-1.0, 1.0), confidence)
+    bounds = decision_bounds(found, (-1.0, 1.0), confidence)
     if not passes_or_fails(cell):
         return Interval(bounds.low, bounds.high)
     tango = tango_of(batch)
     low = np.minimum(plain(found, confidence).low, tango.low)
-    return Interval(low, np.where(found.still, np.maximum(bounds.high, tango.high), bounds.high))
+    return Interval(low, np.where(found.is_constant, np.maximum(bounds.high, tango.high), bounds.high))
 
 
 def former(cell: Cell, batch: Drawn) -> Interval:

@@ -24,8 +24,15 @@ def run_promote(options: argparse.Namespace) -> None:
     """One line for each score, was and is, then the files. Nothing is written unless everything can be."""
     from pytest_agentbench.cli.output import mean_text
     from pytest_agentbench.errors import ConfigError, unknown_name
-    from pytest_agentbench.gate.baselines import check_reason, default_baseline, doubts, luck, plan_promotion, read_evidence
-    from pytest_agentbench.gate.repeats import beside
+    from pytest_agentbench.gate.baselines import (
+        baseline_warnings,
+        best_run_warnings,
+        check_reason,
+        default_baseline,
+        plan_promotion,
+        read_evidence,
+    )
+    from pytest_agentbench.gate.repeats import runs_of_same_setup
     from pytest_agentbench.runs.run_file import find_run, read_run
 
     directory = find_run(options.name, options.reports)
@@ -40,13 +47,13 @@ def run_promote(options: argparse.Namespace) -> None:
         raise ConfigError(f"--to names the file of one suite, and the run has {', '.join(chosen)}; choose with --suite")
     if options.to and options.to.suffix != ".jsonl":
         raise ConfigError(f"--to {options.to}: a baseline's name ends in .jsonl, by which --agentbench-baseline knows it")
-    others = beside(run, options.reports)
+    others = runs_of_same_setup(run, options.reports)
     plans = [plan_promotion(run, evidence, suite, options.to or default_baseline(suite, options.reports)) for suite in chosen]
     for plan in plans:
         for change in plan.changes:
             print(f"{change.group} {change.score}.mean: {mean_text(change.was)} -> {mean_text(change.now)} ({change.scenarios} scenarios)")
-        for doubt in (*doubts(run, evidence, plan.suite), *luck(run, plan.suite, others)):
-            print(f"{plan.suite}: {doubt}")
+        for warning in (*baseline_warnings(run, evidence, plan.suite), *best_run_warnings(run, plan.suite, others)):
+            print(f"{plan.suite}: {warning}")
     check_reason(plans, options.reason)
     for plan in plans:
         plan.write(options.reason)

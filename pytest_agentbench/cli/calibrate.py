@@ -65,7 +65,7 @@ def run_calibrate(options: argparse.Namespace) -> None:
 def _runs(options: argparse.Namespace) -> Iterator[Evidence]:
     """The evidence of each run; raises ConfigError for those that do not serve."""
     from pytest_agentbench.errors import ConfigError, unknown_name
-    from pytest_agentbench.gate.baselines import faults, read_evidence
+    from pytest_agentbench.gate.baselines import read_evidence, unfit_reasons
     from pytest_agentbench.runs.run_file import find_run, read_run
 
     directories = [find_run(name, options.reports).resolve() for name in options.names]
@@ -75,7 +75,7 @@ def _runs(options: argparse.Namespace) -> Iterator[Evidence]:
         run, evidence = read_run(directory), read_evidence(directory)
         if options.suite not in evidence.groups:
             raise ConfigError(f"{directory}: {unknown_name('suite', options.suite, [*evidence.groups])}")
-        if found := [*faults(run, evidence, evidence.groups[options.suite][0].suite)]:
+        if found := [*unfit_reasons(run, evidence, evidence.groups[options.suite][0].suite)]:
             raise ConfigError(f"{directory} says nothing about limits: {'; '.join(found)}")
         yield evidence
 

@@ -92,7 +92,7 @@ def _methods(text: str) -> dict[str, str]:
 
 def run_reproduce(options: argparse.Namespace) -> None:
     """Measures the cells that are not measured yet; the table of all after each of them."""
-    from pytest_agentbench.reproduction.experiment import ReproductionPlan, hours, is_measured, settle
+    from pytest_agentbench.reproduction.experiment import ReproductionPlan, duration, is_measured, record_plan
 
     if options.window[0] >= options.duration:
         raise ConfigError(f"the window begins after {options.window[0]:g} s, when no rollout begins any more; give a longer --duration")
@@ -103,18 +103,18 @@ def run_reproduce(options: argparse.Namespace) -> None:
     )
     cells = plan.cells(options.concurrency)
     left = [cell for cell in cells if not is_measured(cell, output)]
-    print(f"{len(cells)} cells, {len(cells) - len(left)} of them measured; {hours(left, plan)} to go, and each backend's boot and drain")
+    print(f"{len(cells)} cells, {len(cells) - len(left)} of them measured; {duration(left, plan)} to go, and each backend's boot and drain")
     needs = _needs(plan, left)
     if options.dry_run:
         for cell in left:
-            print(f"  {cell.name}: pytest {' '.join(plan.words(cell))}")
+            print(f"  {cell.name}: pytest {' '.join(plan.pytest_arguments(cell))}")
     print(*needs.lines, sep="\n", end="\n" if needs.lines else "")
     if options.dry_run:
         print(*(["missing:", *(f"  {each}" for each in needs.missing)] if needs.missing else ["nothing is missing"]), sep="\n")
         return
     if needs.missing:
         raise MissingError("; ".join(needs.missing))
-    whole = settle(plan, output)
+    whole = record_plan(plan, output)
     failed = [cell.name for cell in left if not _measure(cell, whole, options.reports, output)]
     _sum_up(whole, output)
     if failed:
@@ -153,15 +153,15 @@ def _needs(plan: ReproductionPlan, cells: Sequence[Cell]) -> Requirements:
 def _measure(cell: Cell, plan: ReproductionPlan, reports: Path, output: Path) -> bool:
     """Runs a cell's session and keeps what it measured. The rollouts that the time limit left out are no reason to discard it."""
     from pytest_agentbench.exports.files import ChosenRuns
-    from pytest_agentbench.reproduction.experiment import keep
+    from pytest_agentbench.reproduction.experiment import write_cell
 
     print(f"{cell.name}: {plan.duration_s / 60:g} min")
-    ended = run_session([*plan.words(cell), *QUIET, f"--agentbench-name={EXPERIMENT}-{cell.name}"], reports)
+    ended = run_session([*plan.pytest_arguments(cell), *QUIET, f"--agentbench-name={EXPERIMENT}-{cell.name}"], reports)
     if ended.status not in (OK, FAILED, CANNOT_MEASURE, CANNOT_TELL) or ended.directory is None:
         print(f"{cell.name}: the session ended with status {ended.status}, see above")
         return False
     try:
-        written(partial(keep, cell), ChosenRuns([ended.directory]), output / cell.folder(ended.directory.name))
+        written(partial(write_cell, cell), ChosenRuns([ended.directory]), output / cell.folder(ended.directory.name))
     except ConfigError as error:
         print(f"{cell.name}: {error}")
         return False

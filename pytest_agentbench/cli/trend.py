@@ -29,11 +29,11 @@ def add(commands: Any) -> None:
 
 def run_trend(options: argparse.Namespace) -> None:
     """Prints the period, each regression, what was left out, and the files that were written."""
-    from pytest_agentbench.gate.trend import read_past, trend_of
+    from pytest_agentbench.gate.trend import read_history, trend_of
     from pytest_agentbench.reports.sections.trend import document
     from pytest_agentbench.reports.trend import write
 
-    trend = trend_of(read_past(options.directory))
+    trend = trend_of(read_history(options.directory))
     print_document(document(trend))
     target = options.output or options.directory
     try:

@@ -105,13 +105,13 @@ def run_what_if(options: argparse.Namespace) -> None:
         workers=options.workers,
         kv_blocks=options.kv_blocks,
         routers=options.router,
-        own=options.original,
+        original=options.original,
         timing=options.timing,
         objectives=None if options.slo is None else dict(options.slo),
         limit_s=options.limit,
     )
     with tidy_termination():
-        found = ask(directory, read_run(directory), question, say=lambda setting: print(f"replaying {setting}", file=sys.stderr))
+        found = ask(directory, read_run(directory), question, on_setting=lambda setting: print(f"replaying {setting}", file=sys.stderr))
     if options.format == "json":
         print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
     elif options.format == "markdown":

@@ -1,1 +1,1 @@
-"""The gate: compares a run with limits or with a baseline run, and says PASS, FAIL or INCONCLUSIVE."""
+"""The gate: compares a run with limits or with a baseline run. Its verdict is PASS, FAIL or INCONCLUSIVE."""

@@ -1,4 +1,4 @@
-"""The arms of an A/B session against each other: quality and speed, paired by scenario, and what else differed."""
+"""Compares the arms of an A/B session in quality and speed, paired by scenario, and warns if their conditions differed."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from pytest_agentbench.metrics.frame import Slice
 
 PERCENTILES = (50, 90)
-CONFIDENCE = 0.95  # of one comparison
-APART = 0.1  # hit ratios that differ by more than this are no equal conditions
+CONFIDENCE = 0.95  # confidence of a single comparison
+MAX_HIT_RATIO_DIFFERENCE = 0.1  # difference of prefix cache hit ratios above which a warning says that conditions were not equal
 
 BETTER, WORSE, FASTER, SLOWER, SAME = "better", "worse", "faster", "slower", "no difference shown"
 
 
 class SuiteInArms(NamedTuple):
-    """What a comparison has to know of a suite."""
+    """The scores and variants of one suite in an A/B session."""
 
-    scales: Mapping[str, Scale]  # score -> its scale, of every score
-    origins: Mapping[str, VariantOrigin]  # variant -> the suite's own, and the arm
+    scales: Mapping[str, Scale]  # score -> its scale, for every score
+    origins: Mapping[str, VariantOrigin]  # variant of the session -> the suite's variant and the arm that it combines
 
 
 def compare_arms(
@@ -51,16 +51,16 @@ def compare_arms(
     *,
     with_each_other: bool = False,
 ) -> ArmsCompared:
-    """Returns the comparison of each other arm with the first one, or of all with each other.
+    """Compares each other arm with the first one, or all arms with each other.
 
     Args:
-        arms: The arms of the session, in their order.
-        suites: Suite -> what has to be known of it. Suites that are not there are not compared.
+        arms: The arms of the session, in order.
+        suites: Suite -> its scores and variants. Other suites are not compared.
         trials: The rollouts of the session.
         part: The same rollouts as a slice.
-        facts: What is known of the backends.
-        blocks: The blocks that the arms had in the last session.
-        stopwatch: Of timings that it doubts nothing is concluded.
+        facts: Load times and failures of the backends, and whether the arms ran in sequence.
+        blocks: The blocks of the arms in the last session.
+        stopwatch: The timing quality. Timings that cannot be trusted are shown but decide nothing.
         with_each_other: Whether arms other than the first one are compared as well.
     """
     every = starmap(ArmPair, combinations([arm.name for arm in arms], 2))
@@ -77,13 +77,13 @@ def compare_arms(
 
 
 def _groups(suites: Mapping[str, SuiteInArms], arm: str) -> set[str]:
-    """Returns the suites under the variants that are under an arm."""
-    origins = ((name, variant, side) for name, suite in suites.items() for variant, side in suite.origins.items())
-    return {RolloutKey(name, "", variant).group for name, variant, side in origins if side.arm == arm}
+    """Returns the groups (suite, or `suite-variant`) of an arm."""
+    origins = ((name, variant, origin) for name, suite in suites.items() for variant, origin in suite.origins.items())
+    return {RolloutKey(name, "", variant).group for name, variant, origin in origins if origin.arm == arm}
 
 
 def _result(arm: Arm, part: Slice, facts: ArmFacts, blocks: Sequence[CacheBlock]) -> ArmResult:
-    """Rates are over the time in which any rollout of the arm ran."""
+    """Returns the summary of one arm. Its rates are over the time in which any of its rollouts ran."""
     statuses = Counter(part.rollouts["status"].tolist())
     return ArmResult(
         **vars(arm),
@@ -108,20 +108,20 @@ def _questions(
     for trial in trials:
         by_group[trial.group].append(trial)
     for name, suite in suites.items():
-        for variant in dict.fromkeys(side.variant for side in suite.origins.values()):
+        for variant in dict.fromkeys(origin.variant for origin in suite.origins.values()):
             group = RolloutKey(name, "", variant).group
-            groups = {side.arm: RolloutKey(name, "", each).group for each, side in suite.origins.items() if side.variant == variant}
+            groups = {origin.arm: RolloutKey(name, "", each).group for each, origin in suite.origins.items() if origin.variant == variant}
             own = {arm.name: by_group[groups[arm.name]] if arm.name in groups else [] for arm in arms}
             yield from (_of_score(group, score, scale, own) for score, scale in suite.scales.items())
             for metric in registry.gated():
                 times = {arm: latencies(each, metric) for arm, each in own.items()}
                 for q in PERCENTILES:
-                    doubts = dict.fromkeys(own, unusable_reason(stopwatch, f"{metric}.p{q}"))
-                    yield _of_latency(group, f"{metric}.p{q}", q, times, doubts)
+                    reasons = dict.fromkeys(own, unusable_reason(stopwatch, f"{metric}.p{q}"))
+                    yield _of_latency(group, f"{metric}.p{q}", q, times, reasons)
 
 
 class ArmPair(NamedTuple):
-    """Two arms, by their names."""
+    """Names of two arms that are compared."""
 
     base: str
     new: str
@@ -129,41 +129,41 @@ class ArmPair(NamedTuple):
 
 @dataclass(frozen=True)
 class ArmQuestion:
-    """One metric of a suite, asked of pairs of arms."""
+    """One metric of a suite, to be compared between pairs of arms."""
 
     suite: str  # suite, or `suite-variant`
     metric: str
-    values: Mapping[str, float | None]  # arm -> milliseconds, or a mean
-    compare: Callable[[ArmPair, float], Decision]  # at a confidence
-    words: tuple[str, str]  # for PASS and FAIL
-    doubts: Mapping[str, str]  # arm -> why nothing is concluded of it; empty if nothing speaks against it
+    values: Mapping[str, float | None]  # arm -> percentile in milliseconds, or mean score
+    compare: Callable[[ArmPair, float], Decision]  # compares two arms at a given confidence
+    words: tuple[str, str]  # findings for PASS and FAIL
+    reasons: Mapping[str, str]  # arm -> why it cannot be compared, or an empty string
 
 
 def _of_score(group: str, score: str, scale: Scale, trials: Mapping[str, Sequence[Trial]]) -> ArmQuestion:
     measured = {arm: samples(each, score, scale) for arm, each in trials.items()}
-    doubts = {arm: f"{arm}: {why}" if (why := uncounted(score, scale, each)) else "" for arm, each in trials.items()}
+    reasons = {arm: f"{arm}: {why}" if (why := uncounted(score, scale, each)) else "" for arm, each in trials.items()}
 
     def compare_pair(pair: ArmPair, confidence: float) -> Decision:
         return compare_scores(scale, measured[pair.new], measured[pair.base], confidence)
 
-    return ArmQuestion(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE), doubts)
+    return ArmQuestion(group, score, {arm: mean_of(each) for arm, each in measured.items()}, compare_pair, (BETTER, WORSE), reasons)
 
 
-def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[RolloutLatencies]], doubts: Mapping[str, str]) -> ArmQuestion:
+def _of_latency(group: str, name: str, q: int, times: Mapping[str, Sequence[RolloutLatencies]], reasons: Mapping[str, str]) -> ArmQuestion:
     def compare_pair(pair: ArmPair, confidence: float) -> Decision:
         return compare_interleaved(times[pair.new], times[pair.base], q, confidence=confidence)
 
     values = {arm: percentile(chain(*(timing.values for timing in each)), q) for arm, each in times.items()}
-    return ArmQuestion(group, name, values, compare_pair, (FASTER, SLOWER), doubts)
+    return ArmQuestion(group, name, values, compare_pair, (FASTER, SLOWER), reasons)
 
 
 def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) -> Iterator[MetricCompared]:
-    """What is known of each pair of arms. Those of which something can be concluded are one family of comparisons."""
-    doubts = {pair: facts.failure or _loss(pair, facts) or _doubt(pair, question) for pair in pairs}
-    certain = [pair for pair in pairs if not doubts[pair]]
+    """Yields the comparison of each pair of arms. The pairs that can be compared share one error level (`step_down`)."""
+    reasons = {pair: facts.failure or _arm_failures(pair, facts) or _inconclusive_reason(pair, question) for pair in pairs}
+    certain = [pair for pair in pairs if not reasons[pair]]
     decisions = dict(zip(certain, step_down([partial(question.compare, pair) for pair in certain]), strict=True))
     for pair in pairs:
-        decision = decisions.get(pair) or replace(question.compare(pair, CONFIDENCE), verdict=INCONCLUSIVE, reason=doubts[pair])
+        decision = decisions.get(pair) or replace(question.compare(pair, CONFIDENCE), verdict=INCONCLUSIVE, reason=reasons[pair])
         finding = dict(zip((PASS, FAIL), question.words, strict=True)).get(decision.verdict)
         yield MetricCompared(
             **vars(decision),
@@ -177,47 +177,47 @@ def answers(question: ArmQuestion, pairs: Sequence[ArmPair], facts: ArmFacts) ->
         )
 
 
-def _loss(pair: ArmPair, facts: ArmFacts) -> str:
-    """Why an arm of the pair is not there, or is gone."""
+def _arm_failures(pair: ArmPair, facts: ArmFacts) -> str:
+    """Returns why an arm of the pair failed to start or was lost, or an empty string."""
     return "; ".join(facts.failures[arm] for arm in pair if arm in facts.failures)
 
 
-def _doubt(pair: ArmPair, question: ArmQuestion) -> str:
-    """Returns why nothing is concluded of a pair of arms; empty if nothing speaks against it."""
-    return "; ".join(dict.fromkeys(filter(None, (question.doubts.get(arm, "") for arm in pair))))
+def _inconclusive_reason(pair: ArmPair, question: ArmQuestion) -> str:
+    """Returns why this metric cannot be compared for a pair of arms, or an empty string."""
+    return "; ".join(dict.fromkeys(filter(None, (question.reasons.get(arm, "") for arm in pair))))
 
 
 def _warnings(arms: Sequence[ArmResult], blocks: Sequence[CacheBlock], *, sequence: bool) -> Iterator[str]:
     ratios = {arm.name: ratio for arm in arms if (ratio := hit_ratio(arm)) is not None and not arm.failure}
-    if ratios and max(ratios.values()) - min(ratios.values()) > APART:
+    if ratios and max(ratios.values()) - min(ratios.values()) > MAX_HIT_RATIO_DIFFERENCE:
         first, *others = (f"in {name}" for name in ratios)
         one, *more = (f"{ratio * 100:.0f} %" for ratio in ratios.values())
-        told = ", ".join([f"{one} of the prompt tokens were hits {first}", *map(" ".join, zip(more, others, strict=True))])
-        yield f"the prefix cache was not in the same state: {told}; see --agentbench-cache"
+        ratio_texts = ", ".join([f"{one} of the prompt tokens were hits {first}", *map(" ".join, zip(more, others, strict=True))])
+        yield f"the prefix cache was not in the same state: {ratio_texts}; see --agentbench-cache"
     salted = [arm.name for arm in arms if any(block.salt for block in blocks if block.arm == arm.name)]
     if salted and any(not block.salt for block in blocks):
-        yield f"the prompts of {', '.join(salted)} were salted where caches of other arms were reset: they are a few tokens longer"
+        yield f"the prompts of {', '.join(salted)} were salted and so are a few tokens longer, while caches of other arms were reset"
     if sequence:
         names = " before ".join(arm.name for arm in arms[1:])
         why = "because they do not fit on this machine at once"
-        yield f"{arms[0].name} ran before {names}, {why}: what changed with time is in the difference"
+        yield f"{arms[0].name} ran before {names}, {why}: changes over time are part of the difference"
 
 
 def hit_ratio(arm: ArmResult) -> float | None:
-    """By the counters of the server, or else by the usage of the calls."""
+    """Returns the prefix cache hit ratio by the counters of the server or, without them, by the usage of the calls."""
     return arm.metrics["prefix_cache_hit_ratio"] if arm.prefix_cache.hit_ratio is None else arm.prefix_cache.hit_ratio
 
 
 def compare_scores(
     scale: Scale, new: Mapping[str, ScenarioSample], base: Mapping[str, ScenarioSample], confidence: float = CONFIDENCE
 ) -> Decision:
-    """With a margin of 0: PASS is better, FAIL is worse."""
+    """Compares the scores of two arms or runs with a margin of 0. PASS means better, FAIL means worse."""
     limits = score_limits(scale, new, base)
     decision = compare(new, base, 0.0, limits=limits, confidence=confidence, higher_is_better=not scale.falling)
-    return decision if decision.low is None else replace(decision, reason="")  # nobody asked for a margin that could be missed
+    return decision if decision.low is None else replace(decision, reason="")  # The reason concerns margins, and here the margin is 0
 
 
 def mean_of(measured: Mapping[str, ScenarioSample]) -> float | None:
-    """Trials averaged within their scenarios first."""
+    """Returns the mean over scenarios of the mean of each scenario's trials, or None if nothing was measured."""
     means = [each.mean for each in measured.values() if each.scores]
     return sum(means) / len(means) if means else None

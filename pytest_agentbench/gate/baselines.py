@@ -1,5 +1,6 @@
-"""Baselines: runs that others are compared with, as run directories or as slim files. They are found, read and written here, and a run
-is made one if it is fit.
+"""Baselines: runs that other runs are compared with, stored as run directories or as small JSON Lines files.
+
+This module finds, reads and writes them, and promotes a run to a baseline if it is complete enough.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from pytest_agentbench.runs.run_file import Run, find_run, read_run
 from pytest_agentbench.stats.quantiles import normal_quantile
 
 SCHEMA = "agentbench-baseline/5"  # docs/gates.md describes it
-FOLDER = "baselines"  # beside the run directories; the only part of reports/ that is committed
+FOLDER = "baselines"  # folder beside the run directories, the only part of reports/ that is committed
 
 
 def default_baseline(suite: str, reports: Path) -> Path:
-    """Where a suite's promoted baseline lies."""
+    """Returns the path of a suite's promoted baseline."""
     return reports / FOLDER / f"{suite}.jsonl"
 
 
 def find_baseline(name: str, reports: Path) -> Path:
-    """The file or run directory that a name means; raises ConfigError with the known runs when there is none."""
+    """Returns the baseline file or run directory with this name. Raises ConfigError with the known runs if none has it."""
     return path if (path := Path(name)).is_file() and path.suffix == ".jsonl" else find_run(name, reports)
 
 
 def read_evidence(path: Path) -> Evidence:
-    """The evidence in a baseline file or a run directory, one record in memory at a time; raises ConfigError."""
+    """Reads the evidence in a baseline file or a run directory, with one record in memory at a time. Raises ConfigError."""
     if path.is_dir():
         check_journal(path)
         trials = (trial_of(rollout) for rollout in read_journal(path) if rollout.kind == "scenario")
@@ -49,23 +50,23 @@ def read_evidence(path: Path) -> Evidence:
         refuse_another_schema(path, header)
         return Evidence.of(_facts_in(header), (codec.read(Trial, each) for each in lines))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path} is no baseline: {error}; `agentbench baseline promote RUN` writes one") from error
+        raise ConfigError(f"{path} is not a baseline: {error}; `agentbench baseline promote RUN` writes one") from error
 
 
 def _facts_in(header: Json) -> RunFacts:
-    """Returns what the first line of a baseline file says of its run; raises ValueError or KeyError."""
+    """Reads the facts about the run from the first line of a baseline file. Raises ValueError or KeyError."""
     about = {name: header.pop(name) for name in ("schema", "suite", "replaces", "reason")}
     if about["schema"] != SCHEMA or not about["suite"]:
-        raise ValueError(f"the first line is no header of schema {SCHEMA}")
+        raise ValueError(f"the first line is not a header of schema {SCHEMA}")
     return codec.read(RunFacts, header)
 
 
 def refuse_another_schema(path: Path, header: Json) -> None:
-    """Raises ConfigError for a baseline of another version, with what makes it again."""
+    """Raises ConfigError with the commands that make the baseline again if it was written by another version."""
     schema, suite = header.get("schema"), header.get("suite")
     if isinstance(schema, str) and schema != SCHEMA and schema.startswith(SCHEMA.partition("/")[0]):
         again = f"`pytest -m {suite}`, then `agentbench baseline promote --suite {suite} --to {path}`"
-        raise ConfigError(f"{path} is of schema {schema}, and this version reads {SCHEMA}; {again} make it again")
+        raise ConfigError(f"{path} has schema {schema}, but this version reads only {SCHEMA}; to make it again, run {again}")
 
 
 def _lines(path: Path) -> Iterator[Json]:
@@ -74,9 +75,9 @@ def _lines(path: Path) -> Iterator[Json]:
 
 
 def write_baseline(evidence: Evidence, suite: str, path: Path, replaces: str | None = None, reason: str = "") -> Path:
-    """Writes the baseline of a suite with all its variants, as a whole or not at all: a header, and a line for each rollout.
+    """Writes the baseline of a suite with all its variants: a header, then a line for each rollout. The write is atomic.
 
-    `replaces` is the run that was the baseline before, `reason` why a lower one takes its place; both are for people.
+    `replaces` is the run that was the baseline before, `reason` why a worse one takes its place. Both are only for people to read.
     """
     header = {"schema": SCHEMA, "suite": suite, "replaces": replaces, "reason": reason, **codec.plain(evidence.facts)}
     trials = (trial for trials in evidence.groups.values() for trial in trials if trial.suite == suite)
@@ -84,22 +85,22 @@ def write_baseline(evidence: Evidence, suite: str, path: Path, replaces: str | N
     return write_whole(path, "".join(json.dumps(codec.plain(line), ensure_ascii=False) + "\n" for line in (header, *trials)))
 
 
-ROUNDING = 1e-9  # a mean that fell by less did not fall
+ROUNDING = 1e-9  # a change of a mean below this is a rounding error
 
-#: (group, score) -> its mean over scenarios, and how many there are.
+#: (group, score) -> mean over scenarios, number of scenarios.
 MeansByScore = Mapping[tuple[str, str], tuple[float, int]]
 
 
 @dataclass(frozen=True)
 class ScoreChange:
-    """One score of one suite under one variant: its mean over scenarios, before and now."""
+    """The mean over scenarios of one score of one group (suite, or `suite-variant`), in the old and in the new baseline."""
 
     group: str
     score: str
-    was: float | None  # None where the old baseline has no such score, or there is none
-    now: float | None  # None where the run has no such score
-    scenarios: int  # of the run
-    scale: Scale = UNDECLARED  # of the run, or else of the old baseline
+    was: float | None  # None if the old baseline is missing or lacks the score
+    now: float | None  # None if the run lacks the score
+    scenarios: int  # number of scenarios in the run
+    scale: Scale = UNDECLARED  # scale of the score in the run or, if that lacks it, in the old baseline
 
     @property
     def worse(self) -> bool:
@@ -110,7 +111,7 @@ class ScoreChange:
 
 @dataclass(frozen=True)
 class Promotion:
-    """A run that is fit to be a suite's baseline, and the file that it goes to."""
+    """A planned promotion: the run that is to become a suite's baseline, and the file that it will be written to."""
 
     suite: str
     path: Path
@@ -132,28 +133,31 @@ class Promotion:
 
 
 def check_reason(plans: Iterable[Promotion], reason: str) -> None:
-    """Raises ConfigError where something gets worse and nobody says why: many small steps down are a large one."""
+    """Raises ConfigError if a mean gets worse and no reason is given. Otherwise many small drops could add up to a large one."""
     for plan in plans:
         if not reason and (worse := [each for each in plan.changes if each.worse]):
             what = ", ".join(f"{each.group} {each.score}" for each in worse)
-            raise ConfigError(f"{plan.path} would become worse in {what}; --reason TEXT says why that is right, and is kept in the file")
+            raise ConfigError(
+                f"the new baseline {plan.path} is worse than the old one for {what}; if that is intended, "
+                "give the reason with --reason TEXT"
+            )
 
 
 def plan_promotion(run: Run, evidence: Evidence, suite: str, path: Path) -> Promotion:
-    """Raises ConfigError for a run that is no basis, and for a file in its place that is no baseline."""
-    if found := [*faults(run, evidence, suite)]:
-        raise ConfigError(f"{run.id} is no baseline for {suite}: {'; '.join(found)}")
+    """Plans a promotion. Raises ConfigError if the run is not fit to be a baseline, or if the file at `path` is not a baseline."""
+    if reasons := [*unfit_reasons(run, evidence, suite)]:
+        raise ConfigError(f"{run.id} cannot be a baseline for {suite}: {'; '.join(reasons)}")
     return Promotion(suite, path, evidence, read_evidence(path) if path.exists() else None)
 
 
-def faults(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
-    """Why a run says too little about a suite to be a baseline, or to suggest anything."""
+def unfit_reasons(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
+    """Yields the reasons why a run cannot be a baseline of a suite, and cannot be used to suggest thresholds."""
     trials = _of(evidence, suite)
     statuses = Counter(trial.status for trial in trials)
     if run.backend.failure:
         yield run.backend.failure
     if left := run.plan.not_run + statuses["cancelled"]:
-        resume = f" (go on with {run.resume})" if run.resume else ""
+        resume = f" (resume with {run.resume})" if run.resume else ""
         yield f"{left} of {run.plan.rollouts} planned rollouts were not run{resume}"
     if not statuses["ok"] + statuses["limit"]:
         yield "no rollout was evaluable"
@@ -163,8 +167,8 @@ def faults(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
         yield f"{count} of its {score} scores are missing: the scorer failed"
 
 
-def luck(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
-    """A sentence for each main score of which a run has the best of several runs of its setup: the next ones will be less lucky."""
+def best_run_warnings(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
+    """Yields a warning for each main score in which this run is the best of several runs of its setup, because later runs will be worse."""
     for group, part in run.suites.items():
         score = part.main_score
         if suite != suite_of(group, part.variant) or (mine := _mean_of(run, group, score)) is None:
@@ -174,11 +178,11 @@ def luck(run: Run, suite: str, others: Sequence[Run]) -> Iterator[str]:
         beaten = all(loss(mine) < loss(mean) - ROUNDING for mean in known)
         if known and beaten:
             count = len(known) + 1
-            excess = normal_quantile((count - 0.375) / (count + 0.25))  # Blom 1958: of the best of so many alike
+            excess = normal_quantile((count - 0.375) / (count + 0.25))  # Blom 1958: expected maximum of so many equal runs
             yield (
-                f"{group} {score}.mean is the best of {count} runs of this setup, and of so many equal runs the best is lucky "
-                f"by {excess:.1f} standard deviations: against it later runs fail although nothing has changed; "
-                "promote by date, or one with more trials"
+                f"{group} {score}.mean is the best of {count} runs of this setup; the best of so many equal runs is lucky "
+                f"by {excess:.1f} standard deviations, so later runs would fail although nothing has changed; "
+                "choose the run by its date, or one with more trials"
             )
 
 
@@ -187,8 +191,8 @@ def _mean_of(run: Run, group: str, score: str) -> float | None:
     return means.mean.value if means and means.mean else None
 
 
-def doubts(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
-    """What makes a run a poor baseline, though it is one; a group is named where it is not the suite itself."""
+def baseline_warnings(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
+    """Yields warnings about a run that can be a baseline but is a poor one. They name the group if it is a variant of the suite."""
     if evidence.facts.stopwatch == SATURATED:
         yield "the client was saturated: rules about timings will be INCONCLUSIVE against this baseline"
     for group, trials in evidence.groups.items():
@@ -197,7 +201,7 @@ def doubts(run: Run, evidence: Evidence, suite: str) -> Iterator[str]:
             of_group = "" if group == suite else f"{group}: "
             yield f"{of_group}{ran} of {size} scenarios ran: whole runs will be INCONCLUSIVE against this baseline"
     if run.environment.git and run.environment.git.dirty:
-        yield "the run's working tree had changes that are in no commit"
+        yield "the run's working tree had uncommitted changes"
 
 
 def _of(evidence: Evidence, suite: str) -> Sequence[Trial]:
@@ -205,7 +209,7 @@ def _of(evidence: Evidence, suite: str) -> Sequence[Trial]:
 
 
 def _means(evidence: Evidence, suite: str) -> dict[tuple[str, str], tuple[float, int]]:
-    """(group, score) -> its mean over scenarios as rules see it, and how many there are."""
+    """Returns (group, score) -> mean over scenarios, as rules compute it, and number of scenarios."""
     by_score = {}
     for group, trials in evidence.groups.items():
         if trials[0].suite == suite:

@@ -1,5 +1,6 @@
-"""What a gate knows of a run: scores, derived timings and hashes of each rollout, and a few facts about all of them; and reasons why
-the numbers that a rule is about mean nothing, or do not mean the same in a run and its baseline.
+"""The data of a run that a gate needs: scores, derived timings and hashes of each rollout, and a few facts about the whole run.
+
+It also finds the reasons why the numbers of a rule are meaningless, or cannot be compared between a run and its baseline.
 """
 
 from __future__ import annotations
@@ -30,66 +31,66 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CallTimes:
-    """One LLM call; a failed one has no times."""
+    """The timings of one LLM call. A failed call has none."""
 
-    ms: Mapping[str, float]  # metric of the registry -> milliseconds, those that it has; of `itl` its longest gap
+    ms: Mapping[str, float]  # metric of the registry -> milliseconds, if known; for `itl` the longest gap
     output_tokens: int
     failed: bool
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One rollout, as far as a gate is interested in it."""
+    """The data of one rollout that gates use."""
 
     suite: str
-    group: str  # the suite, or suite-variant
+    group: str  # suite, or `suite-variant`
     scenario: str
     trial: int
     status: str
-    content: Json = field(default_factory=dict)  # hashes of what it depends on: scenario, agent, backend, and of each score
+    content: Json = field(default_factory=dict)  # hashes of the scenario, the agent, the backend and each scorer
     cluster: str | None = None
     attempts: int = 1
     scores: Mapping[str, float] = field(default_factory=dict)
     unscored: tuple[str, ...] = ()  # scores that are missing because their scorer failed
-    began_at: float = 0.0  # seconds since 1970, of the last attempt: latencies are compared in the order of time
-    duration_ms: float = 0.0  # of the last attempt
-    calls: tuple[CallTimes, ...] = ()  # of all attempts
+    began_at: float = 0.0  # start of the last attempt, seconds since 1970; latencies are compared in the order of time
+    duration_ms: float = 0.0  # duration of the last attempt, milliseconds
+    calls: tuple[CallTimes, ...] = ()  # calls of all attempts
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run as a whole."""
+    """Facts about a whole run."""
 
-    run: str  # its id
-    planned: int = 0  # rollouts
-    lost: int = 0  # of them, those that never ended
-    scenarios: Mapping[str, int] = field(default_factory=dict)  # group -> how many its data set has
-    stopwatch: str | None = None  # its verdict on the timings
-    unusable: tuple[str, ...] = ()  # what it says is not usable: `ttft.p99`, or the objective `goodput.itl`
-    cache: str = "carry"  # how the prefix cache was made ready
-    rates: Mapping[str, float | None] = field(default_factory=dict)  # metric of a session -> its value
-    efficiency: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # group -> metric of a suite -> its value
+    run: str  # run id
+    planned: int = 0  # number of planned rollouts
+    lost: int = 0  # number of planned rollouts that never ended
+    scenarios: Mapping[str, int] = field(default_factory=dict)  # group -> number of scenarios in its data set
+    stopwatch: str | None = None  # verdict on the timing quality
+    unusable: tuple[str, ...] = ()  # timings that are not usable: `ttft.p99`, or the objective `goodput.itl`
+    cache: str = "carry"  # policy for the prefix cache
+    rates: Mapping[str, float | None] = field(default_factory=dict)  # session metric -> value
+    efficiency: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # group -> suite metric -> value
     slo: Mapping[str, float] = field(default_factory=dict)  # objective -> milliseconds
-    commit: str | None = None  # of the repository
+    commit: str | None = None  # commit of the repository
     finished_at: str = ""  # ISO 8601
     quarantined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group -> scenarios that rules leave out
-    unsupported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group -> tasks that were skipped for what they ask for
-    most_rounds: int = 0  # of trials, where they were added until the verdict stood; 0: their number was fixed
-    rounds: int = 0  # of them, those after which the rules were last looked at
-    scales: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)  # group -> score -> what its scorer declares
+    unsupported: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group -> tasks skipped for unsupported features
+    most_rounds: int = 0  # limit on trial rounds if rounds are added until the verdict is decided; 0: the number of trials was fixed
+    rounds: int = 0  # number of rounds after which the rules were last evaluated
+    scales: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)  # group -> score -> scale that its scorer declares
 
     @property
     def prefix_cache_hit_ratio(self) -> float | None:
-        """None where nobody knows."""
+        """The prefix cache hit ratio of the session, or None if unknown."""
         return self.rates.get("prefix_cache_hit_ratio")
 
     def number(self, metric: str, group: str) -> float | None:
-        """What the run, or a group of it, has one number of; None where nobody knows."""
+        """Returns the value of a metric that has one value per session or per group, or None if unknown."""
         return self.rates.get(metric) if metric in registry.rates() else self.efficiency.get(group, {}).get(metric)
 
     @classmethod
     def of(cls, run: Run) -> RunFacts:
-        """What a gate wants to know of a run."""
+        """Collects the facts from run.json."""
         return cls(
             run=run.id,
             planned=run.plan.rollouts,
@@ -113,7 +114,10 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run, as a gate sees it: measured just now, read from a run directory, or from a baseline file."""
+    """The data of a run on which a gate bases its verdicts.
+
+    It comes from the current session, a run directory or a baseline file.
+    """
 
     facts: RunFacts
     groups: Mapping[str, Sequence[Trial]]  # suite, or suite-variant -> its rollouts
@@ -126,32 +130,32 @@ class Evidence:
         return cls(facts, groups)
 
     def up_to(self, rounds: int) -> Evidence:
-        """This without the trials after so many rounds."""
+        """Returns a copy without the trials after this many rounds."""
         kept = {group: [trial for trial in trials if trial.trial <= rounds] for group, trials in self.groups.items()}
         return Evidence(self.facts, kept)
 
     def hashes(self, group: str, part: str) -> set[str]:
-        """The different hashes of an agent or a backend that the rollouts of a group have; known ones only."""
+        """Returns the distinct known hashes of one part, such as `agent` or `backend`, in the rollouts of a group."""
         return {hash for trial in self.groups.get(group, ()) if (hash := trial.content.get(part))}
 
     def scale(self, group: str, score: str) -> Scale:
-        """Returns what the scorer of a group's score declares."""
+        """Returns the scale that the scorer of a group's score declares."""
         return scale_in(self.facts.scales.get(group, {}), score)
 
     def scored_by(self, group: str, score: str) -> set[str]:
-        """The different hashes of how a score of a group's rollouts came about; known ones only."""
-        found = (trial.content.get("scorers") for trial in self.groups.get(group, ()))
-        return {hash for each in found if each and (hash := each.get(score))}
+        """Returns the distinct known hashes of the scorer of a score in the rollouts of a group."""
+        scorers = (trial.content.get("scorers") for trial in self.groups.get(group, ()))
+        return {hash for each in scorers if each and (hash := each.get(score))}
 
     def without(self, group: str, scenarios: Collection[str]) -> Evidence:
-        """This without some scenarios of a group, as if its data set did not have them."""
+        """Returns a copy without some scenarios of a group, as if its data set did not contain them."""
         kept = [trial for trial in self.groups.get(group, ()) if trial.scenario not in scenarios]
         size = max(0, self.facts.scenarios.get(group, 0) - len(scenarios))
         return Evidence(replace(self.facts, scenarios={**self.facts.scenarios, group: size}), {**self.groups, group: kept})
 
 
 def trial_of(rollout: Rollout) -> Trial:
-    """A rollout without its texts."""
+    """Returns the data of a rollout that gates use, without its texts."""
     return Trial(
         suite=rollout.suite,
         group=rollout.key.group,
@@ -170,18 +174,18 @@ def trial_of(rollout: Rollout) -> Trial:
 
 
 def call_times(call: LLMCall) -> CallTimes:
-    """The derived timings of a call."""
+    """Returns the derived timings of a call."""
     functions = {name: metric.of_call for name, metric in registry.objectives().items()}
     known = {name: value / 1e6 for name, of_call in functions.items() if of_call and (value := of_call(call)) is not None}
     return CallTimes(known, output_tokens=timings.output_tokens(call), failed=call.error_kind is not None)
 
 
-SHORTEST_MS = 0.001  # a latency below a microsecond counts as one: its logarithm has to exist
-LOST = ("infra_error", "cancelled")  # statuses of rollouts that would have had a score
+SHORTEST_MS = 0.001  # milliseconds; shorter latencies count as this long, because latencies are compared by logarithms
+LOST = ("infra_error", "cancelled")  # statuses of rollouts without a measurement
 
 
 def samples(trials: Iterable[Trial], score: str, scale: Scale) -> dict[str, ScenarioSample]:
-    """Scenario -> what was measured of it. An agent's error counts as the worst value of the scale, and is left out if there is none."""
+    """Returns scenario -> its measured scores. An agent error counts as the scale's worst value, and is left out if the scale has none."""
 
     def measured(trial: Trial) -> float | None:
         return scale.worst if trial.status == "agent_error" else trial.scores.get(score)
@@ -190,13 +194,13 @@ def samples(trials: Iterable[Trial], score: str, scale: Scale) -> dict[str, Scen
 
 
 def score_limits(scale: Scale, *measured: Mapping[str, ScenarioSample]) -> Limits | None:
-    """Returns the least and the greatest value of a scale; None unless both are known and hold for what was measured."""
-    values = (value for found in measured for each in found.values() for value in each.scores)
+    """Returns the least and the greatest value of a scale, or None if one is unknown or a measured value lies outside."""
+    values = (value for by_scenario in measured for each in by_scenario.values() for value in each.scores)
     return scale.limits if all(map(scale.contains, values)) else None
 
 
 def passes(trials: Iterable[Trial], pass_threshold: PassThreshold) -> dict[str, ScenarioSample]:
-    """Scenario -> 1 of each trial that passed, else 0; one in which the agent raised did not pass."""
+    """Returns scenario -> 1 for each trial that passed and 0 for each that did not. A trial that ended as agent_error did not pass."""
 
     def measured(trial: Trial) -> float | None:
         if trial.status == "agent_error":
@@ -208,7 +212,7 @@ def passes(trials: Iterable[Trial], pass_threshold: PassThreshold) -> dict[str, 
 
 
 def _samples(trials: Iterable[tuple[Trial, float | None]]) -> dict[str, ScenarioSample]:
-    """Returns scenario -> the values of its trials; None of a trial that has none."""
+    """Groups the values of trials by scenario. A trial whose value is None has no measurement."""
     values: dict[str, list[float]] = {}
     known: dict[str, Trial] = {}
     lost: Counter[str] = Counter()
@@ -223,20 +227,26 @@ def _samples(trials: Iterable[tuple[Trial, float | None]]) -> dict[str, Scenario
 
 
 def latencies(trials: Iterable[Trial], metric: str) -> list[RolloutLatencies]:
-    """Milliseconds of measured rollouts, or of their calls. Imported rollouts may have taken no time: it is unknown."""
-    found = ((trial, _milliseconds(trial, metric)) for trial in trials)
+    """Returns the latencies of rollouts, or of their calls, in milliseconds.
+
+    A duration of 0, as in imported rollouts, means that it is unknown.
+    """
+    measured = ((trial, _milliseconds(trial, metric)) for trial in trials)
     return [
-        RolloutLatencies(each.scenario, each.trial, each.began_at, tuple(max(value, SHORTEST_MS) for value in ms)) for each, ms in found
+        RolloutLatencies(each.scenario, each.trial, each.began_at, tuple(max(value, SHORTEST_MS) for value in ms)) for each, ms in measured
     ]
 
 
 def latency_percentile(trials: Iterable[Trial], metric: str, q: int) -> float | None:
-    """The q-th percentile (0 to 100) in milliseconds, as it was measured: it may be 0. None where nothing was measured."""
+    """Returns the q-th percentile (0 to 100) of the measured milliseconds, which may be 0, or None if nothing was measured."""
     return percentile([value for trial in trials for value in _milliseconds(trial, metric)], q)
 
 
 def compare_with_limit(trials: Sequence[Trial], metric: str, q: int, limit: float, confidence: float = 0.95) -> Decision:
-    """Is the q-th percentile (0 to 100) at most `limit` milliseconds? What is below SHORTEST_MS is told as it was measured."""
+    """Decides whether the q-th percentile (0 to 100) is at most `limit` milliseconds.
+
+    An estimate below SHORTEST_MS is reported as it was measured.
+    """
     decision, measured = latency_limit(latencies(trials, metric), q, limit, confidence=confidence), latency_percentile(trials, metric, q)
     if decision.estimate is None or decision.low is None or measured is None or measured >= SHORTEST_MS:
         return decision
@@ -250,7 +260,7 @@ def _milliseconds(trial: Trial, metric: str) -> list[float]:
 
 
 def good_shares(trials: Iterable[Trial], slo: Mapping[str, float]) -> dict[str, ScenarioSample]:
-    """Returns scenario -> of each trial the share of calls that met all objectives (milliseconds), as far as that is known."""
+    """Returns scenario -> for each trial, the share of calls that met all objectives (milliseconds). Unknown results do not count."""
     import numpy as np
 
     every = [*trials]
@@ -267,13 +277,13 @@ def _share(verdicts: Counts) -> float | None:
     return float((verdicts == GOOD).mean()) if len(verdicts) else None
 
 
-FAILED_CALLS = 0.02  # share of LLM calls that may have failed where latencies are judged: failed ones have none
+FAILED_CALLS = 0.02  # share of LLM calls that may fail before a latency rule is INCONCLUSIVE, because failed calls have no latency
 
-TIMED = ("latency", "goodput")  # kinds that a saturated client spoils; of rates, those that are `timed`
+TIMED = ("latency", "goodput")  # kinds of rules that a saturated client makes unreliable, besides rates that are `timed`
 
 
 def incomparable(suite_rule: SuiteRule, run: Evidence, base: Evidence | None) -> str:
-    """Why the numbers that a rule is about mean nothing, or not the same in both runs; empty where they do."""
+    """Returns why the numbers of a rule are meaningless or not comparable between both runs, or an empty string."""
     group, rule = suite_rule.group, suite_rule.rule
     if is_timed(rule) and (why := _badly_timed(rule, run, base if rule.versus else None)):
         return why
@@ -288,26 +298,26 @@ def incomparable(suite_rule: SuiteRule, run: Evidence, base: Evidence | None) ->
         if missing := unscored(suite_rule, run):
             return f"{missing} of its scores {'are' if missing > 1 else 'is'} missing: the scorer failed"
         if rule.versus and base:
-            return scored_apart(group, score, run, base)
+            return scoring_difference(group, score, run, base)
     return ""
 
 
-def scored_apart(group: str, score: str, run: Evidence, base: Evidence) -> str:
-    """Returns why values of a score of two runs do not mean the same; empty if they do, as far as it is known."""
-    here, there = (each.scale(group, score) for each in (run, base))
-    if not here.is_comparable(there):
-        return f"the baseline's {score} is on another scale ({there.text}; now {here.text})"
+def scoring_difference(group: str, score: str, run: Evidence, base: Evidence) -> str:
+    """Returns how the scale or the scorer of a score differs between two runs, or an empty string if no difference is known."""
+    new_scale, old_scale = (each.scale(group, score) for each in (run, base))
+    if not new_scale.is_comparable(old_scale):
+        return f"the baseline's {score} is on another scale ({old_scale.text}; now {new_scale.text})"
     scorings = run.scored_by(group, score), base.scored_by(group, score)
     if all(scorings) and scorings[0] != scorings[1]:
         new, old = (", ".join(sorted(each)) for each in scorings)
-        return f"the baseline was scored in another way ({score} {old}, now {new})"
+        return f"the baseline was scored differently ({score} {old}, now {new})"
     return ""
 
 
 def uncounted(score: str, scale: Scale, trials: Sequence[Trial], allowed: float = 0.0) -> str:
-    """Returns why the mean of a score says too little, since its agent errors count as no value; empty if it does not.
+    """Returns why the mean of a score leaves out too many agent errors, or an empty string.
 
-    `allowed` is the share of rollouts that may end as agent_error.
+    They are left out if the scale has no worst value. `allowed` is the share of rollouts that may end as agent_error.
     """
     if scale.worst is not None:
         return ""
@@ -321,11 +331,12 @@ def uncounted(score: str, scale: Scale, trials: Sequence[Trial], allowed: float 
 
 
 def unscored(suite_rule: SuiteRule, run: Evidence) -> int:
-    """How many of the scores that a rule looks at are missing because their scorer failed."""
+    """Returns how many of the scores that a rule uses are missing because their scorer failed."""
     return sum(suite_rule.score in trial.unscored for trial in run.groups.get(suite_rule.group, ())) if suite_rule.score else 0
 
 
 def is_timed(rule: Rule) -> bool:
+    """Returns whether a rule depends on timings of the client."""
     return rule.kind in TIMED or (rule.kind == "rate" and single()[rule.metric].timed)
 
 
@@ -335,19 +346,19 @@ def _badly_timed(rule: Rule, run: Evidence, base: Evidence | None) -> str:
             return f"the timings of {evidence.facts.run} are of a saturated client, not of the backend"
         if unusable := [title(name) for name in _needs(rule, evidence) if name in evidence.facts.unusable]:
             return f"{', '.join(unusable)} of {evidence.facts.run} is not usable: chunks arrived faster than the client's machine read them"
-    if base and (there := base.facts.cache) != (here := run.facts.cache):
-        return f"the prefix cache was {there} in the baseline, and is {here} now (--agentbench-cache)"
+    if base and (before := base.facts.cache) != (now := run.facts.cache):
+        return f"the prefix cache was {before} in the baseline, and is {now} now (--agentbench-cache)"
     return ""
 
 
 def _other_objectives(run: Evidence, base: Evidence | None) -> str:
-    """Returns why good calls of a run cannot be counted, or mean something else in its baseline; empty if neither is the case."""
+    """Returns why the goodput of a run is unknown or not comparable with the baseline's, or an empty string."""
     if not run.facts.slo:
-        return "nobody said what a good call is: --agentbench-slo does"
+        return "goodput needs latency objectives; set them with --agentbench-slo, for example ttft=500ms"
     if base is None or base.facts.slo == run.facts.slo:
         return ""
     now, then = (" ".join(f"{name}={limit:g}ms" for name, limit in each.facts.slo.items()) or "none" for each in (run, base))
-    return f"the objectives of good calls are not the baseline's ({then}; now {now})"
+    return f"the latency objectives are not the baseline's ({then}; now {now})"
 
 
 def _is_about_goodput(rule: Rule) -> bool:
@@ -356,7 +367,7 @@ def _is_about_goodput(rule: Rule) -> bool:
 
 
 def _needs(rule: Rule, evidence: Evidence) -> list[str]:
-    """What a rule looks at, in the stopwatch's words; rates and durations need no stamp of an event."""
+    """Returns the timings that a rule uses, as `unusable` names them. Rates and durations need no timestamps of events."""
     if _is_about_goodput(rule):
         return [f"goodput.{objective}" for objective in evidence.facts.slo]
     return [f"{rule.metric}.{rule.statistic}"] if rule.kind == "latency" else []

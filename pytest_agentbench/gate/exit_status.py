@@ -1,4 +1,4 @@
-"""How a session ends: its exit status, and its verdict, which is the word for that status. Whatever reports say follows from here."""
+"""Decides the exit status of a session and its verdict, the word for that status. All reports use this verdict."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_agentbench.stats.decisions import FAIL, INCONCLUSIVE, PASS, RUN, overall
 
-if TYPE_CHECKING:  # a session without suites, which has an exit status too, does without the records of runs
+if TYPE_CHECKING:  # Sessions without suites need an exit status too, but should not import the records of runs
     from pytest_agentbench.runs.results import GateResult
     from pytest_agentbench.runs.run_file import Run
 
-SKIPPED = "SKIPPED"  # status 0, for this machine lacks what the backend needs
-IMPORTED = "IMPORTED"  # no session of ours, and so no status
-NO_GATE = "NO GATE"  # status 0, and neither a rule nor a threshold was applied: the scores are only reported
+SKIPPED = "SKIPPED"  # status 0: this machine lacks something that the backend needs
+IMPORTED = "IMPORTED"  # no exit status: the run was imported from another tool
+NO_GATE = "NO GATE"  # status 0: no rule and no threshold was applied, so the scores are only reported
 
-OK, FAILED, INTERRUPTED, INTERNAL_ERROR, USAGE_ERROR, NO_TESTS = range(6)  # pytest's own
-#: Exit statuses beside pytest's own; 1 is a quality regression, and whatever else fails a test.
+OK, FAILED, INTERRUPTED, INTERNAL_ERROR, USAGE_ERROR, NO_TESTS = range(6)  # defined by pytest
+#: Exit statuses that pytest does not have. Its status 1 means a quality regression or any other test failure.
 CANNOT_MEASURE, CANNOT_TELL = 6, 7
 
 
 class Exit(NamedTuple):
-    """What an exit status says."""
+    """The meaning of an exit status."""
 
     verdict: str
     text: str
 
 
-#: Exit status -> what it says. docs/ci.md has what to do about each.
+#: Exit status -> its meaning. docs/ci.md explains what to do about each.
 EXITS = {
     OK: Exit(PASS, "all well"),
     FAILED: Exit(FAIL, "a test or the gate failed"),
@@ -39,22 +39,25 @@ EXITS = {
     CANNOT_TELL: Exit(INCONCLUSIVE, "the gate cannot tell"),
 }
 
-#: Every verdict of a run.
+#: All verdicts that a run can have.
 VERDICTS = (*(each.verdict for each in EXITS.values()), NO_GATE, SKIPPED, IMPORTED)
 
 
 class SessionEnd(NamedTuple):
-    """What is known when the tests of a session are over."""
+    """The facts that decide the exit status, collected after the tests of a session."""
 
-    status: int  # pytest's
-    only_unmeasured: bool  # no test failed but those that had nothing to judge, and those that a wrong suite kept from being collected
-    failure: bool  # the backend, the tap or the pool failed, or nothing was measured of a suite that has thresholds
-    gate: GateResult | None  # of a gate that decides
-    mistake: bool = False  # a suite cannot be used
+    status: int  # pytest's exit status
+    only_unmeasured: bool  # whether all failed tests had nothing to judge, or were not collected because of an unusable suite
+    failure: bool  # whether the backend, the tap or the pool failed, or nothing was measured of a suite that has thresholds
+    gate: GateResult | None  # result of the gate, if it counts for the exit status
+    mistake: bool = False  # whether a suite cannot be used
 
 
 def deciding(run: Run) -> GateResult | None:
-    """What a gate says that has a say in the exit status: where the tests decide, what is a fact about this run, as `tsq.mean: 0.8`."""
+    """Returns the part of a gate result that counts for the exit status, or None.
+
+    If the tests decide instead of the gate, only rules about this run itself count, such as `tsq.mean: 0.8`.
+    """
     gate = run.gate
     if gate is None or gate.decides:
         return gate
@@ -63,9 +66,9 @@ def deciding(run: Run) -> GateResult | None:
 
 
 def exit_status(ending: SessionEnd, inconclusive: str) -> int:
-    """The exit status of a session: 1 a regression, 4 a wrong suite, 6 not measured, 7 not told (`inconclusive` is `fail`), else pytest's.
+    """Returns the exit status of a session: 1 regression, 4 unusable suite, 6 not measured, 7 inconclusive, else pytest's.
 
-    Sessions that pytest or its user has broken off keep their status.
+    Status 7 is only used if `inconclusive` is `fail`. Sessions that pytest or its user has interrupted keep their status.
     """
     status, gate = ending.status, ending.gate
     if status not in (OK, FAILED, NO_TESTS):
@@ -79,8 +82,8 @@ def exit_status(ending: SessionEnd, inconclusive: str) -> int:
     return CANNOT_TELL if gate and gate.verdict == INCONCLUSIVE and inconclusive == "fail" else status
 
 
-def with_losses(status: int) -> int:
-    """The same where something could not be done at the end: never green."""
+def with_shutdown_errors(status: int) -> int:
+    """Returns the exit status of a session that had an error while it was shut down. It is never a success."""
     return INTERNAL_ERROR if status in (OK, NO_TESTS) else status
 
 

@@ -1,6 +1,4 @@
-"""Runs of one setup beside each other: what they say about the limits that will hold, how often it was run until it passed, and which of
-them was the luckiest.
-"""
+"""Analyses several runs of one setup: which thresholds all of them would pass, and how often the setup was run until it passed."""
 
 from __future__ import annotations
 
@@ -22,13 +20,13 @@ from pytest_agentbench.runs.results import EarlierRuns
 from pytest_agentbench.runs.run_file import FILE, Run, read_run
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, PASS, judge
 
-MARGINS = (0.01, 0.03, 0.05, 0.1)  # that are tried beside the one suggested
-STEP = 100  # suggestions are hundredths
+MARGINS = (0.01, 0.03, 0.05, 0.1)  # margins that are tried besides the suggested one
+STEP = 100  # suggested numbers are rounded to 1 / STEP
 
 
 @dataclass(frozen=True)
 class Flaky:
-    """A scenario whose score was not always the same."""
+    """A scenario whose score varied, with its lowest and highest score."""
 
     scenario: str
     low: float
@@ -37,32 +35,34 @@ class Flaky:
 
 @dataclass(frozen=True)
 class ScoreNoise:
-    """What runs of one setup say about one score."""
+    """The variation of one score over several runs of one setup, and the thresholds that follow from it."""
 
-    means: tuple[float, ...]  # of each run
+    means: tuple[float, ...]  # mean of each run
     scenarios: int
-    flaky: tuple[Flaky, ...]  # the widest first, equal ones by id
-    pairs: int  # run and baseline, in either order
-    margin: float | None  # the least, in hundredths, with which every pair passes; None where one cannot be compared
-    verdicts: dict[float, Counter[str]]  # margin -> verdict -> pairs
-    limit: float | None  # of the mean: the strictest, in hundredths, that every run passes
-    worst: float  # the worst score of any rollout
-    fewest: int  # trials of any scenario in any run
+    flaky: tuple[Flaky, ...]  # widest range first, then by id
+    pairs: int  # number of ordered pairs of run and baseline
+    margin: float | None  # smallest margin, in hundredths, with which every pair passes; None if a pair cannot be compared
+    verdicts: dict[float, Counter[str]]  # margin -> verdict -> number of pairs
+    limit: float | None  # strictest threshold of the mean, in hundredths, that every run passes; None if a run has no interval
+    worst: float  # worst score of any rollout
+    fewest: int  # smallest number of trials of any scenario in any run
 
 
 def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
-    """Raises ValueError for fewer than two runs, and for a run without a score."""
+    """Returns the noise of a score in several runs. Raises ValueError for fewer than two runs, or if a run lacks the score."""
     scale = runs[0].scale(group, score)
     measured = [{name: each for name, each in samples(run.groups[group], score, scale).items() if each.scores} for run in runs]
     if len(runs) < 2 or not all(measured):
         raise ValueError(f"{len(runs)} runs, {sum(map(bool, measured))} with {score}: nothing to compare")
     lows, highs = [], []
     for new, base in permutations(runs, 2):
-        decision = judge_rules([_asked(group, f"{score}.mean {scale.sign} 0 vs baseline", score, scale)], new, {group: base})[0].decision
+        decision = judge_rules([_suite_rule(group, f"{score}.mean {scale.sign} 0 vs baseline", score, scale)], new, {group: base})[
+            0
+        ].decision
         lows.append(decision.low)
         highs.append(decision.high)
     margin = _above(highs if scale.falling else [None if low is None else -low for low in lows])
-    alone = [judge_rules([_asked(group, f"{score}.mean {scale.sign} 0", score, scale)], run, {})[0].decision for run in runs]
+    alone = [judge_rules([_suite_rule(group, f"{score}.mean {scale.sign} 0", score, scale)], run, {})[0].decision for run in runs]
     limits = _above([each.high if scale.falling else None if each.low is None else -each.low for each in alone])
     every: dict[str, list[float]] = {}
     for scenarios in measured:
@@ -88,12 +88,12 @@ def calibrate(runs: Sequence[Evidence], group: str, score: str) -> ScoreNoise:
     )
 
 
-def _asked(group: str, text: str, score: str, scale: Scale) -> SuiteRule:
+def _suite_rule(group: str, text: str, score: str, scale: Scale) -> SuiteRule:
     return SuiteRule(group, parse_rule(text, [score], {score: scale}), scale, any_part=True)
 
 
 def _above(values: Sequence[float | None]) -> float | None:
-    """The least hundredth above all values; None where one is not known."""
+    """Returns the smallest hundredth above all values, or None if a value is unknown."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
@@ -101,17 +101,17 @@ def _above(values: Sequence[float | None]) -> float | None:
     return next(number / STEP for number in range(first, first + 3) if number / STEP > max(known))
 
 
-#: Parts of an identity that make two runs two tries of one thing; hosts, concurrency and budgets do not.
+#: Parts of an identity that two runs of one setup share. Hosts, concurrency and budgets may differ.
 PARTS = ("code", "packages", "backend", "model", "data", "prompts", "tools", "agent", "scoring")
 
-#: Verdicts on quality. A run that could not measure, or was broken off, was no try: to run it again is what it takes.
-TRIES = (PASS, EXITS[FAILED].verdict, INCONCLUSIVE)
+#: Verdicts on quality. A run that was interrupted or could not measure does not count, because running it again is the right reaction.
+QUALITY_VERDICTS = (PASS, EXITS[FAILED].verdict, INCONCLUSIVE)
 
-MOST = 200  # runs that are read, the newest
+MOST = 200  # number of runs that are read, newest first
 
 
 def setup_of(run: Run) -> Hashable:
-    """What a run was one of; None where that is not known, as without git."""
+    """Returns a key that runs of the same setup share, or None if the setup is unknown, for example without git."""
     identity = run.identity
     if identity is None or identity.code is None:
         return None
@@ -119,20 +119,20 @@ def setup_of(run: Run) -> Hashable:
     return hashes, frozenset(identity.options.suites.items()), run.settings.limit
 
 
-def beside(run: Run, reports: Path) -> list[Run]:
-    """The other runs of the same setup that came to a verdict, the oldest first."""
+def runs_of_same_setup(run: Run, reports: Path) -> list[Run]:
+    """Returns the other runs of the same setup that have a verdict on quality, oldest first."""
     setup = setup_of(run)
     if setup is None or run.identity is None:
         return []
     hashes = {run.identity.hashes[part].encode() for part in PARTS}
-    others = [each for each in _runs(reports, hashes) if each.id != run.id and each.verdict in TRIES and setup_of(each) == setup]
+    others = [each for each in _runs(reports, hashes) if each.id != run.id and each.verdict in QUALITY_VERDICTS and setup_of(each) == setup]
     return sorted(others, key=_began)
 
 
-def earlier_tries(run: Run, reports: Path) -> EarlierRuns:
-    """Runs of the same setup, compared with the same baselines, before this one."""
+def earlier_runs(run: Run, reports: Path) -> EarlierRuns:
+    """Counts the earlier runs of the same setup with the same baselines, and names those that did not pass."""
     compared = _baselines(run)
-    earlier = [each for each in beside(run, reports) if _began(each) < _began(run) and _baselines(each) == compared]
+    earlier = [each for each in runs_of_same_setup(run, reports) if _began(each) < _began(run) and _baselines(each) == compared]
     return EarlierRuns(len(earlier), tuple(each.id for each in earlier if each.verdict != PASS))
 
 
@@ -145,12 +145,12 @@ def _began(run: Run) -> datetime:
 
 
 def _runs(reports: Path, hashes: Collection[bytes]) -> Iterator[Run]:
-    """The newest runs in whose files these hashes stand; a folder that holds none, or one of another version, is none."""
+    """Yields the newest runs whose files contain these hashes. Folders without a readable run of this version are skipped."""
     folders = sorted((path.parent for path in reports.glob(f"*/{FILE}") if not path.parent.is_symlink()), key=lambda path: path.name)
     for folder in folders[-MOST:]:
         try:
             text = (folder / FILE).read_bytes()
-            if not all(hash in text for hash in hashes):  # most are of another setup, and to read a Run takes milliseconds
+            if not all(hash in text for hash in hashes):  # Most runs have another setup, and parsing one takes milliseconds
                 continue
             run = read_run(folder)
         except (ConfigError, OSError):

@@ -1,5 +1,6 @@
-"""What a gate is asked: `tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8 of run`, `pass^3 >= 0.7`, `infra_error.rate <= 2%`; and such a
-rule for one suite.
+"""Gate rules and their parser, and rules that are bound to one suite.
+
+Examples: `tsq.mean >= -0.05 vs baseline`, `tsq.mean >= 0.8 of run`, `pass^3 >= 0.7`, `infra_error.rate <= 2%`.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from pytest_agentbench.records import STATUSES, UNDECLARED, Scale, scale_in
 from pytest_agentbench.stats.decisions import QUESTIONS, RUN, SUITE
 from pytest_agentbench.stats.pass_rates import PassRate, PassThreshold
 
-LATENCY_STATISTICS = ("p50", "p90", "p95", "p99")  # no mean: a few stalls rule it
+LATENCY_STATISTICS = ("p50", "p90", "p95", "p99")  # without the mean, which a few stalls dominate
 
-SHARES = tuple(f"{status}.rate" for status in STATUSES if status != "ok")  # of the rollouts that ended
+SHARES = tuple(f"{status}.rate" for status in STATUSES if status != "ok")  # shares of the rollouts that ended
 
-#: Kinds of which more is better; of scores and rates it depends.
+#: Kinds for which higher is better. For scores and rates it depends on the metric.
 RISING = ("goodput", "passes")
 
-#: Kinds that are about scenarios, so that they ask of the suite or of the population.
-ASKED_OF = ("score", "passes")
+#: Kinds that are about scenarios, so a rule can ask about the suite or about the population.
+QUESTION_KINDS = ("score", "passes")
 
-#: Kinds that a run has as facts, so that a rule may say `of run`; of rates and shares that is what is asked in any case.
-FACTS = (*ASKED_OF, "rate", "share")
+#: Kinds that a run has as plain values, so a rule may say `of run`. Rules about rates and shares always compare the plain value.
+FACTS = (*QUESTION_KINDS, "rate", "share")
 
-#: Kinds of which no value is above 1.
+#: Kinds whose values cannot exceed 1.
 PORTIONS = ("share", "goodput", "passes")
 
-#: Kind -> units that its limit may have, and what they are worth.
+#: Kind -> allowed units of its limit -> factor to the unit of the metric.
 UNITS: Mapping[str, Mapping[str, float]] = {
     "score": {"": 1, "%": 0.01},
     "latency": {"ms": 1, "s": 1000},
@@ -42,7 +43,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 }
 
 #: A metric may be any text: scores of other tools have names such as `harbor_tests-passed`.
-WRITTEN = re.compile(
+RULE_PATTERN = re.compile(
     r"(?P<metric>pass[@^]\d+|(?!pass[@^])\S.*?) ?(?P<relation>>=|<=) ?(?P<value>[+-]?\d+(?:\.\d+)?) ?(?P<unit>%|ms|s)?"
     rf"(?P<versus> vs baseline)?(?: of (?P<of>{'|'.join((*QUESTIONS, RUN))}))?"
 )
@@ -55,65 +56,68 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule as it was written, understood."""
+    """A parsed gate rule."""
 
     text: str
     kind: str  # score | passes | latency | rate | share | goodput
     metric: str  # a score's name, pass^3, ttft, infra_error, rollouts_per_hour, cost_per_pass, ...
-    statistic: str  # mean, p50, ...; empty where there is only one
-    at_least: bool  # `>=`: more is better
-    limit: float  # of a score its unit, of a latency milliseconds, of a share 0..1; against a baseline the difference, or the share of it
-    versus: bool  # compared with the baseline
-    relative: bool = False  # against a baseline: the limit is a share of it
-    of: str = ""  # of scores and passes the question: suite | population | run; of rates and shares `run`, or empty
+    statistic: str  # mean, p50, ...; empty if the metric has only one value
+    at_least: bool  # whether the relation is `>=`, because higher is better
+    limit: (
+        float  # in the score's unit, in milliseconds, or a share from 0 to 1; against a baseline the difference, or a share if `relative`
+    )
+    versus: bool  # whether the rule compares with the baseline
+    relative: bool = False  # whether the limit is a share of the baseline's value
+    of: str = ""  # for scores and passes the question: suite | population | run; for rates and shares `run` or empty
 
     @property
     def about(self) -> tuple[str, str, bool, str]:
-        """What it is about: of two rules about the same, the one on the command line counts."""
-        return self.metric, self.statistic, self.versus, self.of if self.kind in ASKED_OF else ""
+        """The key of the rule. If two rules have the same key, the one from the command line replaces the other."""
+        return self.metric, self.statistic, self.versus, self.of if self.kind in QUESTION_KINDS else ""
 
     @property
     def pass_rate(self) -> PassRate:
-        """What a rule of kind `passes` is about."""
+        """The pass rate of a rule of kind `passes`."""
         return PassRate.of(self.metric)
 
     @property
     def margin(self) -> float:
-        """How much worse than the baseline is still accepted: 0.05 of `tsq.mean >= -0.05`, 0.1 of `ttft.p50 <= +10%`."""
+        """How much worse than the baseline a run may be: 0.05 for `tsq.mean >= -0.05`, 0.1 for `ttft.p50 <= +10%`."""
         return max(0.0, -self.limit if self.at_least else self.limit)
 
 
 def parse_rule(text: str, scores: Sequence[str], scales: Mapping[str, Scale] = MappingProxyType({}), *, passes: bool = False) -> Rule:
-    """The rule that a text says, for a suite that measures `scores` on these scales, the main one first.
+    """Parses a rule for a suite. Raises ConfigError with a rule that would work.
 
-    Its rollouts pass or fail (`passes`) where the main score has a floor.
-
-    Raises ConfigError that says what would work.
+    Args:
+        text: The rule.
+        scores: The scores of the suite, the main one first.
+        scales: Score -> its scale.
+        passes: Whether the suite's rollouts pass or fail, because its main score has a threshold for each scenario.
     """
     text = " ".join(text.split())
-    match = WRITTEN.fullmatch(text)
+    match = RULE_PATTERN.fullmatch(text)
     if match is None:
         raise ConfigError(f"gate rule {text!r} should be METRIC >= LIMIT or METRIC <= LIMIT, such as {EXAMPLES}")
-    kind, metric, statistic = _what(text, match["metric"], scores)
+    kind, metric, statistic = _quantity(text, match["metric"], scores)
     if kind == "passes" and not passes:
         raise ConfigError(
-            f"gate rule {text!r}: without a floor for {scores[0]} no rollout passes or fails; `thresholds: {{{scores[0]}: 0.5}}` is one"
+            f"gate rule {text!r}: pass rates need a threshold for {scores[0]}; "
+            f"add one to suite.yaml, for example `thresholds: {{{scores[0]}: 0.5}}`"
         )
     at_least, versus = match["relation"] == ">=", match["versus"] is not None
-    is_rising = kind == "rate" and single()[metric].rising
-    if at_least != (rises := kind in RISING or is_rising or (kind == "score" and not scale_in(scales, metric).falling)):
-        raise ConfigError(f"gate rule {text!r}: {metric} is better the {'higher' if rises else 'lower'} it is: {'>=' if rises else '<='}")
+    is_rising_rate = kind == "rate" and single()[metric].rising
+    if at_least != (rising := kind in RISING or is_rising_rate or (kind == "score" and not scale_in(scales, metric).falling)):
+        raise ConfigError(f"gate rule {text!r}: {'higher' if rising else 'lower'} {metric} is better, so use {'>=' if rising else '<='}")
     limit, relative = _in_its_unit(text, kind, float(match["value"]), match["unit"] or "", versus)
     if versus and limit and (limit > 0) == at_least:
-        raise ConfigError(
-            f"gate rule {text!r} asks for more than the baseline has; a margin is how much worse is accepted, such as {EXAMPLES}"
-        )
-    if match["of"] and kind not in (FACTS if match["of"] == RUN else ASKED_OF):
+        raise ConfigError(f"gate rule {text!r} requires an improvement; write how much worse the run may be, such as {EXAMPLES}")
+    if match["of"] and kind not in (FACTS if match["of"] == RUN else QUESTION_KINDS):
         kinds = "scores, rates and shares" if match["of"] == RUN else "scores"
         raise ConfigError(f"gate rule {text!r}: `of {match['of']}` is for {kinds}; leave it out")
     if match["of"] == RUN and versus:
         raise ConfigError(f"gate rule {text!r}: `of run` is a fact about one run; leave out `vs baseline`")
-    question = match["of"] or (SUITE if kind in ASKED_OF else "")
+    question = match["of"] or (SUITE if kind in QUESTION_KINDS else "")
     return Rule(text, kind, metric, statistic, at_least, limit, versus, relative, question)
 
 
@@ -123,7 +127,10 @@ def scenario_thresholds(thresholds: Mapping[str, float]) -> dict[str, float]:
 
 
 def mean_rules(thresholds: Mapping[str, float], scales: Mapping[str, Scale] = MappingProxyType({})) -> Iterator[Rule]:
-    """What `thresholds` ask of a whole run: `tsq.mean: 0.8` is `tsq.mean >= 0.8 of run`. `tsq: 0.5`, a floor, is the tests' affair."""
+    """Yields the rules for thresholds of means: `tsq.mean: 0.8` becomes `tsq.mean >= 0.8 of run`.
+
+    Thresholds of scenarios, such as `tsq: 0.5`, are applied by tests instead.
+    """
     for name, limit in thresholds.items():
         score, _, statistic = name.rpartition(".")
         if statistic == "mean":
@@ -132,17 +139,17 @@ def mean_rules(thresholds: Mapping[str, float], scales: Mapping[str, Scale] = Ma
             yield Rule(text, "score", score, statistic, not scale.falling, limit, versus=False, of=RUN)
 
 
-def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]:
-    """(kind, metric, statistic); raises ConfigError for what nobody measures."""
+def _quantity(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]:
+    """Returns kind, metric and statistic of a rule. Raises ConfigError if the suite does not measure them."""
     if metric.startswith(("pass@", "pass^")):
         if not PassRate.of(metric).k:
-            raise ConfigError(f"gate rule {text!r}: {metric} is about no trial; pass^3 is about three of each scenario")
+            raise ConfigError(f"gate rule {text!r}: {metric} counts no trials; pass^3 counts three of each scenario")
         return "passes", metric, ""
     name, _, statistic = metric.rpartition(".") if "." in metric else (metric, "", "")
     if name in scores and statistic == "mean":
         return "score", name, statistic
     if metric in scores:
-        raise ConfigError(f"gate rule {text!r}: {metric} is the score of each rollout, and a rule is about a whole run: {metric}.mean")
+        raise ConfigError(f"gate rule {text!r}: {metric} is the score of one rollout, but a rule is about a whole run; use {metric}.mean")
     if name in gated() and statistic in LATENCY_STATISTICS:
         return "latency", name, statistic
     if name in gated():
@@ -158,62 +165,63 @@ def _what(text: str, metric: str, scores: Sequence[str]) -> tuple[str, str, str]
 
 
 def _in_its_unit(text: str, kind: str, value: float, unit: str, versus: bool) -> tuple[float, bool]:
-    """(the limit in the metric's unit, whether it is a share of the baseline's value)."""
+    """Returns the limit in the metric's unit, and whether it is a share of the baseline's value."""
     if versus and kind in PORTIONS:
-        raise ConfigError(f"gate rule {text!r}: that is a fact about one run; leave out `vs baseline`")
+        raise ConfigError(f"gate rule {text!r}: it cannot be compared with a baseline; leave out `vs baseline`")
     if versus and kind == "score":
         if unit:
-            raise ConfigError(f"gate rule {text!r}: how much worse than the baseline is said in the score's own unit, such as -0.05")
+            raise ConfigError(f"gate rule {text!r}: write how much worse the run may be in the score's own unit, such as -0.05")
         return value, False
     if versus:
         if unit != "%":
-            raise ConfigError(f"gate rule {text!r}: how much worse than the baseline is said in percent, such as `<= +10% vs baseline`")
+            raise ConfigError(f"gate rule {text!r}: write how much worse the run may be in percent, such as `<= +10% vs baseline`")
         return value / 100, True
     allowed = UNITS[kind]
     if unit not in allowed:
-        raise ConfigError(
-            f"gate rule {text!r}: the limit has {unit or 'no unit'}; it may have: {', '.join(each or 'none' for each in allowed)}"
-        )
+        raise ConfigError(f"gate rule {text!r}: the unit is {unit or 'missing'}; allowed: {', '.join(each or 'none' for each in allowed)}")
     limit = value * allowed[unit]
     if (kind != "score" and limit < 0) or (kind in PORTIONS and limit > 1):
         raise ConfigError(f"gate rule {text!r}: no {kind} can be {value:g}{unit}")
     return limit, False
 
 
-#: Kinds that are about scenarios, those in quarantine left out; the others are about a run.
+#: Kinds that leave out scenarios in quarantine. Other kinds are about the whole run.
 OF_SCENARIOS = ("score", "passes", "latency", "goodput")
 
 
 @dataclass(frozen=True)
 class SuiteRule:
-    """A rule for one suite under one variant."""
+    """A rule that is applied to one group (suite, or `suite-variant`)."""
 
     group: str
     rule: Rule
-    scale: Scale = UNDECLARED  # of the score that the rule is about
-    any_part: bool = False  # judged even when only a part of the suite ran: it is from the command line
-    deterministic: bool = False  # the suite says that its trials never differ
-    pass_threshold: PassThreshold | None = None  # what a rollout has to reach to pass; None where the suite does not say
+    scale: Scale = UNDECLARED  # scale of the score that the rule is about
+    any_part: bool = False  # whether it also applies if only a part of the suite ran, because it is from the command line
+    deterministic: bool = False  # whether the suite declares that its trials never differ
+    pass_threshold: PassThreshold | None = None  # threshold at which a rollout passes; None if the suite has none
 
     @property
     def score(self) -> str:
-        """The score that the rule looks at; empty where it looks at none."""
+        """The score that the rule uses, or an empty string."""
         if self.rule.kind == "passes":
             return self.pass_threshold.score if self.pass_threshold else ""
         return self.rule.metric if self.rule.kind == "score" else ""
 
     @property
     def known_pass_threshold(self) -> PassThreshold:
-        """What a rollout has to reach to pass, for a rule that asks it: `parse_rule` has seen to it."""
+        """The pass threshold of a rule about pass rates. `parse_rule` ensures that there is one."""
         assert self.pass_threshold is not None
         return self.pass_threshold
 
     @property
     def is_about_scenarios(self) -> bool:
-        """Whether it infers something about scenarios, so that those in quarantine are left out; others are about a run as it is."""
+        """Whether it makes an inference about scenarios, and so leaves out those in quarantine. Other rules are about the run as it is."""
         return self.rule.kind in OF_SCENARIOS and self.rule.of != RUN
 
     @property
-    def is_looked_at(self) -> bool:
-        """Whether it may decide before the last round of trials, as those of values with limits; others are judged once, in the end."""
+    def may_decide_early(self) -> bool:
+        """Whether an interim look may decide it before the last round of trials.
+
+        That holds for pass rates and for scores with limits. Other rules are judged once, at the end.
+        """
         return self.rule.of != RUN and (self.rule.kind == "passes" or (self.rule.kind == "score" and self.scale.limits is not None))

@@ -1,4 +1,7 @@
-"""Several runs, each against the same one: scores, passes and latencies by the intervals of a gate, corrected for how many are compared."""
+"""Compares several runs with a reference run: scores, passes and latencies.
+
+The intervals are those of gates, corrected for the number of comparisons.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from functools import partial
 
 from pytest_agentbench.gate.ab import compare_scores
 from pytest_agentbench.gate.evidence import passes, samples, uncounted
-from pytest_agentbench.gate.run_pair import ComparedRun, doubts, latencies_of, shared_scenarios
+from pytest_agentbench.gate.run_pair import ComparedRun, latencies_of, shared_scenarios, speed_warnings
 from pytest_agentbench.runs.results import SuiteResult
 from pytest_agentbench.stats.decisions import Decision, step_down
 from pytest_agentbench.stats.latency import compare_latency
@@ -20,77 +23,77 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Runs that are compared with the first of them; no two have one name."""
+    """A reference run, which is the first, and the runs that are compared with it. Their names are unique."""
 
     names: tuple[str, ...]
     runs: tuple[ComparedRun, ...]
 
     @property
     def reference(self) -> ComparedRun:
-        """What all others are compared with."""
+        """The run that all others are compared with."""
         return self.runs[0]
 
     @property
     def others(self) -> Mapping[str, ComparedRun]:
-        """The runs that are compared with it, by their names."""
+        """Name -> run, without the reference."""
         return dict(zip(self.names[1:], self.runs[1:], strict=True))
 
     @property
     def groups(self) -> list[str]:
-        """Suites, each under a variant, that any run has."""
+        """The groups (suite, or `suite-variant`) of all runs."""
         return [*dict.fromkeys(group for run in self.runs for group in run.facts.suites)]
 
 
 @dataclass(frozen=True)
 class ReferenceComparison:
-    """A run against the reference, in one metric."""
+    """The comparison of a run with the reference in one metric."""
 
-    decision: Decision | None  # new - base of scores and passes, new / base of latencies; None where nothing is compared
-    why: str = ""  # why nothing is
+    decision: Decision | None  # about new - base for scores and passes, new / base for latencies; None if not compared
+    why: str = ""  # reason why it is not compared
 
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """A scenario in one run."""
+    """The result of one scenario in one run."""
 
-    mean: float  # of the main score, over the measured trials
-    passed: int | None  # trials that reached the floor; None where there is no floor
-    trials: int  # measured ones
+    mean: float  # mean of the score over the measured trials
+    passed: int | None  # trials that reached the threshold; None without a threshold
+    trials: int  # number of measured trials
 
     @property
     def share(self) -> float:
-        """Of the trials, those that passed."""
+        """The share of trials that passed."""
         return (self.passed or 0) / self.trials
 
 
 @dataclass(frozen=True)
 class Flip:
-    """A scenario that is not alike in all runs."""
+    """The results of one scenario in all runs."""
 
     scenario: str
-    cells: tuple[ScenarioResult | None, ...]  # of each run; None: not measured, of another content, or scored in another way
+    cells: tuple[ScenarioResult | None, ...]  # one for each run; None: not measured, other content, or scored differently
 
     @property
     def differs(self) -> bool:
-        """Whether a score or the share of trials that passed does; how many trials there were is no difference."""
+        """Whether the mean or the share of passed trials differs between runs. Different numbers of trials do not count."""
         shares, means = self._values
         return max(shares) > min(shares) or max(means) - min(means) > ROUNDING
 
     @property
     def order(self) -> tuple[float, float, str]:
-        """Those first that one run passes most and another least often, then those whose means lie furthest apart."""
+        """The sort key: scenarios with the largest range of pass shares come first, then those with the largest range of means."""
         shares, means = self._values
         return min(shares) - max(shares), min(means) - max(means), self.scenario
 
     @property
     def _values(self) -> tuple[list[float], list[float]]:
-        """Shares and means of the runs that have it, one at least."""
+        """The pass shares and the means in the runs that have a result; at least one has."""
         cells = [cell for cell in self.cells if cell]
         return [cell.share for cell in cells], [cell.mean for cell in cells]
 
 
 def score_against(runs: RunComparison, group: str, score: str) -> list[ReferenceComparison]:
-    """Each other run's mean against the reference's."""
+    """Compares the mean score of each other run with the reference's."""
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
         new, base = (_samples(each, group, score) for each in (run, runs.reference))
@@ -100,11 +103,11 @@ def score_against(runs: RunComparison, group: str, score: str) -> list[Reference
 
 
 def passes_against(runs: RunComparison, group: str) -> list[ReferenceComparison]:
-    """Each other run's share of passed trials against the reference's."""
+    """Compares the share of passed trials of each other run with the reference's."""
     pass_threshold = pass_threshold_in(runs.reference, group)
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
-        assert pass_threshold is not None  # `_why_no_passes` has seen to it
+        assert pass_threshold is not None  # `_why_no_passes` ensures that both have one
         new, base = (passes(each.evidence.groups.get(group, ()), pass_threshold) for each in (run, runs.reference))
         return compare(new, base, 0.0, confidence=confidence)
 
@@ -112,24 +115,24 @@ def passes_against(runs: RunComparison, group: str) -> list[ReferenceComparison]
 
 
 def latency_against(runs: RunComparison, metric: str, q: int) -> list[ReferenceComparison]:
-    """Each other run's percentile against the reference's, on the scenarios that both have with equal content."""
+    """Compares a latency percentile of each other run with the reference's, on the scenarios that both have with equal content."""
 
     def compared(run: ComparedRun, confidence: float) -> Decision:
         shared = shared_scenarios(runs.reference, run)
         new, base = (latencies_of(each, metric, shared) for each in (run, runs.reference))
         return compare_latency(new, base, q, 0.0, confidence=confidence)
 
-    why = {id(run): "; ".join(doubts(runs.reference, run, (runs.names[0], name))) for name, run in runs.others.items()}
+    why = {id(run): "; ".join(speed_warnings(runs.reference, run, (runs.names[0], name))) for name, run in runs.others.items()}
     return _family(runs, lambda run: why[id(run)], compared)
 
 
 def _family(
     runs: RunComparison, doubt: Callable[[ComparedRun], str], compared: Callable[[ComparedRun, float], Decision]
 ) -> list[ReferenceComparison]:
-    """The comparisons of one metric, which claim something wrongly as seldom as one alone; without those that make no sense."""
+    """Returns the comparisons of one metric. All that are possible share the error level of a single comparison (`step_down`)."""
     why = [doubt(run) for run in runs.others.values()]
-    asked = [partial(compared, run) for run, reason in zip(runs.others.values(), why, strict=True) if not reason]
-    decisions = iter(step_down(asked))
+    comparisons = [partial(compared, run) for run, reason in zip(runs.others.values(), why, strict=True) if not reason]
+    decisions = iter(step_down(comparisons))
     return [ReferenceComparison(None, reason) if reason else ReferenceComparison(next(decisions)) for reason in why]
 
 
@@ -138,13 +141,13 @@ def _samples(run: ComparedRun, group: str, score: str) -> dict[str, ScenarioSamp
 
 
 def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
-    """Why a score of two runs is not compared; empty where it is."""
+    """Returns why a score of two runs cannot be compared, or an empty string."""
     suites = [each.facts.suites.get(group) for each in (reference, run)]
     if without := suites.count(None):
         return f"{_owners(without)} of the runs has the suite"
     if without := sum(suite is not None and score not in suite.scores for suite in suites):
         return f"{_owners(without)} of the runs has {score}"
-    if why := _apart(reference, run, group, score):
+    if why := _incomparable_reason(reference, run, group, score):
         return why
     pairs, missing = pair(_samples(run, group, score), _samples(reference, group, score))
     if pairs:
@@ -152,22 +155,22 @@ def _why_no_score(reference: ComparedRun, run: ComparedRun, group: str, score: s
     return "no scenario was measured in both" if missing.unmeasured else "they share no scenario with equal content"
 
 
-def _apart(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
-    """Returns why the values of a score of two runs do not mean the same, or not all of them; empty if they do."""
-    if _scored_apart(reference, run, group, score):
-        return f"{score} came about in another way"
-    here, there = (each.evidence.scale(group, score) for each in (run, reference))
-    if not here.is_comparable(there):
-        return f"{score} is on another scale: {there.text}; now {here.text}"
-    sides = (
+def _incomparable_reason(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> str:
+    """Returns why values of a score are not comparable between two runs, or are partly missing, or an empty string."""
+    if _is_scored_differently(reference, run, group, score):
+        return f"{score} was scored differently"
+    new_scale, old_scale = (each.evidence.scale(group, score) for each in (run, reference))
+    if not new_scale.is_comparable(old_scale):
+        return f"{score} is on another scale: {old_scale.text}; now {new_scale.text}"
+    reasons = (
         (each.facts.id, uncounted(score, each.evidence.scale(group, score), each.evidence.groups.get(group, ())))
         for each in (reference, run)
     )
-    return "; ".join(f"in {name} {why}" for name, why in sides if why)
+    return "; ".join(f"in {name} {why}" for name, why in reasons if why)
 
 
 def _owners(without: int) -> str:
-    """Which of two runs have what so many of them are without."""
+    """Returns who of two runs has something that `without` of them lack."""
     return "neither" if without == 2 else "only one"
 
 
@@ -176,35 +179,35 @@ def _has_score(run: ComparedRun, group: str, score: str) -> bool:
     return suite is not None and score in suite.scores
 
 
-def _scored_apart(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> bool:
-    here, there = (each.evidence.scored_by(group, score) for each in (run, reference))
-    return bool(here and there and here != there)
+def _is_scored_differently(reference: ComparedRun, run: ComparedRun, group: str, score: str) -> bool:
+    new, old = (each.evidence.scored_by(group, score) for each in (run, reference))
+    return bool(new and old and new != old)
 
 
 def _why_no_passes(reference: ComparedRun, run: ComparedRun, group: str) -> str:
     pass_thresholds = [pass_threshold_in(each, group) for each in (reference, run)]
     if None in pass_thresholds or pass_thresholds[0] != pass_thresholds[1]:
-        return "they do not pass at one and the same score"
+        return "they have no common pass threshold"
     assert pass_thresholds[0] is not None
     return _why_no_score(reference, run, group, pass_thresholds[0].score)
 
 
 def pass_threshold_in(run: ComparedRun, group: str) -> PassThreshold | None:
-    """What a rollout of a suite has to reach to pass; None where its main score has no floor."""
+    """Returns the threshold at which a rollout of a suite passes, or None if its main score has none."""
     suite: SuiteResult | None = run.facts.suites.get(group)
     if suite is None or suite.passes is None:
         return None
     return PassThreshold(suite.passes.score, suite.passes.floor, run.evidence.scale(group, suite.passes.score).falling)
 
 
-def doubt_sentences(runs: RunComparison) -> Iterator[str]:
-    """One sentence for each run whose speeds are not compared, and one for each suite and run of which a score is not."""
+def comparison_warnings(runs: RunComparison) -> Iterator[str]:
+    """Yields a sentence for each run whose speeds are not compared, and for each suite and run with scores that are not compared."""
     first = runs.names[0]
     for name, run in runs.others.items():
-        if why := "; ".join(doubts(runs.reference, run, (first, name))):
+        if why := "; ".join(speed_warnings(runs.reference, run, (first, name))):
             yield f"speeds of {name} are not compared with those of {first}: {why}"
         if run.facts.settings.slo != runs.reference.facts.settings.slo:
-            yield f"goodput of {name} is of calls that met other objectives than those of {first}"
+            yield f"goodput of {name} is by other latency objectives than that of {first}"
     for group in runs.groups:
         scores = dict.fromkeys(score for run in runs.runs if group in run.facts.suites for score in run.facts.suites[group].scores)
         for name, run in runs.others.items():
@@ -220,30 +223,30 @@ def doubt_sentences(runs: RunComparison) -> Iterator[str]:
 
 
 def _few_shared(reference: ComparedRun, run: ComparedRun, group: str, names: tuple[str, str]) -> Iterator[str]:
-    """On how many scenarios a comparison rests, where they are not all that either has."""
+    """Yields a sentence about the number of compared scenarios if one of the runs has others as well."""
     old, new = (_contents(each, group) for each in (reference, run))
     shared = len(old.items() & new.items())
     if {shared} != {len(old), len(new)}:
         first, name = names
         yield (
             f"{group} of {name} is compared with {first} on the {shared} scenarios that both have ({first} has {len(old)}, "
-            f"{name} {len(new)}); the means are over all of each"
+            f"{name} {len(new)}); the means are over all scenarios of each run"
         )
 
 
 def _contents(run: ComparedRun, group: str) -> dict[str, str]:
-    """Scenario -> hash of its content; empty where nobody knows."""
+    """Returns scenario -> hash of its content, which is empty if unknown."""
     return {trial.scenario: str(trial.content.get("scenario", "")) for trial in run.evidence.groups.get(group, ())}
 
 
 def compared_scores(runs: RunComparison, group: str) -> list[str]:
-    """Returns the scores of a suite that the reference has, the main one first; none if it does not have the suite."""
+    """Returns the scores of a suite in the reference, the main one first. Empty if the reference lacks the suite."""
     suite = runs.reference.facts.suites.get(group)
     return [*suite.scores] if suite else []
 
 
 def left_out(runs: RunComparison, run: ComparedRun, group: str) -> dict[str, int]:
-    """Returns reason -> scenarios of a suite that are not compared with the reference in the main score."""
+    """Returns reason -> number of scenarios whose main score is not compared with the reference."""
     scores = compared_scores(runs, group)
     if not scores or _why_no_score(runs.reference, run, group, scores[0]):
         return {}
@@ -251,7 +254,7 @@ def left_out(runs: RunComparison, run: ComparedRun, group: str) -> dict[str, int
 
 
 def flips(runs: RunComparison, group: str, score: str) -> list[Flip]:
-    """Scenarios of a suite whose score, or whose passing by the reference's floor for it, is not the same in all runs."""
+    """Returns the scenarios whose score, or share of passes by the reference's threshold, is not the same in all runs."""
     cells = [_cells(run, runs.reference, group, score) for run in runs.runs]
     scenarios = dict.fromkeys(name for each in cells for name in each)
     every = (Flip(name, tuple(each.get(name) for each in cells)) for name in scenarios)
@@ -259,8 +262,8 @@ def flips(runs: RunComparison, group: str, score: str) -> list[Flip]:
 
 
 def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> dict[str, ScenarioResult]:
-    """Scenario -> how it went, of those that the reference has with equal content."""
-    if _scored_apart(reference, run, group, score):
+    """Returns scenario -> its result, for scenarios that the reference has with equal content."""
+    if _is_scored_differently(reference, run, group, score):
         return {}
     pass_threshold = pass_threshold if (pass_threshold := pass_threshold_in(reference, group)) and pass_threshold.score == score else None
     pairs, _ = pair(*(_samples(each, group, score) for each in (run, reference)))
@@ -272,5 +275,5 @@ def _cells(run: ComparedRun, reference: ComparedRun, group: str, score: str) -> 
 
 
 def distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, with a number behind each that stood before."""
+    """Returns the names with a number after each repeated one: `a`, `a (2)`."""
     return tuple(name if name not in names[:place] else f"{name} ({names[: place + 1].count(name)})" for place, name in enumerate(names))

@@ -1,4 +1,4 @@
-"""Two runs: what differs in their setup, what their latencies have in common, and why a comparison of their speeds makes no sense."""
+"""Compares the setups of two runs, selects their comparable latencies, and warns if their speeds are not comparable."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ from pytest_agentbench.runs.run_file import Run, read_run
 from pytest_agentbench.stats.latency import RolloutLatencies
 from pytest_agentbench.suites.hashes import changes
 
-#: Parts of an identity that hold something for each suite under each variant.
+#: Parts of an identity that have an entry for each group (suite, or `suite-variant`).
 OF_SUITES = ("data", "prompts", "tools", "agent", "scoring")
 
-APART = 0.1  # hit ratios of the prefix cache that differ by more are no equal conditions
+MAX_HIT_RATIO_DIFFERENCE = 0.1  # difference of prefix cache hit ratios above which speeds are not comparable
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, as it is compared."""
+    """A run that is compared: the contents of its run.json, and its rollouts."""
 
     facts: Run
     evidence: Evidence
 
     @property
     def identity(self) -> RunIdentity | None:
-        """None of a run that was imported."""
+        """The identity of the run, or None if it was imported."""
         return self.facts.identity
 
 
 @dataclass(frozen=True)
 class Changed:
-    """One thing of the setup."""
+    """One difference between the setups of two runs."""
 
-    part: str  # one of an identity's
+    part: str  # part of the identity
     path: str
-    old: Any  # as JSON has it; None: unset, or unknown
+    old: Any  # JSON value; None: unset or unknown
     new: Any
 
 
 def read(directory: Path) -> ComparedRun:
-    """Raises ConfigError for what is no finished run."""
+    """Reads a run. Raises ConfigError if the directory does not contain a finished run."""
     return ComparedRun(read_run(directory), read_evidence(directory))
 
 
 def common(old: ComparedRun, new: ComparedRun) -> list[str]:
-    """Suites, each under a variant, that both runs have."""
+    """Returns the groups (suite, or `suite-variant`) that both runs have."""
     return [group for group in new.facts.suites if group in old.facts.suites]
 
 
 def compared_parts(old: ComparedRun, new: ComparedRun) -> list[str]:
-    """Parts of the identities that say something of both runs: those of suites do where both have one; none without an identity."""
+    """Returns the parts of the identities that can be compared. Parts about suites need a common suite; a missing identity has no parts."""
     if old.identity is None or new.identity is None:
         return []
     has_common = bool(common(old, new))
@@ -66,7 +66,10 @@ def compared_parts(old: ComparedRun, new: ComparedRun) -> list[str]:
 
 
 def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
-    """What is not the same in the identities of two runs, of suites that both have; nothing where one run has no identity."""
+    """Yields the differences between the identities of two runs, as far as they are about common suites.
+
+    Yields nothing if one of the runs has no identity.
+    """
     if old.identity is None or new.identity is None:
         return
     was, now, groups = plain(old.identity), plain(new.identity), common(old, new)
@@ -75,8 +78,9 @@ def setup_changes(old: ComparedRun, new: ComparedRun) -> Iterator[Changed]:
         if part == "options":
             before, after = ({**each, "suites": _of_groups(each["suites"], groups)} for each in (before, after))
         every = [Changed(part, *each) for each in changes(before, after)]
-        told = [each for each in every if (each.part, each.path) != ("backend", "hash")]  # it says less than what it is the hash of
-        yield from told or every
+        differing = [each for each in every if (each.part, each.path) != ("backend", "hash")]
+        # The hash of the backend is only worth showing if nothing else differs.
+        yield from differing or every
 
 
 def _of_groups(part: Json, groups: Sequence[str]) -> Json:
@@ -84,7 +88,7 @@ def _of_groups(part: Json, groups: Sequence[str]) -> Json:
 
 
 def shared_scenarios(old: ComparedRun, new: ComparedRun) -> set[tuple[str, str]]:
-    """(suite under a variant, scenario) of all that both runs have with equal content."""
+    """Returns (group, scenario) for the scenarios that both runs have with equal content."""
     before, after = (
         {(group, trial.scenario, _content(trial)) for group, trials in run.evidence.groups.items() for trial in trials}
         for run in (old, new)
@@ -97,7 +101,7 @@ def _content(trial: Trial) -> str:
 
 
 def latencies_of(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> list[RolloutLatencies]:
-    """Milliseconds of a run's rollouts, or of their calls, in those of (suite under a variant, scenario)."""
+    """Returns the latencies in milliseconds of a run's rollouts, or of their calls, in the shared (group, scenario)."""
     return [
         timing._replace(scenario=f"{group}[{timing.scenario}]")
         for group, trials in run.evidence.groups.items()
@@ -106,8 +110,8 @@ def latencies_of(run: ComparedRun, name: str, shared: set[tuple[str, str]]) -> l
     ]
 
 
-def doubts(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the old run", "the new run")) -> Iterator[str]:
-    """A sentence for each reason why the speeds of two runs, which have names in it, say little about each other."""
+def speed_warnings(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the old run", "the new run")) -> Iterator[str]:
+    """Yields a sentence for each reason why the speeds of two runs are not comparable. The sentences use these names."""
     for name_of_run, run in zip(names, (old, new), strict=True):
         yield from dict.fromkeys(
             f"in {name_of_run} {why}" for name in registry.gated() if (why := unusable_reason(run.facts.stopwatch, f"{name}.p50"))
@@ -115,16 +119,16 @@ def doubts(old: ComparedRun, new: ComparedRun, names: tuple[str, str] = ("the ol
     if (was := old.identity) and (now := new.identity):
         unknown = [name for name, each in zip(names, (was, now), strict=True) if each.hardware.gpus is None]
         if unknown:
-            yield f"nobody knows what hardware served {' and '.join(unknown)}"
+            yield f"the hardware of {' and '.join(unknown)} is unknown"
         elif was.hardware != now.hardware:
-            yield "other GPUs, or another driver"
+            yield "the GPUs or the driver differ"
         if any(getattr(was.host, name) != getattr(now.host, name) for name in ("cpus", "cpu", "machine")):
-            yield "another host"
+            yield "the host differs"
         yield from _other_conditions(was.options, now.options)
     elif (before := old.facts.settings.concurrency) != (after := new.facts.settings.concurrency):
-        yield f"another concurrency: {before} and {after} rollouts in flight"
+        yield f"the concurrency differs: {before} and {after} rollouts in flight"
     was_hit, now_hit = (run.facts.performance.number("prefix_cache_hit_ratio") for run in (old, new))
-    if was_hit is not None and now_hit is not None and abs(was_hit - now_hit) > APART:
+    if was_hit is not None and now_hit is not None and abs(was_hit - now_hit) > MAX_HIT_RATIO_DIFFERENCE:
         yield f"the prefix cache was not in the same state: hit ratio {was_hit:.2f} and {now_hit:.2f}"
 
 
@@ -132,16 +136,16 @@ def _other_conditions(was: MeasuringOptions, now: MeasuringOptions) -> Iterator[
     for name, what in CONDITIONS.items():
         before, after = getattr(was, name), getattr(now, name)
         if before != after:
-            yield f"{what}: {_word(before)} and {_word(after)}"
+            yield f"{what}: {_option_text(before)} and {_option_text(after)}"
 
 
-#: Options that speeds depend on.
+#: Options that affect speed -> text about a difference.
 CONDITIONS = {
-    "concurrency": "another number of rollouts in flight",
-    "cache": "another policy for the prefix cache",
+    "concurrency": "different numbers of rollouts in flight",
+    "cache": "different policies for the prefix cache",
     "warm": "one of the stacks was kept, with warm caches",
 }
 
 
-def _word(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return "unknown" if value is None else {True: "warm", False: "cold"}.get(value, str(value)) if isinstance(value, bool) else str(value)

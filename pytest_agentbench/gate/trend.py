@@ -1,4 +1,4 @@
-"""A suite's history: scores and latencies of its runs in the order of time, the setups that changed, and the steps down of each metric."""
+"""The history of a suite: scores and latencies of its runs in time order, changes of the setup, and regressions of each metric."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pytest_agentbench.stats.paired import against_limit
 from pytest_agentbench.suites.hashes import digest
 
 SCHEMA = "agentbench-trend/2"  # docs/trend.md describes it
-RISK = 0.05  # that any step of a series is none
-SLOWER = 10  # percent by which a median has to be beyond another one: what the hour of a run does to it is in no interval
+RISK = 0.05  # probability that a series without changes shows any step
+SLOWER = 10  # percent that a median must rise to count as a step, because intervals do not include changes of load between runs
 
 NEW, RECURRING = "new", "recurring"
 OPEN, FIXED, UNKNOWN = "open", "fixed", "unknown"
@@ -30,110 +30,112 @@ OPEN, FIXED, UNKNOWN = "open", "fixed", "unknown"
 
 @dataclass(frozen=True)
 class TrendRun:
-    """A run, or the baseline that was made of one."""
+    """A run of the history, read from its directory or from a baseline file."""
 
-    run: str  # its id
+    run: str  # run id
     source: str  # name of the directory or file that it was read from
     finished_at: str  # ISO 8601
-    commit: str | None  # of the repository; null where there was none
+    commit: str | None  # commit of the repository; null without a repository
 
 
 @dataclass(frozen=True)
 class ExcludedRun:
-    """What lies in the directory and is not in the history."""
+    """A run or baseline in the directory that could not be read."""
 
     source: str  # name of the directory or file
-    why: str  # a sentence
+    why: str  # reason, a sentence
 
 
 @dataclass(frozen=True)
 class SetupChange:
-    """Where the setup of a suite is not that of the run before."""
+    """A change of a suite's setup from one run to the next."""
 
-    run: str  # the first with the new one
-    parts: tuple[str, ...]  # what changed: `data`, `scenarios` (which of the data), `agent`, `prompts`, `backend`, `scoring`, `cache`
+    run: str  # first run with the new setup
+    parts: tuple[str, ...]  # changed: `data`, `scenarios` (which of the data), `agent`, `prompts`, `backend`, `scoring`, `cache`
 
 
 @dataclass(frozen=True)
 class Point:
-    """A metric of one run."""
+    """The value of a metric in one run."""
 
-    run: str  # its id
-    value: float  # of scores their own unit, of latencies milliseconds
-    low: float | None  # 95 % interval; null where there is none
-    high: float | None
+    run: str  # run id
+    value: float  # in the score's own unit, or in milliseconds
+    low: float | None  # lower end of the 95 % interval; null without an interval
+    high: float | None  # upper end of the 95 % interval; null without an interval
 
 
 @dataclass(frozen=True)
 class Regression:
     """A [step down](trend.md#what-a-regression-is)."""
 
-    kind: str  # `new`, or `recurring` where an earlier one of this metric was fixed
-    state: str  # `open`, `fixed`, or `unknown` where later runs cannot be compared any more
-    run: str  # the first that is worse
-    commit: str | None  # of that run
-    reference: str  # the run that it is worse than
-    reference_commit: str | None  # of that run: the cause lies between the two
+    kind: str  # `new`, or `recurring` if an earlier regression of this metric was fixed
+    state: str  # `open`, `fixed`, or `unknown` if later runs are not comparable
+    run: str  # first run that is worse
+    commit: str | None  # commit of that run
+    reference: str  # run that it is worse than
+    reference_commit: str | None  # commit of the reference; the cause is between the two commits
     estimate: float  # difference of scores, or ratio of latencies
-    low: float  # the interval that decided
-    high: float
-    confidence: float  # of the interval
-    fixed_by: str | None = None  # the first run that is better again
-    fixed_commit: str | None = None  # of that run
+    low: float  # lower end of the interval that decided
+    high: float  # upper end of that interval
+    confidence: float  # confidence of that interval
+    fixed_by: str | None = None  # first run that is better again
+    fixed_commit: str | None = None  # commit of that run
 
 
 @dataclass(frozen=True)
 class TrendSeries:
-    """One metric of a suite under a variant."""
+    """One metric of one group (suite, or `suite-variant`) over time."""
 
-    metric: str  # as in rules: `tsq.mean`, `ttft.p50`
+    metric: str  # name as in rules: `tsq.mean`, `ttft.p50`
     unit: str  # `ms`, or empty
-    rising: bool  # more is better
-    points: tuple[Point, ...]  # in the order of time
-    regressions: tuple[Regression, ...]  # in the order of time
-    compared: int  # runs that could be compared with an earlier one
+    rising: bool  # whether higher is better
+    points: tuple[Point, ...]  # values in time order
+    regressions: tuple[Regression, ...]  # regressions in time order
+    compared: int  # number of runs that could be compared with an earlier one
 
 
 @dataclass(frozen=True)
 class SuiteTrend:
-    """A suite under a variant."""
+    """The history of one group (suite, or `suite-variant`)."""
 
-    setups: tuple[SetupChange, ...]  # in the order of time
-    series: tuple[TrendSeries, ...]  # scores first
+    setups: tuple[SetupChange, ...]  # changes of the setup in time order
+    series: tuple[TrendSeries, ...]  # one for each metric, scores first
 
 
 @dataclass(frozen=True)
 class Trend:
-    """The history of the suites that runs of a directory have."""
+    """The history of all suites in a directory of runs."""
 
     schema: str  # `agentbench-trend/2`
-    runs: tuple[TrendRun, ...]  # in the order of time
-    left_out: tuple[ExcludedRun, ...]  # what could not be read
-    suites: Mapping[str, SuiteTrend]  # suite, or `suite-variant`, -> its history
+    runs: tuple[TrendRun, ...]  # runs in time order
+    left_out: tuple[ExcludedRun, ...]  # runs and baselines that could not be read
+    suites: Mapping[str, SuiteTrend]  # suite, or `suite-variant` -> its history
 
     def regressions(self) -> Iterator[tuple[str, TrendSeries, Regression]]:
-        """All of them, each with its suite and its series."""
+        """Yields all regressions, each with its group and its series."""
         for group, suite in self.suites.items():
             yield from ((group, series, each) for series in suite.series for each in series.regressions)
 
 
 @dataclass(frozen=True)
 class History:
-    """What was read from a directory."""
+    """The runs and baselines of a directory."""
 
-    evidence: tuple[tuple[str, Evidence], ...]  # (name of the directory or file, what a gate knows of it), in the order of time
+    evidence: tuple[tuple[str, Evidence], ...]  # (name of the directory or file, its evidence), in time order
     left_out: tuple[ExcludedRun, ...]
 
 
-def read_past(directory: Path) -> History:
-    """The runs and baselines of a directory, each run once; raises ConfigError where there is none."""
+def read_history(directory: Path) -> History:
+    """Reads the runs and baselines of a directory, each run once. Raises ConfigError if there are none."""
     if not directory.is_dir():
-        raise ConfigError(f"there is no directory {directory}; name the one that runs lie in")
+        raise ConfigError(f"{directory} is not a directory; name the directory that contains the runs")
     if (directory / FILE).exists():
-        raise ConfigError(f"{directory} is one run, which has no history; name the directory that runs lie in, such as {directory.parent}")
+        raise ConfigError(
+            f"{directory} is one run, which has no history; name the directory that contains the runs, such as {directory.parent}"
+        )
     runs = sorted(file.parent for file in directory.glob(f"*/{FILE}") if not file.parent.is_symlink())
     baselines = sorted(chain(directory.glob("*.jsonl"), directory.glob(f"{FOLDER}/*.jsonl")))
-    known: dict[tuple[str, str], tuple[str, Evidence]] = {}  # (run, suite) -> where it was first, and what it says
+    known: dict[tuple[str, str], tuple[str, Evidence]] = {}  # (run, group) -> its first source and its evidence
     left_out = []
     for path in (*runs, *baselines):
         try:
@@ -147,7 +149,7 @@ def read_past(directory: Path) -> History:
     if not known and left_out:
         raise ConfigError(f"nothing in {directory} can be read: {left_out[0].why}")
     if not known:
-        raise ConfigError(f"{directory} has no finished runs and no baselines; name the directory that runs lie in, such as reports")
+        raise ConfigError(f"{directory} has no finished runs and no baselines; name the directory that contains the runs, such as reports")
     parts = {id(part): part for part in known.values()}
     return History(tuple(sorted(parts.values(), key=lambda part: _time(part[1]))), tuple(left_out))
 
@@ -155,18 +157,18 @@ def read_past(directory: Path) -> History:
 def _time(evidence: Evidence) -> tuple[float, str]:
     try:
         return datetime.fromisoformat(evidence.facts.finished_at).timestamp(), evidence.facts.run
-    except ValueError:  # a baseline of an imported run may not say when it was
+    except ValueError:  # Baselines of imported runs may have no time
         return 0.0, evidence.facts.run
 
 
-def trend_of(past: History) -> Trend:
-    """The history of all suites."""
-    runs = [evidence for _, evidence in past.evidence]
+def trend_of(history: History) -> Trend:
+    """Returns the history of all suites."""
+    runs = [evidence for _, evidence in history.evidence]
     groups = dict.fromkeys(group for run in runs for group in run.groups)
     return Trend(
         schema=SCHEMA,
-        runs=tuple(TrendRun(each.facts.run, source, each.facts.finished_at, each.facts.commit) for source, each in past.evidence),
-        left_out=past.left_out,
+        runs=tuple(TrendRun(each.facts.run, source, each.facts.finished_at, each.facts.commit) for source, each in history.evidence),
+        left_out=history.left_out,
         suites={group: _suite_trend(group, [run for run in runs if group in run.groups]) for group in groups},
     )
 
@@ -179,9 +181,9 @@ def _suite_trend(group: str, runs: Sequence[Evidence]) -> SuiteTrend:
 
 
 def _setup_changes(group: str, runs: Sequence[Evidence]) -> Iterator[SetupChange]:
-    """What is known of two neighbours and differs."""
+    """Yields the changes between successive runs, as far as their setups are known."""
     before: dict[str, str] = {}
-    scenarios: dict[str, str] | None = None  # of the run before
+    scenarios: dict[str, str] | None = None  # scenario -> content hash, in the previous run
     for run in runs:
         now = {part: hash for part, hash in _setup(group, run).items() if hash}
         contents = {trial.scenario: str(trial.content.get("scenario", "")) for trial in run.groups[group]}
@@ -193,7 +195,7 @@ def _setup_changes(group: str, runs: Sequence[Evidence]) -> Iterator[SetupChange
 
 
 def _scenario_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    """`data` where one that both have is another one, else `scenarios` where they are not the same ones."""
+    """Yields `data` if a common scenario has changed content, or else `scenarios` if the sets of scenarios differ."""
     if any(old[name] != new[name] for name in old.keys() & new.keys()):
         yield "data"
     elif old.keys() != new.keys():
@@ -201,7 +203,7 @@ def _scenario_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterato
 
 
 def _setup(group: str, run: Evidence) -> dict[str, str]:
-    """Part -> a hash; empty where nobody knows."""
+    """Returns part -> its hash, which is empty if unknown."""
     trials = run.groups[group]
     hashes = {part: sorted(run.hashes(group, part)) for part in ("agent", "prompts", "backend")}
     scoring = [(score, sorted(run.scored_by(group, score))) for score in sorted({score for trial in trials for score in trial.scores})]
@@ -210,7 +212,7 @@ def _setup(group: str, run: Evidence) -> dict[str, str]:
 
 
 def _last_scale(group: str, score: str, runs: Sequence[Evidence]) -> Scale:
-    """Returns the scale of the last run that has a score; earlier runs may have declared another one."""
+    """Returns the scale in the last run that has the score. Earlier runs may have declared another one."""
     return next(
         (scale_in(run.facts.scales[group], score) for run in reversed(runs) if score in run.facts.scales.get(group, {})), UNDECLARED
     )
@@ -242,7 +244,7 @@ def _series(suite_rule: SuiteRule, runs: Iterable[Evidence]) -> TrendSeries:
 
 
 def _point(suite_rule: SuiteRule, run: Evidence) -> Point | None:
-    """The metric with the interval that a run has alone; None where it was not measured."""
+    """Returns the value of a metric in one run with its own interval, or None if it was not measured."""
     trials = run.groups[suite_rule.group]
     if suite_rule.rule.kind == "latency":
         metric = suite_rule.rule.metric
@@ -256,50 +258,57 @@ def _point(suite_rule: SuiteRule, run: Evidence) -> Point | None:
 
 
 class Steps:
-    """Takes the runs of one metric in the order of time, and finds where it steps down, and up again.
+    """Finds the steps down and up in the history of one metric. `add` takes the runs in time order.
 
-    Each run is compared with the first of the level that it may belong to; a step makes it the first of the next one. The k-th comparison
-    has a risk of RISK / k (k + 1), so all that there will ever be have RISK together, and what was claimed stays claimed.
+    A level is a sequence of runs between which no step was found. Each run is compared with the first run of the current level; a step
+    makes it the first run of a new level. If it is not comparable with that one but with the previous incomparable run, a new level
+    begins there, and open regressions become `unknown`.
+
+    The k-th comparison has a risk of RISK / k (k + 1), so all comparisons, however many follow, have the risk RISK together. A
+    regression that was found stays in the list.
     """
 
     def __init__(self, suite_rule: SuiteRule) -> None:
         self.regressions: list[Regression] = []
-        self.compared = 0  # runs that could be compared with an earlier one
+        self.compared = 0  # number of runs that could be compared with an earlier one
         self._suite_rule = suite_rule
-        self._first: Evidence | None = None  # of the level
-        self._apart: Evidence | None = None  # the latest run that cannot be compared with it
-        self._before: dict[int, Evidence] = {}  # open regression -> the run that it is worse than
-        self._looks = 0
+        self._first: Evidence | None = None  # first run of the current level
+        self._incomparable: Evidence | None = None  # latest run, if it is not comparable with the level
+        self._before: dict[int, Evidence] = {}  # index of an open regression -> its reference run
+        self._comparisons = 0
 
     def add(self, run: Evidence) -> None:
-        """Takes the next run."""
+        """Adds the next run in time order."""
         if self._first is None:
             self._first = run
             return
-        is_placed = self._compared(run, self._first)
-        if not is_placed and self._apart is not None:
-            is_placed = self._compared(run, self._apart, elsewhere=True)
-        self._apart = None if is_placed else run
-        self.compared += is_placed
+        is_comparable = self._compared(run, self._first)
+        if not is_comparable and self._incomparable is not None:
+            is_comparable = self._compared(run, self._incomparable, elsewhere=True)
+        self._incomparable = None if is_comparable else run
+        self.compared += is_comparable
 
     def _compared(self, run: Evidence, first: Evidence, *, elsewhere: bool = False) -> bool:
-        """Whether the run can be compared with the first of a level; a step is noted. `elsewhere`: that level begins with `first`."""
+        """Compares a run with the first run of a level, and records a step. Returns whether they are comparable.
+
+        With `elsewhere`, `first` is not in the current level: if it is comparable, a new level begins with it.
+        """
         confidence = self._next_confidence()
         down = self._judged(run, first, confidence)
         if down.low is None:
             return False
         if elsewhere:
-            self._forget()
+            self._close_as_unknown()
             self._first = first
         if down.verdict == FAIL:
-            self._fell(run, first, down)
+            self._record_regression(run, first, down)
         elif self._judged(first, run, confidence).verdict == FAIL:
-            self._rose(run, confidence)
+            self._record_recovery(run, confidence)
         return True
 
     def _next_confidence(self) -> float:
-        self._looks += 1
-        return 1 - RISK / (self._looks * (self._looks + 1))
+        self._comparisons += 1
+        return 1 - RISK / (self._comparisons * (self._comparisons + 1))
 
     def _judged(self, new: Evidence, base: Evidence, confidence: float) -> Decision:
         group, rule = self._suite_rule.group, self._suite_rule.rule
@@ -307,8 +316,8 @@ class Steps:
         (judged,) = judge_rules([own], new, {group: base}, confidence)
         return judged.decision
 
-    def _fell(self, run: Evidence, first: Evidence, down: Decision) -> None:
-        assert down.estimate is not None and down.low is not None and down.high is not None  # `_compared` has seen to it
+    def _record_regression(self, run: Evidence, first: Evidence, down: Decision) -> None:
+        assert down.estimate is not None and down.low is not None and down.high is not None  # `_compared` has checked `low`
         kind = RECURRING if any(each.state == FIXED for each in self.regressions) else NEW
         self._before[len(self.regressions)] = first
         self.regressions.append(
@@ -327,8 +336,8 @@ class Steps:
         )
         self._first = run
 
-    def _rose(self, run: Evidence, confidence: float) -> None:
-        """Fixed are those regressions whose reference the run is not worse than; a step half of the way up fixes nothing."""
+    def _record_recovery(self, run: Evidence, confidence: float) -> None:
+        """Marks open regressions as fixed if the run is not worse than their reference. A step half of the way up fixes nothing."""
         for place, before in list(self._before.items()):
             if self._judged(run, before, confidence).verdict != FAIL:
                 fixed = replace(self.regressions[place], state=FIXED, fixed_by=run.facts.run, fixed_commit=run.facts.commit)
@@ -336,8 +345,8 @@ class Steps:
                 del self._before[place]
         self._first = run
 
-    def _forget(self) -> None:
-        """Of what is open nobody will know whether it was fixed."""
+    def _close_as_unknown(self) -> None:
+        """Marks all open regressions as unknown, because later runs cannot be compared with their references."""
         for place in self._before:
             self.regressions[place] = replace(self.regressions[place], state=UNKNOWN)
         self._before.clear()

@@ -1,6 +1,6 @@
-"""Rules, a run and its baseline become verdicts: one a rule, with everything needed to check it, and one for the session.
+"""Applies rules to a run and its baseline. Returns a verdict for each rule, with the data needed to check it, and one for the session.
 
-Nothing that could not be measured passes: doubts about the whole run turn PASS into INCONCLUSIVE. A rule that fails, fails.
+Nothing passes that could not be measured: doubts about the whole run turn PASS into INCONCLUSIVE. They never change FAIL.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from pytest_agentbench.stats.decisions import (
     judge,
 )
 from pytest_agentbench.stats.latency import compare_latency
-from pytest_agentbench.stats.paired import against_limit, breaking, compare, pair
+from pytest_agentbench.stats.paired import against_limit, compare, pair, varying_scenarios
 from pytest_agentbench.stats.pass_rates import against_share
 
-INFRA_ERRORS = 0.02  # share of rollouts that may be infra_error, where no rule says otherwise
-ENOUGH = 0.8  # share of the scenarios that a claim about a suite has to rest on
-CACHE_APART = 0.1  # difference of prefix cache hit ratios from which latencies are not the engine's alone
+INFRA_ERRORS = 0.02  # share of rollouts that may end as infra_error if no rule sets another one
+ENOUGH = 0.8  # share of the scenarios that must be measured before a rule about a suite is decided
+MAX_HIT_RATIO_DIFFERENCE = 0.1  # difference of prefix cache hit ratios above which a note says that latencies depend on it
 CONFIDENCE = 0.95
 
-#: Hash of a rollout -> what is said where it is not the baseline's.
+#: Hash of a rollout -> note if it differs from the baseline's.
 DIFFERENT = {
     "agent": "the agent is not the baseline's",
     "prompts": "the prompts are not the baseline's",
@@ -59,15 +59,23 @@ DIFFERENT = {
 
 @dataclass(frozen=True)
 class RuleVerdict:
-    """What a rule found."""
+    """The verdict on one gate rule for one suite, with its estimate and interval (`decision`).
+
+    - PASS: the whole interval is on the good side of the threshold, and nothing casts doubt on the run.
+    - FAIL: the whole interval is on the bad side. Doubts about the run do not change FAIL.
+    - INCONCLUSIVE: the interval contains the threshold, the numbers are missing or not comparable, or a doubt replaced PASS.
+
+    A rule `... of run` compares the measured value itself, without an interval. It is INCONCLUSIVE if the run measured only a part
+    of the suite, unless the rule comes from the command line.
+    """
 
     suite_rule: SuiteRule
     decision: Decision
-    notes: tuple[str, ...] = ()  # what a reader should know beside the decision's own reason
-    suspects: tuple[Suspect, ...] = ()  # scenarios that may have got worse
+    notes: tuple[str, ...] = ()  # further facts for the reader, besides the decision's own reason
+    suspects: tuple[Suspect, ...] = ()  # scenarios that may have become worse
 
     def is_open(self, rounds: int) -> bool:
-        """Whether more trials than there are after so many rounds may decide it."""
+        """Returns whether more trials than after this many rounds might decide the rule."""
         decision, rule = self.decision, self.suite_rule.rule
         if decision.verdict != INCONCLUSIVE:
             return False
@@ -79,16 +87,16 @@ class RuleVerdict:
 def judge_rules(
     suite_rules: Sequence[SuiteRule], run: Evidence, baselines: Mapping[str, Evidence], confidence: float = CONFIDENCE
 ) -> list[RuleVerdict]:
-    """A verdict for each rule; `baselines` has the baseline of each suite or variant that has one."""
-    doubts = {group: tuple(_doubts(group, suite_rules, run)) for group in {each.group for each in suite_rules}}
+    """Judges each rule. `baselines` maps groups (suite, or `suite-variant`) to their baselines."""
+    reasons = {group: tuple(_pass_obstacles(group, suite_rules, run)) for group in {each.group for each in suite_rules}}
     shared = 1 - (1 - confidence) / max(1, sum(map(_without_margin, suite_rules)))
-    looked = run.up_to(run.facts.rounds) if run.facts.rounds >= FIRST_LOOK else run
+    interim = run.up_to(run.facts.rounds) if run.facts.rounds >= FIRST_LOOK else run
     return [
         _judged(
             each,
-            looked if each.is_looked_at else run,
+            interim if each.may_decide_early else run,
             base := baselines.get(each.group),
-            doubts[each.group],
+            reasons[each.group],
             _confidence(each, run.facts, base, shared if _without_margin(each) else confidence),
             _allowed(each.group, suite_rules, "agent_error", 0.0),
         )
@@ -97,8 +105,8 @@ def judge_rules(
 
 
 def _confidence(suite_rule: SuiteRule, facts: RunFacts, base: Evidence | None, alone: float) -> float:
-    """Of a rule's interval, which would have that of `alone` if nobody had looked before."""
-    if not facts.most_rounds or not suite_rule.is_looked_at:
+    """Returns the confidence of a rule's interval: `alone`, or a higher one that makes up for interim looks."""
+    if not facts.most_rounds or not suite_rule.may_decide_early:
         return alone
     old = base.groups.get(suite_rule.group, ()) if base and suite_rule.rule.versus else ()
     base_trials = len(old) / len({trial.scenario for trial in old}) if old else 0.0
@@ -106,23 +114,23 @@ def _confidence(suite_rule: SuiteRule, facts: RunFacts, base: Evidence | None, a
 
 
 def _without_margin(suite_rule: SuiteRule) -> bool:
-    """Whether a rule may fail by chance as often as its level says; several of them share it (Bonferroni)."""
+    """Returns whether a rule can fail by chance as often as its level allows. Several such rules share the level (Bonferroni)."""
     return suite_rule.rule.kind == "score" and suite_rule.rule.versus and suite_rule.rule.margin == 0
 
 
 def session_verdict(judged: Iterable[RuleVerdict]) -> str:
-    """FAIL if a rule fails, PASS if all pass, else INCONCLUSIVE (an intersection-union test)."""
+    """Returns FAIL if a rule fails, PASS if all pass, else INCONCLUSIVE (an intersection-union test)."""
     return decisions.overall(each.decision.verdict for each in judged)
 
 
 def cannot_measure(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> bool:
-    """Whether a group has lost so many rollouts, so many to errors of the infrastructure, or a score, that this is its verdict."""
+    """Returns whether a group counts as not measured: rollouts were not run, too many ended as infra_error, or scores are missing."""
     own = [each for each in suite_rules if each.group == group]
     return any(True for _ in _unmeasured(group, suite_rules, run)) or any(unscored(each, run) for each in own)
 
 
-def _doubts(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
-    """Why nothing about this group may pass."""
+def _pass_obstacles(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> Iterator[str]:
+    """Yields the reasons why no rule about this group may pass."""
     yield from _unmeasured(group, suite_rules, run)
     if not any(trial.status in ("ok", "limit") for trial in run.groups.get(group, ())):
         yield "no rollout was evaluable"
@@ -139,51 +147,51 @@ def _unmeasured(group: str, suite_rules: Sequence[SuiteRule], run: Evidence) -> 
 
 
 def _allowed(group: str, suite_rules: Sequence[SuiteRule], status: str, usual: float) -> float:
-    """Returns the share of a group's rollouts that may end with a status: that of the rule about it, or else the usual one."""
+    """Returns the share of a group's rollouts that may end with a status: the limit of the rule about it, or else `usual`."""
     return next((each.rule.limit for each in suite_rules if each.group == group and each.rule.metric == status), usual)
 
 
 def _judged(
-    suite_rule: SuiteRule, run: Evidence, base: Evidence | None, doubts: Sequence[str], confidence: float, agent_errors: float
+    suite_rule: SuiteRule, run: Evidence, base: Evidence | None, reasons: Sequence[str], confidence: float, agent_errors: float
 ) -> RuleVerdict:
-    """Returns the finding of one rule. `agent_errors` is the share of rollouts that may end as agent_error."""
+    """Judges one rule. `agent_errors` is the share of rollouts that may end as agent_error."""
     group, rule = suite_rule.group, suite_rule.rule
-    left_out = run.facts.quarantined.get(group, ()) if suite_rule.is_about_scenarios else ()
+    excluded = run.facts.quarantined.get(group, ()) if suite_rule.is_about_scenarios else ()
     if rule.versus and (base is None or group not in base.groups):
         where = "there is no baseline" if base is None else f"the baseline {base.facts.run} has no {group}"
-        return RuleVerdict(suite_rule, _undecided(rule, f"{where}; --agentbench-baseline names one"))
-    if left_out:  # on both sides: what the run says of its own scenarios holds for whatever it is compared with
-        run, base = run.without(group, left_out), base.without(group, left_out) if base else None
+        return RuleVerdict(suite_rule, _undecided(rule, f"{where}; name one with --agentbench-baseline"))
+    if excluded:  # The quarantine of the run also applies to its baseline
+        run, base = run.without(group, excluded), base.without(group, excluded) if base else None
     if why := incomparable(suite_rule, run, base):
         return RuleVerdict(suite_rule, _undecided(rule, why))
     if base and rule.versus and (why := _uncounted(suite_rule, base, agent_errors)):
         return RuleVerdict(suite_rule, _undecided(rule, f"in the baseline {why}"))
     decision = _decide(suite_rule, run, base if rule.versus else None, confidence)
-    part = (*_rests_on_too_little(suite_rule, decision, run),)
-    doubts = (*doubts, *part, *filter(None, [_uncounted(suite_rule, run, agent_errors)]))
-    if (doubts and decision.verdict == PASS) or (part and rule.of == RUN):  # a fact about a part is none about the suite
+    part = (*_too_small_part(suite_rule, decision, run),)
+    reasons = (*reasons, *part, *filter(None, [_uncounted(suite_rule, run, agent_errors)]))
+    if (reasons and decision.verdict == PASS) or (part and rule.of == RUN):  # a value of a part says nothing about the suite
         decision = replace(decision, verdict=INCONCLUSIVE)
-    if doubts:
-        decision = replace(decision, reason="; ".join(filter(None, (*doubts, decision.reason))))
-    notes = [f"left out, in quarantine: {', '.join(left_out)}"] if left_out else []
-    if rule.kind in OF_SCENARIOS and (skipped := [each for each in run.facts.unsupported.get(group, ()) if each not in left_out]):
-        notes.append(f"skipped, they ask for what is not supported: {', '.join(skipped)}")
+    if reasons:
+        decision = replace(decision, reason="; ".join(filter(None, (*reasons, decision.reason))))
+    notes = [f"left out because of quarantine: {', '.join(excluded)}"] if excluded else []
+    if rule.kind in OF_SCENARIOS and (skipped := [each for each in run.facts.unsupported.get(group, ()) if each not in excluded]):
+        notes.append(f"skipped because they need unsupported features: {', '.join(skipped)}")
     if rule.kind == "score" and not suite_rule.scale.declared:
         notes.append(f"{rule.metric}: {suite_rule.scale.text}")
     notes += _notes(suite_rule, run, base) if base and rule.versus else ()
-    notes += _broken_word(suite_rule, run, base) if base and suite_rule.deterministic and rule.versus and rule.of == SUITE else ()
+    notes += _determinism_notes(suite_rule, run, base) if base and suite_rule.deterministic and rule.versus and rule.of == SUITE else ()
     return RuleVerdict(suite_rule, decision, tuple(notes), _suspects(suite_rule, run, base) if base and rule.versus else ())
 
 
 def _uncounted(suite_rule: SuiteRule, run: Evidence, agent_errors: float) -> str:
-    """Returns why the mean that a rule is about leaves too many agent errors out; empty if it does not."""
+    """Returns why the mean that a rule is about leaves out too many agent errors, or an empty string."""
     if suite_rule.rule.kind != "score":
         return ""
     return uncounted(suite_rule.rule.metric, suite_rule.scale, run.groups.get(suite_rule.group, ()), agent_errors)
 
 
-def _rests_on_too_little(suite_rule: SuiteRule, decision: Decision, run: Evidence) -> Iterator[str]:
-    """Whether a claim about a suite rests on a part of it."""
+def _too_small_part(suite_rule: SuiteRule, decision: Decision, run: Evidence) -> Iterator[str]:
+    """Yields the reason if too few scenarios were measured for a verdict on the suite."""
     if suite_rule.rule.kind not in OF_SCENARIOS:
         return
     if suite_rule.rule.versus:
@@ -191,29 +199,34 @@ def _rests_on_too_little(suite_rule: SuiteRule, decision: Decision, run: Evidenc
         if decision.n < ENOUGH * total:
             yield f"{decision.n} of {total} scenarios of the run and its baseline can be compared"
     elif not suite_rule.any_part and decision.n < ENOUGH * (size := run.facts.scenarios.get(suite_rule.group, 0)):
-        yield f"{decision.n} of the suite's {size} scenarios were measured; on the command line it judges any part"
+        yield f"{decision.n} of the suite's {size} scenarios were measured; give the rule on the command line to judge a part of the suite"
 
 
 def _notes(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
-    """What may have changed beside the thing under test."""
+    """Yields notes about changes of agent, prompts, backend and prefix cache hits since the baseline."""
     for part, sentence in DIFFERENT.items():
-        here, there = run.hashes(suite_rule.group, part), base.hashes(suite_rule.group, part)
-        if here and there and here != there:
+        new, old = run.hashes(suite_rule.group, part), base.hashes(suite_rule.group, part)
+        if new and old and new != old:
             yield sentence
     ratios = run.facts.prefix_cache_hit_ratio, base.facts.prefix_cache_hit_ratio
-    if is_timed(suite_rule.rule) and ratios[0] is not None and ratios[1] is not None and abs(ratios[0] - ratios[1]) > CACHE_APART:
+    if (
+        is_timed(suite_rule.rule)
+        and ratios[0] is not None
+        and ratios[1] is not None
+        and abs(ratios[0] - ratios[1]) > MAX_HIT_RATIO_DIFFERENCE
+    ):
         yield f"prefix cache hits were {ratios[0] * 100:.0f} % of the prompt tokens, in the baseline {ratios[1] * 100:.0f} %"
 
 
-def _broken_word(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
-    """That a suite is not what it says, and how to find out."""
+def _determinism_notes(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> Iterator[str]:
+    """Yields a note if a suite marked `deterministic` has differing trials, or if one trial per scenario cannot show that."""
     new, old = (samples(each.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) for each in (run, base))
     pairs, _ = pair(new, old)
-    if differing := breaking(pairs):
+    if differing := varying_scenarios(pairs):
         what = f"trials of {len(differing)} scenarios differ ({differing[0]})"
-        yield f"the suite says that it is deterministic, but {what}: judged as any other"
+        yield f"the suite is marked deterministic, but {what}; it was judged like any other suite"
     elif all(len(each.new.scores) == len(each.base.scores) == 1 for each in pairs.values()):
-        yield "that the suite is deterministic is its word: one trial of each scenario cannot show it, two in a baseline can"
+        yield "one trial of each scenario cannot show that the suite is deterministic, as it is marked; two trials in a baseline can"
 
 
 def _suspects(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> tuple[Suspect, ...]:
@@ -221,7 +234,7 @@ def _suspects(suite_rule: SuiteRule, run: Evidence, base: Evidence) -> tuple[Sus
         return ()
     both = [samples(evidence.groups.get(suite_rule.group, ()), suite_rule.rule.metric, suite_rule.scale) for evidence in (run, base)]
     sign = -1 if suite_rule.scale.falling else 1
-    new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in side.items()} for side in both)
+    new, old = ({scenario: [sign * score for score in each.scores] for scenario, each in measured.items()} for measured in both)
     same = {scenario for scenario in new if scenario in old and both[0][scenario].content == both[1][scenario].content}
     worse = decisions.suspects({scenario: new[scenario] for scenario in new if scenario in same}, old)
     return tuple(replace(each, base=sign * each.base + 0.0, new=sign * each.new + 0.0) for each in worse)
@@ -273,7 +286,7 @@ def _score(suite_rule: SuiteRule, trials: Sequence[Trial], old: Sequence[Trial],
 
 
 def _measured(suite_rule: SuiteRule, trials: Sequence[Trial]) -> list[float]:
-    """The mean, or the pass rate, of each scenario that has one; the means of reports are over the same."""
+    """Returns the mean, or the pass rate, of each scenario that has one. The means in reports are over the same values."""
     rule = suite_rule.rule
     if rule.kind == "passes":
         counts = [(round(fsum(each.scores)), len(each.scores)) for each in passes(trials, suite_rule.known_pass_threshold).values()]
@@ -282,10 +295,10 @@ def _measured(suite_rule: SuiteRule, trials: Sequence[Trial]) -> list[float]:
 
 
 def _fact(rule: Rule, value: float | None, base: float | None, trials: Sequence[Trial]) -> Decision:
-    """A number that a run simply has: nothing is inferred from it, so it has no interval."""
+    """Decides by a value that is known exactly, without an interval."""
     blank = _undecided(rule, "")
     if value is None or (rule.versus and not base):
-        return replace(blank, reason="the run has no such number" if value is None else "the baseline has no such number")
+        return replace(blank, reason="the run has no value for it" if value is None else "the baseline has no value for it")
     estimate = value / base if rule.versus and base else value
     holds = estimate >= blank.threshold if rule.at_least else estimate <= blank.threshold
     return replace(
@@ -300,7 +313,7 @@ def _fact(rule: Rule, value: float | None, base: float | None, trials: Sequence[
 
 
 def _undecided(rule: Rule, reason: str) -> Decision:
-    """Nothing known."""
+    """Returns an INCONCLUSIVE decision without estimate and interval."""
     sign = -1 if rule.at_least else 1
     threshold = (1 + sign * rule.margin if rule.relative else sign * rule.margin) if rule.versus else rule.limit
     return Decision(INCONCLUSIVE, threshold, CONFIDENCE, 0, (0, 0), MissingScenarios(), reason=reason)

@@ -1,1 +1,1 @@
-"""A published experiment again: methods side by side at several concurrencies, a window of time for each."""
+"""Reproduces a published experiment: several methods at several concurrencies, each measured in a time window."""

@@ -1,4 +1,4 @@
-"""A published experiment again: the plan of its cells, and what each of them measured."""
+"""The plan of a reproduced experiment, and the results of its cells."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ PLAN_FILE, SCHEMA = "plan.json", "agentbench-reproduction/1"
 
 @dataclass(frozen=True)
 class Cell:
-    """A method at a concurrency."""
+    """One cell of the experiment: a method at one concurrency."""
 
     method: str
-    backend: str  # a name or a YAML, as --agentbench-backend has it
+    backend: str  # name or YAML file, as in --agentbench-backend
     concurrency: int  # rollouts in flight
 
     @property
     def name(self) -> str:
-        """The name of the cell on the terminal, which its run gets too."""
+        """The name of the cell on the terminal and of its run."""
         return f"{self.method}-c{self.concurrency}"
 
     def folder(self, run: str) -> str:
-        """The name of the folder of its files, in which the original's plot script looks for method and concurrency."""
+        """Returns the name of the folder of its files. The original's plot script reads method and concurrency from it."""
         return f"hle_paper_{self.method}_c{self.concurrency}_rep1_{run}"
 
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """What all cells of a directory have in common."""
+    """The settings that all cells of a directory share."""
 
-    suite: str  # folder, as pytest takes it
-    variant: str  # of the suite; empty: its own agent
-    duration_s: float  # after which no rollout begins; those that run then end
-    window: Offsets  # seconds after the first call
-    sample_s: float  # between two looks at the metrics
-    options: tuple[str, ...]  # of pytest
+    suite: str  # folder of the suite
+    variant: str  # variant of the suite; empty: the suite's own agent
+    duration_s: float  # seconds after which no rollout begins; running ones finish
+    window: Offsets  # start and end, seconds after the first call
+    sample_s: float  # seconds between two samples of metrics
+    options: tuple[str, ...]  # further options of pytest
     backends: Mapping[str, str]  # method -> backend; the first is the baseline
 
     @property
@@ -55,18 +55,18 @@ class ReproductionPlan:
         return next(iter(self.backends))
 
     def cells(self, concurrencies: Iterable[int]) -> list[Cell]:
-        """All methods at one concurrency before the next one, so that what drifts meets all of them alike."""
+        """Returns all cells: all methods at one concurrency before the next one, so that drift affects all methods alike."""
         return [Cell(method, backend, concurrency) for concurrency in concurrencies for method, backend in self.backends.items()]
 
-    def words(self, cell: Cell) -> list[str]:
-        """What pytest is called with for a cell."""
+    def pytest_arguments(self, cell: Cell) -> list[str]:
+        """Returns the arguments of pytest for a cell."""
         start, end = self.window
         return [
             self.suite,
             *([f"--agentbench-variants={self.variant}"] if self.variant else []),
             f"--agentbench-backend={cell.backend}",
             f"--agentbench-concurrency={cell.concurrency}",
-            f"--agentbench-sandboxes={cell.concurrency}",  # with fewer, some of those in flight would wait
+            f"--agentbench-sandboxes={cell.concurrency}",  # With fewer, some rollouts in flight would wait
             f"--agentbench-time-limit={self.duration_s:g}s",
             f"--agentbench-window={start:g}s:{'' if end is None else f'{end:g}s'}",
             f"--agentbench-sample-interval={self.sample_s:g}s",
@@ -74,23 +74,26 @@ class ReproductionPlan:
         ]
 
 
-def settle(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
-    """The plan of a directory, with the methods that it had before; it is written down. Raises ConfigError where it was another one."""
+def record_plan(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
+    """Writes the plan of a directory, including the methods that it had before, and returns it.
+
+    Raises ConfigError if the directory already has a plan with other settings.
+    """
     file = output / PLAN_FILE
     if not file.exists():
         if output.exists() and any(output.iterdir()):
-            raise ConfigError(f"{output} has files and no {PLAN_FILE}; name a new directory with --output DIR")
+            raise ConfigError(f"{output} has files but no {PLAN_FILE}; name a new directory with --output DIR")
         output.mkdir(parents=True, exist_ok=True)
         earlier: Json = {}
     else:
         earlier = json_object(file.read_bytes()) or {}
         if earlier.get("schema") != SCHEMA:
-            raise ConfigError(f"{file} is not of schema {SCHEMA}; name a new directory with --output DIR")
+            raise ConfigError(f"{file} does not have schema {SCHEMA}; name a new directory with --output DIR")
     own = codec.plain(plan)
     if changed := [name for name in own if name in earlier and name != "backends" and own[name] != earlier[name]]:
         name = changed[0]
         raise ConfigError(
-            f"{file}: `{name}` was {json.dumps(earlier[name])} and is now {json.dumps(own[name])}, and cells of both cannot be compared; "
+            f"{file}: `{name}` was {json.dumps(earlier[name])} and is now {json.dumps(own[name])}, so their cells cannot be compared; "
             "name another directory with --output DIR"
         )
     known: dict[str, str] = {**earlier.get("backends", {})}
@@ -103,7 +106,7 @@ def settle(plan: ReproductionPlan, output: Path) -> ReproductionPlan:
 
 
 def methods(text: str) -> dict[str, str]:
-    """`NAME=BACKEND,BACKEND`: name of a method -> backend; a backend alone is called as its file is. The first is the baseline."""
+    """Parses `NAME=BACKEND,BACKEND` to method -> backend. Without a name, the method is called like the file. The first is the baseline."""
     methods: dict[str, str] = {}
     for word in filter(None, map(str.strip, text.split(","))):
         name, equals, backend = word.partition("=")
@@ -112,12 +115,12 @@ def methods(text: str) -> dict[str, str]:
             raise ValueError("NAME=BACKEND or a backend, separated by commas, each name once: baseline=vllm-default-router,thunderagent")
         methods[name] = backend if equals else word
     if not methods:
-        raise ValueError("one method at least, such as thunderagent")
+        raise ValueError("name at least one method, such as thunderagent")
     return methods
 
 
-def hours(cells: Sequence[Cell], plan: ReproductionPlan) -> str:
-    """How long cells take at the least: `30 h 0 min`."""
+def duration(cells: Sequence[Cell], plan: ReproductionPlan) -> str:
+    """Returns the least time that cells take, such as `30 h 0 min`."""
     minutes = len(cells) * plan.duration_s / 60
     return f"{round(minutes) // 60} h {round(minutes) % 60} min" if minutes >= 60 else f"{minutes:.3g} min"
 
@@ -125,41 +128,41 @@ def hours(cells: Sequence[Cell], plan: ReproductionPlan) -> str:
 RESULTS_FILE, TABLE = "cell.json", "throughput.csv"
 
 COLUMNS = (
-    *("method", "concurrency", "steps_per_min", "ratio_to_baseline"),  # the first three are the original's
+    *("method", "concurrency", "steps_per_min", "ratio_to_baseline"),  # The original has the first three
     *("steps", "measured_s", "trials_per_min", "hit_ratio", "run"),
 )
 
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """A cell's window."""
+    """The results of a cell in its time window."""
 
     method: str
     concurrency: int
     run: str  # name of its run directory
-    steps: int  # steps that ended in the window
-    measured_s: float  # of the window; less than its length where the run ended before it
-    steps_per_min: float | None  # None where nothing of the window was measured
+    steps: int  # number of steps that ended in the window
+    measured_s: float  # measured seconds of the window; fewer than its length if the run ended earlier
+    steps_per_min: float | None  # None if nothing of the window was measured
     trials_per_min: float | None
-    hit_ratio: float | None  # of the engine's prefix cache
+    hit_ratio: float | None  # hit ratio of the engine's prefix cache
 
 
-def keep(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
-    """Writes a cell's files, those of the original for its run; raises ConfigError for a run without a call."""
+def write_cell(cell: Cell, chosen: ChosenRuns, draft: Path) -> None:
+    """Writes a cell's files, in the format of the original. Raises ConfigError if no call of the run was answered."""
     [origin] = chosen.origins
     write_run(draft, origin, chosen.run_of(origin), exact=chosen.exact)
     if not _read(draft / "steps_summary.json")["ok"]:
-        raise ConfigError(f"{origin.directory}: no call of an agent was answered, so there is no window")
+        raise ConfigError(f"{origin.directory}: no agent call was answered, so there is no window")
     (draft / RESULTS_FILE).write_text(json.dumps({**vars(cell), "run": origin.run}, indent=2) + "\n", encoding="utf-8")
 
 
 def is_measured(cell: Cell, output: Path) -> bool:
-    """Whether its session came to its end: a window is one stretch of time, so a cell is measured as a whole or not at all."""
+    """Returns whether the session of a cell was finished. A window cannot be resumed, so a cell is measured completely or not at all."""
     return any(output.glob(f"{cell.folder('*')}/{RESULTS_FILE}"))
 
 
 def measured(output: Path) -> list[MeasuredCell]:
-    """Of all cells of a directory, by concurrency and then by method."""
+    """Returns the results of all measured cells of a directory, sorted by concurrency and method."""
     cells = [_measured(file) for file in sorted(output.glob(f"*/{RESULTS_FILE}"))]
     return sorted(cells, key=lambda each: (each.concurrency, each.method))
 
@@ -168,7 +171,7 @@ def _measured(file: Path) -> MeasuredCell:
     cell = _read(file)
     steps = _read(file.parent / "steps_summary.json")["steps"]
     window = next(iter(_read(file.parent / "window_summary.json")["windows"].values()))
-    is_known = steps["measured_duration_sec"] > 0  # else the original's files have rates of 0
+    is_known = steps["measured_duration_sec"] > 0  # Otherwise the original's files have rates of 0
     return MeasuredCell(
         method=cell["method"],
         concurrency=cell["concurrency"],
@@ -182,20 +185,20 @@ def _measured(file: Path) -> MeasuredCell:
 
 
 def ratio(cell: MeasuredCell, cells: Sequence[MeasuredCell], baseline: str) -> float | None:
-    """Of its steps per minute to those of the baseline at its concurrency; None where either was not measured."""
+    """Returns a cell's steps per minute / those of the baseline at the same concurrency, or None if either was not measured."""
     base = next((each.steps_per_min for each in cells if (each.method, each.concurrency) == (baseline, cell.concurrency)), None)
     return cell.steps_per_min / base if base and cell.steps_per_min is not None else None
 
 
 def write_table(cells: Sequence[MeasuredCell], baseline: str, output: Path) -> Path:
-    """throughput.csv, anew."""
+    """Writes throughput.csv and returns its path."""
     rows = [{**vars(cell), "ratio_to_baseline": ratio(cell, cells, baseline)} for cell in cells]
     write_rows(output / TABLE, COLUMNS, ([row[name] for name in COLUMNS] for row in rows))
     return output / TABLE
 
 
 def lines(cells: Sequence[MeasuredCell], baseline: str) -> list[str]:
-    """A line for each cell, for people."""
+    """Returns a table for the terminal, with a line for each cell."""
     head = f"{'method':<24}{'in flight':>10}{'steps/min':>11}{'ratio':>8}{'hit ratio':>11}{'measured':>12}"
     return [head, *(_line(cell, ratio(cell, cells, baseline)) for cell in cells)]
 

@@ -21,7 +21,7 @@ from pytest_agentbench.gate.exit_status import (
     deciding,
     exit_status,
     verdict,
-    with_losses,
+    with_shutdown_errors,
 )
 from pytest_agentbench.gate.rules import scenario_thresholds
 from pytest_agentbench.lib.foreign import one_line
@@ -121,7 +121,7 @@ class Finish:
         """The exit status as it is now, and the word for it: what failed up to here keeps it from being green."""
         losses = self._opened.losses.sentences
         if losses:
-            session.exitstatus = with_losses(int(session.exitstatus))
+            session.exitstatus = with_shutdown_errors(int(session.exitstatus))
         if self.run is not None:
             status = int(session.exitstatus)
             suites = self.run.suites

@@ -16,7 +16,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import default_baseline, find_baseline, read_evidence
 from pytest_agentbench.gate.evidence import Evidence, RunFacts, Trial, samples, trial_of
-from pytest_agentbench.gate.rules import ASKED_OF, Rule, SuiteRule, mean_rules, parse_rule
+from pytest_agentbench.gate.rules import QUESTION_KINDS, Rule, SuiteRule, mean_rules, parse_rule
 from pytest_agentbench.gate.verdict import CONFIDENCE, RuleVerdict, cannot_measure, judge_rules, session_verdict
 from pytest_agentbench.records import RolloutKey
 from pytest_agentbench.rollouts.checks import rule_fault
@@ -70,7 +70,7 @@ class Gate:
     @property
     def looked_at(self) -> list[SuiteRule]:
         """Rules for which trials may be added until they are decided."""
-        return [each for each in self.rules if each.is_looked_at]
+        return [each for each in self.rules if each.may_decide_early]
 
     def look(self, run: Evidence) -> InterimLook:
         """What can be said before the last round of trials; the verdict stands when a rule has failed, or more trials change none."""
@@ -169,7 +169,7 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
     typed = {id(each): rules for each, rules in zip(compiled, typed_rules(settings.gate, compiled), strict=True)}
     for each, _, group in groups:
         asked = rules_of(each, typed[id(each)], settings.thresholds)
-        rules = [(any_part, rule) for any_part, rule in asked if (rule.of == RUN and rule.kind in ASKED_OF) or not settings.ab]
+        rules = [(any_part, rule) for any_part, rule in asked if (rule.of == RUN and rule.kind in QUESTION_KINDS) or not settings.ab]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
             rules.append((True, _usual_rule(each.suite)))
         about = each.suite.deterministic, _pass_threshold(each)

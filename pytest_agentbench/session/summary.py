@@ -21,7 +21,7 @@ from pytest_agentbench.backends.telemetry.samples import Sampler, read_samples
 from pytest_agentbench.gate import ab
 from pytest_agentbench.gate.ab import SuiteInArms
 from pytest_agentbench.gate.evidence import Trial, trial_of
-from pytest_agentbench.gate.repeats import earlier_tries
+from pytest_agentbench.gate.repeats import earlier_runs
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.lib.codec import read as read_record
 from pytest_agentbench.lib.threads import daemon
@@ -235,7 +235,7 @@ def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *,
         with losses.step("the gate has not judged"):
             run = replace(run, gate=setup.gate.judge(run, journal.trials, tests.below))
     with losses.step("earlier runs of this setup are not counted"):
-        return replace(run, earlier=earlier_tries(run, setup.settings.reports_directory))
+        return replace(run, earlier=earlier_runs(run, setup.settings.reports_directory))
     return run
 
 

@@ -1,1 +1,1 @@
-"""Runs on other settings than their own: what their calls would have met there, by NVIDIA Dynamo's simulator."""
+"""Simulates runs with other stack settings by NVIDIA Dynamo's simulator."""

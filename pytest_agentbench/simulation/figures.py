@@ -1,6 +1,4 @@
-"""What simulated settings are judged by: the same numbers of the calls that were measured and of those simulated, and when they differ
-enough to be ranked.
-"""
+"""Metrics of measured and simulated calls, and the ranking of settings whose metrics differ enough."""
 
 from __future__ import annotations
 
@@ -21,17 +19,17 @@ from pytest_agentbench.stats.quantiles import LatencySpread, latency_spread, nee
 
 @dataclass(frozen=True)
 class SettingMetric:
-    """A number of a setting."""
+    """A metric by which settings are compared."""
 
-    name: str  # of a field of Figures
+    name: str  # name of the field of Figures
     title: str
-    unit: str  # empty: a share
-    digits: int
-    rising: bool = False  # more is better
-    share: bool = False  # settings differ in it by a difference, in others by a ratio
+    unit: str  # unit; empty for a share
+    digits: int  # decimal places
+    rising: bool = False  # whether higher is better
+    share: bool = False  # whether settings are compared by difference instead of ratio
 
 
-#: In the order of the table.
+#: The metrics in the order of the table.
 MEASURES = (
     SettingMetric("goodput_per_s", "goodput", "calls/s", 2, rising=True),
     SettingMetric("ttft_p50_ms", "TTFT p50", "ms", 1),
@@ -43,47 +41,50 @@ MEASURES = (
     SettingMetric("duration_s", "duration", "s", 1),
 )
 
-#: Objective of a call -> the simulator's option for it. Its `itl` is the mean of a call, which is TPOT here.
+#: Objective -> option of the simulator. The simulator's `itl` is the mean of a call, which is called TPOT here.
 OBJECTIVES: Mapping[str, str] = {"ttft": "--sla-ttft-ms", "tpot": "--sla-itl-ms", "e2e": "--sla-e2e-ms"}
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Numbers of some calls, measured or simulated; None where they are unknown."""
+    """Metrics of measured or simulated calls. None means unknown."""
 
-    goodput_per_s: float | None  # calls that meet the objectives, for each second of `duration_s`; None without objectives
+    goodput_per_s: float | None  # calls that meet the objectives, per second of `duration_s`; None without objectives
     ttft_p50_ms: float | None
-    ttft_p99_ms: float | None  # of 100 calls at least
+    ttft_p99_ms: float | None  # None for fewer than 100 calls
     tpot_p50_ms: float | None
     e2e_p50_ms: float | None
     e2e_p99_ms: float | None
     hit_ratio: float | None  # prompt tokens found in prefix caches / prompt tokens
     duration_s: float  # seconds from the first request to the last answer
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # number -> its 95 % interval, as far as it has one
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # metric -> 95 % interval, if it has one
 
     def value(self, measure: SettingMetric) -> float | None:
-        """The number of that name."""
+        """Returns the value of a metric."""
         value: float | None = getattr(self, measure.name)
         return value
 
 
 def supported(objectives: Mapping[str, float]) -> Mapping[str, float]:
-    """The objectives (milliseconds), all of which the simulator can judge; raises ConfigError."""
+    """Returns the objectives (milliseconds). Raises ConfigError if the simulator does not support one, or the combination."""
     if unknown := [name for name in objectives if name not in OBJECTIVES]:
-        raise ConfigError(f"the simulator knows no objective {unknown[0]}; give others with --slo, of {', '.join(OBJECTIVES)}")
+        raise ConfigError(f"the simulator does not support the objective {unknown[0]}; use --slo with {', '.join(OBJECTIVES)}")
     if "e2e" in objectives and len(objectives) > 1:
-        raise ConfigError("the simulator judges e2e alone, or ttft and tpot; give either with --slo")
+        raise ConfigError("the simulator supports either e2e alone, or ttft and tpot; choose one with --slo")
     return objectives
 
 
 def replayable(calls: FrameTable) -> FrameTable:
-    """The calls that a trace of a run has: those of agents that went well at a known time."""
+    """Returns the calls that the trace of a run contains: successful agent calls with a known time."""
     good = np.array([kind is None for kind in calls["error_kind"]], bool)
     return calls.where(good & calls["measured"] & (calls["kind"] == "scenario") & ~np.isnan(calls["sent_s"]))
 
 
 def measured(calls: FrameTable, objectives: Mapping[str, float], server_hits: float | None) -> Figures:
-    """Of the calls that are replayed; `server_hits` is the server's own hit ratio, for where no usage names cached tokens."""
+    """Returns the measured metrics of the replayed calls.
+
+    `server_hits` is the server's own hit ratio, used if the usage of the calls does not report cached tokens.
+    """
     spreads = {name: latency_spread(calls[f"{name}_ms"]) for name in ("ttft", "tpot", "e2e")}
     good = (
         verdicts_of(calls.__getitem__, np.zeros(len(calls), bool), objectives_of(objectives)) == GOOD
@@ -106,10 +107,10 @@ def _intervals(spreads: Mapping[str, LatencySpread | None]) -> list[tuple[str, t
 
 
 def simulated(report: Json, calls: int, objectives: Mapping[str, float]) -> Figures:
-    """Of a report of the simulator; raises BackendError where it lacks a number, or did not get through all calls."""
+    """Returns the metrics in a report of the simulator. Raises BackendError if one is missing, or if calls were not replayed."""
     try:
         if (done := report["completed_requests"]) != calls:
-            raise BackendError(f"the simulator got through {done} of {calls} calls")
+            raise BackendError(f"the simulator replayed only {done} of {calls} calls")
         return Figures(
             goodput_per_s=float(report["goodput_request_throughput_rps"]) if objectives else None,
             ttft_p50_ms=float(report["median_ttft_ms"]),
@@ -121,14 +122,14 @@ def simulated(report: Json, calls: int, objectives: Mapping[str, float]) -> Figu
             duration_s=float(report["duration_ms"]) / 1e3,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise BackendError(f"the simulator's report is not as that of Dynamo 1.4.2: {error!r}") from error
+        raise BackendError(f"the simulator's report does not have the format of Dynamo 1.4.2: {error!r}") from error
 
 
-LEAST = 0.05  # settings that differ by less are never told apart: one replay of a setting is as far from another, and luck is no proof
+LEAST = 0.05  # settings that differ by less are never ranked, because two replays of one setting differ by as much
 
 
 def gap(one: float, other: float, *, share: bool) -> float:
-    """How far two numbers are apart: shares by their difference, others by the logarithm of their ratio."""
+    """Returns the distance of two numbers: the difference of shares, the logarithm of the ratio of others."""
     if one == other:
         return 0.0
     if share:
@@ -137,12 +138,12 @@ def gap(one: float, other: float, *, share: bool) -> float:
 
 
 def distance(simulated: float, measured: float, interval: tuple[float, float] | None = None, *, share: bool = False) -> float:
-    """How far a simulation is off, at most: from the farther end of the interval that what was measured lies in, and never below LEAST."""
+    """Returns the largest error of a simulated value: its distance from the farther end of the measured interval, at least LEAST."""
     return max(LEAST, *(gap(simulated, end, share=share) for end in (measured, *(interval or ()))))
 
 
 def ranks(values: Sequence[float], tolerance: float, *, rising: bool = False, share: bool = False) -> list[int]:
-    """The place of each value: one more than there are others that are better by more than the tolerance."""
+    """Returns the rank of each value: 1 + the number of values that are better by more than the tolerance."""
     return [1 + sum(_beats(other, value, rising) and gap(other, value, share=share) > tolerance for other in values) for value in values]
 
 
@@ -151,19 +152,19 @@ def _beats(one: float, other: float, rising: bool) -> bool:
 
 
 def spread(values: Sequence[float], *, share: bool = False) -> float:
-    """How far the values are apart at most."""
+    """Returns the distance between the least and the greatest value."""
     return gap(min(values), max(values), share=share)
 
 
 def percentage(size: float, *, share: bool) -> str:
-    """A gap in words: `12 %` of a ratio, `0.031` of a share."""
+    """Formats a distance: `12 %` for ratios, `0.031` for shares."""
     if math.isinf(size):
         return "beyond any ratio"
     return f"{size:.3f}" if share else f"{math.expm1(size):.0%}".replace("%", " %")
 
 
 def change(simulated: float, measured: float, *, share: bool) -> str:
-    """From what was measured to what was simulated: `+32 %`, or `-0.004` of a share."""
+    """Formats the change from the measured to the simulated value: `+32 %`, or `-0.004` for shares."""
     if share:
         return f"{simulated - measured:+.3f}"
     return f"{simulated / measured - 1:+.0%}".replace("%", " %") if measured else "measured nothing"

@@ -1,27 +1,27 @@
-"""What may be asked about a run on other settings."""
+"""The input of a what-if simulation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-#: Router, as a command line names it -> as the simulator does.
+#: Router on the command line -> router of the simulator.
 ROUTERS: Mapping[str, str] = {"kv": "kv_router", "round_robin": "round_robin"}
 
-MEASURED, MOCKER = "measured", "mocker"  # whose speed a simulated worker has: the run's, or that of the simulator's own model
+MEASURED, MOCKER = "measured", "mocker"  # speed of simulated workers: measured in the run, or from the simulator's own model
 
-#: `workers`, `kv-blocks`, `block-size`, `router` -> its value, of those that somebody says.
+#: `workers`, `kv-blocks`, `block-size`, `router` -> value. Unknown ones are missing.
 Facts = Mapping[str, int | str]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a run."""
+    """The settings to simulate for a run, and how to simulate them."""
 
-    workers: Sequence[int] = ()  # empty: as many as the run had; so are the others
+    workers: Sequence[int] = ()  # empty: as in the run; likewise for KV blocks and routers
     kv_blocks: Sequence[int] = ()
     routers: Sequence[str] = ()
-    own: Facts = field(default_factory=dict)  # of the run's setting, what its backend does not say, or says wrongly
+    original: Facts = field(default_factory=dict)  # parts of the run's own setting that its backend does not report, or reports wrongly
     timing: str = MEASURED  # MEASURED, MOCKER, or the path of a profile
-    objectives: Mapping[str, float] | None = None  # milliseconds; None: those of the run
-    limit_s: float = 300.0  # seconds that one replay may take
+    objectives: Mapping[str, float] | None = None  # objective -> milliseconds; None: the objectives of the run
+    limit_s: float = 300.0  # time limit of one replay, seconds

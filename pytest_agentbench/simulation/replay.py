@@ -1,7 +1,7 @@
-"""Replays of a run's trace by NVIDIA Dynamo's simulator, on settings of a serving stack, with rollouts that begin when others end.
+"""Replays the trace of a run with other stack settings, by NVIDIA Dynamo's simulator.
 
-A trace has the times at which rollouts began in the run. Replayed like that on a slower stack, more and more of them would be in
-flight, and a setting would look far worse than it is.
+A trace contains the times at which rollouts began in the run. With these times, more and more rollouts would be in flight on a slower
+stack, and its setting would look far worse than it is. So the trace is changed to a closed loop: rollouts begin when others end.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from pytest_agentbench.simulation.figures import OBJECTIVES
 from pytest_agentbench.simulation.question import ROUTERS, Facts
 from pytest_agentbench.tables import places
 
-BLOCK_SIZE = 16  # tokens; vLLM's, where nobody says another
-MOST = 64  # settings of one table
+BLOCK_SIZE = 16  # tokens in a block if unknown: the default of vLLM
+MOST = 64  # limit on the settings of one table
 
-#: Option of a service's command -> what it says of the setting.
+#: Option of a service's command -> part of the setting that it sets.
 FLAGS: Mapping[str, str] = {"num-gpu-blocks-override": "kv-blocks", "block-size": "block-size", "router-mode": "router"}
 _FLAG = re.compile(r"--([\w-]+)(?:=(.*))?")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Workers that read prompts and write answers, and the router before them."""
+    """A setting of a stack: the number and the KV caches of aggregated workers, and the router in front of them."""
 
     workers: int
-    kv_blocks: int  # of each worker's KV cache
+    kv_blocks: int  # blocks in each worker's KV cache
     block_size: int  # tokens in a block
-    router: str  # one of ROUTERS; of one worker `round_robin`, for there is nothing to choose
+    router: str  # one of ROUTERS; `round_robin` for one worker, which needs no choice
 
     @classmethod
     def of(cls, facts: Facts) -> Setting | None:
-        """None where something is missing."""
+        """Returns the setting, or None if a part is missing."""
         if missing(facts):
             return None
         workers, blocks, size = (int(facts.get(name, BLOCK_SIZE)) for name in ("workers", "kv-blocks", "block-size"))
@@ -63,18 +63,21 @@ class Setting:
 
     @property
     def cache_tokens(self) -> int:
-        """That a worker's KV cache holds."""
+        """The tokens that fit into a worker's KV cache."""
         return self.kv_blocks * self.block_size
 
 
 def missing(facts: Facts) -> list[str]:
-    """What a setting lacks."""
+    """Returns the names of the missing parts of a setting."""
     needed = ["workers", "kv-blocks", *(["router"] if facts.get("workers") != 1 else [])]
     return [name for name in needed if name not in facts]
 
 
 def facts_of(backend: BackendUse) -> Facts:
-    """What run.json says of the setting that a run had: of the built-in engine all, of a stack of Dynamo what its YAML fixes."""
+    """Returns the parts of a run's own setting that run.json contains.
+
+    They are complete for the built-in engine. For a Dynamo stack they are those that its YAML fixes.
+    """
     if backend.kind == "embedded":
         return {"workers": 1, "kv-blocks": backend.more["kv_blocks"], "block-size": backend.more["block_size"]}
     workers = backend.more.get("ready", {}).get("workers", {})
@@ -84,7 +87,7 @@ def facts_of(backend: BackendUse) -> Facts:
 
 
 def _flags(stack: Json) -> Iterator[tuple[str, int | str]]:
-    """What the commands of a stack's services say."""
+    """Yields the parts of the setting in the commands of a stack's services."""
     for service in stack["services"].values():
         words = [_filled(word, stack.get("settings", {})) for word in service.get("run", ())]
         for word, following in zip(words, [*words[1:], ""], strict=True):
@@ -95,33 +98,37 @@ def _flags(stack: Json) -> Iterator[tuple[str, int | str]]:
 
 
 def _filled(text: str, values: Json) -> str:
-    """A word of a command with the settings of its YAML; other templates stay."""
+    """Fills the settings of the YAML into a word of a command. Other templates stay."""
     return TEMPLATE.sub(lambda template: str(values.get(template[1], template[0])), text)
 
 
 def grid(workers: Sequence[int], kv_blocks: Sequence[int], routers: Sequence[str], facts: Facts) -> list[Setting]:
-    """Every combination, each once, in this order; what is empty is as in the run. Raises ConfigError."""
+    """Returns all combinations, each once, in this order. An empty list means the value of the run.
+
+    Raises ConfigError if a part of the setting is unknown, or if there are too many combinations.
+    """
     axes = {"workers": workers, "kv-blocks": kv_blocks, "router": routers}
     chosen: dict[str, Sequence[Any]] = {name: values or [facts[name]] for name, values in axes.items() if values or name in facts}
     choices = [{**facts, **dict(zip(chosen, values, strict=True))} for values in itertools.product(*chosen.values())]
     if lacking := {name: None for choice in choices for name in missing(choice)}:
         options = " and ".join(f"--{name}" for name in lacking)
         raise ConfigError(
-            f"the run does not say its {' and '.join(lacking)}: say what to simulate with {options}, or what the run had with --original"
+            f"the run does not record its {' and '.join(lacking)}: give values to simulate with {options}, "
+            "or those of the run with --original"
         )
     settings = dict.fromkeys(filter(None, map(Setting.of, choices)))
     if len(settings) > MOST:
-        raise ConfigError(f"these are {len(settings)} settings, each of which takes a replay; ask for at most {MOST} at a time")
+        raise ConfigError(f"these are {len(settings)} settings, and each needs a replay; choose at most {MOST} at a time")
     return [*settings]
 
 
 @dataclass(frozen=True)
 class AttemptSpan:
-    """The calls of an attempt; nanoseconds since 1970."""
+    """The times of the calls of one attempt, in nanoseconds since 1970."""
 
-    starts: Mapping[str, int]  # call -> when it was sent
-    last: str  # the call that ended last
-    end: int
+    starts: Mapping[str, int]  # call id -> time when it was sent
+    last: str  # id of the call that ended last
+    end: int  # time when it ended
 
     @property
     def start(self) -> int:
@@ -129,7 +136,7 @@ class AttemptSpan:
 
 
 def close_loop(trace: Path, origin: Origin) -> None:
-    """Makes calls that have a time wait for the last call of the rollout in whose place theirs came."""
+    """Changes a trace to a closed loop: calls with a time wait for the last call of the rollout that theirs succeeded."""
     waits = dict(_waits([*_sessions(origin)]))
     rows = map(json.loads, trace.read_text(encoding="utf-8").splitlines())
     write_whole(trace, "".join(f"{json.dumps(_waiting(row, waits))}\n" for row in rows))
@@ -144,24 +151,24 @@ def _sessions(origin: Origin) -> Iterator[AttemptSpan]:
 
 
 def _waits(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[str, tuple[str, float]]]:
-    """Call -> the call that it waits for, and the milliseconds in between."""
+    """Yields call -> (the call that it waits for, milliseconds in between)."""
     for session, before in predecessors(sessions):
         yield from ((call, (before.last, (start - before.end) / 1e6)) for call, start in session.starts.items())
 
 
 def predecessors(sessions: Sequence[AttemptSpan]) -> Iterator[tuple[AttemptSpan, AttemptSpan]]:
-    """Each session with the one in whose place it came: that which ended last before it began, and has no successor yet."""
+    """Yields each session with its predecessor: the one that ended last before it began and has no successor yet."""
     free = sorted(sessions, key=lambda session: session.end, reverse=True)
-    over: list[AttemptSpan] = []
+    finished: list[AttemptSpan] = []
     for session in sorted(sessions, key=lambda session: session.start):
         while free and free[-1].end <= session.start:
-            over.append(free.pop())
-        if over:
-            yield session, over.pop()
+            finished.append(free.pop())
+        if finished:
+            yield session, finished.pop()
 
 
 def _waiting(row: Json, waits: Mapping[str, tuple[str, float]]) -> Json:
-    """A row of a trace, which waits where it had a time."""
+    """Returns a row of the trace. If it had a time, it waits for another call instead."""
     if "timestamp" not in row or row["request_id"] not in waits:
         return row
     call, delay = waits[row["request_id"]]
@@ -169,35 +176,36 @@ def _waiting(row: Json, waits: Mapping[str, tuple[str, float]]) -> Json:
 
 
 ENVIRONMENT = "dynamo"
-LINES = 12  # of the simulator's last words that an error carries
+LINES = 12  # number of lines at the end of the simulator's log that an error message contains
 
 
 @dataclass(frozen=True)
 class Simulator:
-    """Replays a trace on one setting after the other, in a folder of its own."""
+    """Replays a trace with one setting after another. Its files are in the folder of the trace."""
 
     trace: Path
-    profile: Path | None  # how fast a worker is; None: as the simulator's own model has it
-    objectives: Mapping[str, float]  # milliseconds
-    limit_s: float  # that one replay may take
+    profile: Path | None  # profile with the speed of a worker; None: the simulator's own model
+    objectives: Mapping[str, float]  # objective -> milliseconds
+    limit_s: float  # time limit of one replay, seconds
 
     def report(self, setting: Setting) -> Json:
-        """What the simulator reports of a setting; raises MissingError without its environment, BackendError when it fails."""
+        """Simulates a setting and returns the report. Raises MissingError without its environment, BackendError if it fails."""
         folder = self.trace.parent
         log, report = folder / "replay.log", folder / "report.json"
         report.unlink(missing_ok=True)
         command = [str(resolve_python(ENVIRONMENT, folder)), *self.arguments(setting, report)]
-        why = _run(command, log, self.limit_s)
-        if not why and report.is_file():
+        failure = _run(command, log, self.limit_s)
+        if not failure and report.is_file():
             whole: Json = read_json_file(report)
             return whole
         words = indented(tail(log, LINES))
         raise BackendError(
-            f"the simulator {why or 'wrote no report'} on {setting.text}; its last words:\n{words}\nthe command was: {shlex.join(command)}"
+            f"the simulator {failure or 'wrote no report'} on {setting.text}; the end of its log:\n{words}\n"
+            f"the command was: {shlex.join(command)}"
         )
 
     def arguments(self, setting: Setting, report: Path) -> list[str]:
-        """Those of the interpreter."""
+        """Returns the arguments of the Python interpreter."""
         engine: dict[str, Any] = {"block_size": setting.block_size, "num_gpu_blocks": setting.kv_blocks}
         if self.profile is not None:
             engine["planner_profile_data"] = str(self.profile)
@@ -210,7 +218,10 @@ class Simulator:
 
 
 def _run(command: list[str], log: Path, limit_s: float) -> str:
-    """Runs a program to its end, and ends what it leaves; returns what went wrong. HOME and temporary files are the log's folder."""
+    """Runs a program and then ends all processes that it started. Returns what went wrong, or an empty string.
+
+    HOME and temporary files are in the log's folder.
+    """
     here = str(log.parent)
     environment = {**foreign_environment(), "HOME": here, "TMPDIR": here, "DYN_LOG": "error", "DYN_SDK_DISABLE_ANSI_LOGGING": "1"}
     with log.open("wb") as file:

@@ -1,5 +1,6 @@
-"""A run on other settings: its trace is replayed on each, with workers as fast as the run measured, and the setting that it had says
-how far to trust the rest.
+"""Simulates a run with other settings, by replaying its trace with workers as fast as the measured ones.
+
+The run's own setting is simulated too. Its error against the measurement shows how far the other results can be trusted.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats
 
 
-FAR = 1e6  # tokens; beyond what a step has
+FAR = 1e6  # tokens, more than a step can have
 
 
 @dataclass(frozen=True)
 class StepLine:
-    """Milliseconds that a step takes: so many, and so many for each token."""
+    """The duration of a step in milliseconds, as a linear function of its tokens."""
 
     base_ms: float
     per_token_ms: float
@@ -54,13 +55,13 @@ class StepLine:
 
 @dataclass(frozen=True)
 class WorkerSpeed:
-    """Of one worker."""
+    """The speed of one worker."""
 
-    prefill: StepLine  # of the prompt tokens that are in no cache
-    decode: StepLine  # of the tokens, prompts and answers, of all calls that are being answered
+    prefill: StepLine  # duration over uncached prompt tokens
+    decode: StepLine  # duration over the tokens (prompts and answers) of all calls that are being answered
 
     def write(self, path: Path) -> None:
-        """As the profile that the simulator takes (`planner_profile_data`): tables, between whose points it draws lines."""
+        """Writes the profile that the simulator reads (`planner_profile_data`): tables between whose points it interpolates linearly."""
         tokens, contexts = np.array([0.0, FAR]), np.array([1.0, FAR])
         np.savez(
             path,
@@ -73,11 +74,11 @@ class WorkerSpeed:
 
 
 def measured_timing(calls: FrameTable, workers: int) -> WorkerSpeed | None:
-    """How fast each of so many workers was; None where no call has both a first token and others.
+    """Returns the measured speed of each worker, or None if no call has both a first token and further ones.
 
-    Reading prompts: TTFT less one step of decoding (the simulator's first token takes one, too), of those calls beside which the fewest
-    others waited for their first token, by the prompt tokens that were in no cache. Decoding: TPOT, by the tokens of all calls that were
-    being answered in the middle of this one, shared by the workers.
+    - Prefill: TTFT less one decoding step (because the simulator's first token takes one too), over the uncached prompt tokens. It uses the
+      quarter of calls that overlapped with the fewest other calls waiting for their first token.
+    - Decode: TPOT, over the tokens of all calls that were being answered in the middle of this one, divided by the number of workers.
     """
     known = calls.where(~np.isnan(calls["ttft_ms"]) & ~np.isnan(calls["tpot_ms"]) & ~np.isnan(calls["prompt_tokens"]))
     if not len(known):
@@ -85,8 +86,8 @@ def measured_timing(calls: FrameTable, workers: int) -> WorkerSpeed | None:
     sent, first, ended = known["sent_s"], known["sent_s"] + known["ttft_ms"] / 1e3, known["ended_s"]
     contexts = known["prompt_tokens"] + known["output_tokens"] / 2
     under_way = totals(first, ended, contexts, (first + ended) / 2)
-    beside = _beside(sent, first)
-    alone = beside <= np.quantile(beside, 0.25)
+    overlaps = _overlaps(sent, first)
+    alone = overlaps <= np.quantile(overlaps, 0.25)
     uncached = np.where(np.isnan(known["cached_tokens"]), 0.0, known["prompt_tokens"] - known["cached_tokens"])
     return WorkerSpeed(
         prefill=resistant_line(uncached[alone], np.maximum(0.0, known["ttft_ms"] - known["tpot_ms"])[alone]),
@@ -95,20 +96,20 @@ def measured_timing(calls: FrameTable, workers: int) -> WorkerSpeed | None:
 
 
 def totals(begins: Floats, ends: Floats, weights: Floats, instants: Floats) -> Floats:
-    """At each instant the weights of all spans that have begun by then and not ended, together."""
+    """Returns, for each instant, the total weight of the spans that have begun but not ended."""
     return _before(begins, weights, instants) - _before(ends, weights, instants)
 
 
-def _before(stamps: Floats, weights: Floats, instants: Floats) -> Floats:
-    """The weights of the stamps up to each instant, together."""
-    order = np.argsort(stamps)
+def _before(times: Floats, weights: Floats, instants: Floats) -> Floats:
+    """Returns, for each instant, the total weight of the times up to it."""
+    order = np.argsort(times)
     sums = np.concatenate([[0.0], np.cumsum(weights[order])])
-    counted: Floats = sums[np.searchsorted(stamps[order], instants, side="right")]
+    counted: Floats = sums[np.searchsorted(times[order], instants, side="right")]
     return counted
 
 
-def _beside(begins: Floats, ends: Floats) -> Floats:
-    """How many other spans each of them overlaps."""
+def _overlaps(begins: Floats, ends: Floats) -> Floats:
+    """Returns the number of other spans that each span overlaps."""
     begun = np.searchsorted(np.sort(begins), ends, side="right")
     over = np.searchsorted(np.sort(ends), begins, side="left")
     others: Floats = (begun - over - 1).astype(float)
@@ -116,9 +117,9 @@ def _beside(begins: Floats, ends: Floats) -> Floats:
 
 
 def resistant_line(x: Floats, y: Floats) -> StepLine:
-    """Through the medians of the third with the least x and of the third with the greatest (Tukey 1977), never falling.
+    """Returns the line through the medians of the lowest and of the highest third of x (Tukey 1977). It never falls.
 
-    It is level where x hardly varies, and goes through zero where it would begin below.
+    The line is level if x hardly varies, and goes through zero if it would begin below.
     """
     least, greatest = x <= np.quantile(x, 1 / 3), x >= np.quantile(x, 2 / 3)
     width, rise = (float(np.median(each[greatest]) - np.median(each[least])) for each in (x, y))
@@ -134,62 +135,62 @@ SCHEMA = "agentbench-what-if/1"  # docs/what-if.md describes it
 
 @dataclass(frozen=True)
 class SettingEstimate:
-    """A setting, and what the simulator makes of it."""
+    """A setting with its simulated metrics."""
 
     setting: Setting
-    own: bool  # whether the run had it
+    own: bool  # whether it is the setting of the run
     figures: Figures
-    ranks: Mapping[str, int]  # number -> place among the settings; without those in which nothing may be ranked
+    ranks: Mapping[str, int]  # metric -> rank among the settings; metrics that rank nothing are missing
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What the calls of a run would have met on other settings."""
+    """The result of a simulation: the metrics of a run's calls with other settings."""
 
     schema: str
     run: str
-    calls: int  # that were replayed
-    left_out: int  # calls that failed, or whose time nobody knows
-    objectives_ms: Mapping[str, float]
-    timing: WorkerSpeed | str  # of one worker; MOCKER, or a file
-    lacking: Sequence[str]  # what nobody knows of the run's own setting
-    measured: Figures
-    own: SettingEstimate | None  # the run's own setting simulated; None where it is not known
-    off: Mapping[str, float]  # number -> `distance` of the run's own setting
-    answers: Sequence[SettingEstimate]  # the run's own setting among them, where it is known
+    calls: int  # number of replayed calls
+    left_out: int  # number of calls that failed, or have no known time
+    objectives_ms: Mapping[str, float]  # objective -> milliseconds
+    timing: WorkerSpeed | str  # speed of one worker, MOCKER, or path of a profile
+    lacking: Sequence[str]  # unknown parts of the run's own setting
+    measured: Figures  # measured metrics of the run
+    own: SettingEstimate | None  # simulation of the run's own setting; None if that is unknown
+    off: Mapping[str, float]  # metric -> `distance` of the simulation of the run's own setting
+    answers: Sequence[SettingEstimate]  # all simulated settings, including the run's own if it is known
 
     @property
     def measures(self) -> list[SettingMetric]:
-        """The numbers that there are."""
+        """The metrics that at least one setting has."""
         return [each for each in MEASURES if any(answer.figures.value(each) is not None for answer in self.answers)]
 
     def as_json(self) -> Json:
-        """Returns the answer for programs. How far the simulation is off is a share of the number (0.17: 17 %), of shares a difference."""
+        """Returns the result as JSON. The error of the simulation (`off`) is relative (0.17: 17 %), or a difference for shares."""
         shares = {each.name for each in self.measures if each.share}
         off = {name: size if name in shares else math.expm1(size) for name, size in self.off.items()}
         return {**asdict(self), "off": {name: size if math.isfinite(size) else None for name, size in off.items()}}
 
 
-def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None] = lambda _: None) -> WhatIf:
-    """Replays a run on each setting; `say` hears of each. Raises ConfigError, and what Simulator raises."""
-    resolve_python(ENVIRONMENT, directory)  # before anything else takes its time
+def ask(directory: Path, run: Run, question: Question, on_setting: Callable[[str], None] = lambda _: None) -> WhatIf:
+    """Replays a run with each setting. Calls `on_setting` with a text before each one. Raises ConfigError, and what Simulator raises."""
+    resolve_python(ENVIRONMENT, directory)  # Raises MissingError before anything slow begins
     if run.backend.kind == "ab":
-        raise ConfigError(f"{directory} is of several arms, each with a stack of its own; simulate a run of one of them")
+        raise ConfigError(f"{directory} has several arms, each with a stack of its own; simulate a run with one of them")
     objectives = supported(run.settings.slo if question.objectives is None else question.objectives)
-    facts = {**facts_of(run.backend), **question.own}
+    facts = {**facts_of(run.backend), **question.original}
     own, settings = Setting.of(facts), grid(question.workers, question.kv_blocks, question.routers, facts)
     settings = settings if own is None or own in settings else [own, *settings]
     chosen = ChosenRuns([directory])
     all_calls, calls = chosen.tables.calls, replayable(chosen.tables.calls)
     if not len(calls):
-        raise ConfigError(f"{directory} has no call of an agent that went well at a known time, so there is nothing to replay")
+        raise ConfigError(f"{directory} has no successful agent call with a known time, so there is nothing to replay")
     _refuse_small(settings, calls)
     timing = _timing(question.timing, calls, own)
     with tempfile.TemporaryDirectory(prefix="agentbench-what-if-") as folder:
         simulator = _simulator(chosen, Path(folder), timing, objectives, question.limit_s)
         figures = {}
         for setting in settings:
-            say(setting.text)
+            on_setting(setting.text)
             figures[setting] = simulated(simulator.report(setting), len(calls), objectives)
     what_if = WhatIf(
         schema=SCHEMA,
@@ -208,30 +209,31 @@ def ask(directory: Path, run: Run, question: Question, say: Callable[[str], None
 
 
 def _refuse_small(settings: Sequence[Setting], calls: FrameTable) -> None:
-    """The simulator refuses a call that no cache can hold, or waits for ever."""
+    """Raises ConfigError if a cache is too small for the largest call, because the simulator would refuse it or wait for ever."""
     largest = int(np.nanmax(calls["prompt_tokens"] + calls["output_tokens"])) if not np.isnan(calls["prompt_tokens"]).all() else 0
     for setting in settings:
         if setting.cache_tokens < largest:
             least = math.ceil(largest / setting.block_size)
             raise ConfigError(
                 f"{setting.text}: a cache of {setting.cache_tokens:,} tokens cannot hold the largest call of this run, of {largest:,}; "
-                f"it takes {least} blocks of {setting.block_size} tokens at least"
+                f"at least {least} blocks of {setting.block_size} tokens are needed"
             )
 
 
 def _timing(choice: str, calls: FrameTable, own: Setting | None) -> WorkerSpeed | str:
-    """How fast a worker is; the measured speed of a run whose workers nobody counted is not known, and then it is the simulator's."""
+    """Returns the speed of a worker, or MOCKER or the path of a profile.
+
+    If the number of workers is unknown, the measured speed is unknown too, and the simulator's model is used.
+    """
     if choice == MEASURED:
         return (own and measured_timing(calls, own.workers)) or MOCKER
     if choice != MOCKER and not Path(choice).is_file():
-        raise ConfigError(
-            f"--timing {choice}: there is no such file; it is {MEASURED}, {MOCKER}, or a profile as Dynamo's profiler writes it"
-        )
+        raise ConfigError(f"--timing {choice}: no such file; use {MEASURED}, {MOCKER}, or a profile that Dynamo's profiler wrote")
     return choice
 
 
 def _simulator(chosen: ChosenRuns, folder: Path, timing: WorkerSpeed | str, objectives: Mapping[str, float], limit_s: float) -> Simulator:
-    """One for the trace of the chosen run, which is written here."""
+    """Writes the trace of the run and returns a simulator for it."""
     mooncake.write(chosen, folder)
     trace = folder / f"{chosen.origins[0].run}.jsonl"
     close_loop(trace, chosen.origins[0])
@@ -243,7 +245,7 @@ def _simulator(chosen: ChosenRuns, folder: Path, timing: WorkerSpeed | str, obje
 
 
 def ranked(what_if: WhatIf) -> WhatIf:
-    """With how far the simulation is off, and the places of the settings in each number in which that tells them apart."""
+    """Adds the errors of the simulation, and the ranks of the settings in each metric in which they differ by more than its error."""
     off = dict(_off(what_if.measured, what_if.own.figures)) if what_if.own else {}
     places: list[dict[str, int]] = [{} for _ in what_if.answers]
     for measure in MEASURES:
@@ -259,7 +261,7 @@ def ranked(what_if: WhatIf) -> WhatIf:
 
 
 def _off(run: Figures, simulation: Figures) -> Iterator[tuple[str, float]]:
-    """How far each number that both have is off."""
+    """Yields the error of the simulation for each metric that both have."""
     for measure in MEASURES:
         one, other = simulation.value(measure), run.value(measure)
         if one is not None and other is not None:

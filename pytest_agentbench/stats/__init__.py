@@ -1,1 +1,1 @@
-"""Statistics, pure: numbers in, intervals and decisions out."""
+"""Statistics as pure functions: they take numbers and return intervals and decisions."""

@@ -1,4 +1,4 @@
-"""Whether those who say that they are 80 % sure are right in 80 % of the cases: the RMS calibration error and its interval."""
+"""RMS calibration error with its interval: are answers with a stated confidence of 80 % right in 80 % of cases?"""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pytest_agentbench.stats.means import mean_interval
 if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats
 
-BIN = 100  # answers in a bin
+BIN = 100  # number of answers in a bin
 RESAMPLES = 999
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """An error with its interval, both from 0 to 1."""
+    """An RMS calibration error with its interval, both from 0 to 1."""
 
     error: float
-    low: float | None  # None of answers to a single question
-    high: float | None
-    bins: int
+    low: float | None  # lower end of the interval; None for answers to a single question
+    high: float | None  # upper end of the interval
+    bins: int  # number of bins
 
 
 def rms_error(confidences: Floats, correct: Floats, size: int = BIN) -> float:
-    """The root of the mean square, over answers, of how far a bin's mean confidence is from its share of right answers.
+    """Returns the root mean square, over answers, of the difference between a bin's mean confidence and its share of right answers.
 
-    Answers are ordered by confidence and cut into bins of `size`, the last of which takes the rest (Hendrycks et al. 2019, arXiv
+    Answers are ordered by confidence and divided into bins of `size`; the last bin takes the rest (Hendrycks et al. 2019, arXiv
     1812.04606, tools `calib_err`, which Humanity's Last Exam uses with 100). That code leaves the last bin out of the sum, and has no
-    value below `size` answers; here every answer counts, and fewer are one bin.
+    value for fewer than `size` answers. Here every answer counts, and fewer answers form one bin.
     """
     import numpy as np
 
@@ -43,15 +43,15 @@ def rms_error(confidences: Floats, correct: Floats, size: int = BIN) -> float:
 
 
 def bins(answers: int, size: int = BIN) -> int:
-    """How many bins there are of so many answers."""
+    """Returns the number of bins for this many answers."""
     return max(1, answers // size)
 
 
 def calibration(questions: Sequence[Sequence[tuple[float, bool]]], width: float = 0.95, seed: int = 0) -> Calibration:
-    """Of the answers, (confidence from 0 to 1, whether it is right), to each question; raises ValueError where there is none.
+    """Returns the calibration error of the answers to each question, given as (confidence from 0 to 1, whether it is right).
 
-    With one bin the error is how far two means are apart, and has the interval of that (`means.mean_interval`). With several it is a
-    bootstrap of whole questions.
+    With one bin the error is the distance between two means, and its interval follows from that of their difference
+    (`means.mean_interval`). With several bins the interval is a bootstrap of whole questions. Raises ValueError without answers.
     """
     import numpy as np
 
@@ -67,17 +67,18 @@ def calibration(questions: Sequence[Sequence[tuple[float, bool]]], width: float 
 
 
 def _of_one_bin(questions: Sequence[Sequence[tuple[float, bool]]], width: float) -> tuple[float, float]:
-    """The interval of a distance, from that of the difference with its sign."""
+    """Returns the interval of an absolute difference, from the interval of the signed difference."""
     gaps = [(number, sure - right) for number, answers in enumerate(questions) for sure, right in answers]
     signed = mean_interval([gap for _, gap in gaps], [number for number, _ in gaps], width, (-1.0, 1.0))
-    assert signed.low is not None and signed.high is not None  # of two questions there is one
+    assert signed.low is not None and signed.high is not None  # Two questions have an interval
     ends = sorted((abs(signed.low), abs(signed.high)))
     return (0.0 if signed.low <= 0 <= signed.high else ends[0]), ends[1]
 
 
 def _reflected(samples: Sequence[Floats], error: float, width: float, seed: int) -> tuple[float, float]:
-    """Noise adds to the square of the error in every sample as it does in the answers: reflection at the square takes it off again
-    (Davison and Hinkley 1997, 5.2.1).
+    """Returns the bootstrap interval of the error, reflected at the squared error (Davison and Hinkley 1997, 5.2.1).
+
+    Sampling noise adds as much to the squared error of each resample as to that of the answers. Reflection removes it.
     """
     import numpy as np
 

@@ -1,8 +1,8 @@
-"""Decisions of the gate: the record of one, several that are claimed together, and those that are made while trials are added.
+"""Decisions of the gate: the record of a decision, corrections for several comparisons, and interim looks while trials are added.
 
-The last are a group-sequential design (Jennison and Turnbull 2000): one side's 2.5 % is spent look by look, little of it early (O'Brien
-and Fleming 1979, in the form of Lan and DeMets 1983, Biometrika 70:659). PASS and FAIL have a side each. A look is the usual interval,
-only wider.
+Interim looks are a group-sequential design (Jennison and Turnbull 2000). PASS and FAIL have one side each, and the 2.5 % of a side are
+spent look by look, with little of it early (O'Brien and Fleming 1979, in the form of Lan and DeMets 1983, Biometrika 70:659). A look
+uses the usual interval, only wider.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 
-#: What a rule about scores asks: whether this suite scores worse (its trials are what varies), or whether scenarios like its own would
-#: (they vary too). docs/gates.md explains the two.
+#: The two questions of rules about scores: does this suite score worse (only its trials vary), or would scenarios like its own score
+#: worse (the scenarios vary too)? docs/gates.md explains both.
 SUITE, POPULATION = QUESTIONS = ("suite", "population")
 
-#: What a rule asks from which nothing is inferred: what this run measured.
+#: The question of a rule without inference: what did this run measure?
 RUN = "run"
 
 
 @dataclass(frozen=True)
 class MissingScenarios:
-    """Scenarios of the two runs that could not be compared, counted."""
+    """The numbers of scenarios that could not be compared between two runs, by reason."""
 
-    only_new: int = 0  # measured in the new run, not in the baseline's list
-    only_base: int = 0
-    changed: int = 0  # the same id, but another content
-    unmeasured: int = 0  # in both, without a measured trial in one of them
+    only_new: int = 0  # only in the new run
+    only_base: int = 0  # only in the baseline
+    changed: int = 0  # same id, but different content
+    unmeasured: int = 0  # in both, but without a measured trial in one of them
 
     @property
     def total(self) -> int:
@@ -48,33 +48,36 @@ class MissingScenarios:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is known of one metric, and what follows. Units are the metric's own; of ratios, 1.05 is 5 % more."""
+    """The decision on one metric, with the estimate and the interval behind it.
+
+    Numbers are in the metric's own unit, or ratios: 1.05 is 5 % more.
+    """
 
     verdict: str  # PASS | FAIL | INCONCLUSIVE
-    threshold: float  # what the interval has to lie beyond: -margin, 1 + margin, or the limit
-    confidence: float  # of the interval, both sides together
-    n: int  # scenarios compared
-    trials: tuple[int, int]  # their measured trials (of latencies: calls) in the new run and in the baseline; 0 where there is none
+    threshold: float  # value that the interval is compared with: -margin, 1 + margin, or the limit
+    confidence: float  # confidence of the two-sided interval
+    n: int  # number of compared scenarios
+    trials: tuple[int, int]  # measured trials (for latencies: calls) in the new run and in the baseline, or 0 without one
     missing: MissingScenarios
-    estimate: float | None = None  # the difference new - base, the ratio new / base, or the mean that has a limit
-    low: float | None = None  # the interval; None where the data say nothing
-    high: float | None = None
-    # of the interval: within-scenario t | paired t | [clustered] adjusted t | moving blocks of 14 | ...; `a fact` where the run simply has
-    # the number | deterministic | none
+    estimate: float | None = None  # difference new - base, ratio new / base, or the mean that has a limit
+    low: float | None = None  # lower end of the interval; None without an interval
+    high: float | None = None  # upper end of the interval
+    # method of the interval: within-scenario t | paired t | [clustered] adjusted t | moving blocks of 14 | ...; `a fact` if the value is
+    # known exactly | deterministic | none
     method: str = "none"
-    of: str = ""  # the question that was answered: suite | population | run; empty where there is only one
+    of: str = ""  # question that was answered: suite | population | run; empty if the metric has only one
     detectable: float | None = (
-        None  # the smallest true change beyond the threshold that such a run shows with probability 0.8; a factor of ratios
+        None  # smallest true change beyond the threshold that such a run detects with probability 0.8; for ratios a factor
     )
-    passable: float | None = None  # the smallest margin with which such a run passes with probability 0.8 when nothing has changed
-    floor: float | None = None  # the margin below which a run of this size cannot pass, whatever it measures
-    reason: str = ""  # why nothing could be decided, in words, where it is not the interval's width
-    p_worse: float | None = None  # with a margin of 0: one-sided p-value of "worse", by dealing the trials out anew
-    unseen: float | None = None  # of a suite that is said to be deterministic: the share of rollouts that could fail unseen, were it not
+    passable: float | None = None  # smallest margin with which such a run passes with probability 0.8 if nothing has changed
+    floor: float | None = None  # margin below which a run of this size cannot pass, whatever it measures
+    reason: str = ""  # why nothing could be decided, if the reason is not the width of the interval
+    p_worse: float | None = None  # with a margin of 0: one-sided p-value of "worse", by permutation of the trials
+    unseen: float | None = None  # for a suite marked deterministic: share of rollouts that could fail unnoticed if it is not
 
 
 def judge(low: float | None, high: float | None, threshold: float, *, higher_is_better: bool = True) -> str:
-    """PASS if the whole interval lies on the good side of the threshold, FAIL if on the bad side, else INCONCLUSIVE."""
+    """Returns PASS if the whole interval is on the good side of the threshold, FAIL if on the bad side, else INCONCLUSIVE."""
     if low is None or high is None:
         return INCONCLUSIVE
     if not higher_is_better:
@@ -85,25 +88,28 @@ def judge(low: float | None, high: float | None, threshold: float, *, higher_is_
 
 
 def check_margin(margin: float, confidence: float) -> None:
-    """Raises ValueError for a margin that is no allowance, and a confidence that is none."""
+    """Raises ValueError if the margin is negative or not finite, or if the confidence is out of range."""
     if not 0 <= margin < math.inf:
-        raise ValueError(f"a margin is how much worse is still accepted, 0 or more, not {margin}")
-    if not 0.9 <= confidence < 1:  # what benchmarks/verdict-results.md was made for
+        raise ValueError(f"a margin is the accepted loss, 0 or more, not {margin}")
+    if not 0.9 <= confidence < 1:  # The range that benchmarks/verdict-results.md covers
         raise ValueError(f"a confidence is at least 0.9 and less than 1, such as 0.95, not {confidence}")
 
 
-Comparing = Callable[[float], Decision]  # at a confidence
+Comparing = Callable[[float], Decision]  # makes a decision at a given confidence
 
 
 def step_down(family: Sequence[Comparing], confidence: float = 0.95) -> list[Decision]:
-    """The decisions of a family of comparisons: with probability `confidence` none of those that claim something does so wrongly.
+    """Makes the decisions of a family of comparisons. With probability `confidence`, none of the decided ones is wrong.
 
-    Holm's procedure (1979, Scandinavian Journal of Statistics 6:65), by intervals in place of p-values: all that are undecided are looked
-    at with intervals of 1 - risk / (number of the undecided), and as long as one of them decides so, the others are looked at again, at
-    what is a lower confidence now. It needs no assumption on how the comparisons depend on each other, as those do that share an arm. An
-    interval that decides is the one of its step, so what is printed agrees with what is claimed. Each of them is at least as wide as that
-    of one comparison alone, so each covers with `confidence` at least; all of them at a time would need wider ones (Guilbaud 2008,
-    Biometrical Journal 50:678). A family of one is that comparison. A comparison without an interval tests nothing, and leaves the family.
+    This is Holm's procedure (1979, Scandinavian Journal of Statistics 6:65) with intervals in place of p-values. All undecided comparisons
+    get intervals with confidence 1 - risk / (number of undecided comparisons). If one of them decides, the others are repeated with the
+    confidence for the smaller number, which is lower. The procedure needs no assumption about how the comparisons depend on each other,
+    as comparisons that share an arm do.
+
+    A decided comparison keeps the interval of its step, so the printed interval agrees with the verdict. Each interval is at least as wide
+    as that of a single comparison, so each one covers with at least `confidence`. Simultaneous coverage would need wider intervals
+    (Guilbaud 2008, Biometrical Journal 50:678). A family of one is a single comparison. A comparison without an interval tests nothing,
+    and leaves the family.
     """
     decisions: dict[int, Decision] = {}
     undecided = [*range(len(family))]
@@ -117,21 +123,21 @@ def step_down(family: Sequence[Comparing], confidence: float = 0.95) -> list[Dec
     return [decisions[place] for place in range(len(family))]
 
 
-#: Trials on each side from which on a single scenario is claimed to have got worse: dealing out five and five has a p-value of 1/252 at
-#: the least, three and three one of 1/20, which is nothing among a hundred scenarios.
+#: Fewest trials in each run with which a single scenario can be claimed to be worse. Permuting five and five trials has a p-value of at
+#: least 1/252; three and three have one of at least 1/20, which shows nothing among a hundred scenarios.
 FEWEST = 5
 
-RANKED = 10  # scenarios in a ranking
+RANKED = 10  # number of scenarios in a ranking
 
-#: So many ways to deal the trials out are tried one by one; beyond, a sample of them.
+#: Up to this many permutations are enumerated; of more, a sample is drawn.
 _ALL_WAYS = 20_000
 
 
 def overall(verdicts: Iterable[str]) -> str:
-    """FAIL if one is, else PASS if all are, else INCONCLUSIVE; INCONCLUSIVE of none.
+    """Returns FAIL if one verdict is FAIL, else PASS if all are PASS, else INCONCLUSIVE, also without verdicts.
 
-    An intersection-union test (Berger 1982, Technometrics 24:295): the whole passes wrongly only if some metric that is really worse
-    passes wrongly, so each may be tested at the full level, and no correction for their number is due. It costs power, not safety.
+    This is an intersection-union test (Berger 1982, Technometrics 24:295). The whole passes wrongly only if some metric that is really
+    worse passes wrongly, so each can be tested at the full level without a correction for their number. That costs power, not safety.
     """
     every = list(verdicts)
     if FAIL in every:
@@ -140,7 +146,7 @@ def overall(verdicts: Iterable[str]) -> str:
 
 
 def benjamini_hochberg(p_values: Sequence[float], rate: float = 0.1) -> list[bool]:
-    """Which ones to list so that the expected share of false ones among those listed is at most `rate`.
+    """Returns which p-values to list so that the expected share of false ones among those listed is at most `rate`.
 
     The largest j with p_(j) <= j rate / m decides (Benjamini and Hochberg 1995, J. R. Stat. Soc. B 57:289).
     """
@@ -151,10 +157,10 @@ def benjamini_hochberg(p_values: Sequence[float], rate: float = 0.1) -> list[boo
     return [p <= limit for p in p_values]
 
 
-def fell(new: Sequence[float], base: Sequence[float], seed: int = 0) -> float:
-    """One-sided p-value of "the scenario's scores fell", from how the trials could have been dealt out to the two runs.
+def fall_p_value(new: Sequence[float], base: Sequence[float], seed: int = 0) -> float:
+    """Returns the one-sided p-value of "the scenario's scores fell", by a permutation test.
 
-    An exact permutation test; for scores of 0 and 1 it is Fisher's exact test. 1 without trials on either side.
+    The test is exact up to 20,000 permutations. For scores of 0 and 1 it is Fisher's exact test. The p-value is 1 if a run has no trials.
     """
     if not new or not base:
         return 1.0
@@ -164,25 +170,26 @@ def fell(new: Sequence[float], base: Sequence[float], seed: int = 0) -> float:
         ways = [math.fsum(way) <= bound for way in combinations(pool, len(new))]
         return sum(ways) / len(ways)
     generator = random.Random(seed)
-    found = sum(math.fsum(generator.sample(pool, len(new))) <= bound for _ in range(_ALL_WAYS))
-    return (1 + found) / (1 + _ALL_WAYS)  # Phipson and Smyth 2010: a sampled p-value is never 0
+    lower = sum(math.fsum(generator.sample(pool, len(new))) <= bound for _ in range(_ALL_WAYS))
+    return (1 + lower) / (1 + _ALL_WAYS)  # Phipson and Smyth 2010: a sampled p-value is never 0
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A scenario whose scores fell. No gate: it says where to look first."""
+    """A scenario whose scores fell. It has no influence on the gate, but shows where to look first."""
 
     scenario: str
-    base: float  # mean
-    new: float  # mean
-    p: float  # one-sided
-    claimed: bool  # one of a list of which one in ten is there by chance; else a place in a ranking, which claims nothing
+    base: float  # mean score in the baseline
+    new: float  # mean score in the new run
+    p: float  # one-sided p-value
+    claimed: bool  # True: in a list with a false discovery rate of one in ten; False: in a ranking, which claims nothing
 
 
 def suspects(new: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[float]], rate: float = 0.1) -> list[Suspect]:
-    """Scenarios with trials in both runs whose scores fell, the surest first, then those that fell most. Higher scores are better.
+    """Returns scenarios with trials in both runs whose scores fell, by p-value and then by the size of the drop.
 
-    From `FEWEST` trials on each side on they are claimed, at a false discovery rate. With fewer they are ranked, the first `RANKED`.
+    Higher scores are better. Scenarios with at least `FEWEST` trials in each run are claimed, at the false discovery rate `rate`.
+    Scenarios with fewer trials are only ranked, and the first `RANKED` of them are returned.
     """
     shared = [_suspect(name, new[name], base[name]) for name in new if new[name] and base.get(name)]
     tested = [each for each in shared if min(len(new[each.scenario]), len(base[each.scenario])) >= FEWEST]
@@ -195,34 +202,34 @@ def suspects(new: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[flo
 
 def _suspect(scenario: str, new: Sequence[float], base: Sequence[float]) -> Suspect:
     before, now = (math.fsum(scores) / len(scores) for scores in (base, new))
-    return Suspect(scenario, before, now, fell(new, base), claimed=False)
+    return Suspect(scenario, before, now, fall_p_value(new, base), claimed=False)
 
 
 def _place(suspect: Suspect) -> tuple[float, float, str]:
     return suspect.p, suspect.new - suspect.base, suspect.scenario
 
 
-#: Rounds after which the first look comes: a single trial of each scenario has no variance within it.
+#: Round after which the first interim look takes place, because a single trial of a scenario has no variance.
 FIRST_LOOK = 2
 
-MOST_ROUNDS = 20  # more looks are hardly worth their price
+MOST_ROUNDS = 20  # limit on rounds: more looks widen the intervals for little gain
 
-_NODES = 400  # of an integral over a density, which is smooth: right to 1e-6
-_FAR = 9.0  # standard deviations below which there is nothing
-_SUREST = 1 - 1e-9  # an interval has to have an end
+_NODES = 400  # nodes of an integral over a smooth density, accurate to 1e-6
+_FAR = 9.0  # standard deviations beyond which the density is negligible
+_SUREST = 1 - 1e-9  # largest confidence, because an interval has to end
 
 
 @dataclass(frozen=True)
 class InterimLooks:
-    """At one rule: after each whole round of trials from the second on, up to so many rounds."""
+    """The interim looks at one rule: after each complete round of trials from the second on, up to `most` rounds."""
 
-    most: int  # rounds
-    base_trials: float = 0.0  # of each scenario in the baseline, which do not grow; 0: a limit, which has no noise
+    most: int  # largest number of rounds
+    base_trials: float = 0.0  # trials of each scenario in the baseline, a fixed number; 0: a limit, which has no noise
 
     def confidence(self, rounds: int, confidence: float) -> float:
-        """Of the interval that decides after so many rounds, where one look alone would have this confidence.
+        """Returns the confidence of the interval at a look, where a single look would have `confidence`.
 
-        A run that never came to its first look is judged as at that.
+        A run that ended before its first look is judged like one at its first look.
         """
         looks = range(FIRST_LOOK, self.most + 1)
         place = min(max(rounds, FIRST_LOOK), self.most) - FIRST_LOOK
@@ -230,7 +237,7 @@ class InterimLooks:
         return min(math.erf(value / math.sqrt(2)), _SUREST)
 
     def _share(self, rounds: int) -> float:
-        """Of what is known in the end: the variance of a difference goes by 1 / rounds + 1 / base_trials."""
+        """Returns the share of the final information. The variance of a difference is proportional to 1 / rounds + 1 / base_trials."""
         return self._known(rounds) / self._known(self.most)
 
     def _known(self, rounds: int) -> float:
@@ -238,16 +245,16 @@ class InterimLooks:
 
 
 def spent(share: float, risk: float) -> float:
-    """How much of the risk of one side may be used up when so large a share of everything is known."""
+    """Returns how much of the risk of one side may be spent at this share of the final information."""
     return math.erfc(normal_quantile(1 - risk / 2) / math.sqrt(share) / math.sqrt(2))
 
 
 @functools.lru_cache(maxsize=256)
 def critical_values(shares: Sequence[float], risk: float) -> tuple[float, ...]:
-    """For each look the standard errors by which an estimate has to lie beyond the threshold; `shares` of what is known rise to 1.
+    """Returns, for each look, how many standard errors an estimate has to lie beyond the threshold.
 
-    The sum of many observations walks as Brownian motion does. Its density, cut off where an earlier look has decided, is carried from
-    look to look (Armitage, McPherson and Rowe 1969).
+    `shares` are the shares of the final information and rise to 1. The sum of many observations behaves like Brownian motion. Its
+    density, truncated where an earlier look has decided, is carried from look to look (Armitage, McPherson and Rowe 1969).
     """
     bounds = [-normal_quantile(spent(shares[0], risk))]
     at, mass = _nodes(shares[0], bounds[0] * math.sqrt(shares[0]))
@@ -263,7 +270,7 @@ def critical_values(shares: Sequence[float], risk: float) -> tuple[float, ...]:
 
 
 def _beyond(at: Floats, mass: Floats, step: float, risk: float) -> float:
-    """The value that a walk from here exceeds with this probability after a step of this variance, by bisection."""
+    """Returns the value that the walk exceeds with probability `risk` after a step of variance `step`, by bisection."""
     low, high = -_FAR, _FAR
     while high - low > 1e-9:
         middle = (low + high) / 2
@@ -274,7 +281,7 @@ def _beyond(at: Floats, mass: Floats, step: float, risk: float) -> float:
 
 
 def _nodes(share: float, bound: float) -> tuple[Floats, Floats]:
-    """Places up to a bound, and weights, for an integral by Gauss and Legendre."""
+    """Returns nodes up to a bound and their weights for Gauss-Legendre integration."""
     nodes, weights = _legendre()
     low = -_FAR * math.sqrt(share)
     half = (bound - low) / 2

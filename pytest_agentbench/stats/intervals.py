@@ -1,4 +1,4 @@
-"""Which interval for which values: the one place that chooses."""
+"""Chooses the interval for each kind of values, and turns an interval into a decision."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from dataclasses import dataclass, replace
 from pytest_agentbench.stats import mean_intervals, means
 from pytest_agentbench.stats.decisions import Decision, judge
 from pytest_agentbench.stats.mean_intervals import FEWEST_CLUSTERS, Clusters, bounded_mean, percentile_t, tango_interval
-from pytest_agentbench.stats.power import ScoreLevel, drop_found, reach, silent_drop
+from pytest_agentbench.stats.power import ScoreLevel, detectable_drop, reach, silent_drop
 
 Limits = tuple[float, float]
-Scores = Sequence[Sequence[float]]  # of each scenario, its trials
+Scores = Sequence[Sequence[float]]  # the scores of each scenario's trials
 
-#: Scenarios below which nothing is decided about values without limits: if they are skewed the interval holds only from about here on
+#: Fewest scenarios for a decision about values without limits: the interval of skewed values is right only from about this number on
 #: (benchmarks/verdict-results.md).
 FEWEST_UNBOUNDED = 80
 
 
 @dataclass(frozen=True)
 class SampledInterval:
-    """An interval and how it came about."""
+    """An interval, its method, and numbers about its power."""
 
     low: float
     high: float
     error: float  # standard error of sampling
     method: str
-    floor: float | None = None  # how far below the estimate the interval begins at the least, whatever was measured
-    level: ScoreLevel | None = None  # of scores with limits
-    silent: float | None = None  # where nothing varies: the drop that is found 4 times out of 5
+    floor: float | None = None  # smallest distance of the lower end from the estimate, whatever was measured
+    level: ScoreLevel | None = None  # level of scores with limits
+    silent_drop: float | None = None  # if nothing varies: the drop that is detected with probability 0.8
 
 
 def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> SampledInterval:
-    """The mean change of these scenarios, whose scores lie between 0 and `width`; each has a trial in both runs."""
-    noise = means.noise(means.RunTrials.of(means.packed(new)), means.RunTrials.of(means.packed(base)))
+    """Returns the interval of the mean change of these scenarios. Scores are from 0 to `width`; each scenario has trials in both runs."""
+    noise = means.noise(means.RunTrials.of(means.as_matrix(new)), means.RunTrials.of(means.as_matrix(base)))
     if one_binary_trial(new, base, width):
         noise = means.known(noise)
-    bounds = means.deciding(noise, (-width, width), confidence)
+    bounds = means.decision_bounds(noise, (-width, width), confidence)
     unchanged = replace(noise, mean=noise.mean * 0, variance=noise.variance * 0)
     sampled = SampledInterval(
         low=float(bounds.low),
@@ -46,46 +46,49 @@ def of_suite(new: Scores, base: Scores, width: float, confidence: float) -> Samp
         method="paired t" if noise.paired or max(map(len, (*new, *base))) == 1 else "within-scenario t",
         floor=-float(means.guarded(unchanged, (-width, width), confidence).low),
         level=_level(new, base, float(noise.variance), width),
-        silent=_silent(new, base, width, confidence) if noise.still else None,
+        silent_drop=_silent(new, base, width, confidence) if noise.is_constant else None,
     )
     plain = means.plain(noise, confidence)
-    return _with_tango(sampled, float(plain.low), new, base, width, confidence, still=bool(noise.still))
+    return _with_tango(sampled, float(plain.low), new, base, width, confidence, is_constant=bool(noise.is_constant))
 
 
 def of_population(new: Scores, base: Scores, clusters: Clusters, width: float, confidence: float) -> SampledInterval:
-    """The mean change of scenarios like these: PASS by the interval with imaginary clusters, FAIL by the cluster-robust one."""
+    """Returns the interval of the mean change of scenarios like these.
+
+    PASS is decided by the interval with imaginary clusters, FAIL by the cluster-robust one.
+    """
     import numpy as np
 
     differences = np.array([_mean(one) - _mean(other) for one, other in zip(new, base, strict=True)])
     plain = mean_intervals.robust_mean(differences, clusters, confidence)
     bounds = bounded_mean(differences, clusters, (-width, width), confidence)
-    still = bool(mean_intervals.still(plain, differences))
+    is_constant = bool(mean_intervals.is_constant(plain, differences))
     sampled = SampledInterval(
         low=max(min(float(plain.low), float(bounds.low)), -width),
-        high=min(max(float(plain.high), float(bounds.high)) if still else float(plain.high), width),
+        high=min(max(float(plain.high), float(bounds.high)) if is_constant else float(plain.high), width),
         error=float(plain.error),
         method=f"{'' if clusters.single else 'clustered '}adjusted t",
         floor=-float(bounded_mean(differences * 0, clusters, (-width, width), confidence).low),
         level=_level(new, base, float(plain.error) ** 2, width) if clusters.single else None,
     )
-    return _with_tango(sampled, float(plain.low), new, base, width, confidence, still=still) if clusters.single else sampled
+    return _with_tango(sampled, float(plain.low), new, base, width, confidence, is_constant=is_constant) if clusters.single else sampled
 
 
 def _with_tango(
-    sampled: SampledInterval, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, still: bool
+    sampled: SampledInterval, plain: float, new: Scores, base: Scores, width: float, confidence: float, *, is_constant: bool
 ) -> SampledInterval:
-    """With Tango's interval in place of the one with imaginary data, where each scenario passed or failed once."""
+    """Replaces the interval with imaginary data by Tango's interval if each scenario passed or failed once in each run."""
     if not one_binary_trial(new, base, width):
         return sampled
     pairs = [*zip(new, base, strict=True)]
     down, up = (sum(sign * (one[0] - other[0]) > 0 for one, other in pairs) for sign in (-1, 1))
     low, high = (width * bound for bound in tango_interval(down, up, len(pairs), confidence))
     floor = -width * tango_interval(0, 0, len(pairs), confidence)[0]
-    return replace(sampled, low=min(plain, low), high=high if still else sampled.high, method="tango", floor=floor)
+    return replace(sampled, low=min(plain, low), high=high if is_constant else sampled.high, method="tango", floor=floor)
 
 
 def _level(new: Scores, base: Scores, variance: float, width: float) -> ScoreLevel:
-    """Of a baseline, from the variance of the mean difference."""
+    """Returns the score level of a baseline, from the variance of the mean difference."""
     shares = [sum(1 / len(each) for each in scores) / len(scores) for scores in (new, base)]
     within = variance * len(base) / sum(shares)
     means = [_mean(each) / width for each in base]
@@ -98,14 +101,14 @@ def _silent(new: Scores, base: Scores, width: float, confidence: float) -> float
 
 
 def one_binary_trial(new: Scores, base: Scores, width: float) -> bool:
-    """Whether every scenario has one trial in both runs, which is at the least or the greatest possible score."""
+    """Returns whether every scenario has one trial in each run, with the least or the greatest possible score."""
     return all(len(one) == len(other) == 1 for one, other in zip(new, base, strict=True)) and all(
         one[0] in (0.0, width) and other[0] in (0.0, width) for one, other in zip(new, base, strict=True)
     )
 
 
 def unbounded(values: Sequence[float], clusters: Clusters, confidence: float, seed: int) -> SampledInterval | None:
-    """The mean of one value a scenario, without limits; None where they do not vary, or hardly any of them."""
+    """Returns the interval of the mean of values without limits, one per scenario, or None if none or hardly any of them vary."""
     import numpy as np
 
     sampled = percentile_t(np.asarray(values, dtype=np.float64), clusters, confidence, seed)
@@ -114,40 +117,40 @@ def unbounded(values: Sequence[float], clusters: Clusters, confidence: float, se
 
 
 def too_few(clusters: Clusters, limits: Limits | None = (0.0, 1.0)) -> str:
-    """Why these scenarios decide nothing, or an empty string."""
+    """Returns why there are too few scenarios or clusters for a decision, or an empty string."""
     needed = 2 if limits else FEWEST_UNBOUNDED
     if len(clusters.codes) < needed:
-        return f"{len(clusters.codes)} scenarios to go by; it takes {needed} at least" + ("" if limits else " where values have no limits")
+        return f"{len(clusters.codes)} scenarios were measured, but {needed} are needed" + ("" if limits else " for values without limits")
     if clusters.single:
         return ""
     if clusters.effective >= FEWEST_CLUSTERS:
         return ""
     return (
-        f"{len(clusters.codes)} scenarios in {len(clusters.sizes)} clusters, worth {clusters.effective:.3g} of equal size; "
-        f"it takes {FEWEST_CLUSTERS} at least"
+        f"{len(clusters.codes)} scenarios in {len(clusters.sizes)} clusters, worth {clusters.effective:.3g} of equal size, "
+        f"but {FEWEST_CLUSTERS} are needed"
     )
 
 
 def decided(blank: Decision, sampled: SampledInterval | None, *, higher_is_better: bool) -> Decision:
-    """The decision with its interval and verdict."""
+    """Completes a decision with its interval and verdict."""
     if sampled is None or blank.estimate is None:
-        return replace(blank, reason="the values do not vary, or hardly any of them, and have no limits, so nothing bounds their mean")
+        return replace(blank, reason="the values do not vary, or hardly any of them, and have no limits, so their mean has no interval")
     good, bad = (sampled.low, sampled.high) if higher_is_better else (sampled.high, sampled.low)
-    distance = abs(bad - blank.estimate)  # nothing where all values are the best there is, which says nothing of what would be found
+    distance = abs(bad - blank.estimate)  # 0 if all values are the best possible ones, which does not tell what would be detected
     return replace(
         blank,
         verdict=judge(sampled.low, sampled.high, blank.threshold, higher_is_better=higher_is_better),
         low=sampled.low,
         high=sampled.high,
         method=sampled.method,
-        detectable=sampled.silent or (drop_found(distance, sampled.error, sampled.level) if distance else None),
+        detectable=sampled.silent_drop or (detectable_drop(distance, sampled.error, sampled.level) if distance else None),
         passable=reach(abs(blank.estimate - good), sampled.error),
         floor=sampled.floor,
     )
 
 
 def check_scores(scores: Iterable[float], limits: Limits | None) -> None:
-    """Raises ValueError for a score that is no number, or lies outside the limits."""
+    """Raises ValueError for a score that is not finite or outside the limits."""
     for score in scores:
         if not math.isfinite(score):
             raise ValueError(f"{score} is not a score")

@@ -1,7 +1,7 @@
-"""Latencies of a run against those of its baseline or a limit, and of two arms that took turns in one session.
+"""Compares the latencies of a run with a baseline or a limit, and those of two arms that alternated in one session.
 
-Runs are compared by blocks of rollouts in the order of time. Of arms there is one logarithm of a ratio for each pair of blocks, and
-Student's t of them.
+The intervals of runs come from moving blocks of rollouts in time order. The interval of two arms is Student's t of one log ratio for
+each pair of blocks.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_agentbench.stats.decisions import INCONCLUSIVE, Decision, MissingScenarios, check_margin, judge
 from pytest_agentbench.stats.power import reach
 from pytest_agentbench.stats.quantiles import percentile, student_t_quantile
-from pytest_agentbench.stats.series import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, worth
+from pytest_agentbench.stats.series import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, effective_count
 
 if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats, Integers
 
 
-#: Values beyond a percentile that there should be independent rollouts for: 20 for a median, 100 for p90, 1000 for p99.
+#: Independent rollouts that are expected beyond a percentile: a median needs 20 rollouts, p90 100, p99 1000.
 _BEYOND = 10
 
-_FREEDOM = 1.5  # degrees of freedom that a block is worth, where blocks overlap (Welch, Schmeiser 1995)
-_INSIDE = 0.9  # of the way from a percentile to the end of the data: as far as its density is looked for
-_LIMIT = 2.0  # a percentile's error is taken from the data so many standard errors away, as an interval of 95 % would do
+_FREEDOM = 1.5  # degrees of freedom per block, because blocks overlap (Welch, Schmeiser 1995)
+_INSIDE = 0.9  # share of the way from a percentile to the end of the data that is used to estimate its slope
+_LIMIT = 2.0  # standard errors from a percentile at which its slope is measured, about those of a 95 % interval
 
 
 class RolloutLatencies(NamedTuple):
-    """Latencies of one rollout: its own, or those of its calls, in any unit; it may have none."""
+    """Latencies of one rollout: its own, or those of its calls. They have any unit, and may be missing."""
 
     scenario: str
     trial: int
-    began: float  # of any clock that goes on through the run
+    began: float  # start of the rollout, by any clock that does not jump during the run
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """The latencies of a run."""
+    """The latencies of a run, divided into units (rollouts, or groups of them) in time order."""
 
     values: Floats
-    unit: Integers  # the rollout, or group of them, that each is from, counted from 0
-    ranks: Integers  # place of each unit in the order of time
+    unit: Integers  # number of the unit that each value is from, counted from 0
+    ranks: Integers  # rank of each unit in time order
 
     @classmethod
     def of(cls, units: Sequence[Sequence[RolloutLatencies]]) -> _Measured:
@@ -59,26 +59,26 @@ class _Measured:
 
     @property
     def means(self) -> Floats:
-        """Of the logarithms of each unit."""
+        """The mean logarithm of each unit's values."""
         import numpy as np
 
         return np.asarray(np.bincount(self.unit, np.log(self.values)) / np.bincount(self.unit))
 
     def percentile(self, share: float) -> float:
-        """Its logarithm."""
+        """Returns the logarithm of a percentile."""
         import numpy as np
 
-        return math.log(float(np.quantile(self.values, share)))  # interpolates as reports do
+        return math.log(float(np.quantile(self.values, share)))  # Interpolates in the same way as reports
 
     def shares(self, share: float) -> Floats:
-        """What each unit adds to the deviation of the share of values below the percentile."""
+        """Returns the contribution of each unit to the deviation of the share of values below the percentile."""
         import numpy as np
 
         below = (self.values <= np.quantile(self.values, share)).astype(np.float64)
         return np.asarray(np.bincount(self.unit, below - below.mean()) / len(below))
 
     def slope(self, share: float, side: int, error: float) -> float:
-        """How far the percentile moves for each unit by which its share is wrong, below (-1) or above it (1); Woodruff 1952."""
+        """Returns the slope of the log percentile over its share, below (-1) or above (1) the percentile (Woodruff 1952)."""
         step = min(max(_LIMIT * error, 1 / len(self.values)), _INSIDE * min(share, 1 - share))
         return abs(self.percentile(share + side * step) - self.percentile(share)) / step
 
@@ -86,14 +86,15 @@ class _Measured:
 def compare_latency(
     new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies], q: int, margin: float, *, confidence: float = 0.95
 ) -> Decision:
-    """Is the q-th percentile (0 to 100) at most `margin` (0.1 is 10 %) slower than the baseline's? A ratio, new / base.
+    """Decides whether the q-th percentile (0 to 100) is at most `margin` (0.1 is 10 %) slower than the baseline's.
 
-    Rollouts of one scenario are paired, so what scenarios have of their own is in no error. What makes neighbours in time alike, load
-    that comes and goes, is: errors are those of moving blocks, in the orders of both runs. Load that differs between the two runs as
-    wholes is in neither: only interleaved arms (`stats/latency`) tell it from the code.
+    The estimate is the ratio new / base. Rollouts of the same scenario are paired, so differences between scenarios add no error. Load that
+    makes neighbours in time alike does: the errors are those of moving blocks in the time orders of both runs. A difference in load
+    between the two whole runs is not part of the error. Only interleaved arms (`compare_interleaved`) separate it from the code.
 
-    Only scenarios with values in both runs count; the others are in `missing`. Too few blocks decide nothing, nor do fewer independent
-    rollouts than 10 / P(beyond). Raises ValueError for a latency that is not finite or not above 0, a q outside (0, 100), a margin below 0.
+    Only scenarios with values in both runs count; the others are in `missing`. The decision is INCONCLUSIVE with too few blocks, or with
+    fewer independent rollouts than 10 / P(beyond). Raises ValueError for a latency that is not finite or not above 0, a q outside
+    (0, 100), or a margin below 0.
     """
     check_margin(margin, confidence)
     ours, theirs = by_scenario(new), by_scenario(base)
@@ -110,9 +111,9 @@ def compare_latency(
 
 
 def latency_limit(run: Iterable[RolloutLatencies], q: int, limit: float, *, confidence: float = 0.95) -> Decision:
-    """Is the q-th percentile at most `limit`, in the latencies' unit? As above, without a baseline.
+    """Decides whether the q-th percentile (0 to 100) is at most `limit`, in the unit of the latencies.
 
-    What scenarios have of their own is in the error, since a limit knows nothing of them.
+    The interval comes from moving blocks, as in `compare_latency`. Differences between scenarios are part of the error.
     """
     check_margin(0, confidence)
     ours = by_scenario(run)
@@ -126,12 +127,12 @@ def latency_limit(run: Iterable[RolloutLatencies], q: int, limit: float, *, conf
 
 
 def fewest_values(q: int) -> int:
-    """How many independent values the q-th percentile needs: ten of them are expected beyond it."""
+    """Returns the number of independent values that the q-th percentile needs, so that ten are expected beyond it."""
     return math.ceil(100 * _BEYOND / min(q, 100 - q))
 
 
 def by_scenario(timings: Iterable[RolloutLatencies]) -> dict[str, list[RolloutLatencies]]:
-    """Scenario -> its rollouts that have values, in the order of time."""
+    """Returns scenario -> its rollouts with values, in time order."""
     known: dict[str, list[RolloutLatencies]] = {}
     for timing in sorted(timings, key=lambda each: each.began):
         known.setdefault(timing.scenario, []).extend((timing,) if timing.values else ())
@@ -139,7 +140,7 @@ def by_scenario(timings: Iterable[RolloutLatencies]) -> dict[str, list[RolloutLa
 
 
 def check_latencies(q: int, *runs: Mapping[str, Sequence[RolloutLatencies]]) -> None:
-    """Raises ValueError for what has no logarithm, and what is no percentile."""
+    """Raises ValueError for a latency that is not finite or not above 0, or a percentile outside (0, 100)."""
     if not 0 < q < 100:
         raise ValueError(f"a percentile is between 0 and 100, not {q}")
     for value in (value for run in runs for timings in run.values() for timing in timings for value in timing.values):
@@ -150,7 +151,7 @@ def check_latencies(q: int, *runs: Mapping[str, Sequence[RolloutLatencies]]) -> 
 def _pairs(
     ours: Sequence[RolloutLatencies], theirs: Sequence[RolloutLatencies]
 ) -> list[tuple[Sequence[RolloutLatencies], Sequence[RolloutLatencies]]]:
-    """Rollouts of one scenario in time order, one of the run that has fewer with its share of the other's."""
+    """Pairs the rollouts of one scenario in time order. If one run has more, several of its rollouts are paired with one of the other."""
     count = min(len(ours), len(theirs))
     parts = [[each[len(each) * at // count : len(each) * (at + 1) // count] for at in range(count)] for each in (ours, theirs)]
     return [*zip(*parts, strict=True)]
@@ -169,14 +170,18 @@ def _blank(
 
 
 def _decided(blank: Decision, runs: tuple[_Measured, ...], scenarios: Sequence[str], q: int) -> Decision:
-    """Of one run, or of two whose units are paired."""
+    """Decides about one run, or about two runs with paired units."""
     import numpy as np
 
     series, ranks = _series(runs), _orders(runs)
     ordered = [series[np.argsort(each)] for each in ranks]
     length = max(map(block_length, ordered))
     correlation = max(map(autocorrelation, ordered))
-    if reason := _too_few(q, len(series)) or _too_alike(len(series), length, correlation) or _worth_too_little(q, len(series), correlation):
+    if (
+        reason := _too_few(q, len(series))
+        or _too_few_blocks(len(series), length, correlation)
+        or _too_few_independent(q, len(series), correlation)
+    ):
         return replace(blank, reason=reason)
     low, estimate, high = _interval(runs, ranks, scenarios, length, q / 100, blank.confidence)
     relative = len(runs) == 2
@@ -194,12 +199,12 @@ def _decided(blank: Decision, runs: tuple[_Measured, ...], scenarios: Sequence[s
 
 
 def _series(runs: Sequence[_Measured]) -> Floats:
-    """What of each unit is no property of its scenario, as far as that is known."""
+    """Returns the mean log latency of each unit, less that of its partner if there are two runs."""
     return runs[0].means if len(runs) == 1 else runs[0].means - runs[1].means
 
 
 def _orders(runs: Sequence[_Measured]) -> list[Integers]:
-    """The orders of time that are different."""
+    """Returns the distinct time orders of the runs."""
     if len(runs) == 2 and (runs[0].ranks == runs[1].ranks).all():
         return [runs[0].ranks]
     return [run.ranks for run in runs]
@@ -208,7 +213,7 @@ def _orders(runs: Sequence[_Measured]) -> list[Integers]:
 def _interval(
     runs: Sequence[_Measured], ranks: Sequence[Integers], scenarios: Sequence[str], length: int, share: float, confidence: float
 ) -> tuple[float, float, float]:
-    """(low, estimate, high) of the logarithm of a percentile, or of the ratio of two."""
+    """Returns (low, estimate, high) of the logarithm of a percentile, or of the ratio of two percentiles."""
     import numpy as np
 
     places: dict[str, list[int]] = {}
@@ -226,7 +231,7 @@ def _interval(
         parts = np.zeros(count)
         for sign, run, each, error in zip(signs, runs, shares, errors, strict=True):
             parts += sign * run.slope(share, side * sign, error) * each
-        missed = count / (count - length)  # what blocks do not see, since the mean is taken from the same values
+        missed = count / (count - length)  # Corrects for the mean, which is estimated from the same values
         bounds.append(estimate + side * quantile * math.sqrt(together.variance(parts - parts.mean()) * missed))
     return bounds[0], estimate, bounds[1]
 
@@ -237,22 +242,22 @@ def _quantile(count: int, length: int, scenarios: Sequence[str], confidence: flo
 
 def _too_few(q: int, count: int) -> str:
     needed = fewest_values(q)
-    return "" if count >= needed else f"p{q} needs {needed} independent rollouts, and there are {count}"
+    return "" if count >= needed else f"p{q} needs {needed} independent rollouts, but there are {count}"
 
 
-def _worth_too_little(q: int, count: int, correlation: float) -> str:
-    needed, independent = fewest_values(q), worth(count, correlation)
+def _too_few_independent(q: int, count: int, correlation: float) -> str:
+    needed, independent = fewest_values(q), effective_count(count, correlation)
     if independent >= needed:
         return ""
-    return f"p{q} needs {needed} independent rollouts, and {count} {_alike(correlation)} are worth {independent}"
+    return f"p{q} needs {needed} independent rollouts, but {count} {_alike(correlation)} are worth only {independent}"
 
 
-def _too_alike(count: int, length: int, correlation: float) -> str:
+def _too_few_blocks(count: int, length: int, correlation: float) -> str:
     if count >= FEWEST_BLOCKS * length:
         return ""
     return (
-        f"{count} rollouts {_alike(correlation)} are {count // length} blocks of {length}, and it takes {FEWEST_BLOCKS}: "
-        "more trials, or --agentbench-ab for two arms that are interleaved"
+        f"{count} rollouts {_alike(correlation)} are {count // length} blocks of {length}, but {FEWEST_BLOCKS} are needed: "
+        "run more trials, or compare two interleaved arms with --agentbench-ab"
     )
 
 
@@ -260,17 +265,17 @@ def _alike(correlation: float) -> str:
     return f"whose neighbours in time are alike (autocorrelation {correlation:.2f})"
 
 
-FEWEST_PAIRS = 4  # of blocks
+FEWEST_PAIRS = 4  # fewest pairs of blocks for a decision
 
-LatencyPair = tuple[Sequence[RolloutLatencies], Sequence[RolloutLatencies]]  # what ran side by side: in the new arm, and in the other one
+LatencyPair = tuple[Sequence[RolloutLatencies], Sequence[RolloutLatencies]]  # rollouts of a pair of blocks: of the new arm, of the base arm
 
 
 def compare_interleaved(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies], q: int, *, confidence: float = 0.95) -> Decision:
-    """Is the q-th percentile (0 to 100) lower or higher than the base arm's? A ratio, new / base, against 1.
+    """Decides whether the q-th percentile (0 to 100) is lower or higher than the base arm's, by the ratio new / base against 1.
 
-    The two blocks of a pair run the same rollouts, one arm right after the other, so load that comes and goes meets both and is in no
-    ratio; that is why this, unlike a comparison of two runs, is a claim about what the arms are made of. Raises ValueError for a latency
-    that is not finite or not above 0, and for a q outside (0, 100).
+    The two blocks of a pair run the same rollouts, one arm right after the other. So changing load affects both and cancels out. Unlike a
+    comparison of two runs, the decision is therefore about the arms themselves. Raises ValueError for a latency that is not finite or not
+    above 0, and for a q outside (0, 100).
     """
     new, base = [*new], [*base]
     ours, theirs = by_scenario(new), by_scenario(base)
@@ -287,10 +292,10 @@ def compare_interleaved(new: Iterable[RolloutLatencies], base: Iterable[RolloutL
 
 
 def block_pairs(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies]) -> list[LatencyPair]:
-    """The rollouts of each pair of blocks, those that ran in both arms.
+    """Returns the rollouts of each pair of blocks, as far as they ran in both arms.
 
-    Arms take turns (ABBA BAAB), so the order of time has stretches of one arm, of one block or of two; two rollouts of the same scenario
-    and trial are of one pair of blocks when their stretches are neighbours.
+    Arms alternate (ABBA BAAB), so in time order there are stretches of one arm with one or two blocks. Two rollouts of the same scenario
+    and trial belong to the same pair of blocks if their stretches are adjacent.
     """
     arms = [{(each.scenario, each.trial): each for each in arm} for arm in (new, base)]
     stretches = [_stretches(arms, side) for side in (0, 1)]
@@ -304,7 +309,7 @@ def block_pairs(new: Iterable[RolloutLatencies], base: Iterable[RolloutLatencies
 
 
 def _stretches(arms: Sequence[Mapping[tuple[str, int], RolloutLatencies]], side: int) -> dict[tuple[str, int], int]:
-    """Rollout of one arm -> number of its stretch, among those of both."""
+    """Returns (scenario, trial) of one arm -> number of its stretch, counted over both arms."""
     ordered = sorted((timing.began, at, key) for at, arm in enumerate(arms) for key, timing in arm.items())
     runs = groupby(ordered, key=lambda each: each[1])
     return {key: number for number, (at, run) in enumerate(runs) if at == side for _, _, key in run}
@@ -334,10 +339,10 @@ def _decided_by_pairs(blank: Decision, ratios: Sequence[float]) -> Decision:
 def _too_few_pairs(q: int, pairs: Sequence[LatencyPair]) -> str:
     rollouts = min((sum(bool(timing.values) for pair in pairs for timing in pair[side]) for side in (0, 1)), default=0)
     if rollouts < (needed := fewest_values(q)):
-        return f"p{q} needs {needed} rollouts of each arm, and there are {rollouts}"
+        return f"p{q} needs {needed} rollouts of each arm, but there are {rollouts}"
     if len(pairs) < FEWEST_PAIRS:
         return (
-            f"the arms took turns in {len(pairs)} pair{'s' * (len(pairs) != 1)} of blocks, and it takes {FEWEST_PAIRS}: "
-            "more trials, or a smaller --agentbench-concurrency"
+            f"the arms alternated in {len(pairs)} pair{'s' * (len(pairs) != 1)} of blocks, but {FEWEST_PAIRS} are needed: "
+            "run more trials, or lower --agentbench-concurrency"
         )
     return ""

@@ -1,9 +1,9 @@
 """Intervals of means: of scores within a range, of clusters, of values without limits, and of trials that pass or fail.
 
-Scores that cannot leave a range have intervals which hold where Student's t does not: near 0 and 1, and without variation. Twenty
-scenarios of which none changed have no variation, and t makes certainty of it. Here the data are joined by imaginary scenarios, some at
-either end of the range, as Agresti and Coull (1998) do for a proportion and Bonett and Price (2012) for a paired difference of
-proportions; then comes the usual t interval. `benchmarks/verdict-results.md` shows what that costs and what it saves.
+The intervals of scores within a range are also right where Student's t is not: near the ends of the range, and without variation. For
+example, twenty scenarios of which none changed have no variation, and t would claim certainty. So imaginary scenarios are added at
+either end of the range before the usual t interval is computed, as Agresti and Coull (1998) do for a proportion and Bonett and Price
+(2012) for a paired difference of proportions. `benchmarks/verdict-results.md` shows the costs and the benefits.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", float, "Floats")
 
 #: Imaginary scenarios at either end, in squares of the normal quantile: 1.54 for 95 %. Agresti and Coull have 0.5 (the centre of
-#: Wilson's interval), Bonett and Price 0.26 (one). With 0.4 a suite that breaks in whole scenarios, which is the worst case because
-#: trials do not help against it, passes wrongly with probability 1 - confidence at most; with 0.26 more (test_mean_intervals_bounded.py).
+#: Wilson's interval), Bonett and Price 0.26 (one). The worst case is a suite that breaks in whole scenarios, because more trials do not
+#: help. With 0.4 it passes wrongly with probability 1 - confidence at most, with 0.26 more often (test_mean_intervals_bounded.py).
 IMAGINARY = 0.4
 
-#: Effective clusters below which nothing is decided. "Few" begins between 20 and 50 clusters of equal size (Cameron and Miller 2015,
-#: J. Human Resources 50(2), VI) for normal quantiles; with those of t for the effective number the table holds from 10.
+#: Fewest effective clusters for a decision. "Few" begins between 20 and 50 clusters of equal size (Cameron and Miller 2015,
+#: J. Human Resources 50(2), VI) for normal quantiles. With t quantiles for the effective number, the table is right from 10.
 FEWEST_CLUSTERS = 10
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Which scenarios belong together. Without clusters each scenario is its own."""
+    """The clusters of scenarios. Without clusters, each scenario is a cluster of its own."""
 
-    codes: tuple[int, ...]  # of each scenario, from 0
-    sizes: tuple[int, ...]  # scenarios of each cluster
+    codes: tuple[int, ...]  # cluster number of each scenario, from 0
+    sizes: tuple[int, ...]  # number of scenarios in each cluster
 
     @classmethod
     def of(cls, names: Sequence[Hashable]) -> Clusters:
@@ -50,20 +50,21 @@ class Clusters:
 
     @classmethod
     def of_scenarios(cls, clusters: Mapping[str, str | None]) -> Clusters:
-        """Of scenarios by their ids, in this order; one that names no cluster is one of its own."""
+        """Returns the clusters of scenarios, given scenario id -> cluster. A scenario without one is a cluster of its own."""
         return cls.of([(cluster is None, cluster or scenario) for scenario, cluster in clusters.items()])
 
     @property
     def single(self) -> bool:
+        """Whether every cluster has only one scenario."""
         return all(size == 1 for size in self.sizes)
 
     @property
     def effective(self) -> float:
-        """How many clusters of equal size tell as much: n^2 / sum of size^2 (Kish 1965)."""
+        """The number of clusters of equal size with as much information: n^2 / sum of size^2 (Kish 1965)."""
         return sum(self.sizes) ** 2 / sum(size**2 for size in self.sizes)
 
     def totals(self, values: Floats) -> Floats:
-        """(..., scenarios) -> (..., clusters): the sum of each cluster."""
+        """Returns the sum of each cluster: (..., scenarios) -> (..., clusters)."""
         import numpy as np
 
         if self.single:
@@ -75,17 +76,17 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A mean and its interval, for one sample or for many at once; arrays have the shape of the values without the last axis."""
+    """A mean and its interval, for one sample or many. The arrays have the shape of the values without the last axis."""
 
     mean: Floats
     low: Floats
     high: Floats
-    error: Floats  # standard error; of `bounded_mean` with the imaginary scenarios
-    degrees: float  # of Student's t
+    error: Floats  # standard error; from `bounded_mean` it includes the imaginary scenarios
+    degrees: float  # degrees of freedom of Student's t
 
 
 def bounded_mean(values: Floats, clusters: Clusters, limits: tuple[float, float], confidence: float = 0.95) -> Bounds:
-    """The mean of one value per scenario, (..., n) of them within the limits, and a two-sided interval for it. See `adjusted`."""
+    """Returns the mean of values within limits, one per scenario (..., n), with a two-sided interval. `adjusted` explains it."""
     import numpy as np
 
     totals = clusters.totals(values)
@@ -101,10 +102,10 @@ def bounded_mean(values: Floats, clusters: Clusters, limits: tuple[float, float]
 def adjusted(
     total: Number, squares: Number, products: Number, clusters: Clusters, limits: tuple[float, float], confidence: float
 ) -> tuple[Number, Number]:
-    """Centre and standard error of the interval, from sums over clusters: of their totals, those squared, and total x size.
+    """Returns the centre and the standard error of the interval, given the sums over clusters of total, total squared, and total x size.
 
-    The imaginary scenarios are whole clusters of the size that a scenario finds itself in on average, the standard error is cluster-robust
-    (Liang and Zeger 1986, with C/(C - 1)), and t has one degree less than there are effective clusters.
+    The imaginary scenarios are whole clusters with the average cluster size of a scenario. The standard error is cluster-robust (Liang and
+    Zeger 1986, with C/(C - 1)), and t has one degree of freedom less than the number of effective clusters.
     Raises ValueError for a single cluster.
     """
     effective = clusters.effective
@@ -122,17 +123,19 @@ def adjusted(
 
 
 def imaginary(confidence: float) -> float:
-    """How many imaginary scenarios join at either end of the range."""
+    """Returns the number of imaginary scenarios at either end of the range."""
     return IMAGINARY * normal_quantile((1 + confidence) / 2) ** 2
 
 
-_ROUNDING, _SMALLEST = 1e-9, 1e-6  # relative to the largest value, if it is no rounding itself: a standard error below this is rounding
+# A standard error below _ROUNDING, relative to the largest value but at least to _SMALLEST, is a rounding error.
+_ROUNDING, _SMALLEST = 1e-9, 1e-6
 
 
 def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) -> Bounds:
-    """Of (..., scenarios), two clusters at least (Bell and McCaffrey 2002; Pustejovsky and Tipton 2018, arXiv 1601.01981).
+    """Returns the mean of values (..., scenarios) with a cluster-robust interval. Needs at least two clusters.
 
-    For a mean: V = n^-2 sum over clusters of (sum of residuals)^2 / (1 - n_g / n), and tr(P)^2 / tr(P^2) degrees of freedom with
+    After Bell and McCaffrey 2002, and Pustejovsky and Tipton 2018, arXiv 1601.01981. For a mean:
+    V = n^-2 sum over clusters of (sum of residuals)^2 / (1 - n_g / n), and tr(P)^2 / tr(P^2) degrees of freedom with
     P_gh = a_g a_h (n_g [g = h] - n_g n_h / n), a_g = (1 - n_g / n)^-0.5. Without clusters that is Student's t.
     """
     import numpy as np
@@ -149,16 +152,16 @@ def robust_mean(values: Floats, clusters: Clusters, confidence: float = 0.95) ->
     return Bounds(mean, mean - reach, mean + reach, error, degrees)
 
 
-def still(bounds: Bounds, values: Floats) -> Floats:
-    """Whether nothing varies, which proves no certainty; (...)."""
+def is_constant(bounds: Bounds, values: Floats) -> Floats:
+    """Returns an array (...) of whether the values do not vary. A constant sample does not prove certainty."""
     import numpy as np
 
     return np.asarray(bounds.error <= _ROUNDING * np.maximum(np.abs(values).max(-1), _SMALLEST))
 
 
-RESAMPLES = 4999  # the quantiles of 95 % are then whole ranks
-_AT_ONCE = 2_000_000  # numbers in memory at a time
-_NEGLIGIBLE = 1e-9  # a standard error below this, relative to the largest value, is rounding
+RESAMPLES = 4999  # With this number, the quantiles of 95 % are whole ranks
+_AT_ONCE = 2_000_000  # limit on the numbers in memory at a time
+_NEGLIGIBLE = 1e-9  # standard error, relative to the largest value, below which it is a rounding error
 
 
 @dataclass(frozen=True)
@@ -174,11 +177,11 @@ class BootstrapMean:
 def percentile_t(
     values: Floats, clusters: Clusters, confidence: float = 0.95, seed: int = 0, resamples: int = RESAMPLES
 ) -> BootstrapMean | None:
-    """The mean of n values without limits, and its bootstrap-t interval (Efron and Tibshirani 1993, 12.5; clusters are drawn whole).
+    """Returns the mean of n values without limits, with its bootstrap-t interval (Efron and Tibshirani 1993, 12.5). Draws whole clusters.
 
-    Of the bootstraps this is the one that keeps its promise for skewed values and few scenarios (benchmarks/verdict-results.md); BCa and
-    plain percentiles are too narrow there. None where nothing bounds the mean: the values do not vary, or so few of them that resamples
-    without any of these, whose error is 0, reach into the interval.
+    Of the bootstrap methods, only this one keeps its coverage for skewed values and few scenarios (benchmarks/verdict-results.md); BCa and
+    plain percentiles are too narrow there. Returns None if the mean has no interval: the values do not vary, or so few of them do that
+    resamples without any of these, whose error is 0, reach into the interval.
     """
     import numpy as np
 
@@ -205,7 +208,7 @@ def percentile_t(
 
 
 def _ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats]:
-    """Mean and cluster-robust standard error of each row of (samples, clusters)."""
+    """Returns the mean and the cluster-robust standard error of each row of (samples, clusters)."""
     import numpy as np
 
     count, n = totals.shape[-1], sizes.sum(-1)
@@ -215,7 +218,7 @@ def _ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats]:
 
 
 def _rank(outside: float, resamples: int) -> int:
-    """How many of the ordered resamples lie outside on either side: the (B + 1) x outside-th is the bound (Efron and Tibshirani, 12.5)."""
+    """Returns how many resamples lie outside on either side: the (B + 1) x outside-th is the bound (Efron and Tibshirani, 12.5)."""
     return max(0, int((resamples + 1) * outside + 1e-9) - 1)
 
 
@@ -225,21 +228,22 @@ def _batches(resamples: int, width: int) -> list[int]:
 
 
 def mcnemar(worse: int, better: int) -> float:
-    """One-sided p-value of "the new one is worse", of pairs that passed before and fail now, and the other way round; one trial each.
+    """Returns the one-sided p-value of "the new run is worse" for pairs with one trial each.
 
+    `worse` pairs passed before and fail now, `better` pairs failed before and pass now. The p-value is
     P(X >= worse) for X ~ Binomial(worse + better, 1/2) (McNemar 1947); 1 if no pair differs.
     """
     if worse < 0 or better < 0:
-        raise ValueError(f"there are no {min(worse, better)} pairs")
+        raise ValueError(f"a number of pairs is 0 or more, not {min(worse, better)}")
     pairs = worse + better
     return sum(math.comb(pairs, x) for x in range(worse, pairs + 1)) / (1 << pairs)
 
 
 @functools.lru_cache(maxsize=4096)
 def tango_interval(worse: int, better: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval for P(better) - P(worse) of n pairs with one trial on each side (Tango 1998, Statistics in Medicine 17:891, formula 13).
+    """Returns the interval of P(better) - P(worse) for n pairs with one trial each (Tango 1998, Statistics in Medicine 17:891, formula 13).
 
-    Asymmetric where it has to be, and no point without pairs that differ: it is then -+ z^2 / (n + z^2).
+    The interval can be asymmetric. It is not a point if no pair differs, but -+ z^2 / (n + z^2).
     """
     if n < 1 or worse < 0 or better < 0 or worse + better > n or not 0 < confidence < 1:
         raise ValueError(f"no interval of {worse} worse and {better} better of {n} pairs with confidence {confidence}")
@@ -252,7 +256,7 @@ def tango_interval(worse: int, better: int, n: int, confidence: float = 0.95) ->
 
 
 def _tango_score(worse: int, better: int, n: int, delta: float) -> float:
-    """How many standard errors the observed difference lies above delta; the variance is that of the likeliest table with this delta."""
+    """Returns by how many standard errors the observed difference exceeds delta. The variance is that of the likeliest table with delta."""
     linear = -better - worse + (2 * n - better + worse) * delta
     rest = -worse * delta * (1 - delta)
     likeliest = (math.sqrt(max(linear**2 - 8 * n * rest, 0.0)) - linear) / (4 * n)  # P(worse)
@@ -264,7 +268,7 @@ def _tango_score(worse: int, better: int, n: int, delta: float) -> float:
 
 
 def _crossing(above: Callable[[float], bool], low: float, high: float) -> float:
-    """Where a predicate that holds at first ends to hold, by bisection to 1e-12."""
+    """Returns where a predicate that is true at `low` becomes false, by bisection to 1e-12."""
     while high - low > 1e-12:
         middle = (low + high) / 2
         low, high = (middle, high) if above(middle) else (low, middle)
@@ -273,7 +277,7 @@ def _crossing(above: Callable[[float], bool], low: float, high: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def binomial_interval(passed: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval for the rate of trials that pass, exact and so rather too wide (Clopper and Pearson 1934, Biometrika 26:404)."""
+    """Returns the exact interval of a pass rate, which is rather too wide (Clopper and Pearson 1934, Biometrika 26:404)."""
     if not 0 <= passed <= trials or trials < 1 or not 0 < confidence < 1:
         raise ValueError(f"no interval of {passed} of {trials} trials with confidence {confidence}")
     tail = (1 - confidence) / 2
@@ -283,9 +287,9 @@ def binomial_interval(passed: int, trials: int, confidence: float = 0.95) -> tup
 
 
 def wilson_interval(rate: float, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval for the rate of trials that pass, right on average over rates (Wilson 1927, JASA 22:209), and narrower than the exact one.
+    """Returns the interval of a pass rate by Wilson (1927, JASA 22:209), narrower than the exact one and right on average over rates.
 
-    The rate need not be a whole number of trials: it may be the mean of questions that were asked several times each.
+    The rate need not correspond to a whole number of trials: it can be the mean of questions that were asked several times each.
     """
     if not 0 <= rate <= 1 or trials < 1 or not 0 < confidence < 1:
         raise ValueError(f"no interval of the rate {rate} of {trials} trials with confidence {confidence}")

@@ -1,10 +1,10 @@
-"""How sure a mean is: in arrays, for differences and for benchmarks/verdict-results.md, and in plain numbers, which cost a report no numpy.
+"""Means over scenarios and their intervals, in two versions: with numpy arrays for gates, and with plain numbers for reports.
 
-Trials of one scenario are averaged first (`scenario_means`). `of suite` scenarios are fixed and only their trials vary; clusters play no
-part. `of population` the unit of observation is the scenario, or its cluster (a template, a persona).
+Trials of one scenario are averaged first (`scenario_means`). For the question `of suite`, scenarios are fixed and only their trials
+vary; clusters do not matter. For `of population`, the unit of observation is the scenario, or its cluster (a template, a persona).
 
-Arrays have the shape (..., scenarios, trials), so that `benchmarks/verdict-results.md` is made by the code that judges. A trial that
-was not measured is nan.
+Arrays have the shape (..., scenarios, trials), so the simulations of `benchmarks/verdict-results.md` use the same code as gates. A trial
+that was not measured is nan. The plain version lets reports work without importing numpy.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats
 
 
-#: Scenarios whose trials have to differ before their variance is trusted: one scenario that broke half is all the variance that a sure
-#: suite has, and its own estimate is 0 in half of the runs.
+#: Number of scenarios with differing trials from which their own variance is trusted. If a single scenario is unstable, it has all the
+#: variance of the suite, and in half of the runs its estimate is 0.
 FEWEST_VARYING = 5
 
-#: Imaginary trials at either end of the range, in squares of the normal quantile. They put a floor of 3.4 / N of the range under the
-#: interval, and the least that any method can have is 3.0 / N (benchmarks/verdict-results.md).
+#: Imaginary trials at either end of the range, in squares of the normal quantile. With them the interval is never smaller than 3.4 / N of
+#: the range; no method can do with less than 3.0 / N (benchmarks/verdict-results.md).
 IMAGINARY = 0.4
 
-_ROUNDING = 1e-18  # relative to the square of what was measured: a variance below this is none
+_ROUNDING = 1e-18  # variance, relative to the squared values, below which it is a rounding error
 
 
-def packed(scores: Sequence[Sequence[float]]) -> Floats:
-    """(scenarios, trials): one row a scenario, filled up with nan."""
+def as_matrix(scores: Sequence[Sequence[float]]) -> Floats:
+    """Returns an array (scenarios, trials) with one row per scenario, filled up with nan."""
     import numpy as np
 
     rows = np.full((len(scores), max(map(len, scores), default=0)), np.nan)
@@ -49,15 +49,15 @@ def packed(scores: Sequence[Sequence[float]]) -> Floats:
 
 @dataclass(frozen=True)
 class RunTrials:
-    """The trials of one run, summed up by scenario: arrays (..., scenarios)."""
+    """The trials of one run, summarised by scenario: arrays (..., scenarios)."""
 
     count: Floats
     mean: Floats
-    variance: Floats  # of a trial; nan of fewer than two
+    variance: Floats  # variance of a trial; nan for fewer than two trials
 
     @classmethod
     def of(cls, scores: Floats) -> RunTrials:
-        """Of (..., scenarios, trials); each scenario has a trial at least."""
+        """Summarises scores (..., scenarios, trials). Each scenario has at least one trial."""
         import numpy as np
 
         measured = ~np.isnan(scores)
@@ -72,55 +72,55 @@ class RunTrials:
 
 @dataclass(frozen=True)
 class Noise:
-    """A mean over scenarios and how far chance may have moved it: arrays (...)."""
+    """A mean over scenarios and its sampling variance: arrays (...)."""
 
     mean: Floats
     variance: Floats
-    degrees: Floats  # of freedom
-    trials: Floats  # measured, in the run that has fewer
+    degrees: Floats  # degrees of freedom
+    trials: Floats  # number of measured trials, in the run that has fewer
     scenarios: int
-    paired: NDArray[np.bool_]  # whether the variance is that of scenarios among each other, which holds the spread of their changes too
-    still: NDArray[np.bool_]  # whether nothing varies at all, which proves no certainty
+    paired: NDArray[np.bool_]  # whether the variance is that between scenarios, which includes the spread of their changes
+    is_constant: NDArray[np.bool_]  # whether nothing varies at all, which does not prove certainty
 
 
-def noise(*sides: RunTrials) -> Noise:
-    """Of a run, or of a run and its baseline (the difference, new - base).
+def noise(*runs: RunTrials) -> Noise:
+    """Returns the noise of the mean of a run, or of the difference new - base of a run and its baseline.
 
-    - Scenarios with two trials or more on each side have a variance of their own, s^2 / K, and degrees of freedom by Welch (1947) and
-      Satterthwaite (1946): V^2 / sum(v^2 / (nu + 2)) - 2, whose twos take the bias from s^4 at few degrees.
-    - Those with a single trial share that of their values among each other, (d - D)^2 / (n (n - 1)): too wide where their changes
-      differ, never too narrow (Neyman 1923; Cochran 1977, 5A.12).
-    - Where fewer than `FEWEST_VARYING` scenarios vary, the larger of the two is taken.
+    - Scenarios with at least two trials in each run have a variance of their own, s^2 / K. The degrees of freedom are by Welch (1947) and
+      Satterthwaite (1946): V^2 / sum(v^2 / (nu + 2)) - 2. The twos remove the bias of s^4 at few degrees.
+    - Scenarios with a single trial use the variance between their values, (d - D)^2 / (n (n - 1)). It is too large if their changes
+      differ, never too small (Neyman 1923; Cochran 1977, 5A.12).
+    - If fewer than `FEWEST_VARYING` scenarios vary, the larger of the two variances is used.
     """
     import numpy as np
 
-    new, *others = sides
+    new, *others = runs
     values = new.mean - others[0].mean if others else new.mean
     n = values.shape[-1]
     mean = values.mean(-1)
-    apart = (values - mean[..., None]) ** 2 / (n * (n - 1))
-    several = np.logical_and.reduce([side.count > 1 for side in sides])
-    own = [np.where(several, side.variance / side.count, 0.0) / n**2 for side in sides]
+    deviations = (values - mean[..., None]) ** 2 / (n * (n - 1))
+    several = np.logical_and.reduce([run.count > 1 for run in runs])
+    own = [np.where(several, run.variance / run.count, 0.0) / n**2 for run in runs]
     varying = np.logical_or.reduce([squares > 0 for squares in own])
     alone = (~several).sum(-1)
-    left, between = np.where(several, 0.0, apart).sum(-1), apart.sum(-1)
+    left, between = np.where(several, 0.0, deviations).sum(-1), deviations.sum(-1)
     variance = left + sum(squares.sum(-1) for squares in own)
-    with np.errstate(divide="ignore", invalid="ignore"):  # shares: the square of a variance is 0 for scores that differ by 1e-90 and less
+    with np.errstate(divide="ignore", invalid="ignore"):  # Shares, because the square of a tiny variance would underflow to 0
         fourth = (left / variance) ** 2 / (alone + 1)
-        for side, squares in zip(sides, own, strict=True):
-            fourth += ((squares / variance[..., None]) ** 2 / (side.count + 1)).sum(-1)
+        for run, squares in zip(runs, own, strict=True):
+            fourth += ((squares / variance[..., None]) ** 2 / (run.count + 1)).sum(-1)
     paired = (varying.sum(-1) < FEWEST_VARYING) & (between >= variance)
     variance = np.where(paired, between, variance)
-    still = variance <= _ROUNDING * np.maximum.reduce([np.abs(side.mean).max(-1) for side in sides]) ** 2
+    is_constant = variance <= _ROUNDING * np.maximum.reduce([np.abs(run.mean).max(-1) for run in runs]) ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        degrees = np.where(paired | still, n - 1, 1 / fourth - 2)
-    trials = np.minimum.reduce([side.count.sum(-1) for side in sides])
-    return Noise(mean, variance, np.maximum(degrees, 1.0), trials, n, paired, still)
+        degrees = np.where(paired | is_constant, n - 1, 1 / fourth - 2)
+    trials = np.minimum.reduce([run.count.sum(-1) for run in runs])
+    return Noise(mean, variance, np.maximum(degrees, 1.0), trials, n, paired, is_constant)
 
 
 @dataclass(frozen=True)
 class IntervalArrays:
-    """An interval, its sides by themselves: arrays (...)."""
+    """The lower and upper ends of intervals: arrays (...)."""
 
     low: Floats
     high: Floats
@@ -128,14 +128,17 @@ class IntervalArrays:
 
 
 def known(noise: Noise) -> Noise:
-    """Of one trial each that passes or fails: the normal quantile, as in McNemar's test; t finds too little with few scenarios."""
+    """Returns the noise with normal instead of t quantiles, for scenarios with one trial each that passes or fails.
+
+    McNemar's test uses them too. With few scenarios, t would detect too little.
+    """
     import numpy as np
 
     return replace(noise, degrees=np.full_like(noise.degrees, np.inf))
 
 
 def plain(noise: Noise, confidence: float) -> IntervalArrays:
-    """Student's t: what FAIL is decided by."""
+    """Returns the interval of Student's t, which decides FAIL."""
     import numpy as np
 
     error = np.sqrt(noise.variance)
@@ -144,10 +147,10 @@ def plain(noise: Noise, confidence: float) -> IntervalArrays:
 
 
 def guarded(noise: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
-    """With imaginary trials at both ends of the range: what PASS is decided by, beside `plain`.
+    """Returns the interval with imaginary trials at both ends of the range, which decides PASS together with `plain`.
 
-    A hundred trials of which none failed do not prove that none ever fails. Agresti and Coull (1998) join imaginary trials to a
-    proportion; here they join the mean of all scenarios.
+    A hundred trials of which none failed do not prove that none ever fails. Agresti and Coull (1998) add imaginary trials to a
+    proportion; here they are added to the mean of all scenarios.
     """
     import numpy as np
 
@@ -162,42 +165,46 @@ def guarded(noise: Noise, limits: tuple[float, float], confidence: float) -> Int
     return IntervalArrays(np.maximum(centre - reach, low), np.minimum(centre + reach, high), error)
 
 
-def deciding(noise: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
-    """Of a difference: PASS needs both lower bounds, FAIL the plain upper one; where nothing varies, that with imaginary trials."""
+def decision_bounds(noise: Noise, limits: tuple[float, float], confidence: float) -> IntervalArrays:
+    """Returns the bounds that decide about a difference.
+
+    The lower one, for PASS, is the lower of `plain` and `guarded`. The upper one, for FAIL, is that of `plain`, or the higher of both if
+    nothing varies.
+    """
     import numpy as np
 
     one, other = plain(noise, confidence), guarded(noise, limits, confidence)
     return IntervalArrays(
         np.maximum(np.minimum(one.low, other.low), limits[0]),
-        np.minimum(np.where(noise.still, np.maximum(one.high, other.high), one.high), limits[1]),
+        np.minimum(np.where(noise.is_constant, np.maximum(one.high, other.high), one.high), limits[1]),
         one.error,
     )
 
 
 def imaginary(confidence: float) -> float:
-    """How many imaginary trials join at either end of the range."""
+    """Returns the number of imaginary trials at either end of the range."""
     return IMAGINARY * normal_quantile((1 + confidence) / 2) ** 2
 
 
-#: Relative to the largest value: a standard error below this is rounding, not variation.
+#: Standard error, relative to the largest value, below which it is a rounding error.
 _NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and where the true one lies."""
+    """A mean and its confidence interval."""
 
-    mean: float | None  # None when there are no values
-    low: float | None  # None when the values say nothing about it
-    high: float | None
-    n: int  # values
-    clusters: int  # that they are in: `n` where each is one of its own
-    standard_error: float | None  # None when it cannot be estimated; of an adjusted one, imaginary scenarios included
+    mean: float | None  # None without values
+    low: float | None  # lower end; None without an interval
+    high: float | None  # upper end; None without an interval
+    n: int  # number of values
+    clusters: int  # number of clusters; `n` if each value is a cluster of its own
+    standard_error: float | None  # None if unknown; in an adjusted interval it includes the imaginary scenarios
     method: str  # within-scenario t | between-scenario t | [clustered] adjusted t | [clustered] t | none
 
 
 def scenario_means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Scenario id -> mean of its trials; a scenario without a measured trial is left out, never counted as 0."""
+    """Returns scenario id -> mean of its trials. A scenario without a measured trial is left out, never counted as 0."""
     return {scenario: math.fsum(trials) / len(trials) for scenario, trials in scores.items() if trials}
 
 
@@ -208,9 +215,9 @@ def scenarios_interval(
     limits: tuple[float, float] | None = (0.0, 1.0),
     of: str = SUITE,
 ) -> Interval:
-    """The mean of a score over scenarios with its interval: what every report prints, and what a gate judges a score's limit by.
+    """Returns the mean of a score over scenarios with its interval. Reports print it, and gates compare it with limits.
 
-    `scores` has the trials of each scenario, `clusters` the cluster of each that names one.
+    `scores` maps scenarios to the scores of their trials, `clusters` maps scenarios to their cluster, if any.
     """
     if of == SUITE:
         return suite_interval([trials for trials in scores.values() if trials], confidence, limits)
@@ -222,9 +229,9 @@ def scenarios_interval(
 def suite_interval(
     scores: Sequence[Sequence[float]], confidence: float = 0.95, limits: tuple[float, float] | None = (0.0, 1.0)
 ) -> Interval:
-    """The mean of these scenarios, each with a trial at least, where only their trials vary (`trials.noise` says how).
+    """Returns the mean of these fixed scenarios, whose trials vary, with its interval. Each has at least one trial.
 
-    Limits that a score lies outside of are not used.
+    The variance is as in `noise`. Limits are ignored if a score lies outside.
     """
     every = [score for trials in scores for score in trials]
     _check(every, None, confidence)
@@ -239,19 +246,19 @@ def suite_interval(
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the trials of one scenario say of it."""
+    """An estimate of a value of one scenario, from its trials."""
 
     value: float
-    variance: float | None  # of the value, by chance; None where the trials are too few to say
-    degrees: float  # of freedom of that variance
-    observations: float  # independent ones, that the value is the mean of
+    variance: float | None  # sampling variance of the value; None with too few trials
+    degrees: float  # degrees of freedom of that variance
+    observations: float  # number of independent observations behind the value
 
 
 def fixed_interval(estimates: Sequence[Estimate], confidence: float, limits: tuple[float, float] | None) -> Interval:
-    """The mean of scenarios that are fixed, with what chance does to each of them.
+    """Returns the mean of fixed scenarios with an interval from the sampling variance of each.
 
-    Within limits it is wide enough with imaginary observations at both ends (`trials.guarded`) and without them. Without limits there
-    is no interval where nothing varies. Fewer than two scenarios have none.
+    With limits, the interval is the wider of two: with imaginary observations at both ends (`guarded`) and without them. Without limits
+    there is no interval if nothing varies. Fewer than two scenarios have no interval.
     """
     n = len(estimates)
     mean = math.fsum(each.value for each in estimates) / n if n else None
@@ -272,24 +279,24 @@ def fixed_interval(estimates: Sequence[Estimate], confidence: float, limits: tup
 class _Noise:
     error: float
     degrees: float
-    between: bool  # whether it is the spread of the scenarios' values, too wide rather than too narrow
+    between: bool  # whether the error is that between scenarios, which is too large rather than too small
 
 
 def _noise(estimates: Sequence[Estimate], mean: float) -> _Noise:
     n = len(estimates)
-    apart = [(each.value - mean) ** 2 / (n * (n - 1)) for each in estimates]
+    deviations = [(each.value - mean) ** 2 / (n * (n - 1)) for each in estimates]
     own = [(each.variance / n**2, each.degrees) for each in estimates if each.variance is not None]
-    left = math.fsum(square for each, square in zip(estimates, apart, strict=True) if each.variance is None)
-    variance, between = math.fsum([*(square for square, _ in own), left]), math.fsum(apart)
+    left = math.fsum(square for each, square in zip(estimates, deviations, strict=True) if each.variance is None)
+    variance, between = math.fsum([*(square for square, _ in own), left]), math.fsum(deviations)
     if sum(square > 0 for square, _ in own) < FEWEST_VARYING and between >= variance:
         return _Noise(math.sqrt(between), n - 1, between=True)
-    # Of shares of the variance: its own square is 0 for scores that differ by 1e-90 and less.
+    # Shares, because the square of a variance underflows to 0 for scores that differ by 1e-90 or less.
     fourth = math.fsum((square / variance) ** 2 / (degrees + 2) for square, degrees in [*own, (left, n - len(own) - 1)])
     return _Noise(math.sqrt(variance), max(1.0, 1 / fourth - 2), between=False)
 
 
 def _variance(trials: Sequence[float], mean: float) -> float:
-    """Of the mean of some trials."""
+    """Returns the variance of the mean of some trials."""
     squares = math.fsum((score - mean) ** 2 for score in trials)
     return squares / (len(trials) - 1) / len(trials) if squares > (_NEGLIGIBLE * mean) ** 2 else 0.0
 
@@ -311,15 +318,15 @@ def mean_interval(
     confidence: float = 0.95,
     limits: tuple[float, float] | None = (0.0, 1.0),
 ) -> Interval:
-    """The mean of one value per scenario, with a two-sided confidence interval.
+    """Returns the mean of one value per scenario, with a two-sided confidence interval.
 
-    `clusters` names the cluster of each value. `limits` are the least and the greatest possible value; pass None for a count
-    or a latency, and limits that a value lies outside of are not used.
+    `clusters` names the cluster of each value. `limits` are the least and the greatest possible value, or None, for example
+    for a count or a latency. They are ignored if a value lies outside.
 
-    - Within limits: t with imaginary scenarios at both ends (`mean_intervals`), cluster-robust where there are clusters. Values that do
-      not vary prove no certainty, and near the limits it holds where t does not (benchmarks/verdict-results.md).
-    - Without: Student's t with n - 1 degrees of freedom; with clusters, the cluster-robust standard error (Miller 2024,
-      arXiv 2411.00640, with the C/(C - 1) factor) and C - 1 degrees. No interval where the values do not vary.
+    - With limits: t with imaginary scenarios at both ends (`mean_intervals`), cluster-robust if there are clusters. It is also right near
+      the limits, where t is not, and does not claim certainty if the values do not vary (benchmarks/verdict-results.md).
+    - Without limits: Student's t with n - 1 degrees of freedom; with clusters, the cluster-robust standard error (Miller 2024,
+      arXiv 2411.00640, with the C/(C - 1) factor) and C - 1 degrees. No interval if the values do not vary.
     - Fewer than two values or clusters: no interval.
 
     Raises ValueError for a value that is not finite, for clusters that do not fit the values and for a confidence outside (0, 1).
@@ -351,14 +358,14 @@ def _adjusted(values: Sequence[float], groups: Clusters, limits: tuple[float, fl
 
 
 def _standard_error(values: Sequence[float], groups: Clusters, mean: float) -> float:
-    """sqrt(C/(C-1) * sum over clusters of (sum of deviations)^2) / n."""
+    """Returns the cluster-robust standard error: sqrt(C/(C-1) * sum over clusters of (sum of deviations)^2) / n."""
     count = len(groups.sizes)
     squares = math.fsum(total**2 for total in _totals([value - mean for value in values], groups))
     return math.sqrt(count / (count - 1) * squares) / len(values)
 
 
 def _totals(values: Sequence[float], groups: Clusters) -> list[float]:
-    """The sum of each cluster."""
+    """Returns the sum of each cluster."""
     members: list[list[float]] = [[] for _ in groups.sizes]
     for code, value in zip(groups.codes, values, strict=True):
         members[code].append(value)

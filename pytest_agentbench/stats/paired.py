@@ -1,6 +1,7 @@
-"""A run against its baseline, scenario by scenario: has the metric dropped by less than the margin, by more, or is that unknown?
+"""Compares a run with its baseline, paired by scenario: has the metric dropped by less than the margin, by more, or is that unknown?
 
-With a margin of 0, each scenario's trials are dealt out anew to the two runs: exact where no scenario changed, without a variance.
+With a margin of 0, a permutation test also exchanges each scenario's trials between the two runs. It is exact if no scenario changed, and
+needs no variance.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats
 
 
-DEALS = 9999
-_WAYS = 1000  # to deal one scenario, up to which all are written down
-_AT_ONCE = 2_000_000  # numbers in memory at a time
+DEALS = 9999  # number of sampled permutations
+_WAYS = 1000  # number of permutations of one scenario up to which all are listed
+_AT_ONCE = 2_000_000  # limit on the numbers in memory at a time
 
 
 def worse(new: Sequence[Sequence[float]], base: Sequence[Sequence[float]], seed: int = 0, deals: int = DEALS) -> float:
-    """One-sided p-value of "the mean over scenarios is lower"; higher is better, and each scenario has a trial in both runs.
+    """Returns the one-sided p-value of "the mean over scenarios is lower". Each scenario has trials in both runs, and higher is better.
 
-    The share of deals whose mean is as low as the one measured; with one trial that passes or fails it is McNemar's exact test. A p-value
-    of sampled deals is never 0 (Phipson and Smyth 2010).
+    It is the share of permutations of the trials whose mean is as low as the measured one. If every scenario has one trial that passes or
+    fails, it is McNemar's exact test. A p-value from sampled permutations is never 0 (Phipson and Smyth 2010).
     """
     import numpy as np
 
@@ -66,7 +67,7 @@ def worse(new: Sequence[Sequence[float]], base: Sequence[Sequence[float]], seed:
 
 
 def _dealt(random: np.random.Generator, new: Sequence[float], base: Sequence[float], deals: int) -> Floats:
-    """So many differences of the means, of one scenario."""
+    """Returns `deals` differences of the means of one scenario, each with permuted trials."""
     import numpy as np
 
     pool = np.array([*new, *base])
@@ -78,17 +79,17 @@ def _dealt(random: np.random.Generator, new: Sequence[float], base: Sequence[flo
     return np.asarray(first / len(new) - (pool.sum() - first) / len(base))
 
 
-ROUNDING = 1e-9  # means that are no further apart are equal
+ROUNDING = 1e-9  # difference up to which two means are equal
 
 
 @dataclass(frozen=True)
 class ScenarioSample:
-    """What was measured of one scenario in one run."""
+    """The measurements of one scenario in one run."""
 
-    content: str  # the scenario's content hash
-    scores: tuple[float, ...]  # of each measured trial; a trial without a measurement is not here
-    cluster: str | None = None  # scenarios of one cluster are not independent
-    lost: int = 0  # trials without a measurement
+    content: str  # content hash of the scenario
+    scores: tuple[float, ...]  # scores of the measured trials
+    cluster: str | None = None  # cluster of the scenario; scenarios of one cluster are not independent
+    lost: int = 0  # number of trials without a measurement
 
     @property
     def mean(self) -> float:
@@ -108,7 +109,7 @@ class Pair:
 
 
 def pair(new: Mapping[str, ScenarioSample], base: Mapping[str, ScenarioSample]) -> tuple[dict[str, Pair], MissingScenarios]:
-    """Scenarios measured in both runs with the same content, in the new run's order, and the count of all others."""
+    """Returns the scenarios measured in both runs with the same content, in the new run's order, and the counts of the others."""
     both = {scenario: Pair(sample, base[scenario]) for scenario, sample in new.items() if scenario in base}
     same = {scenario: each for scenario, each in both.items() if each.new.content == each.base.content}
     measured = {scenario: each for scenario, each in same.items() if each.new.scores and each.base.scores}
@@ -127,25 +128,34 @@ def compare(
     deterministic: bool = False,
     seed: int = 0,
 ) -> Decision:
-    """Non-inferiority of a run to its baseline, paired by scenario id and content hash; both map a scenario's id to its sample.
+    """Decides whether a run is not worse than its baseline by more than `margin`. Both map scenario ids to samples.
 
-    PASS if the whole interval of the mean difference lies above -margin, FAIL if below, else INCONCLUSIVE; with `higher_is_better` off,
-    below and above +margin. Each is wrong with probability (1 - confidence) / 2, and 1 - confidence in the worst case.
+    Scenarios are paired by id and content hash. PASS if the whole interval of the mean difference lies above -margin, FAIL if below, else
+    INCONCLUSIVE. Without `higher_is_better`, PASS is below +margin and FAIL above. Each verdict is wrong with probability
+    (1 - confidence) / 2, and 1 - confidence in the worst case.
 
-    `of` the suite scenarios are fixed (`trials`); of the population they, or their clusters, are drawn (`bounded`, `robust`), and a single
-    trial that passes or fails has Tango's interval for PASS. With a margin of 0 a permutation of the trials within their scenarios may
-    FAIL, too. A `deterministic` suite has no interval: the difference is a fact. `limits` are the least and the greatest possible score;
-    without any (counts, costs) there is one method for both questions, bootstrap-t, which says nothing where the differences do not vary.
+    Args:
+        new: The run.
+        base: The baseline.
+        margin: The accepted loss. With 0, a permutation test of the trials within their scenarios can also lead to FAIL.
+        of: The question. SUITE: the scenarios are fixed, and their trials vary. POPULATION: the scenarios or their clusters are a sample.
+        limits: The least and the greatest possible score. Without limits (counts, costs) both questions use bootstrap-t, which has no
+            interval if the differences do not vary.
+        confidence: The confidence of the two-sided interval, at least 0.9.
+        higher_is_better: Whether higher scores are better.
+        deterministic: Whether the trials of the suite never differ. Then the difference is exact and has no interval.
+        seed: The seed of the bootstrap and the permutation test.
 
-    Scenarios without a partner are counted in `missing`; too many of them are for the caller to refuse. Trials and scenarios without a
-    measurement count as the worst where they could make PASS wrong. Raises ValueError for a score that is not finite or outside the
-    limits, for a margin below 0 and for a confidence below 0.9.
+    Scenarios without a partner are counted in `missing`; the caller decides whether they are too many. If each scenario has a single trial
+    that passes or fails, PASS is decided by Tango's interval. Trials and scenarios without a measurement count as the
+    worst case for PASS. Raises
+    ValueError for a score that is not finite or outside the limits, for a margin below 0 and for a confidence below 0.9.
     """
     check_margin(margin, confidence)
     pairs, missing = pair(new, base)
     check_scores((score for each in pairs.values() for score in (*each.new.scores, *each.base.scores)), limits)
     blank = _undecided(pairs, missing, -margin if higher_is_better else margin, confidence, of)
-    if deterministic and of == SUITE and pairs and not breaking(pairs):
+    if deterministic and of == SUITE and pairs and not varying_scenarios(pairs):
         return _fact(blank, higher_is_better=higher_is_better)
     clusters = _clusters({scenario: each.new for scenario, each in pairs.items()}) if of == POPULATION else Clusters.of(range(len(pairs)))
     if few := too_few(clusters, limits):
@@ -157,7 +167,7 @@ def compare(
 
 
 def _undecided(pairs: Mapping[str, Pair], missing: MissingScenarios, threshold: float, confidence: float, of: str) -> Decision:
-    """What is known before there is an interval."""
+    """Returns the decision before there is an interval."""
     differences = [each.difference for each in pairs.values()]
     return Decision(
         verdict=INCONCLUSIVE,
@@ -171,13 +181,16 @@ def _undecided(pairs: Mapping[str, Pair], missing: MissingScenarios, threshold: 
     )
 
 
-def breaking(pairs: Mapping[str, Pair]) -> list[str]:
-    """Scenarios of which the trials of one run differ: they are not deterministic."""
+def varying_scenarios(pairs: Mapping[str, Pair]) -> list[str]:
+    """Returns the scenarios that are not deterministic: their trials in one run differ."""
     return [scenario for scenario, each in pairs.items() if len({*each.new.scores}) > 1 or len({*each.base.scores}) > 1]
 
 
 def _fact(blank: Decision, *, higher_is_better: bool) -> Decision:
-    """The difference of a suite whose trials never differ, and which share of rollouts could have failed unseen if that were not so."""
+    """Decides by the exact difference of a suite whose trials never differ.
+
+    `unseen` is the share of rollouts that could have failed unnoticed if the suite is not deterministic.
+    """
     assert blank.estimate is not None
     beyond = (blank.estimate - blank.threshold) * (1 if higher_is_better else -1)
     unseen = 1 - ((1 - blank.confidence) / 2) ** (1 / blank.trials[0])
@@ -185,7 +198,7 @@ def _fact(blank: Decision, *, higher_is_better: bool) -> Decision:
 
 
 def _upward(run: Mapping[str, ScenarioSample], limits: Limits, *, higher_is_better: bool) -> dict[str, ScenarioSample]:
-    """The run with scores that begin at 0, the worst."""
+    """Shifts the scores so that 0 is the worst one and higher is better."""
     low, high = limits
     return {
         scenario: replace(each, scores=tuple(score - low if higher_is_better else high - score for score in each.scores))
@@ -196,17 +209,17 @@ def _upward(run: Mapping[str, ScenarioSample], limits: Limits, *, higher_is_bett
 def _limited(
     runs: Sequence[Mapping[str, ScenarioSample]], of: str, limits: Limits, confidence: float, *, higher_is_better: bool
 ) -> tuple[SampledInterval, tuple[Scores, Scores]]:
-    """The interval of the mean difference of a run, the first, and its baseline, the second, and the trials that it is of.
+    """Returns the interval of the mean difference between a run and its baseline, given in this order, and the trials behind it.
 
-    It reaches as low as it would if all that was lost were the worst for the new run.
+    Its lower end is as low as if every lost trial were the worst case for the new run.
     """
     width = limits[1] - limits[0]
     new, base = (_upward(run, limits, higher_is_better=higher_is_better) for run in runs)
-    sampled, sides = _interval(new, base, of, width, confidence)
+    sampled, trials = _interval(new, base, of, width, confidence)
     if any(each.lost for run in (new, base) for each in run.values()):
         at_worst, _ = _interval(_filled(new, 0.0), _filled(base, width), of, width, confidence)
         sampled = replace(sampled, low=min(sampled.low, at_worst.low))
-    return (sampled if higher_is_better else replace(sampled, low=-sampled.high, high=-sampled.low)), sides
+    return (sampled if higher_is_better else replace(sampled, low=-sampled.high, high=-sampled.low)), trials
 
 
 def _decided_by_interval(
@@ -218,47 +231,50 @@ def _decided_by_interval(
     *,
     higher_is_better: bool,
 ) -> Decision:
-    """Decides by the interval of scores between limits and, if the margin is 0, by a permutation; says what equal runs prove."""
-    found, sides = _limited(runs, blank.of, limits, blank.confidence, higher_is_better=higher_is_better)
-    decision = decided(blank, found, higher_is_better=higher_is_better)
+    """Decides by the interval of scores between limits and, if the margin is 0, by a permutation test.
+
+    If it remains INCONCLUSIVE, the reason tells what runs without any difference prove.
+    """
+    sampled, trials = _limited(runs, blank.of, limits, blank.confidence, higher_is_better=higher_is_better)
+    decision = decided(blank, sampled, higher_is_better=higher_is_better)
     if blank.threshold == 0:
-        decision = _permuted(decision, sides, seed)
+        decision = _permuted(decision, trials, seed)
     return replace(decision, reason=_unchanged(decision, pairs, limits)) if decision.verdict == INCONCLUSIVE else decision
 
 
 def _interval(
     new: Mapping[str, ScenarioSample], base: Mapping[str, ScenarioSample], of: str, width: float, confidence: float
 ) -> tuple[SampledInterval, tuple[Scores, Scores]]:
-    """The interval of the mean difference of scores from 0 to `width`, and the trials of both runs that it is of."""
+    """Returns the interval of the mean difference of scores from 0 to `width`, and the trials of both runs behind it."""
     pairs, _ = pair(new, base)
-    sides = [each.new.scores for each in pairs.values()], [each.base.scores for each in pairs.values()]
+    trials = [each.new.scores for each in pairs.values()], [each.base.scores for each in pairs.values()]
     if of == SUITE:
-        return of_suite(*sides, width, confidence), sides
+        return of_suite(*trials, width, confidence), trials
     clusters = _clusters({scenario: each.new for scenario, each in pairs.items()})
-    return of_population(*sides, clusters, width, confidence), sides
+    return of_population(*trials, clusters, width, confidence), trials
 
 
 def _filled(run: Mapping[str, ScenarioSample], score: float) -> dict[str, ScenarioSample]:
-    """The run with a score in place of each trial that was lost."""
+    """Fills in a score for each trial that was lost."""
     return {scenario: replace(each, scores=(*each.scores, *[score] * each.lost), lost=0) for scenario, each in run.items()}
 
 
-def _permuted(decision: Decision, sides: tuple[Scores, Scores], seed: int) -> Decision:
-    p = worse(*sides, seed)
+def _permuted(decision: Decision, trials: tuple[Scores, Scores], seed: int) -> Decision:
+    p = worse(*trials, seed)
     fails = decision.verdict == INCONCLUSIVE and p <= (1 - decision.confidence) / 2
     return replace(decision, p_worse=p, verdict=FAIL if fails else decision.verdict)
 
 
 def _unchanged(decision: Decision, pairs: Mapping[str, Pair], limits: Limits) -> str:
-    """What two runs without any difference prove, where that is not enough."""
+    """Returns a sentence if two runs without any difference are still not enough for a verdict, or an empty string."""
     if any(each.difference for each in pairs.values()) or decision.floor is None or decision.low is None:
         return ""
     margin, fewest = abs(decision.threshold), min(decision.trials)
     what = f"no score differs in {fewest} rollouts, which rules out a drop of {-decision.low:.3f}; the margin is {margin:g}"
     if decision.of == POPULATION:
         return what
-    takes = f"{trials_for(margin, decision.n, limits[1] - limits[0])} trials, or" if margin else "no number of trials is enough for it;"
-    return f"{what}: {takes} `deterministic: true` where trials never differ"
+    takes = f"run {trials_for(margin, decision.n, limits[1] - limits[0])} trials, or" if margin else "no number of trials is enough;"
+    return f"{what}: {takes} set `deterministic: true` if trials never differ"
 
 
 def against_limit(
@@ -271,7 +287,10 @@ def against_limit(
     higher_is_better: bool = True,
     seed: int = 0,
 ) -> Decision:
-    """One run's mean against a limit, such as `tsq.mean >= 0.80` or, with values of 0 and 1, a rate. Its interval is that of reports."""
+    """Compares the mean of a run with a limit, such as `tsq.mean >= 0.80` or, with values of 0 and 1, a rate.
+
+    The interval is the one that reports print.
+    """
     check_margin(0, confidence)
     measured = {scenario: sample for scenario, sample in run.items() if sample.scores}
     check_scores((score for sample in measured.values() for score in sample.scores), limits)
@@ -303,7 +322,7 @@ def against_limit(
 def _mean_interval(run: Mapping[str, ScenarioSample], limits: Limits, confidence: float, of: str) -> SampledInterval:
     scores, clusters = ({scenario: getattr(each, name) for scenario, each in run.items()} for name in ("scores", "cluster"))
     interval = scenarios_interval(scores, clusters, confidence, limits, of)
-    assert interval.low is not None and interval.high is not None and interval.standard_error is not None  # `too_few` has seen to it
+    assert interval.low is not None and interval.high is not None and interval.standard_error is not None  # ensured by `too_few`
     return SampledInterval(interval.low, interval.high, interval.standard_error, interval.method)
 
 

@@ -1,4 +1,4 @@
-"""Rollouts that pass or fail: pass@k and pass^k, of a scenario without bias, of a suite with an interval, and rules about them."""
+"""pass@k and pass^k: unbiased estimates for a scenario, intervals for a suite, and decisions against a limit."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ LIMITS = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class PassThreshold:
-    """What a rollout has to reach to pass: the floor under each scenario of a suite's main score."""
+    """The threshold at which a rollout passes, for the main score of a suite."""
 
     score: str
     value: float
-    falling: bool = False  # less is better, and the floor is a ceiling
+    falling: bool = False  # whether lower is better, so passing scores are at most `value`
 
     def reached(self, value: float) -> bool:
+        """Returns whether a score passes."""
         return value <= self.value if self.falling else value >= self.value
 
 
 def pass_all(passed: int, trials: int, k: int) -> float | None:
-    """pass^k, P(all of k trials pass), without bias: C(passed, k) / C(trials, k) (Yao et al. 2024, arXiv 2406.12045).
+    """Returns an unbiased estimate of pass^k, P(all of k trials pass): C(passed, k) / C(trials, k) (Yao et al. 2024, arXiv 2406.12045).
 
-    None with fewer than k trials: it is not known then.
+    Returns None with fewer than k trials.
     """
     if not 0 <= passed <= trials or k < 1:
-        raise ValueError(f"{passed} of {trials} trials passed, k = {k}: no such thing")
+        raise ValueError(f"impossible counts: {passed} of {trials} trials passed, k = {k}")
     return math.comb(passed, k) / math.comb(trials, k) if trials >= k else None
 
 
 @dataclass(frozen=True)
 class PassRate:
-    """`pass^3` or `pass@3`: which share of the scenarios passes in all of so many trials, or in one of them at least."""
+    """`pass^3` or `pass@3`: the share of scenarios that pass in all of k trials, or in at least one of them."""
 
-    every: bool  # pass^k, or else pass@k (Chen et al. 2021, arXiv 2107.03374)
-    k: int
+    every: bool  # True: pass^k; False: pass@k (Chen et al. 2021, arXiv 2107.03374)
+    k: int  # number of trials
 
     @classmethod
     def of(cls, name: str) -> PassRate:
@@ -53,11 +54,11 @@ class PassRate:
         return f"pass{'^' if self.every else '@'}{self.k}"
 
     def estimate(self, passed: int, trials: int) -> Estimate | None:
-        """Of one scenario; None with fewer than k trials.
+        """Returns the estimate for one scenario, or None with fewer than k trials.
 
-        The variance of the estimate U is U^2 - (p^k)^2, and C(passed, 2k) / C(trials, 2k) is p^2k without bias. With fewer than 2k trials
-        nothing is, so the scenario cannot say how much of its value is chance. It rests on trials / k groups of k, and only as many
-        are independent.
+        The variance of the estimate U is U^2 - (p^k)^2, and C(passed, 2k) / C(trials, 2k) estimates p^2k without bias. With fewer than 2k
+        trials there is no such estimate, so the variance is unknown. The number of independent observations is trials / k, the number of
+        groups of k trials.
         """
         alike = passed if self.every else trials - passed
         value = pass_all(alike, trials, self.k)
@@ -74,10 +75,10 @@ class PassRate:
         confidence: float = 0.95,
         of: str = SUITE,
     ) -> Interval:
-        """The mean over scenarios, of which (passed, trials) are known; those with fewer than k trials are left out.
+        """Returns the mean over scenarios, given their (passed, trials), with its interval. Leaves out scenarios with fewer than k trials.
 
-        Of the suite scenarios are fixed, and with 2k trials of each the interval holds what chance does to them (`means.fixed_interval`);
-        with fewer the spread of scenarios is in it, so that it is too wide rather than too narrow.
+        For the question SUITE, scenarios are fixed. With 2k trials of each, the interval includes only the variance of trials
+        (`means.fixed_interval`). With fewer, it also includes the spread between scenarios, and is too wide rather than too narrow.
         """
         estimates = {name: estimate for name, counts in scenarios.items() if (estimate := self.estimate(*counts))}
         if of == SUITE:
@@ -89,9 +90,9 @@ class PassRate:
 def against_share(
     run: Mapping[str, ScenarioSample], rate: PassRate, limit: float, *, of: str = SUITE, confidence: float = 0.95
 ) -> Decision:
-    """pass@k or pass^k of a run against a limit; scores are 1 of a trial that passed, else 0.
+    """Compares pass@k or pass^k of a run with a limit. The scores are 1 for a trial that passed, else 0.
 
-    What was lost counts as failed where it could make PASS wrong.
+    Lost trials count as failed for the lower end of the interval, which decides PASS.
     """
     counts = {name: (round(math.fsum(each.scores)), len(each.scores)) for name, each in run.items() if len(each.scores) >= rate.k}
     clusters = {name: each.cluster for name, each in run.items()}
@@ -108,7 +109,7 @@ def against_share(
     )
     if reason := _too_few(run, counts, rate, of):
         return replace(blank, reason=reason)
-    assert interval.low is not None and interval.high is not None and interval.standard_error is not None  # two scenarios have them
+    assert interval.low is not None and interval.high is not None and interval.standard_error is not None  # ensured by `_too_few`
     low = interval.low
     if any(each.lost for each in run.values()):
         planned = {name: (round(math.fsum(each.scores)), len(each.scores) + each.lost) for name, each in run.items()}
@@ -118,9 +119,9 @@ def against_share(
 
 
 def _too_few(run: Mapping[str, ScenarioSample], counts: Mapping[str, tuple[int, int]], rate: PassRate, of: str) -> str:
-    """Why these scenarios decide nothing, or an empty string."""
+    """Returns why there are too few trials, scenarios or clusters for a decision, or an empty string."""
     if len(counts) < len(run) and len(counts) < 2:
-        return f"{rate.name} takes {rate.k} trials of each scenario: --agentbench-trials={rate.k}"
+        return f"{rate.name} needs {rate.k} trials of each scenario: --agentbench-trials={rate.k}"
     alone = Clusters.of(range(len(counts)))
     return too_few(Clusters.of_scenarios({name: run[name].cluster for name in counts}) if of == POPULATION else alone)
 
@@ -128,7 +129,7 @@ def _too_few(run: Mapping[str, ScenarioSample], counts: Mapping[str, tuple[int, 
 def pass_counts(
     scores: Mapping[str, Sequence[float]], crashed: Mapping[str, int], pass_threshold: PassThreshold
 ) -> dict[str, tuple[int, int]]:
-    """Scenario -> (trials that passed, measured trials); one in which the agent raised did not pass."""
+    """Returns scenario -> (passed trials, measured trials). Trials in which the agent raised an error (`crashed`) did not pass."""
     names = dict.fromkeys([*scores, *crashed])
     return {
         name: (sum(map(pass_threshold.reached, scores.get(name, ()))), len(scores.get(name, ())) + crashed.get(name, 0)) for name in names

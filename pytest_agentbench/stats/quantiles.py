@@ -1,10 +1,10 @@
-"""Quantiles and tail probabilities of distributions, and percentiles of measured values that say how far they can be trusted.
+"""Quantiles and tail probabilities of distributions, and percentiles of measured values with their intervals.
 
-Pure functions on numbers, without scipy, which would be a hundred megabytes for five functions; these are checked against it in tests.
+The functions do without scipy, which would add a hundred megabytes for five functions. Tests check them against it.
 
-A percentile needs values beyond it: of n values, n x (1 - q) are expected to lie above the q-th percentile, and where that is less than
-one, what is printed as p99 is the maximum in disguise. So the q-th percentile needs 1 / (1 - q) values: 10 for p90, 20 for p95, 100 for
-p99. The median is no tail; it needs one.
+A percentile needs values beyond it. Of n values, n x (1 - q) are expected above the q-th percentile. If that is less than one, the
+printed p99 is really the maximum. So the q-th percentile needs 1 / (1 - q) values: 10 for p90, 20 for p95, 100 for p99. The median is not
+a tail and needs one value.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from pytest_agentbench.stats.series import Floats
 
 
-_STEPS, _CLOSE = 1000, 1e-10  # of Newton's method
-_NORMAL = 1e7  # degrees of freedom from which on t is a normal distribution
-_EXACT = 16  # so many quantiles of t are solved for one by one
-_NODES = 200  # where more are asked for, they are read off so many
+_STEPS, _CLOSE = 1000, 1e-10  # limit on steps, and relative tolerance, of Newton's method
+_NORMAL = 1e7  # degrees of freedom above which t is treated as normal
+_EXACT = 16  # number of t quantiles up to which each is solved exactly
+_NODES = 200  # number of nodes between which more t quantiles are interpolated
 
 
 def normal_quantile(p: float) -> float:
-    """The value that a standard normal variable stays below with probability p."""
+    """Returns the p-quantile of the standard normal distribution."""
     return NormalDist().inv_cdf(p)
 
 
 def binomial_at_most(k: int, n: int, p: float) -> float:
-    """P(X <= k) of X ~ Binomial(n, p), as I_{1-p}(n - k, k + 1) (DLMF 8.17.5)."""
+    """Returns P(X <= k) for X ~ Binomial(n, p), as I_{1-p}(n - k, k + 1) (DLMF 8.17.5)."""
     if k < 0 or p >= 1:
         return 0.0 if k < n else 1.0
     return 1.0 if k >= n or p <= 0 else incomplete_beta(n - k, k + 1, 1 - p)
 
 
 def student_t_quantiles(p: float, degrees: Floats) -> Floats:
-    """`student_t_quantile` of an array of degrees of freedom, 1 at least; of a large one right to 1e-4, relatively."""
+    """Returns `student_t_quantile` for an array of degrees of freedom, each at least 1. The relative error is 1e-4 for large arrays."""
     import numpy as np
 
     if degrees.size <= _EXACT:
@@ -56,7 +56,7 @@ def student_t_quantiles(p: float, degrees: Floats) -> Floats:
 
 @functools.cache
 def _table(p: float) -> tuple[Floats, Floats]:
-    """(1 / degrees in ascending order, quantiles): nearly a straight line."""
+    """Returns (1 / degrees in ascending order, quantiles), which is nearly a straight line."""
     import numpy as np
 
     nodes = np.linspace(0, 1, _NODES) ** 2
@@ -65,10 +65,10 @@ def _table(p: float) -> tuple[Floats, Floats]:
 
 @functools.lru_cache(maxsize=4096)
 def student_t_quantile(p: float, degrees: float) -> float:
-    """The value that Student's t with these degrees of freedom stays below with probability p; right to 1e-6, relatively.
+    """Returns the p-quantile of Student's t with these degrees of freedom. The relative error is 1e-6.
 
-    Newton's method on P(T <= t) = 1 - I_x(degrees / 2, 1 / 2) / 2 at x = degrees / (degrees + t^2) (DLMF 8.17). It begins at the normal
-    quantile, which lies below, and never leaves that side, because the distribution is concave there.
+    It uses Newton's method on P(T <= t) = 1 - I_x(degrees / 2, 1 / 2) / 2 at x = degrees / (degrees + t^2) (DLMF 8.17). It begins at the
+    normal quantile, which is lower, and always stays below the solution, because the distribution function is concave there.
     """
     if not 0 < p < 1 or degrees <= 0:
         raise ValueError(f"no quantile {p} of Student's t with {degrees} degrees of freedom")
@@ -88,8 +88,8 @@ def student_t_quantile(p: float, degrees: float) -> float:
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), for 0 < x < 1."""
-    if x > (a + 1) / (a + b + 2):  # the continued fraction converges fast below, and by symmetry above
+    """Returns the regularised incomplete beta function I_x(a, b), for 0 < x < 1."""
+    if x > (a + 1) / (a + b + 2):  # The continued fraction converges fast below this value, and by symmetry above it
         return 1 - _incomplete_beta(b, a, 1 - x)
     return _incomplete_beta(a, b, x)
 
@@ -100,7 +100,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """1 + d1/(1 + d2/(1 + ...)) of DLMF 8.17.22, from the front by Lentz's method."""
+    """Returns the continued fraction 1 + d1/(1 + d2/(1 + ...)) of DLMF 8.17.22, by Lentz's method."""
     value, numerator, denominator = 1.0, 1.0, 0.0
     for step in range(1, 100_000):
         m = step // 2
@@ -116,19 +116,19 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     raise ArithmeticError(f"the incomplete beta function does not converge for a={a}, b={b}, x={x}")
 
 
-HIGH = (50, 90, 95, 99)  # percentiles of what is better small: latencies
-LOW = (50, 10, 5, 1)  # of what is better large: rates
+HIGH = (50, 90, 95, 99)  # percentiles of latencies, for which lower is better
+LOW = (50, 10, 5, 1)  # percentiles of rates, for which higher is better
 CONFIDENCE = 0.95
-INFINITE = "inf"  # how JSON says it
+INFINITE = "inf"  # infinity in JSON
 
 Count = TypeVar("Count", float, "Floats")
 
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Values: mean, median, and how sure each percentile is."""
+    """Mean, median and percentiles of values, with intervals."""
 
-    n: int  # values: calls, gaps, or rollouts
+    n: int  # number of values: calls, gaps, or rollouts
     mean: float
     p50: float  # median
     min: float
@@ -138,56 +138,56 @@ class Percentiles:
 
 @dataclass(frozen=True, kw_only=True)
 class LatencySpread(Percentiles):
-    """Values of which less is better."""
+    """Percentiles of values for which lower is better."""
 
-    p90: float | None  # null of fewer than 10 values
-    p95: float | None  # null of fewer than 20
-    p99: float | None  # null of fewer than 100
+    p90: float | None  # null for fewer than 10 values
+    p95: float | None  # null for fewer than 20 values
+    p99: float | None  # null for fewer than 100 values
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateSpread(Percentiles):
-    """Values of which more is better."""
+    """Percentiles of values for which higher is better."""
 
-    p10: float | None  # null of fewer than 10 values
-    p5: float | None  # null of fewer than 20
-    p1: float | None  # null of fewer than 100
+    p10: float | None  # null for fewer than 10 values
+    p5: float | None  # null for fewer than 20 values
+    p1: float | None  # null for fewer than 100 values
 
 
 @dataclass(frozen=True)
 class AdjustedSpread:
-    """Latencies with each failed call as an infinite one, which JSON says as `"inf"`."""
+    """Percentiles of latencies if each failed call counts as infinitely slow, which is `"inf"` in JSON."""
 
-    n: int  # calls, failed ones included
-    failed: int  # calls
-    p50: float | str | None  # `"inf"` when it falls among the failed calls
-    p90: float | str | None  # null of fewer than 10 calls
-    p95: float | str | None  # null of fewer than 20
-    p99: float | str | None  # null of fewer than 100
+    n: int  # number of calls, including failed ones
+    failed: int  # number of failed calls
+    p50: float | str | None  # `"inf"` if it falls among the failed calls
+    p90: float | str | None  # null for fewer than 10 calls
+    p95: float | str | None  # null for fewer than 20 calls
+    p99: float | str | None  # null for fewer than 100 calls
 
 
 def series() -> defaultdict[str, array[float]]:
-    """Returns name -> its numbers, which take eight bytes each."""
+    """Returns an empty mapping of names to arrays of numbers, with eight bytes for each number."""
     return defaultdict(lambda: array("d"))
 
 
 def needed(q: int) -> int:
-    """How many values the q-th percentile needs."""
+    """Returns the number of values that the q-th percentile needs."""
     return 1 if q == 50 else -(-100 // min(q, 100 - q))
 
 
 def position(count: Count, q: float) -> Count:
-    """Where the q-th percentile (0 to 100) of so many ordered values lies, counted from 0; between two places it is interpolated.
+    """Returns the position of the q-th percentile (0 to 100) among `count` ordered values, from 0. A fraction means interpolation.
 
-    The one definition of reports, A/B and gates: linear, numpy's default (Hyndman and Fan 1996, definition 7).
+    Reports, A/B and gates use this definition: linear, numpy's default (Hyndman and Fan 1996, definition 7).
     """
     return (count - 1) * q / 100
 
 
 def percentile(values: Iterable[float], q: float) -> float | None:
-    """The q-th percentile (0 to 100) by linear interpolation, as numpy's default; None of nothing. Infinite values are allowed.
+    """Returns the q-th percentile (0 to 100) by linear interpolation (numpy's default), or None without values.
 
-    However few the values are: `needed` says how many there should be.
+    Infinite values are allowed. It does not check whether there are enough values (`needed`).
     """
     if not 0 <= q <= 100:
         raise ValueError(f"a percentile is between 0 and 100, not {q}")
@@ -196,7 +196,7 @@ def percentile(values: Iterable[float], q: float) -> float | None:
 
 
 def tail(values: Iterable[float]) -> float | None:
-    """Returns p99 of values, and the greatest of them if they are too few for that; None of nothing."""
+    """Returns p99 of values, or their maximum if they are too few for p99, or None without values."""
     ordered = _ordered(values)
     if not len(ordered):
         return None
@@ -204,27 +204,27 @@ def tail(values: Iterable[float]) -> float | None:
 
 
 def latency_spread(values: Iterable[float]) -> LatencySpread | None:
-    """Of what is better small; None of nothing. A percentile of too few values is None."""
+    """Returns the percentiles of values for which lower is better, or None without values. A percentile of too few values is None."""
     ordered = _ordered(values)
     if not len(ordered):
         return None
-    p90, p95, p99 = (_told(ordered, q) for q in HIGH[1:])
+    p90, p95, p99 = (_if_enough(ordered, q) for q in HIGH[1:])
     return LatencySpread(*_common(ordered, HIGH), p90=p90, p95=p95, p99=p99)
 
 
 def rate_spread(values: Iterable[float]) -> RateSpread | None:
-    """The same of what is better large."""
+    """Returns the percentiles of values for which higher is better, or None without values. A percentile of too few values is None."""
     ordered = _ordered(values)
     if not len(ordered):
         return None
-    p10, p5, p1 = (_told(ordered, q) for q in LOW[1:])
+    p10, p5, p1 = (_if_enough(ordered, q) for q in LOW[1:])
     return RateSpread(*_common(ordered, LOW), p10=p10, p5=p5, p1=p1)
 
 
 def _common(
     ordered: Sequence[float], levels: Sequence[int]
 ) -> tuple[int, float, float, float, float, dict[str, tuple[float, float] | None]]:
-    """Number, mean, median, least, greatest and intervals of values in ascending order."""
+    """Returns number, mean, median, least and greatest value, and intervals of values in ascending order."""
     enclosing = {q: ranks(len(ordered), q) for q in levels}
     intervals = {f"p{q}": (float(ordered[pair[0]]), float(ordered[pair[1]])) if pair else None for q, pair in enclosing.items()}
     return len(ordered), _mean(ordered), _interpolated(ordered, 50), float(ordered[0]), float(ordered[-1]), intervals
@@ -235,32 +235,32 @@ def _mean(values: Sequence[float]) -> float:
     return float(values.mean()) if _is_array(values) else math.fsum(values) / len(values)
 
 
-def _told(ordered: Sequence[float], q: int) -> float | None:
-    """A percentile of values in ascending order; None of too few."""
+def _if_enough(ordered: Sequence[float], q: int) -> float | None:
+    """Returns a percentile of values in ascending order, or None if there are too few."""
     return _interpolated(ordered, q) if len(ordered) >= needed(q) else None
 
 
 def adjusted(values: Iterable[float], failed: int) -> AdjustedSpread | None:
-    """Percentiles with each failed call as an infinite latency, so that a server which drops its slow calls gains nothing.
+    """Returns percentiles with each failed call as an infinite latency, so a server gains nothing by dropping slow calls.
 
-    None without a failed call: nothing to adjust.
+    Returns None if no call failed, because nothing has to be adjusted.
     """
     if not failed:
         return None
     ordered = [*map(float, _ordered(values)), *repeat(math.inf, failed)]
-    known = (_told(ordered, q) for q in HIGH)
+    known = (_if_enough(ordered, q) for q in HIGH)
     return AdjustedSpread(len(ordered), failed, *(INFINITE if value == math.inf else value for value in known))
 
 
 @functools.lru_cache(maxsize=1024)
 def ranks(n: int, q: int) -> tuple[int, int] | None:
-    """Which of n ordered values (counted from 0) enclose the true q-th percentile with 95 % confidence, whatever the distribution.
+    """Returns which of n ordered values (from 0) enclose the true q-th percentile with 95 % confidence, whatever the distribution.
 
-    Of n independent values, B ~ Binomial(n, q) lie below the true percentile, so that [X(l), X(u)] (counted from 1) misses it with
-    probability P(B < l) + P(B >= u); each of the two is at most 2.5 % here (David and Nagaraja, Order Statistics, 3rd ed., 7.1).
-    None where even the least and the greatest value are not far enough out: the median needs 6 values, p90 36, p95 72, p99 368.
+    B ~ Binomial(n, q) of n independent values lie below the true percentile, so [X(l), X(u)] (counted from 1) misses it with probability
+    P(B < l) + P(B >= u). Each of the two is at most 2.5 % here (David and Nagaraja, Order Statistics, 3rd ed., 7.1). Returns None if there
+    are too few values for such an interval: the median needs 6 values, p90 36, p95 72, p99 368.
 
-    The confidence is that of independent values. Calls of one scenario and gaps of one stream are not: of them it is less.
+    The confidence holds for independent values. It is lower for calls of one scenario and gaps of one stream, which are not independent.
     """
     error = (1 - CONFIDENCE) / 2
     low = bisect_right(range(n), error, key=lambda k: binomial_at_most(k, n, q / 100))  # the greatest l with P(B < l) <= error
@@ -269,7 +269,7 @@ def ranks(n: int, q: int) -> tuple[int, int] | None:
 
 
 def _ordered(values: Iterable[float]) -> Sequence[float]:
-    """Returns values in ascending order, those of an array as an array, without those that are not known (NaN)."""
+    """Returns values in ascending order. An array stays an array, and loses its unknown values (NaN)."""
     if not _is_array(values):
         return sorted(values)
     known = values[~unknown(values)]

@@ -1,4 +1,4 @@
-"""Series of numbers: types of their arrays, how alike neighbours in time are, how long blocks have to be, and how much a sum varies."""
+"""Series of numbers in time order: array types, autocorrelation, block lengths, and variances of sums."""
 
 from __future__ import annotations
 
@@ -24,31 +24,34 @@ def unknown(values: NDArray[Any]) -> Mask:
     return mask
 
 
-FEWEST_BLOCKS = 15  # with fewer an interval is too narrow where load comes and goes (benchmarks/verdict-results.md)
-_LONGER = 1.2  # than the rules of thumb say: estimated autocorrelations are too small on average
-_LEAST = 2.0  # blocks have so many cube roots of n values where there are enough for that, whatever the estimate
-_CLEAR = 2.0  # standard errors from which an autocorrelation is told from none
-_NEGLIGIBLE = 1e-9  # values that differ by less, relative to the largest one, are equal
+FEWEST_BLOCKS = 15  # fewest blocks: with fewer, intervals are too narrow under changing load (benchmarks/verdict-results.md)
+_LONGER = 1.2  # factor for block lengths, because estimated autocorrelations are too small on average
+_LEAST = 2.0  # smallest block length, in cube roots of n, if there are enough values
+_CLEAR = 2.0  # standard errors above which an autocorrelation counts as different from 0
+_NEGLIGIBLE = 1e-9  # difference, relative to the largest value, below which values are equal
 
 
 def autocorrelation(values: Floats) -> float:
-    """Between neighbours; 0 of values that do not vary."""
+    """Returns the autocorrelation of neighbours, or 0 if the values do not vary."""
     return float(_correlations(values, 1)[1])
 
 
-def worth(count: int, correlation: float) -> int:
-    """How many independent values tell as much of a mean, where neighbours are clearly alike (of an AR(1) process)."""
+def effective_count(count: int, correlation: float) -> int:
+    """Returns how many independent values have as much information about the mean, by an AR(1) process.
+
+    It is `count` if the correlation does not clearly differ from 0.
+    """
     if correlation <= _CLEAR / math.sqrt(max(count, 1)):
         return count
     return math.floor(count * (1 - correlation) / (1 + correlation))
 
 
 def block_length(values: Floats) -> int:
-    """How many of these values in time order a block has to hold, so that two blocks are nearly independent.
+    """Returns the number of values, in time order, that a block needs so that two blocks are nearly independent.
 
-    The longest of three: the optimum for an AR(1) process (Kunsch 1989), which is right where load alone makes the values vary; that of
-    Politis and White (2004), which sees load below other noise; and, as estimates miss what is below the noise of few values, what there
-    are values for.
+    It is the longest of three lengths: the optimum for an AR(1) process (Kunsch 1989), which is right if only load makes the values vary;
+    that of Politis and White (2004), which detects load below other noise; and a length that depends only on the number of values, because
+    estimates from few values miss correlation below the noise.
     """
     count = len(values)
     optimum = max(_of_neighbours(autocorrelation(values), count), _of_correlogram(values))
@@ -62,7 +65,7 @@ def _of_neighbours(correlation: float, count: int) -> float:
 
 
 def _of_correlogram(values: Floats) -> float:
-    """Politis and White 2004, 3.2, for moving blocks: a flat-top window up to twice the last lag that is told from none."""
+    """Returns the optimum for moving blocks by Politis and White 2004, 3.2: a flat-top window up to twice the last significant lag."""
     import numpy as np
 
     count = len(values)
@@ -71,7 +74,7 @@ def _of_correlogram(values: Floats) -> float:
         return 0.0
     correlations = _correlations(values, lags)
     clear = np.abs(correlations) >= _CLEAR * math.sqrt(math.log10(count) / count)
-    run = max(5, math.ceil(math.sqrt(math.log10(count))))  # so many lags in a row that are not clear end the correlogram
+    run = max(5, math.ceil(math.sqrt(math.log10(count))))  # insignificant lags in a row that end the correlogram
     last = next(lag for lag in range(lags + 1) if not clear[lag + 1 : lag + 1 + run].any())
     if last == 0:
         return 0.0
@@ -85,7 +88,7 @@ def _of_correlogram(values: Floats) -> float:
 
 
 def _correlations(values: Floats, lags: int) -> Floats:
-    """Of lags 0 to `lags`; those after 0 are 0 where nothing varies."""
+    """Returns the autocorrelations of lags 0 to `lags`. Those after lag 0 are 0 if the values do not vary."""
     import numpy as np
 
     around = np.asarray(values, dtype=np.float64) - np.mean(values)
@@ -105,11 +108,11 @@ class CorrelatedPairs:
 
     @classmethod
     def of(cls, ranks: Sequence[Integers], length: int, groups: Sequence[Sequence[int]] = ()) -> CorrelatedPairs:
-        """Of values in one or several orders of time, `ranks` being the places of each in them.
+        """Returns the dependent pairs of values in one or several time orders. `ranks` has the rank of each value in each order.
 
-        In blocks of `length` that move along the order, two values stand together in a share 1 - distance / length of the blocks: the
-        variance of a mean by moving blocks is the sum of the pairs' products with that weight (Kunsch 1989). A pair that is near in
-        several orders counts once, where it is nearest. Values of one group are never independent.
+        Two values are together in a share 1 - distance / length of the moving blocks of this length. With that weight, the sum of the
+        products of pairs is the variance of a mean by moving blocks (Kunsch 1989). A pair that is near in several orders counts once, with
+        its largest weight. Values of one group are never independent.
         """
         import numpy as np
 
@@ -126,6 +129,6 @@ class CorrelatedPairs:
         return cls(known // count, known % count, nearest)
 
     def variance(self, parts: Floats) -> float:
-        """Of a sum, from its parts, whose mean is 0; never less than if they were independent."""
+        """Returns the variance of a sum from its parts, which have mean 0. It is at least that of independent parts."""
         alone = float(parts @ parts)
         return max(alone, alone + 2 * float((self.weight * parts[self.one] * parts[self.other]).sum()))

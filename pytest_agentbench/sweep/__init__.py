@@ -1,1 +1,1 @@
-"""A backend at several concurrencies: what each level measured, where the knee is, and the greatest level that is good enough."""
+"""Evaluates a backend at several concurrency levels: measurements, the knee, and the greatest level that is good enough."""

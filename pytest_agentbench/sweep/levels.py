@@ -1,7 +1,7 @@
-"""What a sweep measured at each concurrency (without the warm-up), the knee of throughput against latency, and the capacity.
+"""Reads the results of a sweep at each concurrency (without the warm-up), finds the knee and searches the capacity.
 
-The capacity is the greatest concurrency whose calls meet their objectives and whose quality is not worse. It is found by doubling and
-halving.
+The knee is the best trade-off between throughput and latency. The capacity is the greatest concurrency whose calls meet their objectives
+and whose quality is not worse. It is searched by doubling and halving.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ from pytest_agentbench.tables import origins, places
 
 
 class Operation(NamedTuple):
-    """How a backend does at one concurrency."""
+    """Throughput and latency of a backend at one concurrency."""
 
     concurrency: int
     throughput: float  # output tokens per second
-    latency_ms: float  # of a call, median
+    latency_ms: float  # median latency of a call, milliseconds
 
 
 def power(operation: Operation) -> float:
-    """Throughput over latency: great where much is done and little is waited for (Giessler et al. 1978)."""
+    """Returns throughput / latency, the power of an operating point (Giessler et al. 1978)."""
     return operation.throughput / operation.latency_ms
 
 
 def knee(operations: Sequence[Operation]) -> Operation | None:
-    """The one of the greatest power; the smallest of equals. None of fewer than three, which have no bend.
+    """Returns the operating point with the greatest power, or the one with the lowest concurrency among equals.
 
-    Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", ICC 1979: at this point
-    the line from the origin touches the curve of latency over throughput, and more load buys less than it costs.
+    Returns None for fewer than three points, which have no knee. At the knee, the line from the origin touches the curve of latency over
+    throughput, and more load costs more than it gains (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in
+    computer communications", ICC 1979).
     """
     known = [each for each in sorted(operations) if each.latency_ms > 0]
     return max(known, key=lambda each: (power(each), -each.concurrency)) if len(known) > 2 else None
@@ -58,7 +59,7 @@ def knee(operations: Sequence[Operation]) -> Operation | None:
 
 @dataclass(frozen=True)
 class SweepLevel:
-    """The rollouts of one concurrency, but for those of its first block."""
+    """The rollouts at one concurrency, without those of its first block, which is the warm-up."""
 
     concurrency: int  # rollouts in flight
     part: Slice
@@ -67,7 +68,7 @@ class SweepLevel:
 
     @property
     def statuses(self) -> Counter[str]:
-        """Status -> rollouts."""
+        """Status -> number of rollouts."""
         return Counter(self.part.rollouts["status"].tolist())
 
     @property
@@ -75,29 +76,29 @@ class SweepLevel:
         return len(self.part.calls) - len(self.part.successful_calls)
 
     def latency(self, metric: str, q: int) -> float | None:
-        """Returns a percentile of the calls in milliseconds, however few they are."""
+        """Returns a percentile of the successful calls in milliseconds, even if they are too few for it."""
         return percentile(self.part.successful_calls[f"{metric}_ms"], q)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A run whose arms are concurrencies."""
+    """A run whose arms are concurrency levels."""
 
     run: Run
     suite: str
-    score: str  # the suite's main one
-    scale: Scale  # of that score
-    levels: tuple[SweepLevel, ...]  # by concurrency
-    warm_up: Mapping[int, int]  # concurrency -> rollouts that were left out, being of its first block
+    score: str  # main score of the suite
+    scale: Scale  # scale of that score
+    levels: tuple[SweepLevel, ...]  # sorted by concurrency
+    warm_up: Mapping[int, int]  # concurrency -> number of rollouts in its first block, which are left out
 
     @property
     def is_measured(self) -> bool:
-        """Whether anything is known of any level."""
+        """Whether any level has a measured rollout."""
         return any(trial.status not in LOST for level in self.levels for trial in level.trials)
 
     @property
     def operations(self) -> list[Operation]:
-        """Throughput and latency of the levels that have both."""
+        """The operating points of the levels with known throughput and latency."""
         measured = [(each, each.latency("e2e", 50), each.part.value("output_tokens_per_s")) for each in self.levels]
         return [Operation(level.concurrency, rate, latency) for level, latency, rate in measured if latency and rate]
 
@@ -107,11 +108,11 @@ class Sweep:
 
 
 def read_sweep(directory: Path) -> Sweep:
-    """Raises ConfigError for a run whose arms are no concurrencies, and for one of several suites."""
+    """Reads a sweep. Raises ConfigError if the arms of the run are not concurrency levels, or if it has several suites."""
     run = read_run(directory)
     own = concurrencies(run.ab.arms) if run.ab else {}
     if not own:
-        raise ConfigError(f"{directory}: its arms are no concurrencies; `agentbench sweep` makes such a run")
+        raise ConfigError(f"{directory}: its arms are not concurrency levels; make such a run with `agentbench sweep`")
     [origin] = origins([directory])
     reader, trials = FrameReader(origin, events=False), dict[str, list[Trial]]()
     throughputs = defaultdict[str, Throughput](Throughput)
@@ -129,7 +130,7 @@ def read_sweep(directory: Path) -> Sweep:
         level.throughput.wall_s = level.part.seconds
     suites = {trial.suite for level in levels for trial in level.trials}
     if len(suites) > 1:
-        raise ConfigError(f"{directory}: a sweep is of one suite, and this run has {', '.join(sorted(suites))}")
+        raise ConfigError(f"{directory}: a sweep has only one suite, but this run has {', '.join(sorted(suites))}")
     result = next(iter(run.suites.values()))
     return Sweep(
         run=run,
@@ -142,7 +143,7 @@ def read_sweep(directory: Path) -> Sweep:
 
 
 def _first_blocks(run: Run, origin: Origin, arms: Mapping[str, int]) -> dict[str, set[RolloutKey]]:
-    """Returns arm -> the rollouts of its first block, which warm the level up."""
+    """Returns arm -> the rollouts of its first block, the warm-up of the level."""
     begun: defaultdict[str, list[tuple[int, RolloutKey]]] = defaultdict(list)
     for place in places(origin):
         if _counts(place.rollout, arms):
@@ -155,13 +156,13 @@ def _counts(rollout: Rollout, arms: Mapping[str, int]) -> bool:
 
 
 def _first_block(run: Run, arm: str) -> int:
-    """Rollouts of an arm's first block in the last session; none where it has only one."""
+    """Returns the number of rollouts in an arm's first block in the last session, or 0 if it has only one block."""
     sizes = _block_sizes(run, arm)
     return sizes[0] if len(sizes) > 1 else 0
 
 
 def short_blocks(sweep: Sweep) -> Iterator[tuple[int, int]]:
-    """Yields concurrency and rollouts of a block of each level that most of the time had fewer rollouts in flight than it asked for."""
+    """Yields (concurrency, rollouts in a typical block) of levels whose blocks mostly had fewer rollouts in flight than requested."""
     for arm, concurrency in sorted(concurrencies(sweep.run.ab.arms if sweep.run.ab else ()).items(), key=itemgetter(1)):
         sizes = sorted(_block_sizes(sweep.run, arm))
         if sizes and sizes[len(sizes) // 2] < 2 * concurrency:
@@ -169,37 +170,38 @@ def short_blocks(sweep: Sweep) -> Iterator[tuple[int, int]]:
 
 
 def _block_sizes(run: Run, arm: str) -> list[int]:
-    """Rollouts of each block that an arm had in the last session, in their order."""
+    """Returns the number of rollouts in each block of an arm in the last session, in order."""
     return [block.rollouts for block in (run.cache.blocks if run.cache else ()) if block.arm == arm]
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """What is good enough."""
+    """The conditions for a level to be good enough."""
 
-    slo: Mapping[str, float]  # objective -> milliseconds; empty: any speed is
-    target: float = 0.9  # share of calls that have to meet all of them
-    margin: float = 0.05  # by which the mean of the main score may be lower than at the smallest level
+    slo: Mapping[str, float]  # objective -> milliseconds; empty: any speed is good enough
+    target: float = 0.9  # share of calls that must meet all objectives
+    margin: float = 0.05  # accepted loss of the mean main score against the smallest level
 
 
 @dataclass(frozen=True)
 class LevelVerdict:
-    """One level by these terms. PASS: shown to hold; FAIL: shown not to; INCONCLUSIVE: neither."""
+    """The verdict on one level. PASS: it meets the criteria; FAIL: it does not; INCONCLUSIVE: neither is shown."""
 
     concurrency: int
-    share: Interval | None  # of good calls; None without objectives
+    share: Interval | None  # share of calls that meet all objectives; None without objectives
     speed: str  # PASS | FAIL | INCONCLUSIVE
-    quality: Decision | None  # against the smallest level; None of that one itself
-    lost: int = 0  # rollouts that nothing is known of; with them a level is not shown to hold
+    quality: Decision | None  # comparison with the smallest level; None for that level itself
+    lost: int = 0  # number of rollouts without a measurement; with any, the level cannot PASS
 
     @property
     def verdict(self) -> str:
+        """FAIL if speed or quality fails, INCONCLUSIVE if something is open or lost, else PASS."""
         verdicts = {self.speed, self.quality.verdict if self.quality else PASS, INCONCLUSIVE if self.lost else PASS}
         return FAIL if FAIL in verdicts else INCONCLUSIVE if INCONCLUSIVE in verdicts else PASS
 
 
 def judgements(sweep: Sweep, terms: Criteria) -> list[LevelVerdict]:
-    """Of each level, by concurrency."""
+    """Returns the verdict on each level, sorted by concurrency."""
     first = sweep.levels[0]
     return [_judged(sweep, level, None if level is first else first, terms) for level in sweep.levels]
 
@@ -225,7 +227,7 @@ def _quality(sweep: Sweep, level: SweepLevel, first: SweepLevel, margin: float) 
 
 
 def _lost(sweep: Sweep, level: SweepLevel) -> int:
-    """Rollouts without the score; of a suite without scores, those that failed."""
+    """Returns the number of rollouts without the main score or, for a suite without scores, of failed rollouts."""
     if not sweep.score:
         return sum(trial.status in LOST for trial in level.trials)
     measured = samples(level.trials, sweep.score, sweep.scale)
@@ -234,15 +236,15 @@ def _lost(sweep: Sweep, level: SweepLevel) -> int:
 
 @dataclass(frozen=True)
 class SustainedRange:
-    """The greatest level that is good enough lies from `shown` up to, but not at, `refuted`."""
+    """The range of the capacity: from `shown` (included) to `refuted` (excluded)."""
 
-    shown: int | None  # the greatest level that holds, and with it all that were measured below; None: not even the smallest
-    refuted: int | None  # the smallest level above that is shown not to hold; None: none is
-    undecided: tuple[int, ...] = ()  # levels between, of which neither is shown
+    shown: int | None  # greatest level that passes, as do all measured ones below; None: not even the smallest
+    refuted: int | None  # smallest failed level; None: no level failed
+    undecided: tuple[int, ...] = ()  # levels in between that are INCONCLUSIVE, or above an INCONCLUSIVE one
 
 
 def greatest(verdicts: Mapping[int, str]) -> SustainedRange:
-    """Of levels and their verdicts. More in flight is never taken to be better for a call, so what holds above one that fails is chance."""
+    """Returns the range of the capacity, given level -> verdict. A PASS above a FAIL is ignored: more load never makes calls better."""
     shown = None
     for level in sorted(verdicts):
         if verdicts[level] == FAIL:
@@ -257,18 +259,19 @@ def _between(verdicts: Mapping[int, str], low: int | None, high: int | None) -> 
 
 
 def verdicts(judged: Sequence[LevelVerdict]) -> dict[int, str]:
-    """Concurrency -> verdict."""
+    """Returns concurrency -> verdict."""
     return {each.concurrency: each.verdict for each in judged}
 
 
-MOST = 14  # sessions of a search: enough to tell 1 from 1,000
-NEAR = 0.1  # levels that are no further apart than this share of the smaller one are near enough
+MOST = 14  # limit on the sessions of a search, enough for the range from 1 to 1,000
+NEAR = 0.1  # the search ends if two levels differ by at most this share of the smaller one
 
 
 def search(session: Callable[[int], Mapping[int, str]], low: int, high: int) -> SustainedRange:
-    """`session` measures a level, beside the lowest one, and gives the verdicts of what it measured: PASS, FAIL or INCONCLUSIVE.
+    """Searches the capacity between `low` and `high` in at most MOST sessions.
 
-    A level that is not shown to hold counts as too much, so the search goes on below it. At most MOST sessions.
+    `session` measures a level and the lowest one, and returns the verdict on each. A level that does not PASS counts as too high, so the
+    search continues below it.
     """
     verdicts: dict[int, str] = {}
     level: int | None = min(2 * low, high)
@@ -281,13 +284,13 @@ def search(session: Callable[[int], Mapping[int, str]], low: int, high: int) -> 
 
 
 def next_level(verdicts: Mapping[int, str], low: int, high: int) -> int | None:
-    """The level to be measured next; None: what is known is enough, or nothing holds at all."""
+    """Returns the level to measure next, or None if the search is finished or even the lowest level does not PASS."""
     if verdicts[low] != PASS:
         return None
-    held = low
+    passed = low
     for level in sorted(verdicts):
         if verdicts[level] != PASS:
-            middle = (held + level) // 2
-            return middle if level - held > max(1.0, held * NEAR) else None
-        held = level
-    return min(2 * held, high) if held < high else None
+            middle = (passed + level) // 2
+            return middle if level - passed > max(1.0, passed * NEAR) else None
+        passed = level
+    return min(2 * passed, high) if passed < high else None

@@ -126,7 +126,7 @@ def test_what_is_printed(shop: Project, capsys: Capture) -> None:
     ]
     lines = iter(printed)
     assert [] == [start for start in wanted if not any(line.startswith(start) for line in lines)], "\n".join(printed)
-    assert "another number of rollouts in flight: 8 and 2" in " ".join(" ".join(printed).split())
+    assert "different numbers of rollouts in flight: 8 and 2" in " ".join(" ".join(printed).split())
     cells = {line.split()[0]: line.split()[1:] for line in printed if line.startswith(("shop-1 ", "tsq "))}
     assert {"tsq": ["1.000", "0.889"], "shop-1": ["1.000", "1/1", "0.667", "1/1"]} == cells
 

@@ -215,7 +215,7 @@ def test_a_gate_in_the_suite(gated: Project) -> None:
 
     without.assert_outcomes(passed=18, failed=2)
     assert ("INCONCLUSIVE", {}) == (gate_of(first_page(gated)).verdict, gate_of(first_page(gated)).baselines)
-    assert any("there is no baseline; --agentbench-baseline names one" in reason for reason in reasons(first_page(gated)))
+    assert any("there is no baseline; name one with --agentbench-baseline" in reason for reason in reasons(first_page(gated)))
     write_baseline(read_evidence(gated.root / "reports" / "before"), "shop", default_baseline("shop", gated.root / "reports"))
     result = gated.run("scenarios/shop")
     assert 0 == result.ret
@@ -247,7 +247,7 @@ def test_a_wrong_rule_in_a_suite(project: Project) -> None:
     result = project.run("scenarios/shop")
 
     assert pytest.ExitCode.USAGE_ERROR == result.ret
-    result.stdout.fnmatch_lines(["*suite.yaml: gate rule 'tsq.mean <= 0.5': tsq is better the higher it is: >=*"])
+    result.stdout.fnmatch_lines(["*suite.yaml: gate rule 'tsq.mean <= 0.5': higher tsq is better, so use >=*"])
 
 
 def test_variants(project: Project) -> None:
@@ -364,12 +364,12 @@ def test_a_pass_rate_without_a_floor(project: Project) -> None:
     refused = project.run("scenarios/shop", rule)
 
     assert pytest.ExitCode.USAGE_ERROR == refused.ret
-    refused.stderr.fnmatch_lines(["ERROR: gate rule 'pass^1 >= 0.1': without a floor for tsq no rollout passes or fails; *"])
+    refused.stderr.fnmatch_lines(["ERROR: gate rule 'pass^1 >= 0.1': pass rates need a threshold for tsq; *"])
     assert 0 == project.run("scenarios/shop", rule, "--agentbench-threshold=tsq=0.5").ret
     project.suite(thresholds={}, gate=["pass^1 >= 0.1"])
     wrong = project.run("scenarios/shop")
     assert wrong.ret
-    wrong.stdout.fnmatch_lines(["*suite.yaml: gate rule 'pass^1 >= 0.1': without a floor for tsq no rollout passes or fails; *"])
+    wrong.stdout.fnmatch_lines(["*suite.yaml: gate rule 'pass^1 >= 0.1': pass rates need a threshold for tsq; *"])
 
 
 def test_which_scenarios_got_worse(project: Project) -> None:

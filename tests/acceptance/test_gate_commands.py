@@ -130,7 +130,10 @@ def test_promoting(gated: Project, capsys: Capture) -> None:
     assert 4 == main(["baseline", "promote"])
     told = capsys.readouterr()
     assert "shop tsq.mean: 1.000 -> 0.900 (20 scenarios)\n" in told.out
-    assert f"agentbench: {path} would become worse in shop tsq; --reason TEXT says why that is right, and is kept in the file\n" == told.err
+    assert told.err == (
+        f"agentbench: the new baseline {path} is worse than the old one for shop tsq; "
+        "if that is intended, give the reason with --reason TEXT\n"
+    )
     assert first == path.read_text()
 
     assert 0 == main(["baseline", "promote", "--reason", "two labels were wrong"])
@@ -144,7 +147,7 @@ def test_no_basis(gated: Project, capsys: Capture) -> None:
     gated.run("scenarios/shop", "--agentbench-retries=0")
 
     assert 4 == main(["baseline", "promote"])
-    assert "is no baseline for shop: 1 of 20 rollouts ended as infra_error, more than 2 %" in capsys.readouterr().err
+    assert "cannot be a baseline for shop: 1 of 20 rollouts ended as infra_error, more than 2 %" in capsys.readouterr().err
     assert not (gated.root / "reports" / "baselines").exists()
 
 

@@ -75,7 +75,7 @@ def test_the_gate_leaves_it_out(
         *(rule.suite, rule.rule, rule.verdict, rule.estimate, rule.threshold),
         *(rule.n, rule.trials),
     )
-    assert "left out, in quarantine: shop-1" in texts(report)
+    assert "left out because of quarantine: shop-1" in texts(report)
     found = held.run_json["gate"]
     assert (0, []) == (found["tests_below"], found["rules"][0]["suspects"])
 

@@ -60,7 +60,7 @@ def test_run_until_it_is_green(lucky: Project, capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert 0 == main(["baseline", "promote"])
     assert (
-        "shop: shop right.mean is the best of 3 runs of this setup, and of so many equal runs the best is lucky by 0.9 "
+        "shop: shop right.mean is the best of 3 runs of this setup; the best of so many equal runs is lucky by 0.9 "
         in capsys.readouterr().out
     )
     assert 0 == main(["baseline", "promote", earlier["not_passed"][1], "--reason", "the newest before"])

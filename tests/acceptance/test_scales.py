@@ -88,7 +88,7 @@ def test_rules_that_are_the_wrong_way_round(project: Project) -> None:
     """A rule that asks for many mistakes, and a threshold that no scorer can give, are errors of the suite, in one sentence."""
     write_shop(project, "0 3 1", "10", gate=["mistakes.mean >= 1"])
     said = project.run("scenarios/shop").stdout.str()
-    assert "suite.yaml: gate rule 'mistakes.mean >= 1': mistakes is better the lower it is: <=" in said
+    assert "suite.yaml: gate rule 'mistakes.mean >= 1': lower mistakes is better, so use <=" in said
 
     write_shop(project, "0 3 1", "10", thresholds={"mistakes": 11})
     said = project.run("scenarios/shop").stdout.str()
@@ -113,7 +113,7 @@ def test_runs_against_each_other(project: Project, capsys: Capture, monkeypatch:
     assert 1 == main(["gate", after.name, "--baseline", before.name])
     assert 0 == main(["gate", before.name, "--baseline", after.name, "--gate", "mistakes.mean <= 0.5 vs baseline"])
     assert 4 == main(["baseline", "promote", after.name])
-    assert "would become worse in shop mistakes" in capsys.readouterr().err
+    assert "is worse than the old one for shop mistakes" in capsys.readouterr().err
     main(["compare", before.name, after.name])
     assert "+9.000 worse" in capsys.readouterr().out
     main(["trend", "reports"])

@@ -137,14 +137,17 @@ def test_markdown(place: Path, capsys: Capture) -> None:
     [
         (
             ["one", "--kv-blocks", "2"],
-            "1 worker, 2 blocks: a cache of 32 tokens cannot hold the largest call of this run, of 103; it takes 7 blocks",
+            "1 worker, 2 blocks: a cache of 32 tokens cannot hold the largest call of this run, of 103; at least 7 blocks",
         ),
-        (["none"], "has no call of an agent that went well at a known time, so there is nothing to replay"),
-        (["url"], "does not say its workers and kv-blocks and router: say what to simulate with --workers and --kv-blocks and --router"),
-        (["one", "--timing", "fast"], "--timing fast: there is no such file; it is measured, mocker, or a profile"),
-        (["one", "--slo", "itl=50ms"], "the simulator knows no objective itl"),
+        (["none"], "has no successful agent call with a known time, so there is nothing to replay"),
+        (
+            ["url"],
+            "does not record its workers and kv-blocks and router: give values to simulate with --workers and --kv-blocks and --router",
+        ),
+        (["one", "--timing", "fast"], "--timing fast: no such file; use measured, mocker, or a profile"),
+        (["one", "--slo", "itl=50ms"], "the simulator does not support the objective itl"),
         (["four"], "no run 'four'"),
-        (["arms"], "is of several arms, each with a stack of its own; simulate a run of one of them"),
+        (["arms"], "has several arms, each with a stack of its own; simulate a run with one of them"),
     ],
 )
 def test_mistakes(place: Path, capsys: Capture, words: list[str], sentence: str) -> None:
@@ -184,7 +187,7 @@ def test_simulator_that_fails(place: Path, capsys: Capture, monkeypatch: pytest.
     assert 1 == main(["what-if", "one"])
     out, errors = capsys.readouterr()
     assert "" == out
-    assert "the simulator ended with exit code 1 on 1 worker, 500 blocks; its last words:\n    a dead end" in errors
+    assert "the simulator ended with exit code 1 on 1 worker, 500 blocks; the end of its log:\n    a dead end" in errors
     assert [] == [*(place / "temporary").iterdir()]
 
 

@@ -1,4 +1,4 @@
-"""Evidence made up for tests."""
+"""Builds evidence for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HASHES = {"scenario": "s", "agent": "a", "scorers": {"tsq": "c"}, "backend": "b"
 
 
 def trial(scenario: object, score: float | None = 1.0, *, number: int = 1, status: str = "ok", ttft: float = 100.0, **keys: Any) -> Trial:
-    """A trial of the suite shop, with one call."""
+    """Returns a trial of the suite shop with one call."""
     scores = {"tsq": score, "repeated": 0.0} if score is not None else {}
     call = CallTimes({"ttft": ttft, "tpot": 10.0, "e2e": ttft + 100, "itl": 20.0}, 11, failed=False)
     fields: dict[str, Any] = {"content": HASHES, "scores": scores, "duration_ms": 1000.0, "calls": (call,), **keys}
@@ -22,7 +22,7 @@ def trial(scenario: object, score: float | None = 1.0, *, number: int = 1, statu
 
 
 def evidence(trials: Iterable[Trial], **facts: Any) -> Evidence:
-    """A run of them; all of its data set, unless `scenarios` says otherwise."""
+    """Returns a run with these trials. They cover its whole data set, unless `scenarios` is given."""
     every = [*trials]
     known: dict[str, Any] = {
         "planned": len(every),

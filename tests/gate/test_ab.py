@@ -1,4 +1,4 @@
-"""Two arms against each other: literal rollouts in, findings out."""
+"""Comparisons of two arms, from literal rollouts to findings."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BLOCK = 10  # rollouts of an arm that run before the other arm's
 
 
 def suites_in(arms: Sequence[Arm], scale: Scale = SCALES["tsq"]) -> dict[str, SuiteInArms]:
-    """One suite under these arms."""
+    """Returns one suite under these arms."""
     return {"shop": SuiteInArms({"tsq": scale}, origins(("default",), arms))}
 
 
 def rollout(arm: str, number: int, score: float | None, ttft_ms: float, **keys: Any) -> Rollout:
-    """One call, whose only token comes after so long; arms take turns in blocks of ten."""
+    """Returns a rollout with one call, whose only token arrives after `ttft_ms`. Arms alternate in blocks of ten."""
     block, place = divmod(number, BLOCK)
     turn = 2 * block + ((arm == "new") is (block % 4 in (0, 3)))
     start = (turn * BLOCK + place) * 1000 * MS
@@ -57,7 +57,7 @@ def compared(
 
 
 def both(change: float = 0.0, slower: float = 1.0) -> list[Rollout]:
-    """Sixty scenarios in both arms, noisy ones; the second arm's scores differ by `change`, its latencies by a factor."""
+    """Returns sixty noisy scenarios in both arms. The second arm's scores differ by `change`, its latencies by a factor."""
     noise = random.Random(1)
     return [
         rollout(arm, number, min(1, max(0, noise.uniform(0.4, 0.8) + by)), noise.uniform(10, 20) * factor)
@@ -71,7 +71,7 @@ def findings(ab: ArmsCompared) -> dict[str, str]:
 
 
 def test_a_slower_and_worse_arm_is_found() -> None:
-    """What is worse and twice as slow is called so, of quality and of each latency; the other way round it is better and faster."""
+    """An arm that is worse and twice as slow is reported as such, for quality and each latency. Swapped, it is better and faster."""
     ab = compared(*both(-0.3, 2.0))
     assert ("worse", "slower", "slower", "slower") == tuple(findings(ab)[name] for name in ("tsq", "ttft.p50", "e2e.p50", "rollout.p50"))
     (ttft,) = (each for each in ab.comparisons if each.metric == "ttft.p50")
@@ -84,7 +84,7 @@ def test_a_slower_and_worse_arm_is_found() -> None:
 
 
 def test_two_of_the_same_do_not_differ() -> None:
-    """Of two arms that are the same nothing is said but that no difference is shown; p90 needs more rollouts, and says how many."""
+    """Between equal arms no difference is shown. p90 needs more rollouts, and the reason says how many."""
     found = findings(compared(*both()))
 
     assert ("no difference shown",) * 3 == tuple(found[name] for name in ("tsq", "ttft.p50", "rollout.p50"))
@@ -92,7 +92,7 @@ def test_two_of_the_same_do_not_differ() -> None:
 
 
 def test_an_agents_error_is_the_worst_score() -> None:
-    """An agent that fails under one arm counts there with 0; infra errors count in nothing."""
+    """An agent error in one arm counts as score 0 there. Infra errors do not count."""
     half = [rollout("new", number, None if number % 2 else 1.0, 10) for number in range(60)]
 
     ab = compared(*(rollout("old", number, 1.0, 10) for number in range(60)), *half)
@@ -118,7 +118,7 @@ def test_an_agents_error_is_the_worst_score() -> None:
     ],
 )
 def test_what_cannot_be_relied_on_concludes_nothing(how: dict[str, Any], quality: str, reason: str) -> None:
-    """Where an arm is gone nothing is concluded, where the stopwatch doubts a timing nothing of it; the numbers are shown."""
+    """A lost arm makes its comparisons inconclusive, an unreliable timing those of that timing. The numbers are still shown."""
     ab = compared(*both(-0.3, 2.0), **how)
 
     assert (quality, "inconclusive") == (findings(ab)["tsq"], findings(ab)["ttft.p50"])
@@ -131,20 +131,20 @@ def block(arm: str, hits: float, salt: str = "") -> CacheBlock:
 
 
 def test_another_state_of_the_cache_is_a_warning() -> None:
-    """Hit ratios more than ten points apart are told, by the server's counters or else by the calls' usage; so is an unequal reset."""
+    """Hit ratios that differ by more than ten points (by server counters, or else by usage) cause a warning, as do unequal resets."""
     assert () == compared(*both(), blocks=[block("old", 50), block("new", 59)]).warnings
     (apart,) = compared(*both(), blocks=[block("old", 50), block("new", 61)]).warnings
     assert "50 % of the prompt tokens were hits in old, 61 % in new" in apart
     (by_usage,) = compared(rollout("old", 1, 1.0, 10, cached=10), rollout("new", 1, 1.0, 10, cached=90)).warnings
     assert "10 % of the prompt tokens were hits in old, 90 % in new" in by_usage
     (unequal,) = compared(*both(), blocks=[block("old", 50), block("new", 50, "[salt]")]).warnings
-    assert "the prompts of new were salted where caches of other arms were reset" in unequal
+    assert "the prompts of new were salted and so are a few tokens longer, while caches of other arms were reset" in unequal
     (order,) = compared(*both(), facts=ArmFacts(in_sequence=True)).warnings
     assert order.startswith("old ran before new")
 
 
 def test_reports_comparisons_and_gates_have_one_percentile() -> None:
-    """The same calls have the same percentile in the report, in an A/B comparison, in the gate's estimate, and with numpy."""
+    """A percentile of the same calls is equal in the report, an A/B comparison, a gate's estimate, and numpy."""
     draw = random.Random(4)
     old, new = ([rollout(arm, number, 1.0, draw.lognormvariate(5, 0.5)) for number in range(101)] for arm in ("old", "new"))
     ab = compared(*old, *new)
@@ -172,7 +172,7 @@ def of_gate(rollouts: list[Rollout], q: int) -> float | None:
     ("scale", "finding"), [(SCALES["tsq"], "worse"), (Scale("lower", 0.0, 1.0, declared=True), "better"), (UNDECLARED, "inconclusive")]
 )
 def test_an_arm_by_the_declaration(scale: Scale, finding: str) -> None:
-    """Lower scores are worse or better as the scorer declares; without a worst value nothing is concluded of an arm that crashed."""
+    """The scorer declares whether lower scores are better. Without a worst value, an arm with agent errors is not judged."""
     last = rollout("new", 60, None if scale == UNDECLARED else 0.5, 15.0), rollout("old", 60, 0.5, 15.0)
     found = next(each for each in compared(*both(change=-0.3), *last, scale=scale).comparisons if each.metric == "tsq")
 

@@ -1,4 +1,4 @@
-"""More than two arms against the first of them: literal rollouts in, findings out."""
+"""Comparisons of more than two arms with the first one, from literal rollouts to findings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDS, SIZE = 10, 6  # of blocks, and rollouts in each
 
 
 def rollout(arm: str, number: int, turn: int, score: float, ttft_ms: float) -> Rollout:
-    """One call, whose only token comes after so long, in a block of its arm."""
+    """Returns a rollout with one call, whose only token arrives after this time, in a block of its arm."""
     start = (turn * SIZE + number % SIZE) * 1000 * MS
     first = start + int(ttft_ms * MS)
     call = LLMCall(start, start, first, (Chunk(first, "content"),), prompt_tokens=100, completion_tokens=1, token_source="usage")
@@ -44,7 +44,7 @@ def compared(
     slo: dict[str, float] | None = None,
     **how: Any,
 ) -> ArmsCompared:
-    """Sixty scenarios under three arms that take turns, of which some are slower by a factor, or score less."""
+    """Returns sixty scenarios under three alternating arms, some of which are slower by a factor or score less."""
     noise = random.Random(2)
     rollouts = []
     for number in range(ROUNDS * SIZE):
@@ -64,7 +64,7 @@ def of_metric(ab: ArmsCompared, metric: str) -> dict[str, MetricCompared]:
 
 
 def test_each_arm_is_compared_with_the_first() -> None:
-    """Only the arm that is slower, or worse, is said to be so, and each comparison names its two arms."""
+    """Only the slower or worse arm is reported as such, and each comparison names its two arms."""
     ab = compared({"c": 2.0}, {"b": 0.3})
     ttft, tsq = of_metric(ab, "ttft.p50"), of_metric(ab, "tsq")
 
@@ -75,7 +75,7 @@ def test_each_arm_is_compared_with_the_first() -> None:
 
 
 def test_comparisons_of_one_metric_share_its_risk() -> None:
-    """What is surest decides with a risk of 0.05 / 2, and leaves 0.05 to the other; where nothing decides both have the wider interval."""
+    """The clearest comparison decides with a risk of 0.05 / 2, the other with 0.05. If none decides, both have the wider interval."""
     same, one = of_metric(compared({}, {}), "ttft.p50"), of_metric(compared({"c": 2.0}, {}), "ttft.p50")
 
     assert [0.975, 0.975] == [each.confidence for each in same.values()]
@@ -83,7 +83,7 @@ def test_comparisons_of_one_metric_share_its_risk() -> None:
 
 
 def test_all_arms_with_each_other() -> None:
-    """Where it is asked for there is a comparison of each two arms, each earlier arm the base of the later ones; three share one risk."""
+    """With `with_each_other` every two arms are compared, with the earlier arm as the base. All three comparisons share one risk."""
     ttft = [each for each in compared({"c": 2.0}, {}, with_each_other=True).comparisons if each.metric == "ttft.p50"]
 
     assert [("a", "b"), ("a", "c"), ("b", "c")] == [(each.base_arm, each.new_arm) for each in ttft]
@@ -92,7 +92,7 @@ def test_all_arms_with_each_other() -> None:
 
 
 def test_the_goodput_of_each_arm() -> None:
-    """With objectives each arm has its good calls, a second of the time in which it ran; without any there is none."""
+    """With objectives, each arm has a goodput per second of the time in which it ran. Without objectives, it has none."""
     ab = compared({"c": 2.0}, {}, slo={"ttft": 20.0})
     first, _, last = (arm.goodput for arm in ab.arms)
 
@@ -105,7 +105,7 @@ def test_the_goodput_of_each_arm() -> None:
 
 @pytest.mark.parametrize(("dead", "alive"), [("b", "c"), ("c", "b")])
 def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
-    """Nothing is concluded of it, with the reason; the others are compared as if there had been two."""
+    """A lost arm is inconclusive with the reason. The others are compared as if there were only two arms."""
     ab = compared({alive: 2.0}, {}, ArmFacts(failures={dead: f"arm {dead}: it is gone"}))
     ttft = of_metric(ab, "ttft.p50")
 
@@ -114,14 +114,14 @@ def test_an_arm_that_is_gone_leaves_the_others(dead: str, alive: str) -> None:
 
 
 def test_without_the_first_arm_nothing_is_compared() -> None:
-    """The others have nothing to be compared with."""
+    """If the first arm is lost, the others cannot be compared with it."""
     ab = compared({}, {}, ArmFacts(failures={"a": "arm a: it is gone"}))
 
     assert {"inconclusive"} == {each.finding for each in ab.comparisons}
 
 
 def test_what_was_not_equal_names_all_arms() -> None:
-    """Hit ratios that lie apart are told of each arm, salts of those that had them, and the order in which arms ran."""
+    """Warnings report differing hit ratios of all arms, the salted arms, and the order of arms that ran in sequence."""
     hits = {"a": 50, "b": 52, "c": 65}
     blocks = tuple(
         CacheBlock(arm, 1, salt="x" * (arm == "c"), prefix_cache=CacheHits(each / 100, each, 100.0)) for arm, each in hits.items()

@@ -21,13 +21,13 @@ def test_a_baseline_of_another_version(tmp_path: Path) -> None:
         read_evidence(path)
 
     assert (
-        f"{path} is of schema agentbench-baseline/1, and this version reads agentbench-baseline/5; "
-        f"`pytest -m shop`, then `agentbench baseline promote --suite shop --to {path}` make it again"
+        f"{path} has schema agentbench-baseline/1, but this version reads only agentbench-baseline/5; to make it again, run "
+        f"`pytest -m shop`, then `agentbench baseline promote --suite shop --to {path}`"
     ) == str(raised.value)
 
 
 def test_a_run_without_its_journal(tmp_path: Path) -> None:
-    """Whoever names a run of which only run.json was kept as a baseline, or to compare it, is told what it lacks."""
+    """A run of which only run.json was kept is refused as a baseline or for a comparison. The error names what is missing."""
     directory = run_directory(tmp_path / "run", *ALL)
     (directory / "rollouts.jsonl").unlink()
 

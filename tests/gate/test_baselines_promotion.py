@@ -1,4 +1,4 @@
-"""What a run needs to become a baseline, and what it takes to replace a better one."""
+"""Conditions for a run to become a baseline, and to replace a better one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.baselines import Promotion, ScoreChange, check_reason, doubts, faults, plan_promotion
+from pytest_agentbench.gate.baselines import Promotion, ScoreChange, baseline_warnings, check_reason, plan_promotion, unfit_reasons
 from pytest_agentbench.gate.evidence import Evidence, Trial
 from pytest_agentbench.records import Json
 from pytest_agentbench.runs.provenance import Git
@@ -21,7 +21,7 @@ from tests.made_runs import SCALES, run_of
 
 
 def run(failure: str = "", not_run: int = 0, dirty: bool | None = False, resume: str | None = None) -> Run:
-    """A run of four rollouts without fault; `dirty` is None outside of git."""
+    """Returns a complete run of four rollouts. `dirty` is None outside of git."""
     base = run_of(id="now", plan=Plan(4, 4 - not_run, not_run), resume=resume)
     git = None if dirty is None else Git("c", dirty, None)
     return replace(base, backend=replace(base.backend, failure=failure), environment=replace(base.environment, git=git))
@@ -44,7 +44,7 @@ def promotion(new: Evidence, old: Evidence | None) -> Promotion:
         (
             {"not_run": 2, "resume": "pytest --agentbench-resume=now"},
             [trial(1), trial(2, None, status="cancelled")],
-            ["3 of 4 planned rollouts were not run (go on with pytest --agentbench-resume=now)"],
+            ["3 of 4 planned rollouts were not run (resume with pytest --agentbench-resume=now)"],
         ),
         ({}, [trial(1, None, status="agent_error")], ["no rollout was evaluable"]),
         ({}, [trial(1), trial(2, None, status="infra_error")], ["1 of 2 rollouts ended as infra_error, more than 2 %"]),
@@ -52,13 +52,13 @@ def promotion(new: Evidence, old: Evidence | None) -> Promotion:
     ],
 )
 def test_no_basis(told: Json, trials: list[Trial], found: list[str]) -> None:
-    """What was lost, failed or is missing makes a run no basis, and each is named."""
-    assert found == [*faults(run(**told), evidence(trials), "shop")]
+    """A run with lost, failed or missing results cannot be a baseline. Each reason is named."""
+    assert found == [*unfit_reasons(run(**told), evidence(trials), "shop")]
 
 
 def test_no_basis_is_refused(tmp_path: Path) -> None:
     """The sentence names the run and the suite."""
-    with pytest.raises(ConfigError, match=r"now is no baseline for shop: engine died; no rollout was evaluable"):
+    with pytest.raises(ConfigError, match=r"now cannot be a baseline for shop: engine died; no rollout was evaluable"):
         plan_promotion(run(failure="engine died"), evidence([]), "shop", tmp_path / "shop.jsonl")
 
 
@@ -67,7 +67,7 @@ def test_no_basis_is_refused(tmp_path: Path) -> None:
     [
         ({}, {}, []),
         ({"dirty": None}, {}, []),
-        ({"dirty": True}, {}, ["the run's working tree had changes that are in no commit"]),
+        ({"dirty": True}, {}, ["the run's working tree had uncommitted changes"]),
         (
             {},
             {"stopwatch": "client-saturated"},
@@ -77,12 +77,12 @@ def test_no_basis_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_poor_baseline(told: Json, facts: Json, found: list[str]) -> None:
-    """It is told what will be undecided because of it."""
-    assert found == [*doubts(run(**told), of(1.0, 1.0, **facts), "shop")]
+    """A poor baseline causes a warning about the rules that will be INCONCLUSIVE."""
+    assert found == [*baseline_warnings(run(**told), of(1.0, 1.0, **facts), "shop")]
 
 
 def test_a_first_baseline() -> None:
-    """Where there was none, nothing can be worse."""
+    """Without an old baseline, no reason is needed."""
     first = promotion(of(0.5, 1.0), None)
 
     check_reason([first], "")
@@ -91,19 +91,22 @@ def test_a_first_baseline() -> None:
 
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_a_lower_mean_wants_a_reason(was: float, now: float) -> None:
-    """Any fall does, even one that chance explains, for falls add up; with a reason it may fall."""
+    """Every lower mean needs a reason, even if it can be chance, because drops add up."""
     plan = promotion(of(now, now), of(was, was))
     check_reason([plan], "the data set is harder")
 
     if was - now > 1e-9:
-        with pytest.raises(ConfigError, match=r"shop\.jsonl would become worse in shop tsq; --reason TEXT says why"):
+        with pytest.raises(
+            ConfigError,
+            match=r"the new baseline .*shop\.jsonl is worse than the old one for shop tsq; if that is intended, give the reason",
+        ):
             check_reason([plan], "")
     else:
         check_reason([plan], "")
 
 
 def test_less_may_be_better() -> None:
-    """Of scores that count what went wrong, more is worse."""
+    """For a score that counts mistakes, higher is worse."""
     more = evidence([trial(1, scores={"tsq": 1.0, "repeated": 2.0})])
 
     assert [("repeated", True)] == [(each.score, each.worse) for each in promotion(more, of(1.0)).changes if each.worse]
@@ -111,16 +114,16 @@ def test_less_may_be_better() -> None:
 
 
 def test_what_would_be_gone() -> None:
-    """A variant or a score that the new run has not is a loss like a lower mean."""
+    """A variant or a score that the new run lacks needs a reason, like a lower mean."""
     both = evidence([trial(1), replace(trial(1), group="shop-hot")])
 
-    with pytest.raises(ConfigError, match="worse in shop-hot tsq, shop-hot repeated;"):
+    with pytest.raises(ConfigError, match="worse than the old one for shop-hot tsq, shop-hot repeated;"):
         check_reason([promotion(of(1.0), both)], "")
 
 
 def test_other_suites_stay_out() -> None:
-    """Only the suite that is promoted is looked at."""
+    """Only the promoted suite is checked."""
     other = evidence([trial(1), replace(trial(1, 0.0), suite="bank", group="bank")])
 
     assert {"shop"} == {each.group for each in promotion(other, None).changes}
-    assert ["no rollout was evaluable"] == [*faults(run(), evidence([replace(trial(1), suite="bank")]), "shop")]
+    assert ["no rollout was evaluable"] == [*unfit_reasons(run(), evidence([replace(trial(1), suite="bank")]), "shop")]

@@ -1,4 +1,4 @@
-"""Evidence: what is taken from a rollout, and that a baseline file holds all of it and no text."""
+"""Evidence: the data taken from a rollout. A baseline file contains all of it, and no text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ facts = values_of(RunFacts)
 
 @given(facts, st.lists(trials, max_size=6))
 def test_a_baseline_is_the_evidence_written_down(known: RunFacts, every: list[Trial]) -> None:
-    """What is written line by line is read as it was, number by number."""
+    """Evidence that is written to a baseline file is read back with equal numbers."""
     shop = Evidence.of(known, [each for each in every if each.suite == "shop"])
     with TemporaryDirectory() as folder:
         file = write_baseline(Evidence.of(known, every), "shop", Path(folder) / "shop.jsonl")
@@ -82,7 +82,7 @@ def rollout(**keys: Any) -> Rollout:
 
 
 def test_what_is_taken_from_a_rollout() -> None:
-    """Scores, hashes, attempts, and timings derived from the stamps; a failed call is one."""
+    """Evidence has scores, hashes, attempts, and timings derived from timestamps. Failed calls are marked."""
     assert Trial(
         suite="shop",
         group="shop-hot",
@@ -100,7 +100,7 @@ def test_what_is_taken_from_a_rollout() -> None:
 
 
 def test_calls_of_earlier_attempts_are_evidence() -> None:
-    """What an attempt asked of the backend before the last one is judged with the rest: a retry hides no failed call."""
+    """Calls of earlier attempts are judged too, so a retry does not hide a failed call."""
     failed = LLMCall(0, 0, 1, error_kind="cut")
     last = rollout()
 
@@ -110,7 +110,7 @@ def test_calls_of_earlier_attempts_are_evidence() -> None:
 
 
 def test_no_text_is_in_a_baseline(tmp_path: Path) -> None:
-    """Prompts, answers, arguments, logs and errors stay where they are."""
+    """Prompts, answers, arguments, logs and errors are not in a baseline file."""
     lines = write_baseline(Evidence.of(RunFacts("r"), [trial_of(rollout())]), "shop", tmp_path / "shop.jsonl").read_text()
 
     assert [] == [text for text in ("SAID", "FAULT", "ARGUMENT", "ANSWER", "MESSAGE", "WHY", "SCORER", "LOG") if text in lines]
@@ -122,7 +122,7 @@ objectives = st.dictionaries(st.sampled_from([*registry.objectives()]), st.sampl
 
 @given(stamps, st.none() | st.integers(0, 9), st.sampled_from([None, "cut"]), objectives)
 def test_a_call_is_good_as_in_the_report(at: list[int], tokens: int | None, error: str | None, slo: dict[str, float]) -> None:
-    """Derived timings judge a call as its raw stamps do."""
+    """Derived timings give a call the same goodput verdict as its raw timestamps."""
     call = LLMCall(0, 0, 400 * MS, tuple(Chunk(each * MS, "content") for each in at), completion_tokens=tokens, error_kind=error)
     one = Rollout("shop", "s-1", "default", 1, "ok", calls=(call,))
     judged = goodput(scenarios_of(one, terms=Terms(objectives_of(slo))))
@@ -133,7 +133,7 @@ def test_a_call_is_good_as_in_the_report(at: list[int], tokens: int | None, erro
 
 
 def test_writing(tmp_path: Path) -> None:
-    """A run becomes a file under reports/baselines, and is read from there; whom it replaces, and why, is in its first line."""
+    """A baseline is a file under reports/baselines. Its first line has the replaced run and the reason."""
     run = evidence([trial(1), trial(2)], run="20260101-000000")
 
     path = write_baseline(run, "shop", default_baseline("shop", tmp_path), "20251231-000000", "a smaller model")
@@ -149,11 +149,11 @@ def test_writing(tmp_path: Path) -> None:
     "text", ["", "no json", "[]", '{"schema": "agentbench-baseline/5"}', '{"schema": "agentbench-baseline/5", "suite": "s"}', "3"]
 )
 def test_what_is_no_baseline(tmp_path: Path, text: str) -> None:
-    """One sentence with the file, and what writes one."""
+    """The error names the file and the command that writes a baseline."""
     path = tmp_path / "base.jsonl"
     path.write_text(text)
 
-    with pytest.raises(ConfigError, match=r"base\.jsonl is no baseline: .*; `agentbench baseline promote RUN` writes one"):
+    with pytest.raises(ConfigError, match=r"base\.jsonl is not a baseline: .*; `agentbench baseline promote RUN` writes one"):
         read_evidence(path)
 
 
@@ -164,5 +164,5 @@ def test_an_unknown_baseline(tmp_path: Path) -> None:
 
 
 def test_good_shares_of_nothing() -> None:
-    """A suite of which nothing ran has no shares, which is no reason to lose the verdict about others."""
+    """A suite without rollouts has no good shares, and does not prevent verdicts about other suites."""
     assert {} == good_shares([], {"ttft": 500.0})

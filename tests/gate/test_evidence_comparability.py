@@ -1,4 +1,4 @@
-"""Whether the values of a score mean the same in two runs, and what agent errors do to a mean: of scores on each kind of scale."""
+"""Comparability of scores between two runs, and the effect of agent errors on a mean, for each kind of scale."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKS = Scale("lower", 1.0, 6.0, "marks", declared=True)
 
 
 def run_of(values: list[float | None], scale: Scale, **facts: Any) -> Evidence:
-    """A run with a scenario for each value; None is a rollout whose agent raised."""
+    """Returns a run with a scenario for each value. None is a rollout whose agent raised an error."""
     trials = [
         replace(trial(number, status="ok" if value is not None else "agent_error"), scores={} if value is None else {"slips": value})
         for number, value in enumerate(values)
@@ -34,21 +34,21 @@ def rule(text: str, scale: Scale) -> SuiteRule:
 
 
 def decided(text: str, run: Evidence, scale: Scale, *others: str, base: Evidence | None = None) -> Decision:
-    """What is decided of a rule, beside others."""
+    """Returns the decision on a rule that is judged together with others."""
     rules = [rule(each, scale) for each in (text, *others)]
     return judge_rules(rules, run, {"shop": base} if base else {})[0].decision
 
 
 @pytest.mark.parametrize(("scale", "mean"), [(SHARE, 0.0), (MARKS, 6.0), (MISTAKES, None), (UNDECLARED, None), (Scale(greatest=1.0), None)])
 def test_what_an_agents_error_counts_as(scale: Scale, mean: float | None) -> None:
-    """It is the finite worst end of the range; without one it is left out."""
+    """An agent error counts as the worst end of the scale if that is finite, and is left out otherwise."""
     measured = samples(run_of([1.0, None], scale).groups["shop"], "slips", scale)
 
     assert {"0": (1.0,), "1": () if mean is None else (mean,)} == {name: each.scores for name, each in measured.items()}
 
 
 def test_limits() -> None:
-    """They are the ends that the scorer declares, and not guessed from the values."""
+    """The limits of a score are those that the scorer declares. They are not derived from the values."""
     measured = samples(run_of([1.0, 0.0], SHARE).groups["shop"], "slips", SHARE)
 
     assert [(0.0, 1.0), None, None] == [score_limits(each, measured) for each in (SHARE, MISTAKES, UNDECLARED)]
@@ -67,7 +67,7 @@ def test_limits() -> None:
     ],
 )
 def test_crashing_does_not_pay(text: str, scale: Scale, verdict: str, estimate: float) -> None:
-    """A rule on a mean that leaves an agent's error out cannot pass; what fails without it fails."""
+    """A rule about a mean that leaves out an agent error cannot pass. It can still fail."""
     decision = decided(text, run_of([1.0, 1.0, 1.0, 1.0, None], scale), scale)
 
     assert (verdict, estimate) == (decision.verdict, decision.estimate)
@@ -77,14 +77,14 @@ def test_crashing_does_not_pay(text: str, scale: Scale, verdict: str, estimate: 
 
 @pytest.mark.parametrize(("rate", "verdict"), [("20%", "PASS"), ("19%", "INCONCLUSIVE")])
 def test_errors_that_are_allowed(rate: str, verdict: str) -> None:
-    """As many agent errors as a rule of the suite allows are left out without a doubt."""
+    """Agent errors up to the share that a rule of the suite allows do not prevent a PASS."""
     run = run_of([1.0, 1.0, 1.0, 1.0, None], MISTAKES)
 
     assert verdict == decided("slips.mean <= 3 of run", run, MISTAKES, f"agent_error.rate <= {rate}").verdict
 
 
 def test_errors_of_the_baseline() -> None:
-    """A baseline that crashed has a mean that is too good, so nothing is concluded; with a worst value it is compared."""
+    """A baseline with agent errors has a mean that is too good and is not compared, unless the scale has a worst value."""
     good: list[float | None] = [*[1.0, 2.0] * 60]
     crashed = [*good[:-1], None]
 
@@ -95,7 +95,7 @@ def test_errors_of_the_baseline() -> None:
 
 
 def test_another_declaration() -> None:
-    """Values on another scale are not compared, whichever way they moved."""
+    """Values on different scales are not compared, in whichever direction they changed."""
     run, base = run_of([1.0, 2.0] * 60, MARKS), run_of([1.0, 2.0] * 60, UNDECLARED, run="old")
 
     decision = decided("slips.mean <= 1 vs baseline", run, MARKS, base=base)
@@ -105,7 +105,7 @@ def test_another_declaration() -> None:
 
 
 def test_an_undeclared_score_says_so() -> None:
-    """The note stands beside the verdict."""
+    """A note about an undeclared scale accompanies the verdict."""
     (found,) = judge_rules([rule("slips.mean >= 1 of run", UNDECLARED)], run_of([1.0], UNDECLARED), {})
 
     assert ("slips: higher is taken as better, because the scorer does not declare it; range unknown",) == found.notes
@@ -113,7 +113,7 @@ def test_an_undeclared_score_says_so() -> None:
 
 @pytest.mark.parametrize(("scale", "regressions"), [(MARKS, 1), (SHARE, 0), (UNDECLARED, 0)])
 def test_a_trend_by_the_declaration(scale: Scale, regressions: int) -> None:
-    """The same values that rise are a regression if lower is better; runs on another scale are no part of the comparison."""
+    """Rising values are a regression if lower is better. Runs with another scale are not compared."""
     old, new = (([low] * 12, f"2026-01-0{day}") for day, low in ((1, 1.0), (2, 6.0)))
     shares = [0.0] * 12, [1.0] * 12
     first, second = shares if scale == SHARE else (old[0], new[0])
@@ -129,7 +129,7 @@ def test_a_trend_by_the_declaration(scale: Scale, regressions: int) -> None:
 
 
 def test_a_worse_mean() -> None:
-    """More mistakes are worse, and fewer marks of which more are better."""
+    """More mistakes are worse, and so are fewer marks if higher is better."""
     assert ScoreChange("shop", "slips", 1.0, 2.0, 3, MISTAKES).worse
     assert not ScoreChange("shop", "slips", 2.0, 1.0, 3, MISTAKES).worse
     assert ScoreChange("shop", "slips", 2.0, 1.0, 3, UNDECLARED).worse

@@ -1,4 +1,4 @@
-"""Runs of one setup beside each other: which they are, how often it was tried, and whether one is the luckiest of them."""
+"""Runs of one setup: which they are, how many there were, and whether a run is the best of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.gate.baselines import luck
-from pytest_agentbench.gate.repeats import PARTS, beside, earlier_tries, setup_of
+from pytest_agentbench.gate.baselines import best_run_warnings
+from pytest_agentbench.gate.repeats import PARTS, earlier_runs, runs_of_same_setup, setup_of
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.runs.results import BaselineRun, EarlierRuns, Means
 from pytest_agentbench.runs.run_file import Rescored, Run, write_run
@@ -19,7 +19,7 @@ from tests.made_runs import mean as mean_of
 
 
 def run(day: int, verdict: str = "PASS", mean: float | None = 0.5, **changes: Any) -> Run:
-    """A run of the suite shop on a day."""
+    """Returns a run of the suite shop on this day."""
     base = run_of()
     known: dict[str, Any] = {
         "id": f"2026010{day}-120000",
@@ -33,7 +33,7 @@ def run(day: int, verdict: str = "PASS", mean: float | None = 0.5, **changes: An
 
 
 def other(part: str) -> Run:
-    """A run that failed, and whose identity differs in a part."""
+    """Returns a failed run whose identity differs in one part."""
     return run(1, "FAIL", identity=identity_of(hashes={**identity_of().hashes, part: "other"}))
 
 
@@ -48,10 +48,10 @@ def kept(reports: Path, *runs: Run) -> Path:
 
 
 def test_tries_before(tmp_path: Path) -> None:
-    """Earlier runs of the same setup are counted, those that were not PASS by name; later ones are not, nor the run itself."""
+    """Earlier runs of the same setup are counted, and those without PASS are named. Later runs and the run itself do not count."""
     runs = [run(4, "FAIL"), run(1, "FAIL"), run(2, "INCONCLUSIVE"), run(3)]
 
-    assert EarlierRuns(2, ("20260101-120000", "20260102-120000")) == earlier_tries(run(3), kept(tmp_path, *runs))
+    assert EarlierRuns(2, ("20260101-120000", "20260102-120000")) == earlier_runs(run(3), kept(tmp_path, *runs))
 
 
 @pytest.mark.parametrize(
@@ -69,40 +69,39 @@ def test_tries_before(tmp_path: Path) -> None:
     ],
 )
 def test_no_try(tmp_path: Path, before: Run) -> None:
-    """What could not measure, was broken off, scored again, or is of another setup, is no try of this one."""
-    assert EarlierRuns(0, ()) == earlier_tries(run(2), kept(tmp_path, before))
+    """Runs that could not measure, were interrupted or rescored, or have another setup do not count."""
+    assert EarlierRuns(0, ()) == earlier_runs(run(2), kept(tmp_path, before))
 
 
 def test_unknown_setups_are_not_the_same(tmp_path: Path) -> None:
-    """Without git nobody knows whether the code is the same."""
+    """Without git, the setup is unknown."""
     assert setup_of(run(1, identity=NO_CODE)) is None
     reports = kept(tmp_path, run(1, "FAIL", identity=NO_CODE))
-    assert EarlierRuns(0, ()) == earlier_tries(run(2, identity=NO_CODE), reports)
+    assert EarlierRuns(0, ()) == earlier_runs(run(2, identity=NO_CODE), reports)
 
 
 def test_folders_that_are_no_runs(tmp_path: Path) -> None:
-    """A link to a run is not another one, and half a file none."""
+    """Symbolic links to runs and incomplete files do not count as runs."""
     kept(tmp_path, run(1, "FAIL"))
     (tmp_path / "latest").symlink_to("20260101-120000")
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "run.json").write_text(json.dumps(plain(run(2)))[:50])
 
-    assert ["20260101-120000"] == [each.id for each in beside(run(3), tmp_path)]
-    assert [] == beside(run(3), tmp_path / "nowhere")
+    assert ["20260101-120000"] == [each.id for each in runs_of_same_setup(run(3), tmp_path)]
+    assert [] == runs_of_same_setup(run(3), tmp_path / "nowhere")
 
 
 def test_the_best_of_several() -> None:
-    """The luckiest of five equal runs has a luck of 1.2 standard deviations; the second best is told nothing, nor one alone."""
+    """The best of five equal runs gets a warning with 1.2 standard deviations. The second best and a single run get none."""
     others = [run(day, mean=0.5 + day / 100) for day in range(1, 5)]
 
-    (sentence,) = luck(run(5, mean=0.6), "shop", others)
+    (sentence,) = best_run_warnings(run(5, mean=0.6), "shop", others)
 
     assert (
-        "shop tsq.mean is the best of 5 runs of this setup, and of so many equal runs the best is lucky by 1.2 standard deviations"
-        in sentence
+        "shop tsq.mean is the best of 5 runs of this setup; the best of so many equal runs is lucky by 1.2 standard deviations" in sentence
     )
-    assert [] == [*luck(run(5, mean=0.53), "shop", others)]
-    assert [] == [*luck(run(5, mean=0.54), "shop", others)], "as good as another one"
-    assert [] == [*luck(run(5, mean=0.6), "shop", [])]
-    assert [] == [*luck(run(5, mean=0.6), "bank", others)]
-    assert [] == [*luck(run(5, mean=None), "shop", others)]
+    assert [] == [*best_run_warnings(run(5, mean=0.53), "shop", others)]
+    assert [] == [*best_run_warnings(run(5, mean=0.54), "shop", others)], "as good as another one"
+    assert [] == [*best_run_warnings(run(5, mean=0.6), "shop", [])]
+    assert [] == [*best_run_warnings(run(5, mean=0.6), "bank", others)]
+    assert [] == [*best_run_warnings(run(5, mean=None), "shop", others)]

@@ -1,4 +1,4 @@
-"""Suggested limits hold for the runs that they were suggested by."""
+"""The runs that thresholds were suggested from pass those thresholds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_of(values: list[float]) -> Evidence:
 @settings(max_examples=30)
 @given(st.lists(scores, min_size=2, max_size=3))
 def test_suggestions_hold(values: list[list[float]]) -> None:
-    """With the margin every pair of runs passes, with a hundredth less one does not; every run passes the limit of the mean."""
+    """Every pair of runs passes with the margin, but not with a hundredth less. Every run passes the threshold of the mean."""
     runs = [run_of(each) for each in values]
     found = calibrate(runs, "shop", "tsq")
 
@@ -39,7 +39,7 @@ def test_suggestions_hold(values: list[list[float]]) -> None:
 
 
 def test_what_varies() -> None:
-    """Scenarios that were not always scored alike, the widest first; means of each run; the lowest score."""
+    """The result has the flaky scenarios (widest first), the means of the runs, and the lowest score."""
     first, second = run_of([1.0, 0.5, 1.0, 0.9]), run_of([1.0, 0.75, 0.0, 0.9])
     found = calibrate([first, second], "shop", "tsq")
 
@@ -49,14 +49,14 @@ def test_what_varies() -> None:
 
 
 def test_what_varies_alike() -> None:
-    """Scenarios that vary by as much stand in the order of their ids, whichever rollout was over first."""
+    """Scenarios with equal variation are sorted by id, in whatever order rollouts ended."""
     runs = [evidence([trial(id, score) for id in (2, 1)]) for score in (0.0, 1.0)]
 
     assert ["1", "2"] == [each.scenario for each in calibrate(runs, "shop", "tsq").flaky]
 
 
 def test_real_differences_are_false_alarms() -> None:
-    """Runs that are really apart say so: with a small margin one direction fails."""
+    """If runs really differ, one direction fails with a small margin."""
     found = calibrate([run_of([1.0] * 50), run_of([0.5] * 50)], "shop", "tsq")
 
     assert {"PASS": 1, "FAIL": 1} == dict(found.verdicts[0.1])
@@ -64,13 +64,13 @@ def test_real_differences_are_false_alarms() -> None:
 
 @pytest.mark.parametrize("runs", [[run_of([1.0, 1.0])], [run_of([1.0]), evidence([trial(1, None)])]])
 def test_nothing_to_compare(runs: list[Evidence]) -> None:
-    """One run, or one without the score, suggests nothing."""
+    """A single run, or a run without the score, is refused."""
     with pytest.raises(ValueError, match="nothing to compare"):
         calibrate(runs, "shop", "tsq")
 
 
 def test_less_is_better() -> None:
-    """Of a score of which lower is better margin and limit are upper ones: every pair of runs passes, and every run."""
+    """If lower is better, margin and threshold are upper ones. Every pair of runs and every run passes."""
     marks = Scale("lower", 0.0, 10.0, declared=True)
     runs = [
         evidence([trial(number, float((number + shift) % 3)) for number in range(20)], scales={"shop": {"tsq": marks}}) for shift in (0, 1)

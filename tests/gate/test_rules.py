@@ -1,4 +1,4 @@
-"""Gate rules: what they mean, and that one which means nothing is refused with a sentence that says what would work."""
+"""Gate rules: what they mean, and that the error about an invalid rule says what would work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parsed(text: str) -> Rule:
     ],
 )
 def test_meaning(text: str, kind: str, metric: str, statistic: str, at_least: bool, limit: float, versus: bool, relative: bool) -> None:
-    """A metric, a direction, a limit in the metric's unit, and whether it is about the difference to a baseline."""
+    """A rule has a metric, a direction, a limit in the metric's unit, and may compare with a baseline."""
     rule = parsed(text)
 
     assert (kind, metric, statistic, at_least, versus, relative) == (
@@ -52,7 +52,7 @@ def test_meaning(text: str, kind: str, metric: str, statistic: str, at_least: bo
 
 @pytest.mark.parametrize("name", ["harbor_tests-passed", "harbor_unit tests", "1st", "été", "a>=b", "nat_x/y"])
 def test_scores_of_other_tools(name: str) -> None:
-    """A score may have any name, for it is another tool's that is imported: rules, trends and calibrations ask for it all the same."""
+    """Rules, trends and calibrations accept any score name, because imported scores are named by other tools."""
     rule = parse_rule(f"{name}.mean >= -0.05 vs baseline", (name,))
 
     assert ("score", name, "mean", -0.05, True) == (rule.kind, rule.metric, rule.statistic, rule.limit, rule.versus)
@@ -62,7 +62,7 @@ def test_scores_of_other_tools(name: str) -> None:
     ("text", "margin"), [("tsq.mean >= -0.03 vs baseline", 0.03), ("ttft.p50 <= +10% vs baseline", 0.1), ("tsq.mean >= 0", 0.0)]
 )
 def test_margins(text: str, margin: float) -> None:
-    """A margin says how much worse is accepted, whichever direction is the worse one."""
+    """A margin is the accepted loss, in whichever direction is worse."""
     assert math.isclose(margin, parsed(text).margin)
 
 
@@ -77,26 +77,26 @@ def test_margins(text: str, margin: float) -> None:
         ("tqs >= 0.8", "no metric 'tqs' .did you mean 'tsq.mean'..; known: .*tsq.mean, ttft.p95"),
         ("ttft.mean <= 500ms", "no statistic of ttft 'mean'; known: p50, p90, p95, p99"),
         ("ttft <= 500ms", "no statistic of ttft ''; known: p50, p90, p95, p99"),
-        ("tsq >= -0.03 vs baseline", "tsq is the score of each rollout, and a rule is about a whole run: tsq.mean"),
-        ("tsq >= 0.8", "tsq is the score of each rollout, and a rule is about a whole run: tsq.mean"),
+        ("tsq >= -0.03 vs baseline", "tsq is the score of one rollout, but a rule is about a whole run; use tsq.mean"),
+        ("tsq >= 0.8", "tsq is the score of one rollout, but a rule is about a whole run; use tsq.mean"),
         ("ok.rate <= 5%", "no metric 'ok.rate'"),
-        ("tsq.mean <= 0.8", "tsq is better the higher it is: >="),
-        ("hallucinated.mean >= 0.8", "hallucinated is better the lower it is: <="),
-        ("ttft.p95 >= 500ms", "ttft is better the lower it is: <="),
-        ("tsq.mean >= 500ms", "the limit has ms; it may have: none, %"),
-        ("ttft.p95 <= 500", "the limit has no unit; it may have: ms, s"),
-        ("ttft.p50 <= +50ms vs baseline", "is said in percent"),
-        ("tsq.mean >= -3% vs baseline", "is said in the score's own unit, such as -0.05"),
-        ("tsq.mean >= 0.03 vs baseline", "asks for more than the baseline has"),
-        ("ttft.p50 <= -10% vs baseline", "asks for more than the baseline has"),
-        ("infra_error.rate <= 2% vs baseline", "is a fact about one run; leave out `vs baseline`"),
+        ("tsq.mean <= 0.8", "higher tsq is better, so use >="),
+        ("hallucinated.mean >= 0.8", "lower hallucinated is better, so use <="),
+        ("ttft.p95 >= 500ms", "lower ttft is better, so use <="),
+        ("tsq.mean >= 500ms", "the unit is ms; allowed: none, %"),
+        ("ttft.p95 <= 500", "the unit is missing; allowed: ms, s"),
+        ("ttft.p50 <= +50ms vs baseline", "write how much worse the run may be in percent"),
+        ("tsq.mean >= -3% vs baseline", "write how much worse the run may be in the score's own unit, such as -0.05"),
+        ("tsq.mean >= 0.03 vs baseline", "requires an improvement"),
+        ("ttft.p50 <= -10% vs baseline", "requires an improvement"),
+        ("infra_error.rate <= 2% vs baseline", "it cannot be compared with a baseline; leave out `vs baseline`"),
         ("infra_error.rate <= 200%", "no share can be 200%"),
         ("goodput >= 95", "no goodput can be 95"),
         ("rollouts_per_hour >= -5", "no rate can be -5"),
     ],
 )
 def test_what_is_no_rule(text: str, sentence: str) -> None:
-    """The sentence quotes the rule, and says what is wrong or what would work."""
+    """The error quotes the rule, and says what is wrong or what would work."""
     with pytest.raises(ConfigError, match=sentence) as error:
         parsed(text)
 
@@ -105,7 +105,7 @@ def test_what_is_no_rule(text: str, sentence: str) -> None:
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_rule_or_a_config_error(text: str) -> None:
-    """Nothing else is raised, whatever somebody types."""
+    """Any text is parsed or raises ConfigError, and nothing else."""
     with suppress(ConfigError):
         parsed(text)
 
@@ -124,7 +124,7 @@ METRICS = st.one_of(
 
 @given(METRICS, st.integers(0, 10_000), st.sampled_from(["", " ", "  "]))
 def test_limits_are_read_exactly(metric: tuple[str, str, str, float], hundredths: int, space: str) -> None:
-    """A limit with two decimals is what stands there, times its unit, however it is spaced."""
+    """A limit with two decimals is its number times its unit, whatever the spaces."""
     name, relation, unit, worth = metric
     rule = parsed(f"{name}{space}{relation}{space}{hundredths / 100:.2f}{unit}")
 
@@ -134,7 +134,7 @@ def test_limits_are_read_exactly(metric: tuple[str, str, str, float], hundredths
 
 @given(st.integers(1, 100))
 def test_a_rule_of_its_own_text_is_itself(hundredths: int) -> None:
-    """What reports quote can be asked again."""
+    """The text of a rule, which reports quote, can be parsed again."""
     rule = parsed(f"tsq.mean  >=  -{hundredths / 100}  vs baseline")
 
     assert rule == parsed(rule.text)
@@ -142,7 +142,7 @@ def test_a_rule_of_its_own_text_is_itself(hundredths: int) -> None:
 
 @pytest.mark.parametrize(("words", "of"), [("", "suite"), (" of suite", "suite"), (" of population", "population")])
 def test_the_question(words: str, of: str) -> None:
-    """A rule about a score asks of this suite, or of the population where it says so; rules about another question are other rules."""
+    """A rule about a score is about the suite, or about the population if it says so. Another question makes it a different rule."""
     rule, plain = (parse_rule(f"tsq.mean >= -0.05 vs baseline{each}", ("tsq",)) for each in (words, ""))
 
     assert of == rule.of == parse_rule(f"tsq.mean >= 0.8{words}", ("tsq",)).of

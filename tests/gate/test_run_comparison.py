@@ -1,4 +1,4 @@
-"""Several runs against one: what is claimed is corrected for their number, and what makes no sense is not compared."""
+"""Comparisons of several runs with one: verdicts are corrected for their number, and incomparable values are not compared."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from pytest_agentbench.gate.evidence import Evidence
 from pytest_agentbench.gate.run_comparison import (
     RunComparison,
+    comparison_warnings,
     distinct,
-    doubt_sentences,
     flips,
     latency_against,
     left_out,
@@ -33,7 +33,7 @@ def several(*runs: ComparedRun) -> RunComparison:
 
 
 def passing(found: Evidence, **changes: Any) -> ComparedRun:
-    """A run whose rollouts pass from 0.5 up."""
+    """Returns a run whose rollouts pass at a score of 0.5."""
     made = run(found, **changes)
     rate = PassMean(**vars(mean()), k=1)
     passes = Passes("tsq", 0.5, (rate,), (rate,), 0, ())
@@ -47,7 +47,7 @@ def noisy(shift: float = 0.0, seed: int = 1) -> Evidence:
 
 
 def test_more_runs_have_wider_intervals() -> None:
-    """The same pair of runs has a wider interval beside two others than alone, as Holm's procedure wants."""
+    """The same pair of runs has a wider interval together with two others than alone, by Holm's procedure."""
     base, other = run(noisy()), run(noisy(seed=2))
     (alone,) = score_against(several(base, other), "shop", "tsq")
     beside, *_ = score_against(several(base, other, run(noisy(seed=3)), run(noisy(seed=4))), "shop", "tsq")
@@ -60,7 +60,7 @@ def test_more_runs_have_wider_intervals() -> None:
 
 
 def test_scores_against_the_reference() -> None:
-    """A run that is much worse than the reference is worse, whatever else is compared; one that is as good is not."""
+    """A run that is much worse than the reference is reported as worse, whatever else is compared. An equal run is not."""
     runs = several(passing(noisy()), passing(noisy(0.5)), passing(noisy(seed=7)))
 
     for found in (score_against(runs, "shop", "tsq"), passes_against(runs, "shop")):
@@ -68,34 +68,34 @@ def test_scores_against_the_reference() -> None:
 
 
 def test_what_is_not_compared() -> None:
-    """A score that came about in another way, a suite of one run, and speeds under other conditions: a sentence, and no decision."""
+    """Scores by other scorers, suites of one run, and speeds under other conditions are not compared. A sentence says why."""
     apart = evidence(trial(number, content={**HASHES, "scorers": {"tsq": "x"}}) for number in range(30))
     runs = several(run(noisy()), run(apart, concurrency=4), run(noisy(), suites=("store",)))
 
     found = score_against(runs, "shop", "tsq")
     assert [None, None] == [each.decision for each in found]
-    assert ["tsq came about in another way", "only one of the runs has the suite"] == [each.why for each in found]
+    assert ["tsq was scored differently", "only one of the runs has the suite"] == [each.why for each in found]
     assert [None] == [each.decision for each in latency_against(runs, "ttft", 50)][:1]
     assert [
-        "speeds of b are not compared with those of a: another number of rollouts in flight: 8 and 4",
-        "shop tsq of b is not compared with a: tsq came about in another way",
+        "speeds of b are not compared with those of a: different numbers of rollouts in flight: 8 and 4",
+        "shop tsq of b is not compared with a: tsq was scored differently",
         "shop tsq of c is not compared with a: only one of the runs has the suite",
         "store tsq of c is not compared with a: only one of the runs has the suite",
-    ] == [*doubt_sentences(runs)]
+    ] == [*comparison_warnings(runs)]
 
 
 def test_what_neither_has() -> None:
-    """Of a suite that is in a third run alone nothing is said of the other two."""
+    """A suite that only a third run has causes no warning about the other two runs."""
     runs = several(run(noisy()), run(noisy()), run(noisy(), suites=("shop", "store")))
 
-    assert ["store tsq of c is not compared with a: only one of the runs has the suite"] == [*doubt_sentences(runs)]
+    assert ["store tsq of c is not compared with a: only one of the runs has the suite"] == [*comparison_warnings(runs)]
     assert ["neither of the runs has the suite", "only one of the runs has the suite"] == [
         each.why for each in score_against(runs, "store", "tsq")
     ]
 
 
 def test_latencies_against_the_reference() -> None:
-    """Twice as slow is claimed, of the same machine and the same conditions."""
+    """A run that is twice as slow on the same machine, under the same conditions, is reported as slower."""
     base, slow = (evidence(trial(number, ttft=100.0 * factor + Random(number).randrange(30)) for number in range(60)) for factor in (1, 2))
 
     (same, slower) = latency_against(several(run(base), run(base), run(slow)), "ttft", 50)
@@ -106,7 +106,7 @@ def test_latencies_against_the_reference() -> None:
 
 
 def test_speeds_are_paired() -> None:
-    """A ratio is of the scenarios that both runs have with equal content; too few of them decide nothing."""
+    """A latency ratio uses the scenarios that both runs have with equal content. Too few of them decide nothing."""
     changed = {**HASHES, "scenario": "other"}
     old = run(evidence([trial(number, ttft=100.0) for number in range(30)]))
     slow = [trial(number, ttft=200.0) for number in range(25)]
@@ -122,7 +122,7 @@ def test_speeds_are_paired() -> None:
 
 
 def test_flips() -> None:
-    """Only scenarios that differ, those that flipped first; one of another content is in no run but those that have the reference's."""
+    """Only differing scenarios are listed, flipped ones first. A run has no cell for a scenario with other content than the reference."""
     changed = {**HASHES, "scenario": "other"}
     base = evidence([trial("same"), trial("moved", 0.9), trial("flipped", 1.0), trial("changed")])
     new = evidence([trial("same"), trial("moved", 0.7), trial("flipped", 0.2), trial("changed", 0.0, content=changed)])
@@ -135,7 +135,7 @@ def test_flips() -> None:
 
 
 def test_more_trials_are_no_flip() -> None:
-    """A scenario that passes always, and scores the same but for the last bit of a mean, is alike in both runs."""
+    """A scenario that always passes does not differ if its means differ only by rounding."""
     base = evidence([trial("same", 0.8), trial("lower", 0.8)])
     new = evidence(trial(name, score, number=number) for name, score in (("same", 0.8), ("lower", 0.7)) for number in (1, 2, 3))
     runs = several(passing(base), passing(new))
@@ -144,7 +144,7 @@ def test_more_trials_are_no_flip() -> None:
 
 
 def test_left_out() -> None:
-    """Scenarios that are not compared are counted by why."""
+    """Scenarios that are not compared are counted by reason."""
     changed = {**HASHES, "scenario": "other"}
     base = evidence([trial("lower"), trial("changed"), trial("unmeasured"), trial("gone")])
     new = evidence([trial("lower", 0.2), trial("changed", content=changed), trial("unmeasured", None, status="infra_error"), trial("new")])
@@ -154,22 +154,22 @@ def test_left_out() -> None:
 
 
 def test_a_suite_of_the_reference_alone() -> None:
-    """It is named, as one of another run is."""
+    """A suite that only the reference has is named, like one that only another run has."""
     apart = several(run(suites=("store",)), run())
 
-    assert "store tsq of b is not compared with a: only one of the runs has the suite" in doubt_sentences(apart)
+    assert "store tsq of b is not compared with a: only one of the runs has the suite" in comparison_warnings(apart)
 
 
 def test_goodput_under_other_objectives() -> None:
-    """Runs whose good calls met other objectives have their rates side by side, and a sentence that says so."""
+    """If runs have different latency objectives, a sentence says so."""
     old, new = run(), run()
     new = replace(new, facts=replace(new.facts, settings=replace(new.facts.settings, slo={"ttft": 500.0})))
 
-    assert ["goodput of b is of calls that met other objectives than those of a"] == [*doubt_sentences(several(old, new))]
+    assert ["goodput of b is by other latency objectives than that of a"] == [*comparison_warnings(several(old, new))]
 
 
 def test_nothing_measured() -> None:
-    """A run whose backend failed shares its scenarios all the same: none of them was measured."""
+    """A run whose backend failed still shares its scenarios; the reason is that none was measured."""
     dead = run(evidence(trial(name, None, status="infra_error") for name in range(3)))
     (found,) = score_against(several(run(), dead), "shop", "tsq")
 
@@ -177,18 +177,18 @@ def test_nothing_measured() -> None:
 
 
 def test_distinct_names() -> None:
-    """Runs of one name in different directories are told apart."""
+    """Runs with the same name in different directories get distinct names."""
     assert ("a", "b", "a (2)") == distinct(["a", "b", "a"])
 
 
 def test_how_many_scenarios_a_comparison_rests_on() -> None:
-    """Where runs do not have the same scenarios, it is told on how many both have their difference is measured."""
+    """If runs have different scenarios, a sentence tells on how many common ones they are compared."""
     every, few = (passing(evidence(trial(name, number=number) for name in range(count) for number in (1, 2))) for count in (40, 10))
 
-    assert ["shop of b is compared with a on the 10 scenarios that both have (a has 40, b 10); the means are over all of each"] == [
-        *doubt_sentences(several(every, few))
-    ]
-    assert [] == [*doubt_sentences(several(every, every))]
+    assert [
+        "shop of b is compared with a on the 10 scenarios that both have (a has 40, b 10); the means are over all scenarios of each run"
+    ] == [*comparison_warnings(several(every, few))]
+    assert [] == [*comparison_warnings(several(every, every))]
 
 
 def test_a_score_on_another_scale() -> None:
@@ -201,7 +201,7 @@ def test_a_score_on_another_scale() -> None:
 
 
 def test_agent_errors_without_a_worst_value() -> None:
-    """A score that has no worst value is not compared if a run crashed; with one the crash counts as that."""
+    """A score without a worst value is not compared if a run has agent errors. With a worst value, errors count as that."""
     crashed = evidence([*noisy().groups["shop"], trial("crashed", None, status="agent_error")])
     loose = replace(crashed, facts=replace(crashed.facts, scales={}))
     plain = replace(noisy(), facts=replace(noisy().facts, scales={}))

@@ -1,4 +1,4 @@
-"""What differs between the setups of two runs, and what makes a comparison of their speeds senseless."""
+"""Differences between the setups of two runs, and reasons why their speeds are not comparable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_agentbench.gate.evidence import Evidence
-from pytest_agentbench.gate.run_pair import ComparedRun, doubts, setup_changes
+from pytest_agentbench.gate.run_pair import ComparedRun, setup_changes, speed_warnings
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.metrics.stopwatch import Stopwatch
 from pytest_agentbench.records import Json
@@ -28,7 +28,7 @@ TREES = st.dictionaries(st.text("abc", min_size=1, max_size=2), VALUES | st.list
 
 
 def run(found: Evidence | None = None, **changes: Any) -> ComparedRun:
-    """A run of the suite shop on a backend; `changes` are of its agent, options, GPUs and so on."""
+    """Returns a run of the suite shop on a backend. `changes` are changes of its agent, options, GPUs and so on."""
     setup = SuiteSetup(
         data={"sha256": "d"},
         prompts={"system_prompt": changes.get("prompt", "p")},
@@ -54,7 +54,7 @@ def run(found: Evidence | None = None, **changes: Any) -> ComparedRun:
 
 @given(TREES, TREES)
 def test_what_differs_is_named(old: Json, new: Json) -> None:
-    """Settings that differ are named, each with what it was and is, and no others; equal ones are not."""
+    """Only differing settings are listed, each with its old and its new value."""
     found = [*setup_changes(run(agent=old), run(agent=new))]
 
     assert {f"shop.{name}" for name in {*old, *new} if old.get(name) != new.get(name)} == {each.path for each in found}
@@ -63,22 +63,22 @@ def test_what_differs_is_named(old: Json, new: Json) -> None:
 
 
 def test_a_hash_is_no_difference_of_its_own() -> None:
-    """Where the backend's settings differ its hash does not stand beside them."""
+    """If the backend's settings differ, its hash is not listed as well."""
     found = [*setup_changes(run(), run(backend={"seed": 1}))]
 
     assert [("backend", "spec.seed", None, 1)] == [(each.part, each.path, each.old, each.new) for each in found]
 
 
 def test_suites_of_one_run() -> None:
-    """A suite that only one run has is no change of everything."""
+    """A suite that only one run has does not make all its parts count as changed."""
     assert [] == [*setup_changes(run(suites=("shop", "store")), run())]
 
 
 def test_a_run_without_an_identity() -> None:
-    """Its setup is unknown, which is no reason to doubt speeds."""
+    """The setup of an imported run is unknown, which causes no warning about speeds."""
     old, new = ComparedRun(replace(run().facts, identity=None), run().evidence), run()
 
-    assert ([], []) == ([*setup_changes(old, new)], [*doubts(old, new)])
+    assert ([], []) == ([*setup_changes(old, new)], [*speed_warnings(old, new)])
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_a_run_without_an_identity() -> None:
     [
         ({}, []),
         ({"agent": {"kind": "react"}}, []),
-        ({"gpus": ["NVIDIA H100"]}, ["other GPUs, or another driver"]),
-        ({"cpus": 64}, ["another host"]),
-        ({"concurrency": 4}, ["another number of rollouts in flight: 8 and 4"]),
-        ({"cache": "cold"}, ["another policy for the prefix cache: carry and cold"]),
+        ({"gpus": ["NVIDIA H100"]}, ["the GPUs or the driver differ"]),
+        ({"cpus": 64}, ["the host differs"]),
+        ({"concurrency": 4}, ["different numbers of rollouts in flight: 8 and 4"]),
+        ({"cache": "cold"}, ["different policies for the prefix cache: carry and cold"]),
         (
             {"stopwatch": "client-saturated"},
             ["in the new run the client was saturated, so its timings describe the client, not the backend"],
@@ -102,14 +102,14 @@ def test_a_run_without_an_identity() -> None:
     ],
 )
 def test_doubts(change: Json, said: list[str]) -> None:
-    """Other hardware, concurrency, cache or a saturated client is named; another agent is no doubt about speeds."""
-    assert said == [*doubts(run(hits=0.5), run(**{"hits": 0.5, **change}))]
+    """Other hardware, concurrency, cache or a saturated client cause a warning about speeds. Another agent does not."""
+    assert said == [*speed_warnings(run(hits=0.5), run(**{"hits": 0.5, **change}))]
 
 
 def test_unknown_hardware() -> None:
-    """That nobody knows what served is no proof that it was the same."""
-    assert ["nobody knows what hardware served the old run and the new run"] == [*doubts(run(gpus=None), run(gpus=None))]
-    assert ["nobody knows what hardware served the new run"] == [*doubts(run(), run(gpus=None))]
+    """Unknown hardware is not treated as equal hardware."""
+    assert ["the hardware of the old run and the new run is unknown"] == [*speed_warnings(run(gpus=None), run(gpus=None))]
+    assert ["the hardware of the new run is unknown"] == [*speed_warnings(run(), run(gpus=None))]
 
 
 def test_equal_setups_have_one_hash() -> None:

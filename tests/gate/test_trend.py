@@ -1,4 +1,4 @@
-"""A suite's history: what counts as a step, and what becomes of it."""
+"""The history of a suite: what counts as a step, and what happens to regressions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.gate.baselines import write_baseline
 from pytest_agentbench.gate.evidence import CallTimes, Evidence
-from pytest_agentbench.gate.trend import History, Regression, Trend, TrendSeries, read_past, trend_of
+from pytest_agentbench.gate.trend import History, Regression, Trend, TrendSeries, read_history, trend_of
 from pytest_agentbench.records import Json
 from tests.gate.evidences import HASHES, evidence, trial
 from tests.made_runs import run_directory
@@ -22,7 +22,7 @@ OTHER_SCORING = {**HASHES, "scorers": {"tsq": "another way"}}
 
 
 def night(day: int, share: float = 0.9, *, ttft: float = 100.0, content: Json = HASHES, **facts: Any) -> Evidence:
-    """A run of 40 scenarios and three trials, of which a share passes; each night has a commit of its own."""
+    """Returns a run of 40 scenarios with three trials, a share of which passes. Each night has its own commit."""
     random = Random(day)
     trials = [
         trial(name, float(random.random() < share), number=number, ttft=ttft + random.randrange(20), content=content, began_at=float(name))
@@ -46,7 +46,7 @@ def steps(found: Sequence[Regression]) -> list[tuple[str, str, str, str | None, 
 
 
 def test_new_fixed_recurring() -> None:
-    """Well, worse, worse, well, worse: one that is new and fixed, one that recurs and is open, each with its commits."""
+    """Good, worse, worse, good, worse: the first regression is new and fixed, the second recurring and open, with their commits."""
     trend = history(*(night(day, share) for day, share in enumerate((0.9, 0.9, 0.4, 0.4, 0.9, 0.9, 0.3))))
 
     found = series(trend).regressions
@@ -57,7 +57,7 @@ def test_new_fixed_recurring() -> None:
 
 
 def test_half_of_the_way_up_fixes_nothing() -> None:
-    """A run that is better than the worst, and still worse than before, leaves the regression open."""
+    """A run that is better than the worst one, but still worse than before, leaves the regression open."""
     trend = history(*(night(day, share) for day, share in enumerate((1.0, 0.2, 0.6, 0.6, 1.0))))
 
     assert [("new", "fixed", "n1", "c1", "c4")] == steps(series(trend).regressions)
@@ -65,7 +65,7 @@ def test_half_of_the_way_up_fixes_nothing() -> None:
 
 
 def test_two_steps_down() -> None:
-    """Each has an entry; a run that is as good as before the first fixes both."""
+    """Two steps down have an entry each. A run as good as before the first fixes both."""
     trend = history(*(night(day, share) for day, share in enumerate((1.0, 0.6, 0.1, 1.0))))
 
     assert [("new", "fixed", "n1", "c1", "c3"), ("new", "fixed", "n2", "c2", "c3")] == steps(series(trend).regressions)
@@ -73,7 +73,7 @@ def test_two_steps_down() -> None:
 
 @pytest.mark.parametrize(("factor", "count"), [(1.05, 0), (2.0, 1)])
 def test_latencies_have_a_margin(factor: float, count: int) -> None:
-    """Twice as slow is a step; five percent are not, however sure."""
+    """A doubled latency is a step. An increase of five percent is not, however certain."""
     trend = history(night(0), night(1), night(2, ttft=100.0 * factor + 10 * (factor - 1)))
 
     assert count == len(series(trend, "ttft.p50").regressions)
@@ -89,7 +89,7 @@ def test_looks_have_their_price() -> None:
 
 
 def test_what_was_claimed_stays_claimed() -> None:
-    """A night more changes no earlier regression but whether it is fixed."""
+    """Another night can only change whether an earlier regression is fixed."""
     nights = [night(day, share) for day, share in enumerate((0.9, 0.3, 0.3, 0.9, 0.9, 0.3, 0.9))]
 
     for count in range(2, len(nights)):
@@ -98,7 +98,7 @@ def test_what_was_claimed_stays_claimed() -> None:
 
 
 def test_scored_in_another_way() -> None:
-    """Such a run is no step; where the next ones are scored so, too, a level begins, on which there are steps again."""
+    """A run with another scorer is not a step. If the next one is scored alike, a new level begins, on which steps are found."""
     lower = [night(day, 0.3, content=OTHER_SCORING) for day in (2, 3)]
 
     assert () == series(history(night(0), night(1), *lower)).regressions
@@ -107,14 +107,14 @@ def test_scored_in_another_way() -> None:
 
 
 def test_nobody_knows_whether_it_was_fixed() -> None:
-    """What is open when another level begins is unknown from then on, and nothing later is said to fix it."""
+    """A regression that is open when another level begins becomes unknown, and no later run fixes it."""
     others = [night(day, content=OTHER_SCORING) for day in (2, 3)]
 
     assert [("new", "unknown", "n1", "c1", None)] == steps(series(history(night(0), night(1, 0.3), *others)).regressions)
 
 
 def test_saturated_clients_decide_nothing() -> None:
-    """Latencies that are the client's own are no step, and scores of such a run are compared all the same."""
+    """Latencies of a saturated client are not a step. The scores of such a run are still compared."""
     trend = history(night(0), night(1), night(2, 0.3, ttft=900.0, stopwatch="client-saturated"))
 
     assert () == series(trend, "ttft.p50").regressions
@@ -122,7 +122,7 @@ def test_saturated_clients_decide_nothing() -> None:
 
 
 def test_setups_that_changed() -> None:
-    """Each change of data, agent, scoring or cache is told at the first run that has it; what is not known is no change."""
+    """Each change of data, agent, scoring or cache is listed at the first run with it. Unknown parts are not changes."""
     agent, unknown = {**HASHES, "agent": "z"}, {name: value for name, value in HASHES.items() if name != "agent"}
     nights = [night(0), night(1, content=unknown), night(2, content=agent), night(3, content=agent, cache="cold")]
 
@@ -130,7 +130,7 @@ def test_setups_that_changed() -> None:
 
 
 def test_fewer_scenarios_are_the_same_data() -> None:
-    """Other scenarios of a data set are told as such, a scenario with another content as other data."""
+    """A different selection of scenarios is listed as `scenarios`, a scenario with other content as `data`."""
     every, first, other = ([trial(name, content=content) for name in names] for names, content in
                            ((range(4), HASHES), (range(2), HASHES), (range(2), {**HASHES, "scenario": "t"})))  # fmt: skip
     nights = [evidence(trials, run=f"n{day}", finished_at=f"2026-03-0{day + 1}T05:00:00+00:00")
@@ -140,7 +140,7 @@ def test_fewer_scenarios_are_the_same_data() -> None:
 
 
 def test_points_have_the_intervals_of_reports() -> None:
-    """Each run is a point with its own interval, in the order of time."""
+    """Each run is a point with its own interval, in time order."""
     points = series(history(night(0), night(1))).points
 
     assert ["n0", "n1"] == [each.run for each in points]
@@ -148,7 +148,7 @@ def test_points_have_the_intervals_of_reports() -> None:
 
 
 def test_what_took_no_time() -> None:
-    """Gaps that were measured as 0 ms are 0 ms here as in run.json, with an interval that has 0 in it."""
+    """Gaps measured as 0 ms are 0 ms here too, as in run.json, with an interval that contains 0."""
     call = CallTimes({"ttft": 100.0, "tpot": 0.0}, 11, failed=False)
     found = evidence(trial(number, calls=(call,), began_at=float(number)) for number in range(60))
     (point,) = series(history(found), "tpot.p50").points
@@ -157,7 +157,7 @@ def test_what_took_no_time() -> None:
 
 
 def test_a_directory_is_read(tmp_path: Path) -> None:
-    """Runs and baselines in the order of time, a run once, what cannot be read with its reason."""
+    """Runs and baselines are in time order, each run once. Unreadable ones are listed with the reason."""
     run_directory(tmp_path / "20260304-050607", *ALL, finished_at="2026-03-02T06:00:00+00:00")
     for day in (3, 0):
         (tmp_path / "baselines").mkdir(exist_ok=True)
@@ -165,7 +165,7 @@ def test_a_directory_is_read(tmp_path: Path) -> None:
     write_baseline(night(0), "shop", tmp_path / "again.jsonl")
     (tmp_path / "broken.jsonl").write_text('{"schema": "agentbench-baseline/1", "suite": "shop"}\n')
 
-    past = read_past(tmp_path)
+    past = read_history(tmp_path)
 
     assert ["again.jsonl", "20260304-050607", "3.jsonl"] == [source for source, _ in past.evidence]
     (left_out,) = past.left_out
@@ -173,11 +173,11 @@ def test_a_directory_is_read(tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_journal(tmp_path: Path) -> None:
-    """A run of which only run.json was kept is left out with a sentence, and the others have their history."""
+    """A run of which only run.json was kept is left out with a reason. The others have their history."""
     run_directory(tmp_path / "20260304-050607", *ALL)
     (run_directory(tmp_path / "20260305-050607", *ALL) / "rollouts.jsonl").unlink()
 
-    past = read_past(tmp_path)
+    past = read_history(tmp_path)
 
     assert ["20260304-050607"] == [source for source, _ in past.evidence]
     assert ["has no rollouts.jsonl, so its rollouts cannot be read; choose a run that has one"] == [
@@ -186,14 +186,14 @@ def test_a_run_without_its_journal(tmp_path: Path) -> None:
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    """A directory that is not there, an empty one, a single run, and one in which nothing can be read are mistakes, each in a sentence."""
-    with pytest.raises(ConfigError, match=r"there is no directory .*nights; name the one that runs lie in"):
-        read_past(tmp_path / "nights")
-    with pytest.raises(ConfigError, match="has no finished runs and no baselines; name the directory that runs lie in"):
-        read_past(tmp_path)
-    with pytest.raises(ConfigError, match="is one run, which has no history; name the directory that runs lie in"):
-        read_past(run_directory(tmp_path / "one", *ALL))
+    """A missing or empty directory, a single run, and a directory without readable runs are refused, each with a sentence."""
+    with pytest.raises(ConfigError, match=r"nights is not a directory; name the directory that contains the runs"):
+        read_history(tmp_path / "nights")
+    with pytest.raises(ConfigError, match="has no finished runs and no baselines; name the directory that contains the runs"):
+        read_history(tmp_path)
+    with pytest.raises(ConfigError, match="is one run, which has no history; name the directory that contains the runs"):
+        read_history(run_directory(tmp_path / "one", *ALL))
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "broken.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match=r"nothing in .* can be read: .*broken.jsonl is no baseline"):
-        read_past(tmp_path / "old")
+    with pytest.raises(ConfigError, match=r"nothing in .* can be read: .*broken.jsonl is not a baseline"):
+        read_history(tmp_path / "old")

@@ -1,4 +1,4 @@
-"""Rules, a run and its baseline become verdicts: what passes, what fails, and what never passes."""
+"""Verdicts on rules for a run and its baseline: what passes, what fails, and what never passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.gate.evidences import HASHES, asked, evidence, trial
 
 
 def suite(n: int = 100, trials: int = 3, score: float = 0.8, wrong: int = 0, **keys: Any) -> list[Trial]:
-    """So many scenarios, of which the first `wrong` ones score 0."""
+    """Returns scenarios of which the first `wrong` ones score 0."""
     return [trial(i, 0.0 if i < wrong else score, number=k, **keys) for i in range(n) for k in range(1, trials + 1)]
 
 
@@ -57,12 +57,12 @@ BASE = evidence(suite(), run="before")
     ],
 )
 def test_rules(text: str, run: dict[str, Any], expected: str) -> None:
-    """Scores and latencies pass and fail by their interval, facts as they are."""
+    """Scores and latencies are decided by their interval, exact values without one."""
     assert expected == verdict(text, evidence(suite(**run)), BASE)
 
 
 def test_goodput() -> None:
-    """With objectives it is the share of good calls, scenario by scenario."""
+    """With objectives, goodput is the share of good calls, averaged by scenario."""
     good = evidence(suite(), slo={"ttft": 150.0})
 
     assert "PASS" == verdict("goodput >= 90%", good)
@@ -71,7 +71,7 @@ def test_goodput() -> None:
 
 
 def test_an_agents_error_is_the_worst_score() -> None:
-    """Leaving it out would make a run better the more often its agent falls over."""
+    """Leaving out agent errors would make a run better the more often its agent fails."""
     run = evidence([*suite(50), *(trial(i, None, status="agent_error") for i in range(50, 100))])
 
     found = judged("tsq.mean >= -0.05 vs baseline", run, BASE).decision
@@ -102,12 +102,12 @@ def test_a_doubtful_run_never_passes(name: str, text: str) -> None:
 
 
 def test_a_doubtful_run_can_fail() -> None:
-    """A drop that shows in what is left is one."""
+    """A drop in the remaining scenarios still fails."""
     assert "FAIL" == verdict("tsq.mean >= -0.05 vs baseline", evidence(suite(wrong=40), lost=1), BASE)
 
 
 def test_the_allowed_share_of_infra_errors() -> None:
-    """It is 2 %, or what a rule says; that rule itself fails beyond it."""
+    """The allowed share of infra errors is 2 %, or the limit of a rule about it. That rule itself fails above its limit."""
     run = DOUBTFUL["infra"][0]
     rules = [asked("tsq.mean >= -0.05 vs baseline"), asked("infra_error.rate <= 5%")]
 
@@ -122,7 +122,7 @@ def test_the_allowed_share_of_infra_errors() -> None:
 )
 @pytest.mark.parametrize("status", [None, "infra_error", "cancelled", "agent_error"])
 def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None:
-    """Without an evaluable rollout no rule passes, whatever it asks."""
+    """Without an evaluable rollout, no rule passes."""
     run = evidence([trial(i, None, status=status, calls=()) for i in range(50)] if status else [])
 
     assert "PASS" != verdict(text, run, BASE)
@@ -131,7 +131,7 @@ def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None
 @pytest.mark.parametrize(
     ("run", "base", "why"),
     [
-        (evidence(suite()), None, "there is no baseline; --agentbench-baseline names one"),
+        (evidence(suite()), None, "there is no baseline; name one with --agentbench-baseline"),
         (evidence(suite()), evidence([]), "the baseline now has no shop"),
         (evidence(suite()), evidence(suite(n=60)), "60 of 100 scenarios of the run and its baseline can be compared"),
         (evidence(suite(n=60)), BASE, "60 of 100 scenarios of the run and its baseline can be compared"),
@@ -140,12 +140,12 @@ def test_nothing_measured_is_never_a_pass(text: str, status: str | None) -> None
             BASE,
             "0 of 100 scenarios of the run and its baseline can be compared",
         ),
-        (evidence(suite(content={**HASHES, "scorers": {"tsq": "changed"}})), BASE, "the baseline was scored in another way"),
+        (evidence(suite(content={**HASHES, "scorers": {"tsq": "changed"}})), BASE, "the baseline was scored differently"),
         (evidence([*suite(), trial(1, None, unscored=("tsq",))]), BASE, "1 of its scores is missing: the scorer failed"),
     ],
 )
 def test_what_cannot_be_compared(run: Evidence, base: Evidence | None, why: str) -> None:
-    """A baseline that is not there, has other scenarios, other data or other scorers decides nothing, and is told so."""
+    """A baseline that is missing or has other scenarios, data or scorers decides nothing, and the reason says so."""
     found = judged("tsq.mean >= -0.05 vs baseline", run, base).decision
 
     assert "INCONCLUSIVE" == found.verdict
@@ -153,7 +153,7 @@ def test_what_cannot_be_compared(run: Evidence, base: Evidence | None, why: str)
 
 
 def test_a_part_of_a_suite() -> None:
-    """A rule of suite.yaml is about the suite; one of the command line is about what ran."""
+    """A rule in suite.yaml is about the suite. One on the command line is about the scenarios that ran."""
     part = evidence(suite(), scenarios={"shop": 1000})
 
     assert "INCONCLUSIVE" == verdict("tsq.mean >= 0.7", part)
@@ -162,7 +162,7 @@ def test_a_part_of_a_suite() -> None:
 
 @pytest.mark.parametrize("text", ["ttft.p50 <= 9s", "ttft.p50 <= 1ms", "rollouts_per_hour >= 1", "goodput >= 1%"])
 def test_a_saturated_client_times_nothing(text: str) -> None:
-    """Timings of a saturated client neither pass nor fail; scores are what they are."""
+    """Timings of a saturated client neither pass nor fail. Scores are not affected."""
     run = evidence(suite(), stopwatch="client-saturated", slo={"ttft": 150.0})
 
     assert "INCONCLUSIVE" == verdict(text, run)
@@ -171,7 +171,7 @@ def test_a_saturated_client_times_nothing(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["cost_per_pass <= 0.02", "score_per_1k_tokens >= 0.3", "prefix_cache_hit_ratio >= 0.5"])
 def test_tokens_need_no_stopwatch(text: str) -> None:
-    """What tokens are about is known however slow the client was."""
+    """Token metrics are known even if the client was saturated."""
     efficiency = {"shop": {"cost_per_pass": 0.01, "score_per_1k_tokens": 0.5}}
     run = evidence(suite(), stopwatch="client-saturated", efficiency=efficiency, rates={"prefix_cache_hit_ratio": 0.75})
 
@@ -180,7 +180,7 @@ def test_tokens_need_no_stopwatch(text: str) -> None:
 
 @pytest.mark.parametrize(("cost", "expected"), [(0.0109, "PASS"), (0.0111, "FAIL"), (None, "INCONCLUSIVE")])
 def test_cost_against_a_baseline(cost: float | None, expected: str) -> None:
-    """A suite's own number is compared with that of the same suite in the baseline; what is not known passes nothing."""
+    """A suite's metric is compared with that of the same suite in the baseline. Unknown values never pass."""
     run, base = (evidence(suite(), efficiency={"shop": {"cost_per_rollout": each}}) for each in (cost, 0.01))
 
     assert expected == verdict("cost_per_rollout <= +10% vs baseline", run, base)
@@ -209,14 +209,14 @@ UNUSABLE = "not usable: chunks arrived faster than the client's machine read the
     ],
 )
 def test_a_rule_needs_its_own_numbers(unusable: str, text: str, why: str) -> None:
-    """What the stopwatch calls not usable neither passes nor fails, in a limit and goodput; a rule that looks at something else does."""
+    """Timings that are not usable neither pass nor fail, in limits and goodput. Rules about other timings do."""
     decision = judged(text, evidence(suite(), unusable=(unusable,), slo={"itl": 150.0})).decision
 
     assert ("INCONCLUSIVE" if why else "PASS", why) == (decision.verdict, decision.reason)
 
 
 def test_a_baseline_may_not_be_usable() -> None:
-    """A percentile that is not usable in the baseline is not compared with."""
+    """A percentile that is not usable in the baseline is not compared."""
     decision = judged("ttft.p50 <= +10% vs baseline", evidence(suite()), evidence(suite(), unusable=("ttft.p50",))).decision
 
     assert "INCONCLUSIVE" == decision.verdict
@@ -227,13 +227,13 @@ def test_a_baseline_may_not_be_usable() -> None:
     ("slo", "why"),
     [
         ({"ttft": 50.0}, ""),
-        ({}, "nobody said what a good call is: --agentbench-slo does"),
-        ({"ttft": 5000.0}, "the objectives of good calls are not the baseline's (ttft=50ms; now ttft=5000ms)"),
+        ({}, "goodput needs latency objectives; set them with --agentbench-slo, for example ttft=500ms"),
+        ({"ttft": 5000.0}, "the latency objectives are not the baseline's (ttft=50ms; now ttft=5000ms)"),
     ],
     ids=["the same", "none", "others"],
 )
 def test_goodput_under_other_objectives(slo: dict[str, float], why: str) -> None:
-    """Good calls per second are compared with a baseline only if the same calls are good there."""
+    """Goodput per second is compared with a baseline only if that has the same objectives."""
     run, base = (evidence(suite(), slo=each, rates={"goodput_per_s": 4.0}) for each in (slo, {"ttft": 50.0}))
     decision = judged("goodput_per_s >= -10% vs baseline", run, base).decision
 
@@ -241,7 +241,7 @@ def test_goodput_under_other_objectives(slo: dict[str, float], why: str) -> None
 
 
 def test_another_cache_policy() -> None:
-    """Timings with a cold cache are not compared with those of a warm one; limits and scores do not mind."""
+    """Timings with a cold cache are not compared with those of a warm one. Limits and scores are not affected."""
     run, base = evidence(suite(), cache="cold"), evidence(suite())
     verdicts = {
         text: judged(text, run, base).decision
@@ -254,7 +254,7 @@ def test_another_cache_policy() -> None:
 
 
 def test_a_baseline_with_a_saturated_client() -> None:
-    """It times nothing either, and its scores can be compared with."""
+    """A baseline with a saturated client has no usable timings, but its scores are compared."""
     base = evidence(suite(), stopwatch="client-saturated")
 
     assert "INCONCLUSIVE" == verdict("ttft.p50 <= +10% vs baseline", evidence(suite()), base)
@@ -262,7 +262,7 @@ def test_a_baseline_with_a_saturated_client() -> None:
 
 
 def test_failed_calls_have_no_latency() -> None:
-    """A run whose slow calls failed is not fast."""
+    """A run whose slow calls failed does not count as fast."""
     calls = (CallTimes({"ttft": 100.0}, 11, failed=False), CallTimes({}, 0, failed=True))
     found = judged("ttft.p50 <= 150ms", evidence(suite(calls=calls))).decision
 
@@ -270,14 +270,14 @@ def test_failed_calls_have_no_latency() -> None:
 
 
 def test_imported_rollouts_may_have_no_time() -> None:
-    """A baseline without durations is not infinitely fast."""
+    """A baseline without durations does not count as infinitely fast."""
     base = evidence(suite(duration_ms=0.0))
 
     assert "INCONCLUSIVE" == verdict("rollout.p50 <= +10% vs baseline", evidence(suite()), base)
 
 
 def test_what_else_has_changed() -> None:
-    """Another agent, another backend and another share of prefix cache hits are said, and decide nothing."""
+    """A different agent, backend or share of prefix cache hits causes a note, and does not change the verdict."""
     run = evidence(suite(content={**HASHES, "agent": "x", "backend": "y"}), rates={"prefix_cache_hit_ratio": 0.9})
     base = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.1})
 
@@ -290,7 +290,7 @@ def test_what_else_has_changed() -> None:
 
 
 def test_hits_do_not_make_up_for_throughput() -> None:
-    """A router that pauses programs may have twenty times the hits and a third of the rate: a rule on the rate fails all the same."""
+    """A rule on the rate fails although the prefix cache hits rose: a router that pauses programs may have twenty times the hits."""
     run = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.65, "rollouts_per_hour": 300.0})
     base = evidence(suite(), rates={"prefix_cache_hit_ratio": 0.03, "rollouts_per_hour": 900.0})
 
@@ -309,7 +309,7 @@ def test_suspects() -> None:
 
 
 def test_scores_beyond_1_have_no_limits() -> None:
-    """A scorer that goes to ten is judged as what it is, and needs more scenarios for it."""
+    """A score up to ten without declared limits uses the method for unlimited values, which needs more scenarios."""
     base = evidence([trial(i, float(i % 10)) for i in range(100)])
 
     assert (
@@ -321,7 +321,7 @@ def test_scores_beyond_1_have_no_limits() -> None:
 
 @given(st.lists(st.sampled_from(["PASS", "FAIL", "INCONCLUSIVE"]), max_size=5))
 def test_the_sessions_verdict(verdicts: list[str]) -> None:
-    """One FAIL is one; only all PASS are one; no rule is no PASS."""
+    """One FAIL makes the session FAIL. It is PASS only if all rules pass. Without rules it is not PASS."""
     texts = {"PASS": "tsq.mean >= 0.7", "FAIL": "tsq.mean >= 0.9", "INCONCLUSIVE": "tsq.mean >= 0.8"}
     found = session_verdict(judge_rules([asked(texts[each]) for each in verdicts], evidence(suite(trials=1)), {}))
 
@@ -330,7 +330,7 @@ def test_the_sessions_verdict(verdicts: list[str]) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.0, 0.5, 1.0])), max_size=30), st.integers(0, 9))
 def test_verdicts_do_not_depend_on_order(pairs: list[tuple[int, float]], turn: int) -> None:
-    """Rollouts end in any order."""
+    """The order in which rollouts end does not matter."""
     trials = [trial(scenario, score, number=number) for number, (scenario, score) in enumerate(pairs)]
     rules = [asked("tsq.mean >= 0.4"), asked("tsq.mean >= -0.3 vs baseline"), asked("limit.rate <= 1%")]
     base = {"shop": evidence(suite(n=10, trials=1))}
@@ -357,28 +357,28 @@ HELD = {"quarantined": {"shop": [str(i) for i in range(5)]}}
     ],
 )
 def test_quarantined_scenarios_are_left_out(rule: str, run: dict[str, Any], base: dict[str, Any]) -> None:
-    """Whatever they did, on either side, the decision is that of 95 scenarios which did not change, and they are named."""
+    """Whatever quarantined scenarios did in either run, the decision is that of the 95 others, and they are named."""
     others = [each for each in suite() if int(each.scenario) >= 5]
     one = judged(rule, evidence([*suite(5, **run), *others], slo={"ttft": 150.0}, **HELD), evidence([*suite(5, **base), *others]))
     without = judged(rule, evidence(others, slo={"ttft": 150.0}), evidence(others))
 
     assert (without.decision, 95) == (one.decision, one.decision.n)
-    assert ("left out, in quarantine: 0, 1, 2, 3, 4", ()) == (one.notes[0], one.suspects)
+    assert ("left out because of quarantine: 0, 1, 2, 3, 4", ()) == (one.notes[0], one.suspects)
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(100, "PASS"), (118, "PASS"), (126, "INCONCLUSIVE")])
 def test_tasks_that_were_skipped(size: int, verdict: str) -> None:
-    """What a task asks for and is not supported is no pass: rules name it, and with less than four fifths of a suite none of it passes."""
+    """Skipped tasks do not count as passes: rules name them, and no rule passes with less than four fifths of a suite."""
     skipped = [f"task-{number}" for number in range(size - 100)]
     found = judged("tsq.mean >= 0.5 of run", evidence(suite(), scenarios={"shop": size}, unsupported={"shop": skipped}))
 
     assert verdict == found.decision.verdict
-    notes = [f"skipped, they ask for what is not supported: {', '.join(skipped)}"] if skipped else []
+    notes = [f"skipped because they need unsupported features: {', '.join(skipped)}"] if skipped else []
     assert notes == [*found.notes]
 
 
 def test_the_quarantine_of_a_baseline_does_not_matter() -> None:
-    """A scenario that is released is judged again, against what the baseline knows of it."""
+    """A scenario that leaves quarantine is judged again, against its results in the baseline."""
     found = judged("tsq.mean >= -0.05 vs baseline", evidence(suite()), evidence(suite(), **HELD))
 
     assert (100, ()) == (found.decision.n, found.notes)
@@ -386,7 +386,7 @@ def test_the_quarantine_of_a_baseline_does_not_matter() -> None:
 
 @pytest.mark.parametrize("rule", ["infra_error.rate <= 2%", "tsq.mean >= -0.05 vs baseline"])
 def test_infra_errors_of_quarantined_scenarios_count(rule: str) -> None:
-    """They tell of the infrastructure, which the others used too."""
+    """Rules about the run include quarantined scenarios, because they share the infrastructure."""
     broken = [trial(i, None, number=k, status="infra_error") for i in range(5) for k in (1, 2, 3)]
     run = evidence([*broken, *(each for each in suite() if int(each.scenario) >= 5)], **HELD)
 
@@ -394,13 +394,13 @@ def test_infra_errors_of_quarantined_scenarios_count(rule: str) -> None:
 
 
 def test_everything_in_quarantine_is_no_pass() -> None:
-    """A part of a suite of which nothing is left says nothing."""
+    """If quarantine leaves no scenario of the selected part, the rule is INCONCLUSIVE."""
     assert "INCONCLUSIVE" == verdict("tsq.mean >= -0.9 vs baseline", evidence(suite(5), **HELD), BASE)
     assert "INCONCLUSIVE" == verdict("tsq.mean >= 0.1", evidence(suite(5), **HELD), any_part=True)
 
 
 def test_a_look_asks_for_more() -> None:
-    """Where trials are added until the verdict stands, a mean and a pass rate have the level of their look; all else is judged as ever."""
+    """If rounds are added until the verdict is decided, means and pass rates have the level of their look. Other rules are unchanged."""
     run = evidence(suite(trials=2), rounds=2, most_rounds=5)
     texts = ["tsq.mean >= -0.05 vs baseline", "tsq.mean >= 0.7", "ttft.p50 <= 150ms", "repeated.mean <= 0.5 vs baseline"]
 
@@ -410,7 +410,7 @@ def test_a_look_asks_for_more() -> None:
 
 
 def test_rules_without_a_margin_share_the_level_of_their_look() -> None:
-    """Two of them have half of it each, and so a greater confidence."""
+    """Two rules without margin have half of the level each, and so a higher confidence."""
     run = evidence(suite(trials=2), rounds=2, most_rounds=5)
     rule = asked("tsq.mean >= -0 vs baseline")
 
@@ -420,7 +420,7 @@ def test_rules_without_a_margin_share_the_level_of_their_look() -> None:
 
 
 def test_a_look_sees_whole_rounds() -> None:
-    """Trials of a round that was broken off do not count for rules that are looked at, and do for others."""
+    """Trials of an interrupted round do not count for rules with interim looks, but for all others."""
     trials = [*suite(trials=2), *suite(n=50, score=0.0, trials=3)[2::3]]
     run = evidence(trials, rounds=2, most_rounds=5)
 
@@ -442,7 +442,7 @@ def test_a_look_sees_whole_rounds() -> None:
     ],
 )
 def test_what_more_trials_may_decide(text: str, run: dict[str, Any], expected: bool) -> None:
-    """An interval that holds the threshold, and a pass rate of more trials than there are."""
+    """A rule is open if its interval contains the threshold, or if a pass rate needs more trials than there are."""
     pass_threshold = PassThreshold("tsq", 0.5)
     rule = replace(asked(text, passes=True), pass_threshold=pass_threshold)
     found = judge_rules([rule], evidence(suite(trials=2, **run), rounds=2, most_rounds=5), {"shop": BASE})[0]
@@ -451,7 +451,7 @@ def test_what_more_trials_may_decide(text: str, run: dict[str, Any], expected: b
 
 
 def test_more_trials_are_no_baseline() -> None:
-    """A rule without a baseline, and one that a part of the suite cannot pass, stay as they are."""
+    """A rule without a baseline, or one that a part of the suite cannot pass, is not open."""
     run = evidence(suite(trials=2), rounds=2, most_rounds=5, scenarios={"shop": 1000})
     rules = [asked("tsq.mean >= -0.05 vs baseline"), asked("tsq.mean >= 0.5")]
 
@@ -472,7 +472,7 @@ def test_more_trials_are_no_baseline() -> None:
     ],
 )
 def test_a_fact_about_this_run(text: str, verdict: str, estimate: float) -> None:
-    """A rule `of run` is decided by the number that the run has, whatever other trials might have: without an interval."""
+    """A rule `of run` is decided by the measured value alone, without an interval."""
     every = [trial(number, 0.0 if number < 2 else 1.0, number=k) for number in range(10) for k in (1, 2)]
     rule = replace(asked(text, passes=True), pass_threshold=PassThreshold("tsq", 0.5))
 
@@ -482,24 +482,28 @@ def test_a_fact_about_this_run(text: str, verdict: str, estimate: float) -> None
     assert (verdict, estimate, None, "a fact", "run", 10) == (
         decision.verdict, decision.estimate, decision.low, decision.method, decision.of, decision.n,
     )  # fmt: skip
-    assert not rule.is_looked_at
+    assert not rule.may_decide_early
 
 
 @pytest.mark.parametrize(
     ("score", "any_part", "verdict"), [(1.0, False, "INCONCLUSIVE"), (0.0, False, "INCONCLUSIVE"), (0.0, True, "FAIL")]
 )
 def test_a_fact_about_a_part(score: float, any_part: bool, verdict: str) -> None:
-    """What a part of a suite scores is no fact about the suite, neither good nor bad, unless the command line asks of any part."""
+    """The score of a part of a suite neither passes nor fails, unless the rule is from the command line."""
     run = evidence([trial(number, score) for number in range(3)], scenarios={"shop": 100})
 
     (found,) = judge_rules([asked("tsq.mean >= 0.8 of run", any_part=any_part)], run, {})
 
     assert (verdict, score) == (found.decision.verdict, found.decision.estimate)
-    assert any_part or "3 of the suite's 100 scenarios were measured; on the command line it judges any part" == found.decision.reason
+    assert (
+        any_part
+        or "3 of the suite's 100 scenarios were measured; give the rule on the command line to judge a part of the suite"
+        == found.decision.reason
+    )
 
 
 def test_a_fact_counts_quarantine() -> None:
-    """A quarantine eases what is inferred about a suite, and no fact about a run: reports have the same mean."""
+    """Quarantine affects inference about a suite, but not values of the run: reports have the same mean."""
     run = evidence([trial(number, float(number > 0)) for number in range(20)], quarantined={"shop": ["0"]})
 
     fact, inferred = judge_rules([asked("tsq.mean >= 0.96 of run"), asked("tsq.mean >= 0.96")], run, {})
@@ -509,7 +513,7 @@ def test_a_fact_counts_quarantine() -> None:
 
 
 def test_a_missing_score_is_not_measured() -> None:
-    """A group that lost a score which a rule looks at could not be measured, whatever its other scores are."""
+    """A group counts as not measured if it lacks a score that a rule uses, whatever its other scores are."""
     rule = asked("tsq.mean >= 0.8 of run")
     run = evidence([trial(0), trial(1, None, unscored=("tsq",))])
 

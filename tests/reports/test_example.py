@@ -16,7 +16,7 @@ import pytest
 
 from pytest_agentbench.cli import main
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.gate.repeats import beside
+from pytest_agentbench.gate.repeats import runs_of_same_setup
 from pytest_agentbench.lib.codec import plain
 from pytest_agentbench.plots import FOLDER, drawn
 from pytest_agentbench.plots.canvas import AXES
@@ -119,7 +119,7 @@ def test_it_is_nobodys_earlier_run(run: Run, reports: Path, tmp_path: Path, caps
     under_git = replace(run, id="another", identity=replace(run.identity, code=Git("c", dirty=False, diff=None)))
     write_run(under_git, reports / "example" / "banking")
 
-    assert [] == beside(replace(under_git, id="mine"), reports)
+    assert [] == runs_of_same_setup(replace(under_git, id="mine"), reports)
     with pytest.raises(ConfigError, match="there is no run in"):
         find_resumable("latest", reports)
     assert 4 == main(["show", "--reports", str(reports)])

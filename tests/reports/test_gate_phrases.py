@@ -105,7 +105,7 @@ def test_details() -> None:
     assert ["0.022", "4", "5", "0.011"] == amounts(gate_phrases.power(wide))
     assert ["", "", ""] == [each(wide) for each in (gate_phrases.least_margin, gate_phrases.p_worse, gate_phrases.left_out_scenarios)]
     assert (["1.000"], ["0.034"]) == (amounts(gate_phrases.least_margin(small)), amounts(gate_phrases.least_margin(of_population)))
-    assert "the run has no such number" == gate_phrases.reason(nothing)
+    assert "the run has no value for it" == gate_phrases.reason(nothing)
     others = (gate_phrases.power, gate_phrases.least_margin, gate_phrases.p_worse, gate_phrases.left_out_scenarios)
     assert [""] * 4 == [each(nothing) for each in others]
     assert (["10"], True) == (
@@ -148,7 +148,9 @@ def test_deterministic() -> None:
     assert found.startswith("PASS of suite")
     assert "300 trials, deterministic; " in found
     assert ["+0.000", "1.2 %"] == amounts(gate_phrases.result(judged).partition(": ")[2])
-    assert "the suite says that it is deterministic, but trials of 4 scenarios differ (1): judged as any other" in differing[0].notes
+    assert (
+        "the suite is marked deterministic, but trials of 4 scenarios differ (1); it was judged like any other suite" in differing[0].notes
+    )
 
 
 def test_the_whole() -> None:

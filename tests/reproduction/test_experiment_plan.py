@@ -1,4 +1,4 @@
-"""The plan of a reproduction: which sessions it is, and that a directory has cells of one plan only."""
+"""The plan of a reproduction: its sessions, and that a directory has cells of only one plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_agentbench.errors import ConfigError
-from pytest_agentbench.reproduction.experiment import Cell, ReproductionPlan, hours, methods, settle
+from pytest_agentbench.reproduction.experiment import Cell, ReproductionPlan, duration, methods, record_plan
 
 METHODS = {"baseline": "vllm-default-router", "thunderagent": "thunderagent"}
 PLAN = ReproductionPlan("scenarios/hle", "orchestrator", 9000.0, (600.0, 7800.0), 2.0, ("-k", "x"), METHODS)
@@ -33,22 +33,22 @@ def test_cells() -> None:
         "--agentbench-sample-interval=2s",
         "-k",
         "x",
-    ] == PLAN.words(cells[0])
-    assert "--agentbench-backend=vllm-default-router" == replace(PLAN, variant="").words(cells[0])[1]
-    assert "--agentbench-window=600s:" in replace(PLAN, window=(600.0, None)).words(cells[0])
+    ] == PLAN.pytest_arguments(cells[0])
+    assert "--agentbench-backend=vllm-default-router" == replace(PLAN, variant="").pytest_arguments(cells[0])[1]
+    assert "--agentbench-window=600s:" in replace(PLAN, window=(600.0, None)).pytest_arguments(cells[0])
 
 
 @pytest.mark.parametrize(
-    ("cells", "duration", "text"),
+    ("cells", "duration_s", "text"),
     [(12, 9000.0, "30 h 0 min"), (1, 9000.0, "2 h 30 min"), (1, 7182.0, "2 h 0 min"), (1, 90.0, "1.5 min"), (0, 9000.0, "0 min")],
 )
-def test_how_long_it_takes(cells: int, duration: float, text: str) -> None:
-    """The windows alone: boots and what runs on to its end come to it."""
-    assert text == hours([Cell("a", "b", 1)] * cells, replace(PLAN, duration_s=duration))
+def test_how_long_it_takes(cells: int, duration_s: float, text: str) -> None:
+    """The duration includes only the windows. Boots and rollouts that finish later come on top."""
+    assert text == duration([Cell("a", "b", 1)] * cells, replace(PLAN, duration_s=duration_s))
 
 
 def test_methods() -> None:
-    """A method has a name of its own, or that of its backend's file."""
+    """A method has its own name, or that of its backend's file."""
     assert {"baseline": "vllm-default-router", "thunderagent": "thunderagent", "mine": "my/mine.yaml"} == methods(
         "baseline=vllm-default-router, thunderagent,my/mine.yaml"
     )
@@ -56,15 +56,15 @@ def test_methods() -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "a=,b", "=b", "a,a", "a=b,a=c", "a/b=c"])
 def test_methods_that_are_none(text: str) -> None:
-    """Names make folders, so they are plain, and each is there once."""
+    """Names become folders, so they must be plain and unique."""
     with pytest.raises(ValueError, match=r"such as thunderagent|each name once"):
         methods(text)
 
 
 def test_a_directory_goes_on(tmp_path: Path) -> None:
-    """Further methods and concurrencies come into the same directory; its first method stays the baseline."""
-    settle(PLAN, tmp_path / "out")
-    more = settle(replace(PLAN, backends={"continuum": "vllm-continuum"}), tmp_path / "out")
+    """Further methods and concurrencies are added to the same directory. Its first method stays the baseline."""
+    record_plan(PLAN, tmp_path / "out")
+    more = record_plan(replace(PLAN, backends={"continuum": "vllm-continuum"}), tmp_path / "out")
 
     assert ("baseline", ["baseline", "thunderagent", "continuum"]) == (more.baseline, [*more.backends])
     assert [*more.backends] == [*json.loads((tmp_path / "out" / "plan.json").read_text())["backends"]]
@@ -73,25 +73,25 @@ def test_a_directory_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        (replace(PLAN, duration_s=60.0), r"`duration_s` was 9000.0 and is now 60.0, and cells of both cannot be compared; .* --output"),
+        (replace(PLAN, duration_s=60.0), r"`duration_s` was 9000.0 and is now 60.0, so their cells cannot be compared; .* --output"),
         (replace(PLAN, window=(0.0, None)), r"`window` was \[600.0, 7800.0\] and is now \[0.0, null\]"),
         (replace(PLAN, options=()), r"`options` was \[\"-k\", \"x\"\] and is now \[\]"),
         (replace(PLAN, backends={"baseline": "vllm"}), "the method 'baseline' was vllm-default-router and is now vllm"),
     ],
 )
 def test_a_directory_of_another_plan(tmp_path: Path, other: ReproductionPlan, sentence: str) -> None:
-    """Cells that were measured otherwise are not put beside each other."""
-    settle(PLAN, tmp_path)
+    """Cells with different settings do not share a directory."""
+    record_plan(PLAN, tmp_path)
 
     with pytest.raises(ConfigError, match=sentence):
-        settle(other, tmp_path)
+        record_plan(other, tmp_path)
 
 
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
-    """Nothing is written among a user's files."""
+    """Nothing is written to a directory with other files."""
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ConfigError, match=r"has files and no plan.json; name a new directory with --output DIR"):
-        settle(PLAN, tmp_path)
+    with pytest.raises(ConfigError, match=r"has files but no plan.json; name a new directory with --output DIR"):
+        record_plan(PLAN, tmp_path)
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"is not of schema agentbench-reproduction/1"):
-        settle(PLAN, tmp_path)
+    with pytest.raises(ConfigError, match=r"does not have schema agentbench-reproduction/1"):
+        record_plan(PLAN, tmp_path)

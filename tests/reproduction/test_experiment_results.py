@@ -1,4 +1,4 @@
-"""What cells measured: files of the original for each, a table, and ratios to the baseline."""
+"""The results of cells: files in the original's format, a table, and ratios to the baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.errors import ConfigError
 from pytest_agentbench.exports.files import ChosenRuns
 from pytest_agentbench.plots.reproduction import draw
 from pytest_agentbench.records import Rollout
-from pytest_agentbench.reproduction.experiment import Cell, MeasuredCell, is_measured, keep, lines, measured, ratio, write_table
+from pytest_agentbench.reproduction.experiment import Cell, MeasuredCell, is_measured, lines, measured, ratio, write_cell, write_table
 from pytest_agentbench.runs.options import RunOptions
 from tests.made_runs import run_directory
 from tests.tables.shop import ALL, LOST
@@ -25,9 +25,9 @@ SIX = {
 
 
 def kept(folder: Path, cell: Cell, *rollouts: Rollout, window: tuple[float, float | None] = (0, None)) -> Path:
-    """The directory of a reproduction with this cell, measured by a run of these rollouts."""
+    """Returns the directory of a reproduction with this cell, measured by a run of these rollouts."""
     directory = run_directory(folder / "reports" / cell.name, *rollouts, settings=RunOptions(backend="b", concurrency=24, window=window))
-    written(partial(keep, cell), ChosenRuns([directory]), folder / "out" / cell.folder(directory.name))
+    written(partial(write_cell, cell), ChosenRuns([directory]), folder / "out" / cell.folder(directory.name))
     return folder / "out"
 
 
@@ -36,7 +36,7 @@ def cell(method: str, concurrency: int, rate: float | None) -> MeasuredCell:
 
 
 def test_a_cell(tmp_path: Path) -> None:
-    """It has the six files of the original's run, and steps per minute are its own."""
+    """A cell has the six files of the original's run, and its own steps per minute."""
     one, two = Cell("baseline", "vllm-default-router", 24), Cell("thunderagent", "thunderagent", 24)
     output = kept(tmp_path, one, *ALL)
     [found] = measured(output)
@@ -48,17 +48,17 @@ def test_a_cell(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_call(tmp_path: Path) -> None:
-    """It has no window: the cell is not measured, and nothing of it is left."""
+    """A run without an answered call has no window, so the cell is not measured and leaves no files."""
     one = Cell("baseline", "b", 24)
 
-    with pytest.raises(ConfigError, match="no call of an agent was answered, so there is no window"):
+    with pytest.raises(ConfigError, match="no agent call was answered, so there is no window"):
         kept(tmp_path, one, LOST)
     assert not is_measured(one, tmp_path / "out")
     assert [] == [*(tmp_path / "out").glob("*")]
 
 
 def test_a_window_after_the_end(tmp_path: Path) -> None:
-    """A run that was over before its window has no rate, rather than one of nothing."""
+    """A run that ended before its window has no rate, instead of a rate of 0."""
     [found] = measured(kept(tmp_path, Cell("baseline", "b", 24), *ALL, window=(600, 7800)))
 
     assert (0, 0.0, None) == (found.steps, found.measured_s, found.steps_per_min)
@@ -66,14 +66,14 @@ def test_a_window_after_the_end(tmp_path: Path) -> None:
 
 
 def test_ratios() -> None:
-    """They are to the baseline at the same concurrency; there is none without it, and none to nothing."""
+    """Ratios are to the baseline at the same concurrency. Without it, or if it is 0, there is none."""
     cells = [cell("b", 24, 2.0), cell("t", 24, 3.0), cell("t", 32, 3.0), cell("b", 40, 0.0), cell("t", 40, 3.0), cell("u", 24, None)]
 
     assert [1.0, 1.5, None, None, None, None] == [ratio(each, cells, "b") for each in cells]
 
 
 def test_the_table_and_the_picture(tmp_path: Path) -> None:
-    """The first columns are the original's; a cell without a rate has an empty one, and is not drawn."""
+    """The first columns are the original's. A cell without a rate has an empty one, and is not drawn."""
     cells = [cell("b", 24, 2.0), cell("t", 24, 3.0), cell("t", 32, None)]
     rows = [*csv.reader(write_table(cells, "b", tmp_path).read_text(encoding="utf-8").splitlines())]
     draw(cells, "b", tmp_path / "throughput.svg")

@@ -101,7 +101,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a rule about nothing": ({"gate": ["exact.mean >= 0.5"]}, "gate rule 'exact.mean >= 0.5': no metric 'exact.mean'"),
     "a rule without a floor": (
         {"gate": ["pass@3 >= 0.9"]},
-        "gate rule 'pass@3 >= 0.9': without a floor for tsq no rollout",
+        "gate rule 'pass@3 >= 0.9': pass rates need a threshold for tsq",
     ),
     "a rule out of range": ({"gate": ["tsq.mean >= 80"]}, "the rule 'tsq.mean >= 80' is out of range: tsq is between 0 and 1, so it would"),
     "a margin": ({"gate": ["tsq.mean >= -3 vs baseline"]}, "the margin 'tsq.mean >= -3 vs baseline' is out of range: tsq is between "),

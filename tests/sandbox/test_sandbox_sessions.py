@@ -164,7 +164,7 @@ def test_a_skip_is_no_pass(bench: Project) -> None:
         report = report_of(bench.directory, Level.FULL)
         assert verdict == gate_of(report).verdict
         told = [*reasons(report), *map(plain, texts(report))]
-        assert any(each.endswith("skipped, they ask for what is not supported: train") for each in told)
+        assert any(each.endswith("skipped because they need unsupported features: train") for each in told)
 
 
 def test_agents_without_a_task(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""What settings are judged by: measured, and read from the simulator's report."""
+"""Metrics of settings: measured, and read from the simulator's report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPORT: Json = json.loads((Path(__file__).parent / "report.json").read_text(enco
 
 
 def test_report_of_the_simulator() -> None:
-    """Every number is read by its name, durations in seconds; without objectives there is no goodput."""
+    """Every metric is read by its name, durations in seconds. Without objectives there is no goodput."""
     figures = simulated(REPORT, 309, {"ttft": 300})
 
     assert (309, 70_138.01114890625) == (REPORT["completed_requests"], REPORT["duration_ms"])
@@ -32,22 +32,22 @@ def test_report_of_the_simulator() -> None:
 
 
 def test_p99_of_few_calls_is_none() -> None:
-    """As in a run: of fewer than 100 values it is the maximum under another name."""
+    """p99 is missing for fewer than 100 calls, because it would be the maximum."""
     assert simulated({**REPORT, "completed_requests": 99}, 99, {}).ttft_p99_ms is None
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
-    [({"completed_requests": 12}, "got through 12 of 309 calls"), ({"median_ttft_ms": None}, "not as that of Dynamo 1.4.2")],
+    [({"completed_requests": 12}, "replayed only 12 of 309 calls"), ({"median_ttft_ms": None}, "does not have the format of Dynamo 1.4.2")],
 )
 def test_reports_that_are_not_whole(changes: Json, sentence: str) -> None:
-    """Calls that were dropped, and numbers that are not there, are no result."""
+    """A report with dropped calls or missing numbers is refused."""
     with pytest.raises(BackendError, match=sentence):
         simulated({**REPORT, **changes}, 309, {})
 
 
 def test_measured_are_the_calls_that_are_replayed(tmp_path: Path) -> None:
-    """No judge's call and none that failed; seconds from the first request to the last answer; hits by usage."""
+    """Judge calls and failed calls do not count. The duration is from the first request to the last answer, hits are by usage."""
     calls = replayable(read_tables([run_directory(tmp_path / "run", *ALL)]).calls)
     figures = measured(calls, {"ttft": 150}, server_hits=0.1)
 
@@ -59,16 +59,16 @@ def test_measured_are_the_calls_that_are_replayed(tmp_path: Path) -> None:
 
 
 def test_hits_that_no_usage_names_are_the_servers(tmp_path: Path) -> None:
-    """Where calls do not tell, the server's counters do; where they do not, nobody knows."""
+    """The hit ratio is by the calls' usage, or else by the server's counters, or else unknown."""
     calls = read_tables([run_directory(tmp_path / "run", rollout(calls=(call(0, 10, end=20, cached_tokens=None),)))]).calls
 
     assert [0.25, None] == [measured(calls, {}, server).hit_ratio for server in (0.25, None)]
 
 
 @pytest.mark.parametrize(
-    ("objectives", "sentence"), [({"itl": 50}, "knows no objective itl; give others with --slo"), ({"ttft": 1, "e2e": 2}, "e2e alone")]
+    ("objectives", "sentence"), [({"itl": 50}, "does not support the objective itl; use --slo with"), ({"ttft": 1, "e2e": 2}, "e2e alone")]
 )
 def test_objectives_that_the_simulator_lacks(objectives: dict[str, Any], sentence: str) -> None:
-    """What it cannot judge is refused, not left out."""
+    """Objectives that the simulator does not support are refused, not ignored."""
     with pytest.raises(ConfigError, match=sentence):
         supported(objectives)

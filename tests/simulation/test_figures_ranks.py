@@ -1,4 +1,4 @@
-"""When simulated settings may be ranked."""
+"""Ranks of simulated settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VALUES = st.lists(POSITIVE, min_size=1, max_size=8)
 
 
 def test_settings_that_differ_by_more_than_the_simulation_is_off() -> None:
-    """A place counts those that are better by more than the tolerance: 100 and 110 are one place, 300 comes after both."""
+    """A rank counts the settings that are better by more than the tolerance: 100 and 110 share a rank, 300 comes after both."""
     assert [1, 1, 3] == ranks([100.0, 110.0, 300.0], math.log(1.2))
     assert [3, 2, 1] == ranks([100.0, 150.0, 300.0], math.log(1.2), rising=True)
     assert [1, 1, 1] == ranks([100.0, 110.0, 300.0], math.log(4))
@@ -23,14 +23,14 @@ def test_settings_that_differ_by_more_than_the_simulation_is_off() -> None:
 
 
 def test_distance_is_from_the_farther_end_of_what_was_measured() -> None:
-    """A simulation that hits the median by luck is as far off as the interval of the median reaches; and never nearer than LEAST."""
+    """A simulation that equals the median has the error of the median's interval, and at least LEAST."""
     assert math.log(2) == pytest.approx(distance(100, 100, (50, 120)))
     assert LEAST == distance(100, 100)
     assert 0.1 == pytest.approx(distance(0.8, 0.7, share=True))
 
 
 def test_nothing_has_no_ratio() -> None:
-    """A number that is zero on one side only is beyond any ratio, which ranks nothing; zero and zero are the same."""
+    """A value that is zero only once has an infinite distance, which ranks nothing. Two zeros are equal."""
     assert math.inf == gap(0, 5, share=False)
     assert 0 == gap(0, 0, share=False)
     assert [1, 1] == ranks([0.0, 5.0], math.inf)
@@ -39,13 +39,13 @@ def test_nothing_has_no_ratio() -> None:
 
 @given(VALUES, st.floats(0, 20))
 def test_nothing_is_ranked_below_the_tolerance(values: list[float], tolerance: float) -> None:
-    """There is a second place where the settings differ by more than the tolerance, and only there."""
+    """There is a second rank only if the settings differ by more than the tolerance."""
     assert (spread(values, share=False) > tolerance) == (max(ranks(values, tolerance)) > 1)
 
 
 @given(VALUES, st.floats(0, 5), st.floats(0, 5))
 def test_more_doubt_tells_less_apart(values: list[float], one: float, other: float) -> None:
-    """With a greater tolerance no setting's place gets worse, and the best one is always first."""
+    """With a greater tolerance no rank gets worse, and the best setting is always first."""
     fine, coarse = ranks(values, min(one, other)), ranks(values, max(one, other))
 
     assert all(rough <= sharp for rough, sharp in zip(coarse, fine, strict=True))
@@ -54,7 +54,7 @@ def test_more_doubt_tells_less_apart(values: list[float], one: float, other: flo
 
 @given(VALUES, st.floats(0, 5))
 def test_order_of_places_is_that_of_the_numbers(values: list[float], tolerance: float) -> None:
-    """No setting stands behind a worse one."""
+    """No setting has a lower rank than a worse one."""
     placed = sorted(zip(values, ranks(values, tolerance), strict=True))
 
     assert [place for _, place in placed] == sorted(place for _, place in placed)
@@ -65,5 +65,5 @@ def test_order_of_places_is_that_of_the_numbers(values: list[float], tolerance: 
     [("+32 %", 132, 100, False), ("-0.004", 0.97, 0.974, True), ("measured nothing", 5, 0, False)],
 )
 def test_words_for_a_change(words: str, simulated: float, measured: float, share: bool) -> None:
-    """Ratios are percentages, shares differences."""
+    """Ratios are printed as percentages, shares as differences."""
     assert words == change(simulated, measured, share=share)

@@ -1,4 +1,4 @@
-"""The simulator as a process: what it is told, how it fails, and that nothing of it stays."""
+"""The simulator process: its arguments, its failures, and that no process is left."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SETTING = Setting(2, 400, 16, "kv")
 
 
 def simulator(folder: Path, limit_s: float = 60, profile: Path | None = None) -> Simulator:
-    """One for a trace of one line."""
+    """Returns a simulator for a trace of one line."""
     (folder / "run.jsonl").write_text("{}\n")
     return Simulator(folder / "run.jsonl", profile, {"ttft": 300, "tpot": 20}, limit_s)
 
 
 def test_what_the_simulator_is_told(tmp_path: Path) -> None:
-    """Workers, router, blocks and their size, objectives under its names, and the speed of a worker where it was measured."""
+    """The arguments have workers, router, blocks and their size, objectives, and the speed of a worker if it was measured."""
     words = simulator(tmp_path, profile=Path("/p.npz")).arguments(SETTING, tmp_path / "report.json")
     value = dict(pairwise(words))
 
@@ -32,19 +32,19 @@ def test_what_the_simulator_is_told(tmp_path: Path) -> None:
 
 
 def test_failure_has_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence has the setting, the exit code, what it said last, and the command."""
+    """The error has the setting, the exit code, the end of the log, and the command."""
     stand_in.install(tmp_path, monkeypatch, "import sys; sys.exit('replay reached a dead end')")
     with pytest.raises(BackendError) as raised:
         simulator(tmp_path).report(SETTING)
 
     assert str(raised.value).startswith(
-        "the simulator ended with exit code 1 on 2 workers, 400 blocks, kv; its last words:\n    replay reached"
+        "the simulator ended with exit code 1 on 2 workers, 400 blocks, kv; the end of its log:\n    replay reached"
     )
     assert "-m dynamo.replay" in str(raised.value)
 
 
 def test_no_report_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that ends well and writes nothing has simulated nothing; the report of the setting before is not read again."""
+    """A process that succeeds without a report is an error. The report of the previous setting is not read again."""
     stand_in.install(tmp_path, monkeypatch, "print('done')")
     (tmp_path / "report.json").write_text("{}")
     with pytest.raises(BackendError, match="wrote no report"):
@@ -59,7 +59,7 @@ def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_missing_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence has the command that makes it."""
+    """The error has the command that creates the environment."""
     monkeypatch.setenv("AGENTBENCH_ENVS", str(tmp_path))
     with pytest.raises(MissingError, match="agentbench env create dynamo"):
         simulator(tmp_path).report(SETTING)

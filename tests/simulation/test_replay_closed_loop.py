@@ -1,4 +1,4 @@
-"""Rollouts of a trace that begin when others end."""
+"""Closed-loop traces, in which rollouts begin when others end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tables.shop import call, rollout
 
 
 def rows(folder: Path, *spans: tuple[int, int]) -> dict[str, Json]:
-    """Scenario -> the row of its one call, which lasts from one millisecond to another."""
+    """Returns scenario -> the row of its one call, which lasts from one millisecond to another."""
     rollouts = [
         rollout(f"shop-{number}", start, end, calls=(call(start, start + 1, end=end),)) for number, (start, end) in enumerate(spans)
     ]
@@ -26,7 +26,7 @@ def rows(folder: Path, *spans: tuple[int, int]) -> dict[str, Json]:
 
 
 def test_the_first_ones_have_a_time_and_others_wait(tmp_path: Path) -> None:
-    """Two in flight: the third comes when the first has ended, the fourth when the second has, each as long after it as in the run."""
+    """With two in flight, the third begins after the first and the fourth after the second, with the pauses of the run."""
     trace = rows(tmp_path, (0, 100), (0, 200), (110, 300), (250, 400))
 
     assert [True, True, False, False] == ["timestamp" in trace[f"shop-{number}"] for number in range(4)]
@@ -35,7 +35,7 @@ def test_the_first_ones_have_a_time_and_others_wait(tmp_path: Path) -> None:
 
 
 def test_nobody_has_two_successors(tmp_path: Path) -> None:
-    """Two that begin when one has ended: one of them came in its place, the other was in flight beside it from then on."""
+    """If two rollouts begin after one ended, one succeeds it. The other adds to the rollouts in flight from then on."""
     trace = rows(tmp_path, (0, 100), (110, 200), (120, 300))
 
     assert [True, False, True] == ["timestamp" in trace[f"shop-{number}"] for number in range(3)]

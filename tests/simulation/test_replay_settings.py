@@ -1,4 +1,4 @@
-"""Settings that are simulated, and what a run says of its own."""
+"""Simulated settings, and the setting that a run records."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ OWN: Facts = {"workers": 2, "kv-blocks": 400, "block-size": 64, "router": "kv"}
 
 
 def used(name: str, *changes: tuple[str, Any]) -> BackendUse:
-    """A backend of this repository, as run.json has it."""
+    """Returns a backend of this repository, as in run.json."""
     backend = load_backend(name, ROOT, changes).make(SessionTerms())
     return BackendUse(name, "", backend.description["kind"], "m", "", more=backend.description)
 
 
 def test_built_in_engine_says_all() -> None:
-    """It is one worker, whose blocks its YAML has."""
+    """The built-in engine is one worker, with the blocks of its YAML."""
     assert {"workers": 1, "kv-blocks": 700, "block-size": 16} == facts_of(used("embedded", ("kv_blocks", 700)))
 
 
 def test_stack_of_dynamo_says_what_its_commands_fix() -> None:
-    """Workers as it waits for, blocks and router as options have them, with the settings filled in."""
+    """A Dynamo stack has the workers that it waits for, and the blocks and router of its options, with settings filled in."""
     mocker = used("dynamo-mocker", ("settings.blocks", 900), ("settings.router_mode", "round-robin"))
 
     assert {"workers": 2, "kv-blocks": 900, "block-size": 16, "router": "round_robin"} == facts_of(mocker)
@@ -38,17 +38,17 @@ def test_stack_of_dynamo_says_what_its_commands_fix() -> None:
 
 @pytest.mark.parametrize("name", ["dynamo-disagg", "url", "vllm"])
 def test_other_stacks_say_nothing(name: str) -> None:
-    """Of a server behind a URL, of workers for prompts and others for answers, and of a stack without Dynamo nothing is guessed."""
+    """The setting of a URL, of disaggregated workers, and of a stack without Dynamo is unknown."""
     assert {} == facts_of(used(name))
 
 
 def test_router_that_the_simulator_lacks_is_unknown() -> None:
-    """A router of another kind is not taken for one that is there."""
+    """An unsupported router does not count as a known one."""
     assert "router" not in facts_of(used("dynamo-mocker", ("settings.router_mode", "random")))
 
 
 def test_every_combination_once() -> None:
-    """One worker has no router; what was not asked for is as in the run."""
+    """One worker has no router. Values that were not given are as in the run."""
     texts = [setting.text for setting in grid((1, 2), (), ("kv", "round_robin"), OWN)]
 
     assert ["1 worker, 400 blocks", "2 workers, 400 blocks, kv", "2 workers, 400 blocks, round_robin"] == texts
@@ -57,8 +57,10 @@ def test_every_combination_once() -> None:
 
 
 def test_what_is_lacking_is_asked_for() -> None:
-    """Nothing is assumed of workers, blocks and routers: the sentence has the options that say them."""
-    with pytest.raises(ConfigError, match="does not say its kv-blocks and router: say what to simulate with --kv-blocks and --router"):
+    """Workers, blocks and routers have no defaults. The error has the options for them."""
+    with pytest.raises(
+        ConfigError, match="does not record its kv-blocks and router: give values to simulate with --kv-blocks and --router"
+    ):
         grid((1, 2), (), (), {"workers": 1})
-    with pytest.raises(ConfigError, match="these are 65 settings, each of which takes a replay; ask for at most 64 at a time"):
+    with pytest.raises(ConfigError, match="these are 65 settings, and each needs a replay; choose at most 64 at a time"):
         grid(range(1, 66), (), (), OWN)

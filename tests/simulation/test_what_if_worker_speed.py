@@ -1,4 +1,4 @@
-"""How fast a simulated worker is, from what was measured."""
+"""The speed of a simulated worker, from measured calls."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.tables.shop import call, rollout
 
 
 def table(folder: Path, *calls: LLMCall) -> FrameTable:
-    """The calls of one rollout."""
+    """Returns the calls of one rollout."""
     return read_tables([run_directory(folder / "run", rollout(end=1_000_000, calls=calls))]).calls
 
 
 def planted(at: int, prompt: int, cached: int) -> LLMCall:
-    """A call by a worker that takes 20 ms and 1 ms for each 100 uncached tokens, then 10 ms for each of five tokens."""
+    """Returns a call of a worker that takes 20 ms, 1 ms for each 100 uncached tokens, and then 10 ms for each of five tokens."""
     first = at + 20 + (prompt - cached) // 100 + 10
     return replace(
         call(at, *(first + 10 * token for token in range(5)), end=first + 40),
@@ -33,7 +33,7 @@ def planted(at: int, prompt: int, cached: int) -> LLMCall:
 
 
 def test_planted_speed_is_measured(tmp_path: Path) -> None:
-    """Calls one after the other give the worker's own speed: the first token's step of decoding is not counted as reading."""
+    """Sequential calls give the worker's own speed. The decoding step of the first token does not count as prefill."""
     calls = table(tmp_path, *(planted(at * 1_000, prompt=1_000 + 300 * at, cached=500) for at in range(12)))
     timing = measured_timing(calls, workers=1)
 
@@ -43,7 +43,7 @@ def test_planted_speed_is_measured(tmp_path: Path) -> None:
 
 
 def test_calls_that_queue_do_not_slow_the_worker(tmp_path: Path) -> None:
-    """A first token is judged where the fewest others waited: those that came in a crowd say how long the queue was."""
+    """Prefill is measured by calls with the fewest others waiting, because others measure the queue."""
     alone = [planted(at * 1_000, prompt=1_000, cached=500) for at in range(5)]
     crowd = [call(20_000, 21_000 + nth, 21_010 + nth, end=21_020 + nth) for nth in range(6)]
     timing = measured_timing(table(tmp_path, *alone, *crowd), workers=1)
@@ -53,7 +53,7 @@ def test_calls_that_queue_do_not_slow_the_worker(tmp_path: Path) -> None:
 
 
 def test_tokens_in_work_are_shared_by_the_workers(tmp_path: Path) -> None:
-    """The same load slows each of two workers by what half of it is."""
+    """With two workers, each has half of the load."""
     calls = [
         replace(call(at * 1_000, at * 1_000 + 50, at * 1_000 + 60 + at, end=at * 1_000 + 70 + at), prompt_tokens=1_000 * at)
         for at in range(1, 13)
@@ -67,12 +67,12 @@ def test_tokens_in_work_are_shared_by_the_workers(tmp_path: Path) -> None:
 
 
 def test_calls_of_one_token_tell_nothing(tmp_path: Path) -> None:
-    """Without a second token nobody knows how fast answers are."""
+    """Without a second token, the speed of decoding is unknown."""
     assert measured_timing(table(tmp_path, call(0, 50, end=60)), 1) is None
 
 
 def test_lines() -> None:
-    """One outlier moves nothing; what falls is level; what would begin below zero goes through it."""
+    """One outlier changes nothing. A falling line becomes level, and one that would begin below zero goes through zero."""
     x = np.arange(9.0)
     outlier = np.where(x == 4, 1e6, 3 + 2 * x)
 
@@ -90,7 +90,7 @@ def test_what_is_under_way() -> None:
 
 
 def test_profile_is_the_simulators_kind(tmp_path: Path) -> None:
-    """Five arrays of doubles with the names that Dynamo reads, decoding by tokens in work and the same for each context."""
+    """The profile has five arrays of doubles with the names that Dynamo reads. Decoding depends on active tokens, not on context."""
     WorkerSpeed(StepLine(30, 0.001), StepLine(5, 0.0001)).write(tmp_path / "p.npz")
     with np.load(tmp_path / "p.npz") as profile:
         arrays = {name: profile[name].tolist() for name in profile.files}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def published(confidence: Floats, correct: Floats, beta: int = 100) -> float:
-    """The definition that Humanity's Last Exam prints, its bins in words: without the last one."""
+    """The definition of Humanity's Last Exam, which leaves out the last bin."""
     order = np.argsort(confidence, kind="stable")
     count = len(order) // beta
     cuts = [order[number * beta : (number + 1) * beta] for number in range(count - 1)]
@@ -23,13 +23,13 @@ def published(confidence: Floats, correct: Floats, beta: int = 100) -> float:
 
 
 def test_one_bin() -> None:
-    """Below two hundred answers it is the distance of mean confidence and accuracy."""
+    """Below two hundred answers, the error is the distance between mean confidence and accuracy."""
     assert 0.75 - 8 / 12 == pytest.approx(rms_error(np.full(12, 0.75), np.array([1.0] * 8 + [0.0] * 4)))
     assert [1, 1, 1, 2, 25] == [bins(each) for each in (1, 100, 199, 200, 2500)]
 
 
 def test_several_bins() -> None:
-    """Each bin counts by its answers, the last one takes the rest, and the published number is what is left without it."""
+    """Each bin is weighted by its answers, and the last one takes the rest. Without it, the result is the published number."""
     confidence = np.concatenate([np.full(100, 0.2), np.full(100, 0.5), np.full(150, 0.9)])
     correct = np.concatenate([np.zeros(100), np.ones(100), np.zeros(150)])
 
@@ -40,7 +40,7 @@ def test_several_bins() -> None:
 
 
 def test_answers_that_know_what_they_know() -> None:
-    """No error, and an interval that begins at none."""
+    """Perfect calibration has an error of 0 and an interval that begins at 0."""
     found = calibration([[(1.0, True)]] * 6 + [[(0.0, False)]] * 6)
 
     assert (0.0, 0.0, 1) == (found.error, found.low, found.bins)
@@ -48,7 +48,7 @@ def test_answers_that_know_what_they_know() -> None:
 
 
 def test_a_single_question() -> None:
-    """It has an error and no interval; without any there is nothing to say."""
+    """A single question has an error and no interval. No question is refused."""
     found = calibration([[(0.9, False), (0.7, True)], []])
 
     assert pytest.approx(0.3) == found.error
@@ -62,7 +62,7 @@ def test_a_single_question() -> None:
     [(12, 0.0), (12, 0.1), (12, 0.4), *(pytest.param(400, each, marks=pytest.mark.slow) for each in (0.0, 0.1, 0.4))],
 )
 def test_the_interval_holds(answers: int, too_sure: float) -> None:
-    """Of answers that are surer than they are right, by as much, it holds that; with several bins more often than five times out of six."""
+    """The interval contains the true error of overconfident answers; with several bins in more than five of six cases."""
     generator = np.random.default_rng(answers)
     holds = 0
     for seed in range(40):

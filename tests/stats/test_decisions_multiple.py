@@ -1,4 +1,4 @@
-"""Several metrics, and many scenarios, at once."""
+"""Decisions about several metrics and many scenarios at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_agentbench.stats.decisions import RANKED, Suspect, benjamini_hochberg, fell, overall, suspects
+from pytest_agentbench.stats.decisions import RANKED, Suspect, benjamini_hochberg, fall_p_value, overall, suspects
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from pytest_agentbench.stats.decisions import RANKED, Suspect, benjamini_hochber
     ],
 )
 def test_all_metrics_have_to_pass(verdicts: list[str], expected: str) -> None:
-    """One FAIL fails, one INCONCLUSIVE keeps it open, and nothing gated is nothing passed."""
+    """One FAIL makes it FAIL, one INCONCLUSIVE makes it INCONCLUSIVE, and so do no verdicts at all."""
     assert expected == overall(verdicts)
 
 
@@ -37,7 +37,7 @@ def test_benjamini_hochberg() -> None:
 
 @given(st.lists(st.floats(0, 1), max_size=30), st.floats(0.01, 0.5))
 def test_benjamini_hochberg_lists_from_the_surest_on(p_values: list[float], rate: float) -> None:
-    """What is listed is surer than what is not; Bonferroni's are among it, and none is above the rate."""
+    """Listed p-values are lower than the others, include those of Bonferroni's method, and are not above the rate."""
     listed = benjamini_hochberg(p_values, rate)
     inside = [p for p, keep in zip(p_values, listed, strict=True) if keep]
     outside = [p for p, keep in zip(p_values, listed, strict=True) if not keep]
@@ -53,22 +53,22 @@ def test_benjamini_hochberg_lists_from_the_surest_on(p_values: list[float], rate
 )
 def test_of_passes_and_failures_it_is_fishers_test(new: int, base: int, trials: int, p: float) -> None:
     """Five of five before and one of five now: p = 0.024."""
-    assert p == pytest.approx(fell([1.0] * new + [0.0] * (trials - new), [1.0] * base + [0.0] * (trials - base)), abs=1e-6)
+    assert p == pytest.approx(fall_p_value([1.0] * new + [0.0] * (trials - new), [1.0] * base + [0.0] * (trials - base)), abs=1e-6)
 
 
 def test_of_other_scores_it_is_a_permutation_test() -> None:
     """scipy.stats.permutation_test of the difference of means, alternative="less"."""
-    assert 0.05714285714285714 == pytest.approx(fell([0.2, 0.5, 0.4], [0.6, 0.5, 0.9, 0.7]))
+    assert 0.05714285714285714 == pytest.approx(fall_p_value([0.2, 0.5, 0.4], [0.6, 0.5, 0.9, 0.7]))
 
 
 def test_many_trials_are_sampled() -> None:
-    """Beyond 20,000 ways a seeded sample of them decides; its p-value is never 0."""
-    assert 1 / 20_001 == fell([0.0] * 20, [1.0] * 20)
-    assert 1.0 == fell([], [1.0])
+    """Beyond 20,000 permutations, a seeded sample of them is used. Its p-value is never 0."""
+    assert 1 / 20_001 == fall_p_value([0.0] * 20, [1.0] * 20)
+    assert 1.0 == fall_p_value([], [1.0])
 
 
 def test_claims() -> None:
-    """From five trials on each side on, scenarios that fell, the surest first; those of one run only are not among them."""
+    """With at least five trials in each run, scenarios that fell are claimed, by p-value. Scenarios of one run are left out."""
     new = {"fell": [0.0] * 5, "same": [1.0] * 5, "less": [1.0, 0.0, 0.0, 0.0, 0.0], "new": [0.0] * 5, "lost": []}
     base = {"fell": [1.0] * 5, "same": [1.0] * 5, "less": [1.0] * 5, "lost": [1.0] * 5}
 
@@ -78,7 +78,7 @@ def test_claims() -> None:
 
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 1), (4, 4), (4, 15), (15, 4)])
 def test_with_fewer_trials_it_is_a_ranking(ours: int, theirs: int) -> None:
-    """However far they fell nothing is claimed: the ten that fell most, without those that did not."""
+    """With few trials, nothing is claimed. The ten scenarios that fell most are ranked."""
     new = {f"{at:02}": [at / 100] * ours for at in range(60)} | {"same": [0.5] * ours, "rose": [0.6] * ours}
     base = {name: [0.5] * theirs for name in new}
 
@@ -90,7 +90,7 @@ def test_with_fewer_trials_it_is_a_ranking(ours: int, theirs: int) -> None:
 
 
 def test_a_scenario_that_lost_a_trial_is_ranked_behind_the_claims() -> None:
-    """The others are claimed as if it were not there."""
+    """A scenario with few trials does not affect the claims about others."""
     new = {"a": [0.0] * 4, "b": [0.0] * 5, "c": [1.0] * 5}
     base = {name: [1.0] * 5 for name in new}
 
@@ -99,7 +99,7 @@ def test_a_scenario_that_lost_a_trial_is_ranked_behind_the_claims() -> None:
 
 @pytest.mark.parametrize(("broken", "least"), [(0, 0.0), (5, 0.9), (10, 0.9)])
 def test_one_claim_in_ten_is_wrong(broken: int, least: float) -> None:
-    """Of a hundred scenarios with five trials: the mean share of false claims, and how many of those that broke are claimed."""
+    """A hundred scenarios with five trials: the mean share of false claims, and the number of broken scenarios that are claimed."""
     random, runs = np.random.default_rng(broken), 60
     rates = random.beta(2.4, 0.6, 100)
     rates[:broken] = 1.0
@@ -120,6 +120,6 @@ def test_one_claim_in_ten_is_wrong(broken: int, least: float) -> None:
 @settings(max_examples=50)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_a_p_value_is_one(new: list[float], base: list[float]) -> None:
-    """Between 0 and 1, and when the runs change places the two together are at least 1."""
-    assert 0 < fell(new, base) <= 1
-    assert fell(new, base) + fell(base, new) >= 1 - 1e-9
+    """A p-value is between 0 and 1. The p-values of both directions sum to at least 1."""
+    assert 0 < fall_p_value(new, base) <= 1
+    assert fall_p_value(new, base) + fall_p_value(base, new) >= 1 - 1e-9

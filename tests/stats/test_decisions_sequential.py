@@ -1,4 +1,4 @@
-"""Levels of looks at a run that goes on: published boundaries, and what they promise."""
+"""Levels of interim looks, against published boundaries and simulated error rates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_published_boundaries(published: tuple[float, ...]) -> None:
 
 
 def test_what_is_spent() -> None:
-    """Next to nothing at first, everything in the end."""
+    """Almost no risk is spent at first, and all of it in the end."""
     assert 0.025 == pytest.approx(spent(1.0, 0.025))
     assert spent(0.25, 0.025) < 1e-4
     shares = [spent(share / 10, 0.025) for share in range(1, 11)]
@@ -33,7 +33,7 @@ def test_what_is_spent() -> None:
 
 @pytest.mark.parametrize("base_trials", [0.0, 1.0, 5.0, 15.0])
 def test_all_looks_together_are_as_wrong_as_one(base_trials: float) -> None:
-    """Means of trials that are added, against a mean that is fixed: 2.5 % of unchanged runs are ever beyond the boundary of a look."""
+    """While trials are added, 2.5 % of unchanged runs are beyond the boundary at any look."""
     looks, random, runs = InterimLooks(5, base_trials), np.random.default_rng(1), 200_000
     base = random.normal(0, base_trials**-0.5, runs) if base_trials else np.zeros(runs)
     trials, beyond = random.normal(size=(runs, 5)), np.zeros(runs, bool)
@@ -49,7 +49,7 @@ def test_all_looks_together_are_as_wrong_as_one(base_trials: float) -> None:
 @settings(max_examples=25)
 @given(st.integers(FIRST_LOOK, MOST_ROUNDS), st.one_of(st.just(0.0), st.floats(1, 100)), st.sampled_from([0.95, 0.975, 0.99]))
 def test_levels_fall_to_nearly_that_of_one_look(most: int, base_trials: float, confidence: float) -> None:
-    """However many rounds and whatever baseline: early looks ask for more than late ones, and none for less than one look alone would."""
+    """For any number of rounds and baseline trials, early looks need more than late ones, and none needs less than a single look."""
     levels = [InterimLooks(most, base_trials).confidence(rounds, confidence) for rounds in range(FIRST_LOOK, most + 1)]
 
     assert levels == sorted(levels, reverse=True)
@@ -57,7 +57,7 @@ def test_levels_fall_to_nearly_that_of_one_look(most: int, base_trials: float, c
 
 
 def test_a_single_look() -> None:
-    """With two rounds there is one look, which has all of the level; a run that never came to it is judged as there."""
+    """With two rounds there is one look with the whole level. A run that ended before it is judged as at that look."""
     assert 0.95 == pytest.approx(InterimLooks(2, 3.0).confidence(2, 0.95))
     assert InterimLooks(5, 5.0).confidence(2, 0.95) == InterimLooks(5, 5.0).confidence(0, 0.95)
     assert 2.745 == pytest.approx(normal_quantile((1 + InterimLooks(5, 5.0).confidence(2, 0.95)) / 2), abs=1e-3)

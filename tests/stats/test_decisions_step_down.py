@@ -1,4 +1,4 @@
-"""A family of comparisons: which of them decide, with which intervals."""
+"""Families of comparisons: which of them decide, and with which intervals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NORMAL = NormalDist()
 
 
 def z_test(value: float) -> Callable[[float], Decision]:
-    """Of a normal value with a standard error of 1, against 0."""
+    """Returns a comparison of a normal value with 0, at a standard error of 1."""
 
     def compare(confidence: float) -> Decision:
         distance = NORMAL.inv_cdf((1 + confidence) / 2)
@@ -34,13 +34,13 @@ def verdicts(*values: float) -> list[str]:
 
 
 def test_one_comparison_is_as_it_is_alone() -> None:
-    """With two arms there is one, and nothing to correct."""
+    """Two arms have one comparison, which needs no correction."""
     assert [z_test(1.97)(0.95)] == step_down([z_test(1.97)])
     assert [] == step_down([])
 
 
 def test_each_that_decides_makes_it_easier_for_the_others() -> None:
-    """Of three the first takes z = 2.394 (a risk of 0.05 / 3), the second 2.241 and the third 1.960: what is not decided stops it."""
+    """Three comparisons need z = 2.394 (a risk of 0.05 / 3), 2.241 and 1.960. The procedure stops if none of the rest decides."""
     assert [PASS, PASS, FAIL] == verdicts(2.40, 2.25, -1.97)
     assert [PASS, INCONCLUSIVE, INCONCLUSIVE] == verdicts(2.40, 2.23, -1.97)
     assert [INCONCLUSIVE] * 3 == verdicts(2.39, 2.25, -1.97)
@@ -48,7 +48,7 @@ def test_each_that_decides_makes_it_easier_for_the_others() -> None:
 
 
 def test_what_cannot_be_compared_costs_the_others_nothing() -> None:
-    """A comparison without an interval tests nothing: the other one decides as if it were alone."""
+    """A comparison without an interval tests nothing, so the other one decides as if it were alone."""
     first, second = step_down([without_data, z_test(1.97)])
 
     assert ("too few", INCONCLUSIVE) == (first.reason, first.verdict)
@@ -57,7 +57,7 @@ def test_what_cannot_be_compared_costs_the_others_nothing() -> None:
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=12))
 def test_it_is_what_holm_says(values: list[float]) -> None:
-    """By p-values in their order, each against the risk over those that are left; and each interval agrees with its decision."""
+    """It equals Holm by ordered p-values, each against risk / (number left), and each interval agrees with its decision."""
     decisions = step_down([*map(z_test, values)])
     p_values = sorted((2 * NORMAL.cdf(-abs(value)), place) for place, value in enumerate(values))
     claimed = set()
@@ -75,7 +75,7 @@ def test_it_is_what_holm_says(values: list[float]) -> None:
 
 
 def test_families_of_equal_arms_claim_as_seldom_as_one_comparison() -> None:
-    """Of three arms that are equal to a fourth, and share its noise, one is said to differ in 5 % of families at most; alone in 11 %."""
+    """If three arms equal a fourth and share its noise, any is reported as different in at most 5 % of families (uncorrected: 11 %)."""
     draw = random.Random(1)
     wrong = alone = 0
     for _ in range(4000):

@@ -1,4 +1,4 @@
-"""Latencies of two runs: moving blocks in the order of time, and what they decide nothing about."""
+"""Latencies of two runs by moving blocks in time order, and cases in which they decide nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_agentbench.stats.mean_intervals import Clusters, percentile_t
 
 
 def run(n: int, scale: float = 1.0, seed: int = 1, trials: int = 1) -> list[RolloutLatencies]:
-    """Five calls of each rollout of n scenarios, whose prompts differ in length, in milliseconds."""
+    """Returns rollouts of n scenarios with different prompt lengths, with five calls each, in milliseconds."""
     generator = random.Random(seed)
     return [
         RolloutLatencies(
@@ -29,7 +29,7 @@ def run(n: int, scale: float = 1.0, seed: int = 1, trials: int = 1) -> list[Roll
 
 
 def drifting(n: int, seed: int, likeness: float = 0.97) -> list[RolloutLatencies]:
-    """Rollouts of n scenarios, with one call, under load that changes slowly."""
+    """Returns rollouts of n scenarios with one call each, under slowly changing load."""
     generator, load, timings = random.Random(seed), 0.0, []
     for number in range(n):
         load = likeness * load + math.sqrt(1 - likeness**2) * generator.gauss(0, 0.3)
@@ -38,7 +38,7 @@ def drifting(n: int, seed: int, likeness: float = 0.97) -> list[RolloutLatencies
 
 
 def test_an_unchanged_run_passes_and_a_slow_one_fails() -> None:
-    """The same distribution is within 10 %, half as slow again is not; both are told from the same calls."""
+    """The same distribution passes a margin of 10 %. One that is slower by half fails."""
     base = run(200)
     same, slow = compare_latency(run(200, seed=2), base, 50, 0.1), compare_latency(run(200, 1.5, seed=2), base, 50, 0.1)
 
@@ -51,7 +51,7 @@ def test_an_unchanged_run_passes_and_a_slow_one_fails() -> None:
 
 
 def test_units_and_places_do_not_matter() -> None:
-    """Seconds give the ratio of milliseconds, and of runs that change places the ratio is the reciprocal."""
+    """The ratio does not depend on the unit. If the runs are swapped, it is the reciprocal."""
     new, base = run(60, 1.3), run(60, seed=3)
     forth, back = compare_latency(new, base, 50, 0.1), compare_latency(base, new, 50, 0.1)
     new_s, base_s = ([each._replace(values=tuple(call / 1e3 for call in each.values)) for each in side] for side in (new, base))
@@ -63,7 +63,7 @@ def test_units_and_places_do_not_matter() -> None:
 
 
 def test_scenarios_are_paired() -> None:
-    """What scenarios have of their own is no noise: the interval is narrower than where it is another scenario's in the baseline."""
+    """Differences between scenarios are not noise: the interval is narrower than with the scenarios of the baseline exchanged."""
     lengths = [random.Random(seed).lognormvariate(0, 1) for seed in range(150)]
     widths = []
     for theirs in (lengths, lengths[::-1]):
@@ -79,7 +79,7 @@ def test_scenarios_are_paired() -> None:
 
 
 def test_rollouts_are_kept_whole() -> None:
-    """Fifty equal calls of a rollout tell no more than one of them."""
+    """Fifty equal calls of a rollout have no more information than one."""
     few = [RolloutLatencies(str(i), 1, i, (100.0 + random.Random(i).randrange(97),)) for i in range(60)]
     many = [each._replace(values=each.values * 50) for each in few]
     one, fifty = latency_limit(few, 50, 120), latency_limit(many, 50, 120)
@@ -89,7 +89,7 @@ def test_rollouts_are_kept_whole() -> None:
 
 
 def test_trials_of_a_scenario_are_no_more_scenarios() -> None:
-    """Against a limit, what a scenario has of its own is in the error: three equal trials of each tell no more than one."""
+    """Against a limit, differences between scenarios are part of the error: three equal trials have no more information than one."""
     once = [RolloutLatencies(str(i), 1, i, (100.0 + random.Random(i).randrange(97),)) for i in range(60)]
     thrice = [each._replace(trial=trial, began=each.began + 60 * trial) for trial in range(3) for each in once]
     one, three = latency_limit(once, 50, 120), latency_limit(thrice, 50, 120)
@@ -99,16 +99,16 @@ def test_trials_of_a_scenario_are_no_more_scenarios() -> None:
 
 
 def test_load_that_changes_slowly_decides_nothing() -> None:
-    """Rollouts whose neighbours are alike are few blocks, however many they are; the reason says so and what would work."""
+    """Correlated rollouts make few blocks, even if they are many. The reason says so, and what to do."""
     decision = compare_latency(drifting(300, 1), drifting(300, 2), 50, 0.1)
 
     assert ("INCONCLUSIVE", None) == (decision.verdict, decision.low)
     assert "300 rollouts whose neighbours in time are alike (autocorrelation 0.9" in decision.reason
-    assert "and it takes 15: more trials, or --agentbench-ab for two arms that are interleaved" in decision.reason
+    assert "but 15 are needed: run more trials, or compare two interleaved arms with --agentbench-ab" in decision.reason
 
 
 def test_the_order_of_time_is_what_counts() -> None:
-    """The same latencies, begun in another order, are not alike any more, and decide; the order of the list does not matter."""
+    """The same latencies in another time order are not correlated, and decide. The order of the list does not matter."""
     generator = random.Random(5)
     new, base = ([each._replace(began=generator.random()) for each in drifting(300, seed)] for seed in (1, 2))
     ours, theirs = (generator.sample(drifting(300, seed), 300) for seed in (1, 2))
@@ -119,11 +119,11 @@ def test_the_order_of_time_is_what_counts() -> None:
 
 @pytest.mark.parametrize(("q", "needed"), [(50, 20), (90, 100), (95, 200), (99, 1000), (10, 100)])
 def test_a_tail_needs_rollouts(q: int, needed: int) -> None:
-    """Ten independent rollouts are expected beyond a percentile that is gated; with one less nothing is decided."""
+    """A gated percentile needs ten independent rollouts beyond it. With one rollout less, nothing is decided."""
     assert needed == fewest_values(q)
     decision = compare_latency(run(needed - 1), run(needed - 1), q, 0.5)
 
-    assert ("INCONCLUSIVE", f"p{q} needs {needed} independent rollouts, and there are {needed - 1}") == (decision.verdict, decision.reason)
+    assert ("INCONCLUSIVE", f"p{q} needs {needed} independent rollouts, but there are {needed - 1}") == (decision.verdict, decision.reason)
 
 
 def test_a_tail_needs_independent_rollouts() -> None:
@@ -131,7 +131,7 @@ def test_a_tail_needs_independent_rollouts() -> None:
     alike = compare_latency(drifting(1500, 1, 0.5), drifting(1500, 2, 0.5), 99, 0.5)
 
     assert "PASS" == compare_latency(drifting(1500, 1, 0.0), drifting(1500, 2, 0.0), 99, 0.5).verdict
-    assert alike.reason.startswith("p99 needs 1000 independent rollouts, and 1500 whose neighbours in time are alike (autocorrelation 0.5")
+    assert alike.reason.startswith("p99 needs 1000 independent rollouts, but 1500 whose neighbours in time are alike (autocorrelation 0.5")
 
 
 def test_a_baseline_of_more_trials_is_used_wholly() -> None:
@@ -150,7 +150,7 @@ def test_limits_of_a_percentile() -> None:
 
 
 def test_scenarios_of_one_run_are_counted() -> None:
-    """Of a scenario without calls in one of the runs nothing can be said, and that is said."""
+    """A scenario without calls in one of the runs is counted as missing."""
     new = [*run(40), RolloutLatencies("new", 1, 99, (1.0,)), RolloutLatencies("silent", 1, 98, ())]
     base = [*run(40), RolloutLatencies("old", 1, 99, (1.0,)), RolloutLatencies("silent", 1, 98, (1.0,))]
 
@@ -158,21 +158,21 @@ def test_scenarios_of_one_run_are_counted() -> None:
 
 
 def test_nothing_measured_decides_nothing() -> None:
-    """No rollout has a latency: that is said as any other number of them."""
-    assert "p50 needs 20 independent rollouts, and there are 0" == latency_limit([RolloutLatencies("a", 1, 0, ())], 50, 1).reason
+    """Without latencies, the reason has the number 0."""
+    assert "p50 needs 20 independent rollouts, but there are 0" == latency_limit([RolloutLatencies("a", 1, 0, ())], 50, 1).reason
 
 
 @pytest.mark.parametrize(
     ("call", "q", "message"), [(0.0, 50, "0.0 is not a latency"), (math.inf, 50, "inf is not a latency"), (1.0, 100, "not 100")]
 )
 def test_mistakes_are_refused(call: float, q: int, message: str) -> None:
-    """A latency of nothing has no logarithm."""
+    """A latency of 0 has no logarithm and is refused."""
     with pytest.raises(ValueError, match=message):
         latency_limit([RolloutLatencies("a", 1, 0, (call,))], q, 500)
 
 
 def test_percentile_t_of_symmetric_values_is_nearly_t() -> None:
-    """For 100 normal values the bootstrap finds Student's interval, to a tenth of its width."""
+    """For 100 normal values, the bootstrap equals Student's interval, to a tenth of its width."""
     values = np.random.default_rng(3).normal(10, 2, 100)
     found = percentile_t(values, Clusters.of(range(100)))
     assert found is not None
@@ -183,7 +183,7 @@ def test_percentile_t_of_symmetric_values_is_nearly_t() -> None:
 
 
 def test_percentile_t_draws_whole_clusters() -> None:
-    """Ten copies of a value in a cluster tell no more than one."""
+    """Ten copies of a value in a cluster have no more information than one."""
     values = np.random.default_rng(3).normal(10, 2, 60)
     one = percentile_t(values, Clusters.of(range(60)))
     ten = percentile_t(np.repeat(values, 10), Clusters.of([i // 10 for i in range(600)]))

@@ -1,4 +1,4 @@
-"""Two arms that take turns: which rollouts are a pair of blocks, and what is said of their ratios."""
+"""Two alternating arms: which rollouts form a pair of blocks, and the decision by their ratios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.stats.latency import RolloutLatencies, block_pairs, compa
 def arms(
     pairs: int, size: int = 10, slower: float = 1.0, load: float = 0.0, seed: int = 1
 ) -> tuple[list[RolloutLatencies], list[RolloutLatencies]]:
-    """(new, base) as `rollouts/pool/blocks` runs them; load makes each pair of blocks slower than the one before."""
+    """Returns (new, base) in the order of `rollouts/pool/blocks`. Load makes each pair of blocks slower than the previous one."""
     generator = random.Random(seed)
     origins: tuple[list[RolloutLatencies], list[RolloutLatencies]] = ([], [])
     for pair in range(pairs):
@@ -26,7 +26,7 @@ def arms(
 
 @pytest.mark.parametrize("pairs", [1, 2, 9])
 def test_pairs_of_blocks_are_found_in_the_order_of_time(pairs: int) -> None:
-    """Though two blocks of one arm follow each other half of the time, each pair has its own rollouts, of both arms the same."""
+    """Although two blocks of one arm are often adjacent, each pair has its own rollouts, the same in both arms."""
     found = block_pairs(*arms(pairs))
 
     assert pairs == len(found)
@@ -34,7 +34,7 @@ def test_pairs_of_blocks_are_found_in_the_order_of_time(pairs: int) -> None:
 
 
 def test_what_ran_apart_is_no_pair() -> None:
-    """A rollout that was run again when the other arm's partner was long over is left out, as is one whose partner never ran."""
+    """A rollout that was repeated long after its partner is left out, and so is one without a partner."""
     new, base = arms(6)
     late = [new[0]._replace(began=1e6), *new[1:-1]]
 
@@ -42,7 +42,7 @@ def test_what_ran_apart_is_no_pair() -> None:
 
 
 def test_load_that_grows_is_in_no_ratio() -> None:
-    """Each pair of blocks is half as slow again as the one before: a tenth is found in spite of it, and none where there is none."""
+    """Each pair of blocks is slower by half than the previous one. A difference of a tenth is still detected, and none if there is none."""
     slower = compare_interleaved(*arms(10, slower=1.1, load=0.5), 50)
     same = compare_interleaved(*arms(10, load=0.5), 50)
 
@@ -52,11 +52,11 @@ def test_load_that_grows_is_in_no_ratio() -> None:
 
 
 def test_too_few_pairs_decide_nothing() -> None:
-    """Arms that ran one after the other took no turns; four pairs are enough, and a tail needs rollouts as it does elsewhere."""
+    """Arms that ran in sequence do not alternate. Four pairs are enough, and a tail percentile needs its rollouts."""
     one, three, four = (compare_interleaved(*arms(pairs, 40), 50) for pairs in (1, 3, 4))
 
-    assert one.reason == ("the arms took turns in 1 pair of blocks, and it takes 4: more trials, or a smaller --agentbench-concurrency")
-    assert "the arms took turns in 3 pairs of blocks" in three.reason
+    assert one.reason == ("the arms alternated in 1 pair of blocks, but 4 are needed: run more trials, or lower --agentbench-concurrency")
+    assert "the arms alternated in 3 pairs of blocks" in three.reason
     assert "" == four.reason
-    assert "p99 needs 1000 rollouts of each arm, and there are 160" == compare_interleaved(*arms(4, 40), 99).reason
-    assert "p50 needs 20 rollouts of each arm, and there are 0" == compare_interleaved([], [], 50).reason
+    assert "p99 needs 1000 rollouts of each arm, but there are 160" == compare_interleaved(*arms(4, 40), 99).reason
+    assert "p50 needs 20 rollouts of each arm, but there are 0" == compare_interleaved([], [], 50).reason

@@ -24,7 +24,7 @@ def test_tango_of_the_literature() -> None:
 
 @pytest.mark.parametrize("n", [1, 20, 300])
 def test_tango_without_a_difference(n: int) -> None:
-    """No pair differs: -+ z^2 / (n + z^2), no point."""
+    """If no pair differs, the interval is -+ z^2 / (n + z^2) and not a point."""
     reach = 1.959963984540054**2 / (n + 1.959963984540054**2)
 
     assert (-reach, reach) == pytest.approx(tango_interval(0, 0, n), abs=1e-9)
@@ -33,7 +33,7 @@ def test_tango_without_a_difference(n: int) -> None:
 @settings(max_examples=100)
 @given(n=st.integers(1, 60), data=st.data())
 def test_tango_properties(n: int, data: st.DataObject) -> None:
-    """Around the estimate, within -1 to 1, mirrored when the runs change places, wider with more confidence."""
+    """The interval contains the estimate, is within -1 to 1, mirrored if the runs are swapped, and wider with more confidence."""
     worse = data.draw(st.integers(0, n))
     better = data.draw(st.integers(0, n - worse))
     low, high = tango_interval(worse, better, n)
@@ -54,8 +54,8 @@ def test_tables_that_cannot_be(worse: int, better: int, n: int, confidence: floa
 
 
 def test_negative_pairs_are_refused() -> None:
-    """A count is not negative."""
-    with pytest.raises(ValueError, match="-1 pairs"):
+    """A negative count is refused."""
+    with pytest.raises(ValueError, match="a number of pairs is 0 or more, not -1"):
         mcnemar(-1, 3)
 
 
@@ -75,5 +75,5 @@ def test_the_interval_of_a_rate(passed: int, trials: int, low: float, high: floa
     [(8 / 12, 12, 0.3906, 0.8619), (0.0, 10, 0.0, 0.2775), (1.0, 10, 0.7225, 1.0), (0.5, 1, 0.0546, 0.9454)],
 )
 def test_wilsons_interval(rate: float, trials: int, low: float, high: float) -> None:
-    """Of literature (Brown, Cai and DasGupta 2001); it never leaves 0 to 1, and 1/2 may be the rate of a single question."""
+    """Values from Brown, Cai and DasGupta 2001. The interval stays within 0 to 1, and 1/2 may be the rate of a single question."""
     assert [pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4)] == [*wilson_interval(rate, trials)]

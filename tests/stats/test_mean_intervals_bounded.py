@@ -34,12 +34,12 @@ def worst_wrong_pass(n: int, confidence: float) -> float:
 @pytest.mark.parametrize(("confidence", "promise"), [(0.9, 0.1), (0.95, 0.05), (0.99, 0.0125)])
 @pytest.mark.parametrize("n", [5, 20, 50, 100, 300])
 def test_whole_scenarios_that_break_are_passed_as_rarely_as_promised(n: int, confidence: float, promise: float) -> None:
-    """At no margin is a suite that breaks by just so much passed more often than 1 - confidence. Exact, nothing is simulated."""
+    """A suite that breaks by the margin never passes more often than 1 - confidence. The calculation is exact, without simulation."""
     assert worst_wrong_pass(n, confidence) <= promise
 
 
 def test_fewer_imaginary_scenarios_would_break_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With Bonett and Price's single one 6 % pass wrongly, and with none nearly all: the test above can fail."""
+    """With Bonett and Price's single imaginary scenario 6 % pass wrongly, with none nearly all: so the previous test can fail."""
     monkeypatch.setattr(mean_intervals, "IMAGINARY", 0.26)
     assert worst_wrong_pass(100, 0.95) > 0.06
     monkeypatch.setattr(mean_intervals, "IMAGINARY", 0.0)
@@ -103,13 +103,13 @@ def test_unequal_clusters_by_hand() -> None:
 
 
 def test_unequal_clusters_are_worth_less() -> None:
-    """One cluster of 17 and three of one are worth 1.37 of equal size."""
+    """One cluster of 17 and three of one count as 1.37 clusters of equal size."""
     assert 400 / 292 == pytest.approx(Clusters.of([0] * 17 + [1, 2, 3]).effective)
     assert 4 == Clusters.of("aabbccdd").effective
 
 
 def test_one_cluster_has_no_interval() -> None:
-    """Everything in one cluster is one observation."""
+    """Scenarios in a single cluster are one observation, which has no interval."""
     with pytest.raises(ValueError, match="1 effective clusters have no interval"):
         bounded_mean(np.zeros(5), Clusters.of("aaaaa"), DIFFERENCES)
 
@@ -120,7 +120,7 @@ def test_one_cluster_has_no_interval() -> None:
     clustered=st.booleans(),
 )
 def test_properties(scores: list[tuple[float, int]], clustered: bool) -> None:
-    """Inside the limits, around the mean, never a point; wider with more confidence; the mirror image of the mirrored scores."""
+    """The interval is within the limits, contains the mean, is never a point, widens with confidence, and mirrors with the scores."""
     values = np.array([value for value, _ in scores])
     clusters = Clusters.of([cluster for _, cluster in scores] if clustered else range(len(scores)))
     if clusters.effective < 2:
@@ -140,7 +140,7 @@ def test_properties(scores: list[tuple[float, int]], clustered: bool) -> None:
 @settings(max_examples=50)
 @given(st.lists(st.lists(st.floats(0, 1), min_size=6, max_size=6), min_size=1, max_size=5))
 def test_many_samples_at_once_are_those_one_by_one(samples: list[list[float]]) -> None:
-    """What the benchmark simulates by the thousand is what a gate computes of one run."""
+    """The interval of many samples at once, as in the benchmark, equals that of one run, as in a gate."""
     clusters = Clusters.of("abcabd")
     together = bounded_mean(np.array(samples), clusters, (0.0, 1.0))
     alone = [bounded_mean(np.array(sample), clusters, (0.0, 1.0)) for sample in samples]

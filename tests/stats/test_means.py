@@ -32,7 +32,7 @@ def test_t_interval() -> None:
 
 
 def test_the_interval_stays_within_the_limits() -> None:
-    """A score cannot exceed 1; a count can, and so can a score that shows that 1 is no limit."""
+    """An interval of scores ends at 1. That of counts does not, nor that of scores above 1."""
     assert 1.0 == mean_interval([1.0, 1.0, 0.7]).high
     assert (mean_interval([1.0, 1.0, 0.7], limits=None).high or 0) > 1
     assert (mean_interval([1.0, 1.0, 1.4]).high or 0) > 1.4
@@ -49,7 +49,7 @@ def test_clustered_interval() -> None:
 
 
 def test_clusters_of_one_change_nothing() -> None:
-    """With every scenario in a cluster of its own the interval is the plain one."""
+    """If every scenario is a cluster of its own, the interval is the plain one."""
     values = [0.1, 0.5, 0.7, 0.9]
     plain, clustered = mean_interval(values), mean_interval(values, clusters=range(4))
 
@@ -78,7 +78,7 @@ def test_too_little_to_tell(values: Sequence[float], clusters: Sequence[Hashable
     ],
 )
 def test_values_that_do_not_vary_prove_no_certainty(value: float, n: int, low: float, high: float) -> None:
-    """All right is "at least 96 %" for 100 scenarios and nothing at all for 3, never "exactly 100 %"."""
+    """Only passes prove "at least 96 %" for 100 scenarios, almost nothing for 3, and never "exactly 100 %"."""
     interval = mean_interval([value] * n)
 
     assert "adjusted t" == interval.method
@@ -86,7 +86,7 @@ def test_values_that_do_not_vary_prove_no_certainty(value: float, n: int, low: f
 
 
 def test_clusters_that_cancel_out_prove_no_certainty() -> None:
-    """When every cluster's deviations sum to 0 the plain standard error is 0, though the scores vary: 4 observations tell little."""
+    """If every cluster's deviations sum to 0, the plain standard error is 0 although the scores vary. 4 observations show little."""
     interval = mean_interval([0.0, 1.0] * 4, clusters=[0, 0, 1, 1, 2, 2, 3, 3])
 
     assert (0.5, "clustered adjusted t") == (interval.mean, interval.method)
@@ -121,7 +121,7 @@ def test_without_limits_constant_values_say_nothing() -> None:
     ],
 )
 def test_mistakes_are_refused(values: list[float], clusters: list[str] | None, confidence: float, message: str) -> None:
-    """A number that cannot be right raises instead of turning into a verdict."""
+    """An invalid number raises instead of leading to a verdict."""
     with pytest.raises(ValueError, match=message):
         mean_interval(values, clusters, confidence)
 
@@ -129,7 +129,7 @@ def test_mistakes_are_refused(values: list[float], clusters: list[str] | None, c
 @settings(max_examples=100)
 @given(scores=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 4)), min_size=2, max_size=40), clustered=st.booleans())
 def test_reports_and_gate_have_the_same_interval(scores: list[tuple[float, int]], clustered: bool) -> None:
-    """What a report prints is what a gate judges by, clusters or not."""
+    """Reports print the interval that gates use, with or without clusters."""
     values = [value for value, _ in scores]
     clusters = [cluster for _, cluster in scores] if clustered else None
     assume(clusters is None or len(set(clusters)) > 1)
@@ -180,7 +180,7 @@ def test_the_clustered_interval_covers_as_often_as_it_says() -> None:
 )
 @example({"a": [0.0], "b": [0.0, 1e-81]}, False)  # the square of their variance is 0
 def test_every_score_has_statistics(scores: dict[str, list[float]], clustered: bool) -> None:
-    """Whatever is a score, the largest and the smallest among them, has a finite mean and a finite interval."""
+    """Any scores, even the largest and the smallest numbers, have a finite mean and a finite interval."""
     interval = scenarios_interval(scores, dict.fromkeys("abc", "one") if clustered else {}, limits=None)
 
     assert [] == [each for each in (interval.mean, interval.low, interval.high) if each is not None and not math.isfinite(each)]

@@ -1,4 +1,4 @@
-"""Verdicts on runs: which method, what is counted, and that too little is never a PASS."""
+"""Verdicts on runs: the method, the counts, and that too little data is never a PASS."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_agentbench.stats.decisions import MissingScenarios, judge
-from pytest_agentbench.stats.paired import ScenarioSample, against_limit, breaking, compare, pair
+from pytest_agentbench.stats.paired import ScenarioSample, against_limit, compare, pair, varying_scenarios
 from pytest_agentbench.stats.quantiles import binomial_at_most, student_t_quantile
 
 
 def run(*scores: tuple[float, ...], clusters: int = 0) -> dict[str, ScenarioSample]:
-    """A run with these trials of scenarios 0, 1, ..., in so many clusters."""
+    """Returns a run with these trials of scenarios 0, 1, ..., in this many clusters."""
     return {str(i): ScenarioSample("same", trials, str(i % clusters) if clusters else None) for i, trials in enumerate(scores)}
 
 
 def test_pairs_are_joined_by_id_and_content() -> None:
-    """Everything that has no partner is counted under its reason; nothing is dropped in silence."""
+    """Every scenario without a partner is counted by reason."""
     new = {
         "both": ScenarioSample("a", (1.0,)),
         "new": ScenarioSample("a", (1.0,)),
@@ -57,13 +57,13 @@ def test_pairs_are_joined_by_id_and_content() -> None:
     ],
 )
 def test_judging(low: float | None, high: float | None, verdict: str, mirrored: str) -> None:
-    """The whole interval has to lie beyond the threshold, and on it is not beyond it."""
+    """The whole interval has to lie beyond the threshold. An end that equals the threshold is not beyond it."""
     assert verdict == judge(low, high, -0.05)
     assert mirrored == judge(low, high, 0.05, higher_is_better=False)
 
 
 def test_a_comparison_says_everything() -> None:
-    """Question, estimate, interval, margin, scenarios, trials, method, and what such a run can find."""
+    """A decision has question, estimate, interval, threshold, scenarios, trials, method and power."""
     decision = compare(run(*[(1.0, 0.0)] * 200), run(*[(1.0, 0.0, 1.0, 0.0)] * 200), 0.05, of="population")
 
     assert ("PASS", "population", 0.0, -0.05, 200, (400, 800), "adjusted t", "") == (
@@ -86,17 +86,17 @@ def test_trials_within_scenarios_decide_about_a_suite() -> None:
 
 @pytest.mark.parametrize("trials", [(1.0,), (1.0, 1.0)])
 def test_no_difference_in_a_small_suite_is_no_pass(trials: tuple[float, ...]) -> None:
-    """Twenty scenarios of which none changed: without variation, and still INCONCLUSIVE; how many trials it takes is said."""
+    """Twenty unchanged scenarios are INCONCLUSIVE although nothing varies. The reason has the number of trials that are needed."""
     decision = compare(run(*[trials] * 20), run(*[trials] * 20), 0.05)
 
     assert ("INCONCLUSIVE", 0.0) == (decision.verdict, decision.estimate)
     assert decision.low is not None and decision.low < -0.08
     assert decision.reason.startswith(f"no score differs in {20 * len(trials)} rollouts, which rules out a drop of 0.")
-    assert decision.reason.endswith("the margin is 0.05: 4 trials, or `deterministic: true` where trials never differ")
+    assert decision.reason.endswith("the margin is 0.05: run 4 trials, or set `deterministic: true` if trials never differ")
 
 
 def test_a_hundred_that_did_not_change_pass_the_usual_rule() -> None:
-    """With a margin of 0.05, with one trial and with three; of the population, too, and not with 0.03."""
+    """A hundred unchanged scenarios pass a margin of 0.05, with one trial or three, also for the population, but not a margin of 0.03."""
     for trials in (1, 3):
         same = run(*[(0.7,) * trials] * 60, *[(1.0,) * trials] * 40)
 
@@ -107,7 +107,7 @@ def test_a_hundred_that_did_not_change_pass_the_usual_rule() -> None:
 
 
 def test_one_binary_trial_each() -> None:
-    """Tango's interval for PASS; a drop of 30 in 100 fails; with a margin of 0 McNemar's exact p says so, too."""
+    """Tango's interval decides PASS. A drop of 30 in 100 fails, and with a margin of 0 McNemar's exact test agrees."""
     new, base = run(*[(0.0,)] * 35 + [(1.0,)] * 65), run(*[(1.0,)] * 30 + [(0.0,)] * 10 + [(1.0,)] * 60)
     decision = compare(new, base, 0.05)
 
@@ -118,7 +118,7 @@ def test_one_binary_trial_each() -> None:
 
 
 def test_a_quiet_suite_shows_small_drops() -> None:
-    """Scores that vary by 0.02, every scenario 0.03 worse: with one trial and with three that is FAIL where the margin is 0."""
+    """Scores vary by 0.02, and every scenario is worse by 0.03. With one trial or three, that is FAIL if the margin is 0."""
     random = np.random.default_rng(3)
     for trials in (1, 3):
         before, after = (run(*map(tuple, random.normal(mean, 0.02, (40, trials)).tolist())) for mean in (0.6, 0.57))
@@ -128,7 +128,7 @@ def test_a_quiet_suite_shows_small_drops() -> None:
 
 
 def test_one_scenario_that_broke_is_found_without_a_variance() -> None:
-    """In a suite whose trials never differ one of 100 scenarios broke: its five trials cannot be dealt out like this by chance."""
+    """One of 100 scenarios broke in a suite whose trials never differ. By permutation, its five trials cannot be chance."""
     base = run(*[(1.0,) * 5] * 100)
     decision = compare(run((0.0,) * 5, *[(1.0,) * 5] * 99), base, 0.0)
 
@@ -138,7 +138,7 @@ def test_one_scenario_that_broke_is_found_without_a_variance() -> None:
 
 
 def test_few_scenarios_that_vary_do_not_make_a_variance() -> None:
-    """Four that do have the variance between scenarios beside theirs, five their own."""
+    """With four varying scenarios, the variance between scenarios is used; with five, their own."""
     loud, still = [(0.0, 0.0, 1.0)], [(1.0, 1.0, 1.0)]
     methods = [compare(run(*loud * count, *still * 20), run(*still * (20 + count)), 0.05).method for count in (4, 5)]
 
@@ -146,7 +146,7 @@ def test_few_scenarios_that_vary_do_not_make_a_variance() -> None:
 
 
 def test_lost_trials_are_the_worst_for_pass_and_nothing_for_fail() -> None:
-    """A run that lost what would have failed does not pass for it: the lower bound is that of zeros in the new run, of ones in the old."""
+    """A run does not pass by losing trials: the lower bound treats lost trials as 0 in the new run and as 1 in the baseline."""
     whole = run(*[(1.0, 1.0, 1.0)] * 100)
     two = {**whole, **{str(i): ScenarioSample("same", (1.0,), lost=2) for i in range(2)}, "2": ScenarioSample("same", (), lost=3)}
     zeros = {**whole, **{str(i): ScenarioSample("same", (1.0, 0.0, 0.0)) for i in range(2)}, "2": ScenarioSample("same", (0.0, 0.0, 0.0))}
@@ -162,7 +162,7 @@ def test_lost_trials_are_the_worst_for_pass_and_nothing_for_fail() -> None:
 
 
 def test_a_deterministic_suite_is_compared_as_a_fact() -> None:
-    """Without an interval, down to the last digit, and with what could have gone unseen; trials that differ break its word."""
+    """A deterministic suite is decided without an interval, with `unseen`. If trials differ, it is treated like any other."""
     base = run(*[(1.0, 1.0)] * 100)
     same, less = (compare(run(*[(score, score)] * 100), base, 0.001, deterministic=True) for score in (1.0, 0.99))
 
@@ -170,13 +170,13 @@ def test_a_deterministic_suite_is_compared_as_a_fact() -> None:
     assert same.unseen == pytest.approx(1 - 0.025 ** (1 / 200))
     assert "FAIL" == less.verdict
     differing = run((1.0, 0.5), *[(1.0, 1.0)] * 99)
-    assert ["0"] == breaking(pair(differing, base)[0])
+    assert ["0"] == varying_scenarios(pair(differing, base)[0])
     assert "deterministic" != compare(differing, base, 0.001, deterministic=True).method
     assert "adjusted t" == compare(base, base, 0.001, deterministic=True, of="population").method, "scenarios like these are others"
 
 
 def test_lower_may_be_better() -> None:
-    """An error rate that doubles fails where a score that doubles passes."""
+    """A doubled error rate fails, a doubled score passes."""
     new, base = run(*[(1.0, 1.0)] * 60 + [(0.0, 0.0)] * 40), run(*[(1.0, 1.0)] * 10 + [(0.0, 0.0)] * 90)
 
     assert "FAIL" == compare(new, base, 0.05, higher_is_better=False).verdict
@@ -185,7 +185,7 @@ def test_lower_may_be_better() -> None:
 
 
 def test_clusters_widen_the_interval() -> None:
-    """Scenarios that fall and rise together are worth fewer: of the population the same scores pass alone and not in clusters."""
+    """Clustered scenarios have less information: for the population, the same scores pass without clusters but not with them."""
     scores = [(1.0, 0.5) if i % 20 < 10 else (0.5, 1.0) for i in range(400)]
     alone, clustered = (compare(each, each, 0.05, of="population") for each in (run(*scores, clusters=count) for count in (0, 20)))
 
@@ -194,7 +194,7 @@ def test_clusters_widen_the_interval() -> None:
 
 
 def test_clusters_that_broke_are_found() -> None:
-    """100 scenarios in 25 clusters, eight of which broke: FAIL by the cluster-robust interval, which has nothing imaginary in it."""
+    """100 scenarios in 25 clusters, eight of which broke: FAIL by the cluster-robust interval, which has no imaginary scenarios."""
     base = run(*[(1.0, 1.0, 0.0)] * 100, clusters=25)
     broke = {name: ScenarioSample("same", (0.0, 0.0, 0.0), each.cluster) if int(name) % 25 < 8 else each for name, each in base.items()}
     decision = compare(broke, base, 0.05, of="population")
@@ -206,20 +206,20 @@ def test_clusters_that_broke_are_found() -> None:
 @pytest.mark.parametrize(
     ("scenarios", "clusters", "reason"),
     [
-        (0, 0, "0 scenarios to go by; it takes 2 at least"),
-        (1, 0, "1 scenarios to go by; it takes 2 at least"),
-        (100, 4, "100 scenarios in 4 clusters, worth 4 of equal size; it takes 10 at least"),
+        (0, 0, "0 scenarios were measured, but 2 are needed"),
+        (1, 0, "1 scenarios were measured, but 2 are needed"),
+        (100, 4, "100 scenarios in 4 clusters, worth 4 of equal size, but 10 are needed"),
     ],
 )
 def test_too_little_decides_nothing(scenarios: int, clusters: int, reason: str) -> None:
-    """However good the scores are; the reason is in words, and there is no interval that looks like one."""
+    """Too few scenarios decide nothing, however good the scores are. There is a reason and no interval."""
     perfect, awful = run(*[(1.0, 1.0)] * scenarios, clusters=clusters), run(*[(0.0, 0.0)] * scenarios, clusters=clusters)
     for decision in (compare(perfect, awful, 0.05, of="population"), against_limit(perfect, 0.1, of="population")):
         assert ("INCONCLUSIVE", reason, None, None) == (decision.verdict, decision.reason, decision.low, decision.detectable)
 
 
 def test_values_without_limits() -> None:
-    """Costs are bootstrapped, from 80 scenarios on, and values that do not vary bound nothing."""
+    """Costs have a bootstrap interval from 80 scenarios on, and none if the values do not vary."""
     base = run(*[(float(i % 7), float(i % 3)) for i in range(100)])
     new = run(*[(float(i % 7) + 2.0 + i % 2, float(i % 3) + 2.0) for i in range(100)])
     decision = compare(new, base, 1.0, limits=None, higher_is_better=False)
@@ -231,7 +231,7 @@ def test_values_without_limits() -> None:
     hardly = compare(one_odd, base, 1.0, limits=None, higher_is_better=False)
     assert ("INCONCLUSIVE", None, None) == (hardly.verdict, hardly.high, hardly.passable), "no number that JSON cannot say"
     assert "or hardly any of them" in hardly.reason
-    assert "it takes 80 at least where values have no limits" in compare(run((1.0,), (2.0,)), run((2.0,), (1.0,)), 1.0, limits=None).reason
+    assert "80 are needed for values without limits" in compare(run((1.0,), (2.0,)), run((2.0,), (1.0,)), 1.0, limits=None).reason
 
 
 def test_limits_of_a_mean() -> None:
@@ -250,13 +250,13 @@ def test_limits_of_a_mean() -> None:
     [
         (math.nan, 0.05, 0.95, "nan is not a score"),
         (1.5, 0.05, 0.95, "a score of 1.5 is outside its limits, 0 to 1"),
-        (0.5, -0.05, 0.95, "a margin is how much worse is still accepted, 0 or more, not -0.05"),
+        (0.5, -0.05, 0.95, "a margin is the accepted loss, 0 or more, not -0.05"),
         (0.5, math.inf, 0.95, "not inf"),
         (0.5, 0.05, 95, "a confidence is at least 0.9 and less than 1, such as 0.95, not 95"),
     ],
 )
 def test_mistakes_are_refused(score: float, margin: float, confidence: float, message: str) -> None:
-    """A number that cannot be right raises instead of turning into a verdict."""
+    """An invalid number raises instead of leading to a verdict."""
     with pytest.raises(ValueError, match=message):
         compare(run((score,), (0.5,)), run((0.5,), (0.5,)), margin, confidence=confidence)
 
@@ -265,7 +265,7 @@ def test_mistakes_are_refused(score: float, margin: float, confidence: float, me
 @given(st.lists(st.tuples(*[st.lists(st.floats(0, 1), min_size=1, max_size=3)] * 2), min_size=2, max_size=12), st.floats(0, 1))
 @example([([0.0], [0.0]), ([0.0, 0.0], [0.0, 1e-81])], 0.0)  # the square of their variance is 0
 def test_properties_of_comparisons(scores: list[tuple[list[float], list[float]]], margin: float) -> None:
-    """The order of scenarios does not matter, a larger margin never turns a PASS away, and the estimate is in its interval."""
+    """The order of scenarios does not matter, a larger margin never ends a PASS, and the interval contains the estimate."""
     new, base = run(*(tuple(a) for a, _ in scores)), run(*(tuple(b) for _, b in scores))
     decision = compare(new, base, margin)
     turned = compare(dict(reversed(new.items())), base, margin)
@@ -277,7 +277,7 @@ def test_properties_of_comparisons(scores: list[tuple[list[float], list[float]]]
 
 
 def test_importing_the_gate_loads_no_numbers() -> None:
-    """A worker, and a session without a gate, pay for no numpy."""
+    """Workers and sessions without a gate do not import numpy."""
     code = (
         "import sys; from pytest_agentbench.stats import calibration, decisions, intervals, latency, mean_intervals, means;"
         "from pytest_agentbench.stats import paired, pass_rates, power, quantiles, series;"

@@ -1,4 +1,4 @@
-"""pass@k and pass^k: estimates by enumeration, intervals by simulation, and the rules about them."""
+"""pass@k and pass^k: estimates by enumeration, intervals by simulation, and rules about them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BAR = PassThreshold("tsq", 0.5)
 
 @given(trials=st.lists(st.booleans(), min_size=1, max_size=8), k=st.integers(1, 8))
 def test_they_are_the_shares_of_all_choices(trials: list[bool], k: int) -> None:
-    """pass@k is the share of ways to choose k trials in which one passes, pass^k that in which all do; too few trials have neither."""
+    """pass@k is the share of choices of k trials in which one passes, pass^k that in which all pass. Too few trials have neither."""
     ways = [*combinations(trials, k)]
     at = sum(any(way) for way in ways) / len(ways) if ways else None
     every = sum(all(way) for way in ways) / len(ways) if ways else None
@@ -37,7 +37,7 @@ def test_they_are_the_shares_of_all_choices(trials: list[bool], k: int) -> None:
 
 
 def test_impossible_counts_are_refused() -> None:
-    """More passes than trials."""
+    """More passes than trials are refused."""
     with pytest.raises(ValueError, match="4 of 3 trials passed"):
         pass_all(4, 3, 1)
 
@@ -45,7 +45,7 @@ def test_impossible_counts_are_refused() -> None:
 @pytest.mark.parametrize("every", [True, False])
 @pytest.mark.parametrize(("trials", "k"), [(4, 1), (4, 2), (6, 3), (9, 4)])
 def test_the_variance_is_without_bias(trials: int, k: int, every: bool) -> None:
-    """Over all outcomes of 2k trials or more its mean is the variance that the estimate has; fewer trials have none."""
+    """For 2k trials or more, the mean of the estimated variance is the true variance. Fewer trials have none."""
     rate = PassRate(every, k)
     for p in (0.1, 0.5, 0.8, 1.0):
         weights = [float(len([*combinations(range(trials), c)])) * p**c * (1 - p) ** (trials - c) for c in range(trials + 1)]
@@ -63,7 +63,7 @@ def test_the_variance_is_without_bias(trials: int, k: int, every: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_of_one_trial_it_is_the_pass_rate(seed: int) -> None:
-    """pass^1 is pass@1, and has the interval that the mean of scores of 0 and 1 has, with unequal numbers of trials too."""
+    """pass^1 equals pass@1 and has the interval of a mean of scores of 0 and 1, also with unequal numbers of trials."""
     random = np.random.default_rng(seed)
     trials = random.integers(1, 6, 12)
     scenarios = {str(at): (int(random.integers(0, n + 1)), int(n)) for at, n in enumerate(trials)}
@@ -88,7 +88,7 @@ RUNS = 300
 @pytest.mark.parametrize("n", [20, 100])
 @pytest.mark.parametrize(("trials", "k"), [(3, 3), (3, 2), (4, 2), (10, 3)])
 def test_each_side_misses_at_most_one_time_in_twenty(n: int, trials: int, k: int) -> None:
-    """The bounds of pass^k and pass@k hold for scenarios that are alike, that differ, and that mostly always pass."""
+    """The intervals of pass^k and pass@k cover the true value for equal, different and mostly perfect scenarios."""
     for rates in RATES.values():
         ours = rates[:: len(rates) // n]
         outcomes = np.random.default_rng(n + trials + k).binomial(trials, ours, (RUNS, n))
@@ -102,7 +102,7 @@ def test_each_side_misses_at_most_one_time_in_twenty(n: int, trials: int, k: int
 
 
 def test_two_groups_of_trials_make_it_narrow() -> None:
-    """From 2k trials on the spread between scenarios is no part of the interval: half of them never pass, half always."""
+    """With 2k trials, the interval does not include the spread between scenarios: half of them never pass, half always."""
     halves = [0] * 50 + [1] * 50
     wide, narrow = (PassRate(True, 3).interval({str(at): (n * each, n) for at, each in enumerate(halves)}, {}) for n in (5, 6))
 
@@ -115,7 +115,7 @@ def test_two_groups_of_trials_make_it_narrow() -> None:
 
 
 def test_of_the_population_clusters_count() -> None:
-    """Scenarios of one cluster are one observation there, and many of their own in the suite."""
+    """For the population, the scenarios of one cluster are one observation. For the suite, each is its own."""
     scenarios = {str(at): (3 * (at < 60), 3) for at in range(100)}
     clusters: dict[str, str | None] = {name: str(int(name) // 20) for name in scenarios}
     suite, population = (PassRate(True, 3).interval(scenarios, clusters, of=of) for of in ("suite", "population"))
@@ -125,7 +125,7 @@ def test_of_the_population_clusters_count() -> None:
 
 
 def test_what_passes() -> None:
-    """A trial that reaches the floor; where less is better one that stays below. One in which the agent raised does not."""
+    """A trial passes if it reaches the threshold or, if lower is better, stays below it. An agent error does not pass."""
     assert {"a": (2, 3), "b": (0, 1)} == pass_counts({"a": [0.5, 1.0, 0.4]}, {"b": 1}, BAR)
     assert {"a": (1, 3)} == pass_counts({"a": [0.0, 1.0]}, {"a": 1}, PassThreshold("repeated", 0.0, falling=True))
 
@@ -141,7 +141,7 @@ def decided(text: str, trials: list[Any], **facts: Any) -> Decision:
 
 
 def rollouts(passed: int, n: int = 40, trials: int = 3) -> list[Any]:
-    """Trials of n scenarios, of which the first `passed` ones pass in all, the others in none."""
+    """Returns trials of n scenarios. The first `passed` scenarios pass in all trials, the others in none."""
     return [trial(at, 0.5 if at < passed else 0.49, number=k) for at in range(n) for k in range(trials)]
 
 
@@ -154,7 +154,7 @@ def rollouts(passed: int, n: int = 40, trials: int = 3) -> list[Any]:
     ],
 )
 def test_rules(text: str, name: str, limit: float, of: str) -> None:
-    """A share of the scenarios and a limit, asked of the suite unless it says otherwise."""
+    """A rule has a share of scenarios and a limit, and is about the suite unless it says otherwise."""
     rule = parsed(text)
 
     assert ("passes", name, name, of) == (rule.kind, rule.metric, rule.pass_rate.name, rule.of)
@@ -164,16 +164,16 @@ def test_rules(text: str, name: str, limit: float, of: str) -> None:
 @pytest.mark.parametrize(
     ("text", "passes", "sentence"),
     [
-        ("pass^3 >= 0.7", False, r"without a floor for tsq no rollout passes or fails; `thresholds: \{tsq: 0.5\}` is one"),
-        ("pass^0 >= 0.7", True, r"pass\^0 is about no trial; pass\^3 is about three of each scenario"),
-        ("pass^3 <= 0.7", True, r"pass\^3 is better the higher it is: >="),
+        ("pass^3 >= 0.7", False, r"pass rates need a threshold for tsq; add one to suite.yaml, for example `thresholds: \{tsq: 0.5\}`"),
+        ("pass^0 >= 0.7", True, r"pass\^0 counts no trials; pass\^3 counts three of each scenario"),
+        ("pass^3 <= 0.7", True, r"higher pass\^3 is better, so use >="),
         ("pass^3 >= 70", True, "no passes can be 70"),
-        ("pass^3 >= -0.05 vs baseline", True, "is a fact about one run; leave out `vs baseline`"),
+        ("pass^3 >= -0.05 vs baseline", True, "it cannot be compared with a baseline; leave out `vs baseline`"),
         ("pass^k >= 0.7", True, "should be METRIC >= LIMIT"),
     ],
 )
 def test_what_is_no_rule(text: str, passes: bool, sentence: str) -> None:
-    """One sentence says what is wrong, and what would work."""
+    """The error says what is wrong, and what would work."""
     with pytest.raises(ConfigError, match=sentence) as error:
         parsed(text, passes=passes)
 
@@ -193,12 +193,12 @@ def test_what_is_no_rule(text: str, passes: bool, sentence: str) -> None:
     ],
 )
 def test_verdicts(text: str, passed: int, verdict: str) -> None:
-    """By the interval of the mean over scenarios."""
+    """The verdict is by the interval of the mean over scenarios."""
     assert verdict == decided(text, rollouts(passed)).verdict
 
 
 def test_all_of_them_or_one_of_them() -> None:
-    """Scenarios that pass in two trials of three hold pass@3 and fail pass^3."""
+    """Scenarios that pass in two of three trials meet pass@3 and fail pass^3."""
     trials = [trial(at, 1.0 if k else 0.0, number=k) for at in range(40) for k in range(3)]
 
     assert ("PASS", 1.0) == ((at := decided("pass@3 >= 0.7", trials)).verdict, at.estimate)
@@ -207,7 +207,7 @@ def test_all_of_them_or_one_of_them() -> None:
 
 @pytest.mark.parametrize("text", ["pass^3 >= 0.7", "tsq.mean >= 0.7"])
 def test_where_nothing_failed_nobody_knows_what_would_be_found(text: str) -> None:
-    """All values are the best there is: no distance from the limit is said to be found, and none of 0."""
+    """If all values are the best possible, no detectable distance is reported, not even 0."""
     perfect = decided(text, [trial(at, 1.0, number=k) for at in range(40) for k in range(3)])
     less = decided(text, [trial(at, float(at > 4), number=k) for at in range(40) for k in range(3)])
 
@@ -216,22 +216,22 @@ def test_where_nothing_failed_nobody_knows_what_would_be_found(text: str) -> Non
 
 
 def test_too_few_trials() -> None:
-    """The sentence says how many it takes."""
+    """The reason has the number of trials that are needed."""
     found = decided("pass^3 >= 0.7", rollouts(40, trials=2))
 
     assert ("INCONCLUSIVE", None) == (found.verdict, found.estimate)
-    assert "pass^3 takes 3 trials of each scenario: --agentbench-trials=3" in found.reason
+    assert "pass^3 needs 3 trials of each scenario: --agentbench-trials=3" in found.reason
 
 
 def test_an_agents_error_does_not_pass() -> None:
-    """Leaving it out would make a suite better the more often its agent falls over."""
+    """Leaving out agent errors would make a suite better the more often its agent fails."""
     trials = [*rollouts(40, trials=2), *(trial(at, None, number=3, status="agent_error") for at in range(40))]
 
     assert ("FAIL", 0.0) == ((found := decided("pass^3 >= 0.7", trials)).verdict, found.estimate)
 
 
 def test_what_was_lost_counts_as_failed_for_pass() -> None:
-    """One trial of each of 12 scenarios was lost: no PASS of a share that they decide, though all that was measured passed."""
+    """One trial of each of 12 scenarios was lost. If they matter for the share, there is no PASS although all measured trials passed."""
     trials = [trial(at, 1.0, number=k, status="ok") for at in range(100) for k in range(3)]
     lost = [
         each if int(each.scenario) > 12 or each.trial else trial(each.scenario, None, number=0, status="infra_error") for each in trials

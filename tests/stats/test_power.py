@@ -1,4 +1,4 @@
-"""What a suite can find, against the textbook and against simulation."""
+"""The power of a suite, against textbook formulas and simulation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_large_suites_follow_the_textbook() -> None:
 
 
 def test_one_scenario_less_is_too_few() -> None:
-    """The needed number is the least that finds the drop."""
+    """The needed number of scenarios is the smallest that detects the drop."""
     needed = needed_scenarios(0.05, Design(2, 5, 0.12))
 
     assert Design(needed, 5, 0.12).smallest_drop() <= 0.05 < Design(needed - 1, 5, 0.12).smallest_drop()
@@ -29,7 +29,7 @@ def test_one_scenario_less_is_too_few() -> None:
 
 
 def test_one_trial_less_is_too_few() -> None:
-    """The needed number of trials is the least that finds the drop; a baseline with few trials of its own hides small ones."""
+    """The needed number of trials is the smallest that detects the drop. A baseline with few trials hides small drops."""
     design = Design(100, 1, 0.12)
     needed = needed_trials(0.08, design)
 
@@ -40,14 +40,14 @@ def test_one_trial_less_is_too_few() -> None:
 
 
 def test_scenarios_that_never_vary_find_no_small_drop() -> None:
-    """Of 100 rollouts six have to fail before anybody sees it, and no margin below 3.4 in a hundred passes; of 300 a third of that."""
+    """Of 100 rollouts, six have to fail to be detected, and no margin below 3.4 in a hundred passes. With 300 it is a third of that."""
     assert (0.0552, 0.0224) == pytest.approx([Design(100, trials, 0.0).smallest_drop() for trials in (1, 3)], abs=1e-4)
     assert (0.0337, 0.0114) == pytest.approx([Design(100, trials, 0.0).smallest_margin() for trials in (1, 3)], abs=1e-4)
     assert ["0.037", 4, 1] == [f"{least_margin(100, 1):.3f}", trials_for(0.01, 100), trials_for(0.05, 100)]
 
 
 def test_of_the_population_more_trials_do_not_help() -> None:
-    """The margin with which 100 scenarios pass ends at the floor that imaginary scenarios put under it."""
+    """The margin with which 100 scenarios pass cannot be below the limit that imaginary scenarios set."""
     margins = [Design(100, trials, 0.12, of="population").smallest_margin() for trials in (1, 10, 1000)]
 
     assert margins[0] > margins[1] > margins[2] > 0.033
@@ -55,7 +55,7 @@ def test_of_the_population_more_trials_do_not_help() -> None:
 
 
 def test_noise_grows_when_a_good_suite_fades() -> None:
-    """Of passes at 0.8 the variance grows until half of them fail, so that a drop is harder to find than its start says."""
+    """The variance of passes at 0.8 grows until half of them fail, so a drop is harder to detect than with the initial variance."""
     alone, level = Design(20, 1, 0.12), ScoreLevel(0.8, 0.68)
 
     assert alone.smallest_drop() < replace(alone, level=level).smallest_drop()
@@ -65,7 +65,7 @@ def test_noise_grows_when_a_good_suite_fades() -> None:
 @settings(max_examples=50)
 @given(n=st.integers(5, 500), trials=st.integers(1, 10), within=st.floats(1e-6, 0.25), of=st.sampled_from(QUESTIONS))
 def test_more_is_never_worse(n: int, trials: int, within: float, of: str) -> None:
-    """More scenarios, more trials, more of the baseline and less noise find smaller drops, and pass with smaller margins."""
+    """More scenarios, trials, baseline trials and less noise detect smaller drops, and pass with smaller margins."""
     design = Design(n, trials, within, of=of)
     better = [replace(design, n=n + 1), replace(design, trials=trials + 1, base_trials=trials), replace(design, within=within / 2)]
 
@@ -83,7 +83,7 @@ def test_variance_components() -> None:
 
 
 def test_one_trial_cannot_tell_the_components_apart() -> None:
-    """All variance counts as noise of the trials then, and the record says so."""
+    """Without repeated trials, all variance counts as noise of the trials, and `known` is False."""
     found = spread({"a": [0.0], "b": [1.0]})
 
     assert (0.0, 0.5, False) == (found.between, found.within, found.known)
@@ -92,7 +92,7 @@ def test_one_trial_cannot_tell_the_components_apart() -> None:
 
 
 def test_components_of_a_simulated_suite() -> None:
-    """2,000 scenarios with unequal numbers of trials: Var(p) = 0.05 and E[p(1 - p)] = 0.2 of Beta(2, 2) are found to 10 %."""
+    """2,000 scenarios with unequal numbers of trials: Var(p) = 0.05 and E[p(1 - p)] = 0.2 of Beta(2, 2) are estimated to 10 %."""
     random = np.random.default_rng(5)
     rates = random.beta(2, 2, 2000)
     found = spread({str(i): random.binomial(1, rate, 1 + i % 4).astype(float).tolist() for i, rate in enumerate(rates)})
@@ -102,12 +102,12 @@ def test_components_of_a_simulated_suite() -> None:
 
 @pytest.mark.parametrize("design", [{"n": 1}, {"trials": 0}, {"within": -1.0}, {"base_trials": -1}, {"confidence": 95.0}, {"width": 0.0}])
 def test_designs_that_cannot_be(design: dict[str, float]) -> None:
-    """Refused, with the numbers."""
+    """An impossible design is refused, with its numbers."""
     with pytest.raises(ValueError, match="no comparison can be planned like this"):
         Design(**{"n": 10, "trials": 1, "within": 0.1, **design})  # type: ignore[arg-type]
 
 
 def test_a_power_is_a_share() -> None:
-    """80 is not 0.8."""
+    """A power of 80 instead of 0.8 is refused."""
     with pytest.raises(ValueError, match=r"such as 0\.8, not 80"):
         Design(10, 1, 0.1).smallest_drop(80)

@@ -1,4 +1,4 @@
-"""Percentiles, what they need, and how sure they are."""
+"""Percentiles, the values they need, and their intervals."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_a_percentile_beyond_100_is_a_mistake(q: float) -> None:
 
 
 def test_what_percentiles_need() -> None:
-    """At least one value is to be expected beyond a percentile, on the side of its tail."""
+    """At least one value has to be expected beyond a percentile, on the side of its tail."""
     assert {50: 1, 90: 10, 95: 20, 99: 100} == {q: needed(q) for q in HIGH}
     assert {50: 1, 10: 10, 5: 20, 1: 100} == {q: needed(q) for q in LOW}
 
 
 def test_spread() -> None:
-    """No percentile of too few values; the number of values, the mean, the least and the greatest one are always there."""
+    """Too few values have no percentile, but always a number, a mean, a minimum and a maximum."""
     found = latency_spread([4.0, 1.0, 3.0, 2.0, 5.0])
     ten = latency_spread(map(float, range(10, 0, -1)))
 
@@ -74,7 +74,7 @@ def test_spread() -> None:
 
 
 def test_spread_of_rates() -> None:
-    """Where more is better the tail is the low one."""
+    """If higher is better, the tail is the low one."""
     found = rate_spread(map(float, range(1, 102)))
 
     assert found is not None
@@ -82,7 +82,7 @@ def test_spread_of_rates() -> None:
 
 
 def test_adjusted() -> None:
-    """Each failed call is an infinite value; a percentile that falls among them is a word that JSON can hold."""
+    """Each failed call counts as infinite. A percentile among them is the string "inf", which JSON can represent."""
     assert adjusted([1.0], 0) is None
     assert AdjustedSpread(10, 2, 5.5, "inf", None, None) == adjusted([*map(float, range(8, 0, -1))], 2)
     assert '{"n": 1, "failed": 1, "p50": "inf", "p90": null, "p95": null, "p99": null}' == json.dumps(
@@ -91,7 +91,7 @@ def test_adjusted() -> None:
 
 
 def test_the_tail() -> None:
-    """p99, and of fewer than a hundred values the greatest."""
+    """The tail is p99, or the maximum of fewer than a hundred values."""
     hundred = [*map(float, range(100))]
 
     assert (98.01, 98.0, None) == (tail(hundred), tail(hundred[:99]), tail([]))
@@ -99,7 +99,7 @@ def test_the_tail() -> None:
 
 @pytest.mark.parametrize(("q", "least"), [(50, 6), (90, 36), (95, 72), (99, 368)])
 def test_intervals_need_values(q: int, least: int) -> None:
-    """With fewer values not even the whole range is an interval: q^n, or (1 - q)^n, is more than 2.5 %."""
+    """With fewer values, not even the whole range is an interval, because q^n, or (1 - q)^n, is more than 2.5 %."""
     assert ranks(least - 1, q) is None
     found = ranks(least, q)
 
@@ -131,7 +131,7 @@ def test_intervals_keep_their_promise(n: int, q: int) -> None:
 
 
 def test_intervals_cover() -> None:
-    """Of 2000 samples of a skewed distribution at least 95 %, within what chance allows, have the true median in their interval."""
+    """Of 2000 samples of a skewed distribution, at least 95 % (within chance) have an interval that contains the true median."""
     chance = random.Random(7)
     found = [latency_spread([chance.expovariate(1) for _ in range(40)]) for _ in range(2000)]
     covered = sum(low <= math.log(2) <= high for low, high in (each.intervals["p50"] or (0, 0) for each in found if each))
@@ -140,7 +140,7 @@ def test_intervals_cover() -> None:
 
 
 def test_large_numbers() -> None:
-    """Millions of values have intervals as well, and narrow ones."""
+    """Millions of values have narrow intervals."""
     found = ranks(5_000_000, 99)
 
     assert found is not None
@@ -149,7 +149,7 @@ def test_large_numbers() -> None:
 
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=60))
 def test_an_array_is_a_sorted_list(values: list[int]) -> None:
-    """An array of durations has the values that a list of them has, to the microsecond; so their spreads and percentiles are the same."""
+    """An array of durations has the same spreads and percentiles as a list of them, to the microsecond."""
     array, rounded = milliseconds(np.array(values)), [(value + 500) // 1000 / 1e3 for value in values]
 
     assert rounded == array.tolist()
@@ -163,7 +163,7 @@ def test_an_array_is_a_sorted_list(values: list[int]) -> None:
 
 
 def test_unknown_values_of_an_array() -> None:
-    """What is not known (NaN) is no value."""
+    """Unknown values (NaN) do not count."""
     some, none = np.array([math.nan, 3.0, 1.0, math.nan]), np.array([math.nan])
 
     assert latency_spread([1.0, 3.0]) == latency_spread(some)

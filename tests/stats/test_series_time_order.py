@@ -1,4 +1,4 @@
-"""The order of time: how alike neighbours are, how long blocks are, and how much a sum varies."""
+"""Series in time order: autocorrelation, block lengths, and variances of sums."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.verdicts.latency import ar1
-from pytest_agentbench.stats.series import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, worth
+from pytest_agentbench.stats.series import FEWEST_BLOCKS, CorrelatedPairs, autocorrelation, block_length, effective_count
 
 
 def test_blocks_grow_with_the_likeness_of_neighbours() -> None:
-    """As long as there are values for where neighbours tell nothing of each other, longer the more they do."""
+    """Blocks of independent values have the length that the number of values allows, and are longer with more correlation."""
     lengths = [block_length(ar1(1500, likeness, np.random.default_rng(1))) for likeness in (0.0, 0.5, 0.8, 0.95)]
 
     assert sorted(lengths) == lengths
@@ -19,7 +19,7 @@ def test_blocks_grow_with_the_likeness_of_neighbours() -> None:
 
 
 def test_load_below_other_noise_is_seen() -> None:
-    """Half of what varies is load that changes slowly: neighbours alone would call for shorter blocks than its correlogram does."""
+    """If half of the variance is slowly changing load, the correlogram leads to longer blocks than neighbours alone."""
     random = np.random.default_rng(2)
     mixed = ar1(1500, 0.95, random) + random.normal(0, 1, 1500)
 
@@ -28,17 +28,17 @@ def test_load_below_other_noise_is_seen() -> None:
 
 @pytest.mark.parametrize("values", [[3.0] * 40, [], [1.0], [1.0, 2.0], [1.0, 2.0, 3.0]])
 def test_too_little_to_correlate(values: list[float]) -> None:
-    """Values that do not vary are not alike, and few of them are no mistake."""
+    """Constant values have no autocorrelation, and few values cause no error."""
     assert block_length(np.array([1.0, *values])) >= 1
 
 
 def test_worth() -> None:
-    """Neighbours that are clearly alike tell less than independent ones; what chance does to their correlation takes nothing away."""
-    assert (100, 33, 100) == (worth(100, 0.0), worth(100, 0.5), worth(100, 0.15))
+    """Clearly correlated neighbours have less information than independent ones. Correlation within chance changes nothing."""
+    assert (100, 33, 100) == (effective_count(100, 0.0), effective_count(100, 0.5), effective_count(100, 0.15))
 
 
 def test_a_sum_varies_as_with_moving_blocks() -> None:
-    """The variance is that of the sums of all blocks of a circle of values, which is what a bootstrap by moving blocks has."""
+    """The variance is that of the sums of all blocks of a circle of values, as in a moving-blocks bootstrap."""
     values = ar1(400, 0.6, np.random.default_rng(4))
     values -= values.mean()
     sums = np.convolve(np.concatenate([values, values[:9]]), np.ones(10), "valid")
@@ -48,7 +48,7 @@ def test_a_sum_varies_as_with_moving_blocks() -> None:
 
 
 def test_a_pair_counts_once_where_it_is_nearest() -> None:
-    """In two orders that are the same as in one; of two different ones each pair has the larger weight; of a group the weight is 1."""
+    """Two equal orders count as one. With two different orders, each pair has the larger weight. Pairs of a group have weight 1."""
     parts = np.array([3.0, -1.0, -2.0])
     ranks = np.arange(3)
 

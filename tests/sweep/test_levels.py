@@ -1,4 +1,4 @@
-"""What a run whose arms are concurrencies measured at each of them, read from its directory."""
+"""The results of a sweep at each concurrency, read from its directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def arm(name: str, concurrency: int) -> ArmResult:
 
 
 def block(variant: str, at: int, seconds: int, count: int, *, tokens: int) -> Iterator[Rollout]:
-    """Yields rollouts that follow each other from `at` on, each with a call of so many tokens, one every 100 ms."""
+    """Yields successive rollouts from `at` on, each with a call of this many tokens, one every 100 ms."""
     for number in range(count):
         start = (at + number * seconds) * 1_000
         stamps = [start + 100 * place for place in range(1, tokens + 1)]
@@ -49,7 +49,7 @@ def sweep_directory(directory: Path, *rollouts: Rollout) -> Path:
 
 
 def test_the_first_block_warms_up(tmp_path: Path) -> None:
-    """A level has all but the first block of its arm, and its rates are over the time in which its own rollouts ran."""
+    """A level has all rollouts but those of the first block of its arm. Its rates are over the time in which its rollouts ran."""
     sweep = read_sweep(sweep_directory(tmp_path / "run", *ROLLOUTS))
 
     assert {1: 2, 4: 1} == sweep.warm_up
@@ -64,6 +64,6 @@ def test_the_first_block_warms_up(tmp_path: Path) -> None:
 
 
 def test_a_run_without_concurrencies(tmp_path: Path) -> None:
-    """A run whose arms differ in something else is refused."""
-    with pytest.raises(ConfigError, match="its arms are no concurrencies; `agentbench sweep` makes such a run"):
+    """A run whose arms are not concurrency levels is refused."""
+    with pytest.raises(ConfigError, match="its arms are not concurrency levels; make such a run with `agentbench sweep`"):
         read_sweep(run_directory(tmp_path / "run", *(replace(each, variant="default") for each in ROLLOUTS)))

@@ -1,4 +1,4 @@
-"""The search for the greatest level that is good enough."""
+"""The search for the capacity, the greatest level that is good enough."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_agentbench.sweep.levels import MOST, NEAR, SustainedRange, greatest,
 
 
 class Backend:
-    """One that is good enough up to a level, and about which nothing can be shown for some levels from there on."""
+    """A backend whose levels pass up to `good`, are inconclusive for `unclear` levels above it, and fail above those."""
 
     def __init__(self, low: int, good: int, unclear: int = 0) -> None:
         self.low, self.good, self.unclear = low, good, unclear
@@ -29,7 +29,7 @@ class Backend:
 
 @given(st.integers(1, 20), st.integers(1, 500), st.integers(1, 500))
 def test_the_true_level_lies_within(low: int, more: int, good: int) -> None:
-    """What is shown holds, what is refuted does not, and no more than a tenth, or one, lies between; in few sessions."""
+    """`shown` passes, `refuted` fails, and at most a tenth, or one level, lies between. The search needs few sessions."""
     backend = Backend(low, good)
     high = low + more
     found = search(backend.session, low, high)
@@ -49,7 +49,7 @@ def test_the_true_level_lies_within(low: int, more: int, good: int) -> None:
 
 @given(st.integers(2, 200), st.integers(1, 50))
 def test_what_is_unclear_is_not_shown(good: int, unclear: int) -> None:
-    """A level of which the data cannot tell is neither the greatest that holds nor the smallest that does not."""
+    """An inconclusive level is neither `shown` nor `refuted`."""
     backend = Backend(1, good, unclear)
     found = search(backend.session, 1, 300)
     assert found.shown is not None
@@ -69,5 +69,5 @@ def test_what_is_unclear_is_not_shown(good: int, unclear: int) -> None:
     ],
 )
 def test_greatest(verdicts: Mapping[int, str], expected: SustainedRange) -> None:
-    """What holds above a level that was not shown to hold shows nothing."""
+    """A level that passes above one that does not is ignored."""
     assert expected == greatest(verdicts)

@@ -1,4 +1,4 @@
-"""Whether a level is good enough, by what is known of its rollouts."""
+"""Verdicts on levels."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def swept(*levels: list[Trial], score: str = "tsq") -> Sweep:
     ],
 )
 def test_levels(levels: tuple[list[Trial], ...], slo: dict[str, float], verdicts: list[str]) -> None:
-    """A level of which rollouts are lost is never shown to hold; without objectives any speed is good enough."""
+    """A level with lost rollouts never passes. Without objectives, any speed is good enough."""
     assert verdicts == [each.verdict for each in judgements(swept(*levels), Criteria(slo))]
 
 
 def test_a_suite_without_scores() -> None:
-    """What failed is lost there, too."""
+    """For a suite without scores, failed rollouts count as lost."""
     assert [INCONCLUSIVE, PASS] == [each.verdict for each in judgements(swept(GOOD + LOST, GOOD, score=""), Criteria({}))]
 
 
 def test_a_score_of_which_less_is_better() -> None:
-    """A level with more mistakes fails, and one with fewer holds."""
+    """A level with more mistakes fails, one with fewer passes."""
     few, many = ([trial(name, value) for name in range(200)] for value in (1.0, 9.0))
     marks = Scale("lower", 0.0, 10.0, declared=True)
 

@@ -9,8 +9,8 @@ from pytest_agentbench.gate.run_comparison import (
     PERCENTILES,
     RunComparison,
     compared_scores,
+    comparison_warnings,
     distinct,
-    doubt_sentences,
     flips,
     latency_against,
     left_out,
@@ -167,7 +167,7 @@ def _differing_scenarios(runs: RunComparison, most: int | None, *, details: bool
 
 def _remarks(runs: RunComparison, *, details: bool) -> Iterator[Bullets]:
     """What is the same, what was left out, and what is not compared."""
-    found = [*(details_of(runs) if details else ()), *doubt_sentences(runs)]
+    found = [*(details_of(runs) if details else ()), *comparison_warnings(runs)]
     if found:
         yield Bullets(tuple(found))
 

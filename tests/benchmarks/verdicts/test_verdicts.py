@@ -18,7 +18,7 @@ from benchmarks.verdicts.latency import Latencies
 from benchmarks.verdicts.page import Page
 from pytest_agentbench.gate.evidence import Trial
 from pytest_agentbench.gate.verdict import judge_rules
-from pytest_agentbench.stats.means import RunTrials, guarded, noise, packed, plain, suite_interval
+from pytest_agentbench.stats.means import RunTrials, as_matrix, guarded, noise, plain, suite_interval
 from pytest_agentbench.stats.paired import ScenarioSample, compare
 from tests.gate.evidences import asked, evidence, trial
 from tests.project import ROOT
@@ -89,7 +89,7 @@ def test_one_run_has_the_same_noise_in_a_report() -> None:
     random = np.random.default_rng(4)
     for counts in ([1] * 12, [3] * 12, [1, 1, 2, 3, 4, 3, 2, 2, 3, 1, 2, 2]):
         scores = [random.beta(4, 2, count).tolist() for count in counts]
-        found = noise(RunTrials.of(packed(scores)))
+        found = noise(RunTrials.of(as_matrix(scores)))
         low = min(float(plain(found, 0.95).low), float(guarded(found, (0.0, 1.0), 0.95).low))
 
         assert suite_interval(scores).low == pytest.approx(max(low, 0.0))
