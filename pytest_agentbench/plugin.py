@@ -24,12 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    from pytest_agentbench.session.settings import answer_asyncio_scope, bare_resume
-    from pytest_agentbench.session.setup import remember_declared
+    from pytest_agentbench.session.settings import complete_resume_option, set_asyncio_scope
+    from pytest_agentbench.session.setup import remember_declared_markers
 
-    answer_asyncio_scope(early_config)
-    bare_resume(args)
-    remember_declared(early_config)
+    set_asyncio_scope(early_config)
+    complete_resume_option(args)
+    remember_declared_markers(early_config)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -41,11 +41,11 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(trylast=True)  # the terminal reporter, which progress needs, is there by then
 def pytest_configure(config: pytest.Config) -> None:
     """Chooses the roles of this process, once."""
-    from pytest_agentbench.session.settings import take_back_asyncio_scope
-    from pytest_agentbench.session.setup import explained
+    from pytest_agentbench.session.settings import restore_asyncio_scope
+    from pytest_agentbench.session.setup import shortage_as_usage_error
 
-    take_back_asyncio_scope(config)
-    with explained():
+    restore_asyncio_scope(config)
+    with shortage_as_usage_error():
         if hasattr(config, "workerinput"):
             register_worker(config, worker_input(config.workerinput.get("agentbench")))
         else:

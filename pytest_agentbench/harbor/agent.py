@@ -21,7 +21,7 @@ from pytest_agentbench.suites.suite import Scenario, Task
 from pytest_agentbench.tools.toolbox import Toolbox
 
 #: What Harbor itself gives an agent; all else are options of the user's (`--ak name=value`).
-HARBORS = (
+HARBOR_ARGUMENTS = (
     *("logger", "mcp_servers", "skills_dir", "extra_env", "load_trajectory", "environment_logs_dir", "override_setup_timeout_sec"),
     *("environment_mounted",),
 )
@@ -45,7 +45,7 @@ class Agent(BaseAgent):  # type: ignore[misc]  # Harbor is not always here
 
         Raises ConfigError for an option that the agent does not have, and where it is not said which model to ask, and where.
         """
-        super().__init__(logs_dir, model_name, **{name: options.pop(name) for name in HARBORS if name in options})
+        super().__init__(logs_dir, model_name, **{name: options.pop(name) for name in HARBOR_ARGUMENTS if name in options})
         read = AgentConfig(Path(), {}, "", ()) if config is None else read_agent_config(Path(config))
         if read.note:
             self.logger.warning(read.note)

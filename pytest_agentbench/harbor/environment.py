@@ -90,7 +90,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
     ) -> ExecResult:
         """Both of its outputs come as one. Raises RuntimeError for a command that was killed inside, for its time was over."""
         user = self._resolve_user(user)
-        done = await self._there().exec(
+        done = await self._started_sandbox().exec(
             command,
             seconds=A_DAY if timeout_sec is None else timeout_sec,
             user=None if user is None else str(user),
@@ -102,18 +102,18 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         return ExecResult(stdout=done.output, return_code=done.exit_code)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        await self._there().put(Path(source_path), target_path)
+        await self._started_sandbox().put(Path(source_path), target_path)
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        await self._there().put(Path(source_dir), target_dir)
+        await self._started_sandbox().put(Path(source_dir), target_dir)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        file = await self._there().get(source_path, most=LARGEST)
+        file = await self._started_sandbox().get(source_path, most=LARGEST)
         Path(target_path).write_bytes(file.content)  # noqa: ASYNC240 - of a size that is limited
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Regular files and folders; links, pipes and devices are left out, as they are of artefacts."""
-        sandbox = self._there()
+        sandbox = self._started_sandbox()
         pack = f"tar -cf {_DOWNLOAD} -C {shlex.quote(source_dir)} ."
         done = await sandbox.exec(pack, seconds=COPY, user="root", workdir="/")
         if done.exit_code != 0:
@@ -127,7 +127,7 @@ class Environment(BaseEnvironment):  # type: ignore[misc]  # Harbor is not alway
         if self._sandbox is not None:
             await self._sandbox.end()
 
-    def _there(self) -> DockerSandbox:
+    def _started_sandbox(self) -> DockerSandbox:
         if self._sandbox is None:
             raise RuntimeError(f"the environment {self.session_id} is not started")
         return self._sandbox

@@ -26,17 +26,17 @@ from pytest_agentbench.rollouts.worker_protocol import PoolAddress, WorkerInput
 from pytest_agentbench.runs.journal import first_of
 from pytest_agentbench.session.discovery import worker_suite
 from pytest_agentbench.session.pytest_reports import BELOW, QUARANTINED, Causes, Outcomes, WorkflowCommands, escape_report, mark_crash
-from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_READ, Settings, advise, reruns_asked_for
+from pytest_agentbench.session.settings import DEFAULT_CONCURRENCY, RERUNS_ADVICE, Settings, advise, reruns_requested
 from pytest_agentbench.session.setup import (
     Setup,
     Workers,
     choose_workers,
-    explained,
     find_suites,
-    refuse_distant,
+    make_setup,
     refuse_misspelt_hooks,
+    refuse_remote_workers,
     refuse_short_memory,
-    settle,
+    shortage_as_usage_error,
 )
 from pytest_agentbench.suites.arms import concurrencies
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 def header(setup: Setup, opened: OpenSession | None, workers: Workers, left_out: Sequence[str]) -> Iterator[str]:
     """Yields the lines of the header; `left_out` says which arms cannot run."""
-    for line in (*_lines(setup, opened, workers), *left_out):
+    for line in (*_header_lines(setup, opened, workers), *left_out):
         yield f"agentbench: {line}"
 
 
-def _lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterator[str]:
+def _header_lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterator[str]:
     backend, settings = setup.backend, setup.settings
     suites = ", ".join(f"{name} ({len(suite.scenarios)} scenarios)" for name, suite in setup.suites.items())
     yield f"backend {backend.name}{f' - {backend.note}' if backend.note else ''}"
@@ -68,10 +68,10 @@ def _lines(setup: Setup, opened: OpenSession | None, workers: Workers) -> Iterat
     if setup.gate is not None:
         yield from setup.gate.warnings(setup.discovered.compiled, settings.limit, settings.rounds)
     if opened is not None and opened.number > 1:
-        yield from _earlier(opened)
+        yield from _resume_lines(opened)
 
 
-def _earlier(opened: OpenSession) -> Iterator[str]:
+def _resume_lines(opened: OpenSession) -> Iterator[str]:
     """On what earlier sessions of the run left."""
     stored, index = opened.recorder.stored, opened.recorder.journal.index
     cut = f"; a record of {index.truncated:,} bytes was torn by a kill, and is cut off" if index.truncated else ""
@@ -80,7 +80,7 @@ def _earlier(opened: OpenSession) -> Iterator[str]:
     yield from first_of(index.damaged)
 
 
-def nothing_selected(setup: Setup, directory: Path) -> Iterator[str]:
+def nothing_selected_lines(setup: Setup, directory: Path) -> Iterator[str]:
     """That the run directory of the header was not kept, unless -q left the header out, and the words of -m that mean nothing."""
     if setup.config.get_verbosity() >= 0:
         yield f"agentbench: no rollout was asked for, so there is no run directory {setup.shown(directory)}"
@@ -116,21 +116,21 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        with explained():
+        with shortage_as_usage_error():
             self._start()
 
     def _start(self) -> None:
         discovered = find_suites(self.config, self.settings)
         if not discovered.folders:
             return
-        refuse_distant(self.workers)
+        refuse_remote_workers(self.workers)
         self.started = choose_workers(self.config, discovered, self.workers, self.settings.workers)
         if self.started.specs != self.workers:
             self.config.option.tx = self.started.specs  # xdist makes its workers when this hook's other implementations have run
         refuse_misspelt_hooks(self.config)
-        if reruns_asked_for(self.config):
-            advise(self.config, RERUNS_READ)
-        self.setup = settle(self.config, self.settings, self.concurrency, discovered, self.started_at)
+        if reruns_requested(self.config):
+            advise(self.config, RERUNS_ADVICE)
+        self.setup = make_setup(self.config, self.settings, self.concurrency, discovered, self.started_at)
         if self.setup.suites and not any(getattr(self.config.option, name, False) for name in LOOKING):
             self._open(self.setup)
             gc.freeze()  # what is loaded by now stays, and pytest collects garbage several times when a session ends
@@ -223,7 +223,7 @@ class Controller:
         if self.opened is None:
             return (yield)
         try:
-            with explained():
+            with shortage_as_usage_error():
                 return (yield)
         except pytest.UsageError as error:
             self.opened.services.fail(str(error))
@@ -253,7 +253,7 @@ class Controller:
         if self.opened is None or self.finish is None:
             return
         if self.finish.discarded:
-            for line in nothing_selected(self.opened.setup, self.opened.directory):
+            for line in nothing_selected_lines(self.opened.setup, self.opened.directory):
                 terminalreporter.write_line(one_line(line), yellow=True)
         if count := self.opened.services.leftovers:
             terminalreporter.write_line(f"agentbench: ended {count} process{'es' * (count > 1)} that agents left running", yellow=True)
@@ -283,7 +283,7 @@ GATE = "it is about a gate, and this session has no rule and no baseline"
 POOL = "it is about rollouts in a pool, and --agentbench-inline runs them in the tests"
 
 #: Option -> what has to be there for it to mean something.
-MEANING = {
+CONTEXTS = {
     "keep-backend": STACK,
     "gpu-wait": STACK,
     "inconclusive": GATE,
@@ -300,7 +300,7 @@ class Mistakes:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._broken_off = False  # by the user, or by pytest.exit
+        self._interrupted = False  # by the user, or by pytest.exit
 
     @pytest.hookimpl(trylast=True)  # when the controller knows backend and gate
     def pytest_sessionstart(self) -> None:
@@ -309,15 +309,15 @@ class Mistakes:
             broken = setup.discovered.broken  # of such a suite nobody knows what it names
             for name in () if broken else options.unread(os.environ, setup.secret_names):
                 advise(setup.config, f"the environment variable {name} is set, and agentbench does not read it; {READ_VARIABLES}")
-            given = [name for name in MEANING if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
+            present = [name for name in CONTEXTS if setup.config.getoption(f"agentbench_{name.replace('-', '_')}", None) is not None]
             absent = {
                 STACK: not setup.backend.waits,
                 GATE: setup.gate is None,
                 POOL: setup.settings.inline,
             }
-            for name in given:
-                if absent[MEANING[name]]:
-                    advise(setup.config, f"--agentbench-{name} means nothing here: {MEANING[name]}")
+            for name in present:
+                if absent[CONTEXTS[name]]:
+                    advise(setup.config, f"--agentbench-{name} means nothing here: {CONTEXTS[name]}")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         file = self._controller.config.rootpath / report.nodeid.partition("::")[0]
@@ -326,13 +326,13 @@ class Mistakes:
         self._controller.outcomes.wrong_files += report.failed and any(folder in file.parents for folder in wrong)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._broken_off = not issubclass(excinfo.type, pytest.Session.Interrupted)  # which is pytest's own after a collection error
+        self._interrupted = not issubclass(excinfo.type, pytest.Session.Interrupted)  # which is pytest's own after a collection error
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Where a run is summed up, its tests and limits have a say too: `exits` decides."""
-        alone = 0 < self._controller.outcomes.wrong_files == session.testsfailed
+        only_wrong_files = 0 < self._controller.outcomes.wrong_files == session.testsfailed
         opened = self._controller.opened
         ran = opened is not None and opened.recorder.planned_keys > 0
-        if alone and not self._broken_off and not ran and session.exitstatus in (FAILED, INTERRUPTED):
+        if only_wrong_files and not self._interrupted and not ran and session.exitstatus in (FAILED, INTERRUPTED):
             session.exitstatus = USAGE_ERROR

@@ -50,16 +50,16 @@ class Finish:
         self.discarded = False  # whether the session came to nothing, and its run directory is gone
         self._opened, self._tests, self._session = opened, tests, session
         self._packed: PackedRollouts | None = None  # the rollouts of the page; None: it reads the journal
-        self._where = ci.system(opened.setup.settings.ci, os.environ)
+        self._ci = ci.system(opened.setup.settings.ci, os.environ)
 
     def end(self, gather: Callable[[], SessionFindings]) -> None:
         """Decides the exit status by what was measured, which `gather` gives; a session that came to nothing leaves nothing behind."""
         session = self._session
         assert session is not None
         with self._opened.losses.step("the run cannot be summed up"):
-            gathered = gather()
-            if self._left_something():
-                self._sum_up(session, gathered)
+            findings = gather()
+            if self._has_results():
+                self._sum_up(session, findings)
             else:
                 discard(self._opened.directory)
                 self.discarded = True
@@ -81,10 +81,10 @@ class Finish:
                 self._publish(session)
             self._count_losses(session)
         stop_note = self._opened.setup.backend.stop_note
-        sentences = (*filter(None, [stop_note]), *losses.sentences, *self._last_word())
+        sentences = (*filter(None, [stop_note]), *losses.sentences, *self._verdict_note())
         say(self._opened.setup.config, [f"agentbench: {sentence}" for sentence in sentences])
 
-    def _last_word(self) -> Iterator[str]:
+    def _verdict_note(self) -> Iterator[str]:
         """The verdict, where pytest's own last line has only tests that passed, and the exit status is none of a success."""
         run, session = self.run, self._session
         if run is None or session is None or session.testsfailed or run.exit_status not in (FAILED, CANNOT_MEASURE, CANNOT_TELL):
@@ -93,23 +93,23 @@ class Finish:
         why = "gate FAIL, though no test failed" if gate and gate.verdict == FAIL else EXITS[run.exit_status].text
         yield f"{run.verdict}, exit status {run.exit_status}: {why}"
 
-    def _left_something(self) -> bool:
+    def _has_results(self) -> bool:
         recorder, services, backend = self._opened.recorder, self._opened.services, self._opened.setup.backend
         logs = backend.waits and services.boot_began  # of a stack that was booted
-        went_on = self._opened.number > 1
-        return bool(went_on or recorder.planned_keys or recorder.in_journal or recorder.selected or services.failure or logs)
+        resumed = self._opened.number > 1
+        return bool(resumed or recorder.planned_keys or recorder.in_journal or recorder.selected or services.failure or logs)
 
-    def _sum_up(self, session: pytest.Session, gathered: SessionFindings) -> None:
-        run = conclude(self._opened, self._tests, gathered, interrupted=session.exitstatus == INTERRUPTED)
+    def _sum_up(self, session: pytest.Session, findings: SessionFindings) -> None:
+        run = conclude(self._opened, self._tests, findings, interrupted=session.exitstatus == INTERRUPTED)
         self.run = redacted(run, self._opened.hooks.redacted)
-        self.lines, self._packed = gathered.shown.lines, gathered.shown.page
+        self.lines, self._packed = findings.shown.lines, findings.shown.page
         session.exitstatus = self._status(session, self.run)
 
     def _status(self, session: pytest.Session, run: Run) -> int:
         services, tests = self._opened.services, self._tests
-        ours = tests.cut_short and session.exitstatus == INTERRUPTED  # as xdist calls the end that a worker asks for
+        stopped_early = tests.cut_short and session.exitstatus == INTERRUPTED  # as xdist calls the end that a worker asks for
         ending = SessionEnd(
-            FAILED if ours else int(session.exitstatus),
+            FAILED if stopped_early else int(session.exitstatus),
             only_unmeasured=session.testsfailed == tests.unmeasured + tests.wrong_files,
             mistake=tests.wrong_files > 0,
             failure=bool((services.failure and run.suites) or run.unknown_suites) and not services.missing,
@@ -129,7 +129,7 @@ class Finish:
             word = verdict(status, deciding(self.run), missing=self._opened.services.missing, thresholds=thresholds)
             self.run = replace(self.run, losses=tuple(losses), exit_status=status, verdict=word)
 
-    def _as_it_is(self, session: pytest.Session) -> Run:
+    def _current_run(self, session: pytest.Session) -> Run:
         """The run with what has failed up to here, and the exit status that follows from it."""
         self._count_losses(session)
         assert self.run is not None
@@ -149,12 +149,12 @@ class Finish:
             remember_durations(settings.reports_directory, settings.backend, self._opened.recorder.durations)
         with losses.step("reports/latest leads to an earlier run"):
             point_latest(directory)
-        self._opened.hooks.report(self._as_it_is(session), directory, losses)
-        run = self._as_it_is(session)
-        if APPENDED in ci.WRITTEN[self._where]:
+        self._opened.hooks.report(self._current_run(session), directory, losses)
+        run = self._current_run(session)
+        if APPENDED in ci.WRITTEN[self._ci]:
             with losses.step(f"the report {APPENDED} is not written"):
                 load_report(APPENDED, ci.REPORTS)(run, directory)
-        if self._where == "github":
+        if self._ci == "github":
             with losses.step("annotations are not printed"):
                 annotate(self._opened.setup.config, run)
         if losses.sentences != before:
@@ -163,13 +163,13 @@ class Finish:
     def _write_files(self, session: pytest.Session) -> None:
         """run.json and the reports, run.json last: it has what became of the others."""
         directory, losses = self._opened.directory, self._opened.losses
-        run = self._as_it_is(session)
-        for name, known in {**dict.fromkeys(REPORTS, REPORTS), **dict.fromkeys(ci.WRITTEN[self._where], ci.REPORTS)}.items():
+        run = self._current_run(session)
+        for name, known in {**dict.fromkeys(REPORTS, REPORTS), **dict.fromkeys(ci.WRITTEN[self._ci], ci.REPORTS)}.items():
             if name != APPENDED:
                 with losses.step(f"the report {name} is not written"):
                     write = partial(page.write, packed=self._packed) if name == PAGE else load_report(name, known)
                     write(run, directory)
-        run = self._as_it_is(session)
+        run = self._current_run(session)
         with losses.step(f"{FILE} is not written"):
             write_run(run, directory)
 

@@ -42,7 +42,7 @@ def scenario(request: pytest.FixtureRequest, _rollout_key: RolloutKey) -> Scenar
     from pytest_agentbench.lib import codec
     from pytest_agentbench.suites.suite import Scenario
 
-    return codec.received(Scenario, _asked(request, GetScenario(_rollout_key)).scenario)
+    return codec.received(Scenario, _ask_pool(request, GetScenario(_rollout_key)).scenario)
 
 
 def thresholds(request: pytest.FixtureRequest) -> dict[str, float]:
@@ -61,7 +61,7 @@ def backend(request: pytest.FixtureRequest) -> Endpoint:
 
     Calls made to this URL are not timed and not recorded; use `llm` for calls that are.
     """
-    return _asked(request, GetBackend()).endpoint
+    return _ask_pool(request, GetBackend()).endpoint
 
 
 def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
@@ -98,7 +98,7 @@ def _suite(request: pytest.FixtureRequest) -> SuiteInfo:
     pytest.fail(suite.reason, pytrace=False)
 
 
-def _asked(request: pytest.FixtureRequest, question: PoolQuestion[PoolAnswer_co]) -> PoolAnswer_co:
+def _ask_pool(request: pytest.FixtureRequest, question: PoolQuestion[PoolAnswer_co]) -> PoolAnswer_co:
     """Returns the pool's answer; ends the test if there is none."""
     try:
         return _worker(request).pool.ask(question)[0]
@@ -118,36 +118,36 @@ class SuiteFixtures:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._homes: set[pytest.Collector] = set()  # whose tests know the fixtures
+        self._suite_nodes: set[pytest.Collector] = set()  # whose tests know the fixtures
 
     def pytest_sessionstart(self) -> None:
         """Pytest gives fixtures of the rootdir's conftest.py to all tests, now; ours have to be there before, for it to override them."""
-        if self._everywhere:
-            self._worker.config.pluginmanager.register(everywhere(), "agentbench-fixtures")
+        if self._root_is_in_suite:
+            self._worker.config.pluginmanager.register(fixture_plugin(), "agentbench-fixtures")
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
         """Once, where a suite's folder begins, and before its conftest.py is looked at: what that defines wins."""
-        if self._everywhere or not isinstance(collector, (pytest.Directory, pytest.File)):
+        if self._root_is_in_suite or not isinstance(collector, (pytest.Directory, pytest.File)):
             return
         inside = str(collector.path) in self._worker.suites or self._worker.suite_of(collector.path) is not None
-        if inside and self._homes.isdisjoint(collector.listchain()):
-            self._homes.add(collector)
-            bring(collector)
+        if inside and self._suite_nodes.isdisjoint(collector.listchain()):
+            self._suite_nodes.add(collector)
+            register_fixtures(collector)
 
     @property
-    def _everywhere(self) -> bool:
+    def _root_is_in_suite(self) -> bool:
         """Whether all of the project is in a suite's folder."""
         return str(self._worker.config.rootpath) in self._worker.suites
 
 
-def everywhere() -> ModuleType:
+def fixture_plugin() -> ModuleType:
     """A plugin with the fixtures."""
     plugin = ModuleType("agentbench_fixtures")
     vars(plugin).update({function.__name__: pytest.fixture(function) for function in FIXTURES})
     return plugin
 
 
-def bring(node: pytest.Collector) -> None:
+def register_fixtures(node: pytest.Collector) -> None:
     """Makes the fixtures known to the tests below a node. What a conftest.py there defines comes later, and wins."""
     for function in FIXTURES:
         pytest.register_fixture(name=function.__name__, func=function, node=node)

@@ -62,20 +62,20 @@ class Gate:
             decides=self.decides,
             tests_below=tests_below,
             compared=tuple(sorted(self.compared)),
-            baselines={group: _about(self.baselines[group]) for group in run.suites if group in self.baselines},
+            baselines={group: _baseline_run(self.baselines[group]) for group in run.suites if group in self.baselines},
             rules=tuple(map(rule_result, judged)),
             unmeasured=tuple(group for group in run.suites if cannot_measure(group, ran, evidence)),
         )
 
     @property
-    def looked_at(self) -> list[SuiteRule]:
+    def interim_rules(self) -> list[SuiteRule]:
         """Rules for which trials may be added until they are decided."""
         return [each for each in self.rules if each.is_looked_at]
 
     def look(self, run: Evidence) -> InterimLook:
         """What can be said before the last round of trials; the verdict stands when a rule has failed, or more trials change none."""
         rounds = run.facts.rounds
-        judged = judge_rules([each for each in self.looked_at if each.group in run.groups], run, self.baselines)
+        judged = judge_rules([each for each in self.interim_rules if each.group in run.groups], run, self.baselines)
         verdict = session_verdict(judged)
         stands = verdict == FAIL or not any(each.is_open(rounds) for each in judged)
         return InterimLook(rounds, verdict, stands, tuple(map(rule_result, judged)))
@@ -98,18 +98,18 @@ class Gate:
                 yield f"{each.group}: `{each.rule.text}` takes {k} trials of each scenario: --agentbench-trials={k}"
             compared = each.rule.versus and each.rule.kind == "score" and each.rule.margin > 0
             uncertain = compared and each.scale.width and not each.deterministic and scenarios > 1
-            if uncertain and (why := self._too_small(each, scenarios, trials)):
+            if uncertain and (why := self._why_too_small(each, scenarios, trials)):
                 size = f"{scenarios} scenarios with {trials} trial{'s' * (trials > 1)}"
                 yield f"{each.group}: `{each.rule.text}` is a margin too small for {size}: {why}"
 
-    def _too_small(self, suite_rule: SuiteRule, scenarios: int, trials: int) -> str:
+    def _why_too_small(self, suite_rule: SuiteRule, scenarios: int, trials: int) -> str:
         width = suite_rule.scale.width or 1.0
         margin = suite_rule.rule.margin / width  # what follows is of scores between 0 and 1
         within, base_trials = self._noise(suite_rule, width)
         design = Design(scenarios, trials, within or 0.0, min(trials, base_trials or trials), suite_rule.rule.of, CONFIDENCE)
-        if suite_rule.rule.of == POPULATION and (floor := replace(design, within=0.0).smallest_margin()) > margin:
+        if suite_rule.rule.of == POPULATION and (bound := replace(design, within=0.0).smallest_margin()) > margin:
             return (
-                f"however they turn out they cannot pass below {floor * width:.3f}, nor with more trials; more scenarios can, or `of suite`"
+                f"however they turn out they cannot pass below {bound * width:.3f}, nor with more trials; more scenarios can, or `of suite`"
             )
         if suite_rule.rule.of == SUITE and margin < least_margin(scenarios, trials):
             least, takes = least_margin(scenarios, trials) * width, trials_for(margin, scenarios)
@@ -166,12 +166,12 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
         raise ConfigError(f"the baseline {settings.baseline} is one of {known}; this session has {here}")
     suite_rules: list[SuiteRule] = []
     baselines: dict[str, Evidence] = {}
-    typed = {id(each): rules for each, rules in zip(compiled, typed_rules(settings.gate, compiled), strict=True)}
+    typed = {id(each): rules for each, rules in zip(compiled, command_line_rules(settings.gate, compiled), strict=True)}
     for each, _, group in groups:
         asked = rules_of(each, typed[id(each)], settings.thresholds)
         rules = [(any_part, rule) for any_part, rule in asked if (rule.of == RUN and rule.kind in ASKED_OF) or not settings.ab]
         if explicit and group in explicit.groups and not any(rule.versus for _, rule in rules):
-            rules.append((True, _usual_rule(each.suite)))
+            rules.append((True, _default_rule(each.suite)))
         about = each.suite.deterministic, _pass_threshold(each)
         suite_rules += [SuiteRule(group, rule, each.suite.scale(rule.metric), any_part, *about) for any_part, rule in rules]
         promoted = default_baseline(each.name, settings.reports_directory)
@@ -185,12 +185,12 @@ def make_gate(compiled: Sequence[CompiledSuite], settings: GateOptions) -> Gate 
     return Gate(suite_rules, baselines, settings.verdict == "gate", insists) if suite_rules or insists else None
 
 
-def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], asking: GateOptions) -> tuple[GateResult | None, Evidence]:
+def judge_again(run: Run, directory: Path, compiled: Sequence[CompiledSuite], options: GateOptions) -> tuple[GateResult | None, Evidence]:
     """(what the gate finds, or None where nothing is asked; the evidence) of a run that is over.
 
     Raises ConfigError for what cannot be asked, and for a run that is its own baseline.
     """
-    gate = make_gate(compiled, asking)
+    gate = make_gate(compiled, options)
     if gate and any(base.facts.run == run.id for base in gate.baselines.values()):
         raise ConfigError(f"{run.id} is its own baseline, and no run has changed since itself; --baseline names another")
     evidence = read_evidence(directory)
@@ -217,7 +217,7 @@ def rules_of(compiled: CompiledSuite, typed: Sequence[Rule], thresholds: Mapping
     yield from ((f"{rule.metric}.mean" in thresholds, rule) for rule in means if rule.about not in about)
 
 
-def typed_rules(texts: Sequence[str], compiled: Sequence[CompiledSuite]) -> list[list[Rule]]:
+def command_line_rules(texts: Sequence[str], compiled: Sequence[CompiledSuite]) -> list[list[Rule]]:
     """Returns for each suite the rules of the command line that can be asked of it.
 
     Raises ConfigError for a rule that no suite can be asked, that a suite with that score refuses, or that every run, or none, would keep.
@@ -250,7 +250,7 @@ def _pass_threshold(compiled: CompiledSuite) -> PassThreshold | None:
     return pass_threshold_of(compiled.suite.score_names, compiled.thresholds, compiled.suite.scales)
 
 
-def _usual_rule(suite: Suite) -> Rule:
+def _default_rule(suite: Suite) -> Rule:
     main = suite.score_names[0]
     scale = suite.scale(main)
     text = f"{main}.mean {scale.sign} {'' if scale.falling else '-'}{MARGIN} vs baseline"
@@ -263,7 +263,7 @@ def _groups(compiled: Sequence[CompiledSuite]) -> Iterator[tuple[CompiledSuite, 
         yield from ((each, variant, RolloutKey(each.name, "", variant).group) for variant in each.variants)
 
 
-def _about(baseline: Evidence) -> BaselineRun:
+def _baseline_run(baseline: Evidence) -> BaselineRun:
     facts = baseline.facts
     return BaselineRun(facts.run, facts.commit, facts.finished_at)
 
@@ -285,7 +285,7 @@ def rule_result(judged: RuleVerdict) -> RuleResult:
 
 def refuse_endless(most: int | None, gate: Gate | None) -> None:
     """Raises ConfigError where there are to be rounds of trials, so many at `most`, and no rule could end them."""
-    if most is not None and (gate is None or not gate.looked_at):
+    if most is not None and (gate is None or not gate.interim_rules):
         raise ConfigError(
             "--agentbench-trials=auto runs rounds of trials until a rule about a score or a pass rate is decided, and there is none: "
             "--agentbench-gate or --agentbench-baseline asks for one, or give a number of trials"
@@ -302,14 +302,14 @@ class Rounds:
         self._looks: list[InterimLook] = []
         self._trials: dict[RolloutKey, Trial] = {}
         self._read = 0  # bytes of the journal
-        self._over = threading.Event()
+        self._finished = threading.Event()
 
     def planned(self, keys: Sequence[RolloutKey]) -> list[RolloutKey]:
         """The second round, which needs no look."""
         self._first = [*dict.fromkeys(keys)]
         return self._round(FIRST_LOOK)
 
-    def rested(self, *, whole: bool) -> list[RolloutKey]:
+    def round_finished(self, *, whole: bool) -> list[RolloutKey]:
         """The next round; nothing where the verdict stands, or a rollout of this round will never have a record."""
         if whole:
             self._looks.append(look := self._look(len(self._looks) + FIRST_LOOK))
@@ -317,12 +317,12 @@ class Rounds:
                 self._say(look, "another round")
                 return self._round(look.round + 1)
             self._say(look, "the verdict stands" if look.stands else "the last one")
-        self._over.set()
+        self._finished.set()
         return []
 
     def end(self) -> None:
         """Nobody waits any more."""
-        self._over.set()
+        self._finished.set()
 
     def _round(self, number: int) -> list[RolloutKey]:
         return [key._replace(trial=number) for key in self._first]
@@ -357,7 +357,7 @@ class Rounds:
         """The session goes on until the rounds are over, unless something has broken it off."""
         result = yield
         if self._first:
-            self._over.wait()
+            self._finished.wait()
         return result
 
     @property

@@ -24,7 +24,7 @@ from pytest_agentbench.sandbox.docker_sandbox import needs_filter
 from pytest_agentbench.suites.arms import COLD
 from pytest_agentbench.suites.suite import DOCKER, Task
 
-AT_ONCE = 2  # images that are built
+PARALLEL_BUILDS = 2  # images that are built
 
 
 class TaskImages:
@@ -42,7 +42,7 @@ class TaskImages:
         tasks = [self.tasks[place] for key in self.planned if (place := (key.suite, key.scenario)) in self.tasks]
         images = {image_of(task): task for task in tasks if task.sandbox == DOCKER and not (task.unsupported or task.broken)}
         began = time.monotonic()
-        with ThreadPoolExecutor(AT_ONCE, "agentbench-image") as threads:
+        with ThreadPoolExecutor(PARALLEL_BUILDS, "agentbench-image") as threads:
             made = sum(threads.map(self._make, images.values()))
         self.status = ""
         if made:
@@ -105,7 +105,7 @@ class ArmSwitcher:
             return NoTurn(str(error)), False
         block = CacheBlock(arm, rollouts)
         if self.policy == COLD:
-            block = self._emptied(endpoint, block)
+            block = self._with_empty_cache(endpoint, block)
         if self.blocks and self.blocks[-1].seconds is None:
             self.blocks.pop()  # it was never measured: a tap died before it was pointed at the arm
         self.blocks.append(block)
@@ -134,7 +134,7 @@ class ArmSwitcher:
         backend = self.backend
         return ArmFacts("" if backend.failures else failure, backend.failures, backend.load_s, backend.in_sequence)
 
-    def _emptied(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
+    def _with_empty_cache(self, endpoint: Endpoint, block: CacheBlock) -> CacheBlock:
         """A block with an empty cache: by a reset, or else by a salt that no other block has."""
         arm = block.arm
         if arm not in self._salted:

@@ -50,7 +50,7 @@ def run_inline(pool: PoolConnection, recorder: RunRecorder, suites: Mapping[str,
     try:
         return rollout_of(recorder.recorded(key))
     except KeyError:
-        return submitted(pool, _run(pool, suites[key.suite], key, sizes))
+        return submit(pool, _run(pool, suites[key.suite], key, sizes))
 
 
 def _run(pool: PoolConnection, suite: Suite, key: RolloutKey, sizes: Sizes) -> Rollout:
@@ -64,7 +64,7 @@ def _run(pool: PoolConnection, suite: Suite, key: RolloutKey, sizes: Sizes) -> R
         return Rollout(*key, status="infra_error", reason=str(error), started_at=started_at, started_ns=started, ended_ns=ended)
 
 
-def submitted(pool: PoolConnection, rollout: Rollout) -> Rollout:
+def submit(pool: PoolConnection, rollout: Rollout) -> Rollout:
     """The rollout as it stands in the journal, redacted; raises InfraError when it could not be written."""
     return rollout_of(pool.ask(SubmitRollout(), record_line(rollout))[1])
 
@@ -95,4 +95,4 @@ def adhoc(pool: PoolConnection, name: str) -> Iterator[LLM]:
             settings={"model": llm.model},
             kind="adhoc",
         )
-        submitted(pool, record)
+        submit(pool, record)

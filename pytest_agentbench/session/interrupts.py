@@ -23,11 +23,11 @@ class Interrupts:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._before: dict[signal.Signals, Any] = {}  # the handlers of others
+        self._previous_handlers: dict[signal.Signals, Any] = {}  # the handlers of others
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        self._handle(signal.SIGTERM, _break_off)
+        self._handle(signal.SIGTERM, _interrupt_session)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -41,7 +41,7 @@ class Interrupts:
 
     def restore(self) -> None:
         """The handlers of others, once the reports are written."""
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def _shorten(self) -> None:
@@ -54,7 +54,7 @@ class Interrupts:
         ours = self._controller.opened is not None and threading.current_thread() is threading.main_thread()
         if ours and signal.getsignal(number) is not signal.SIG_IGN:
             before = signal.signal(number, handler)
-            self._before.setdefault(number, before)
+            self._previous_handlers.setdefault(number, before)
 
     def _hurry(self, _number: int, _frame: FrameType | None) -> None:
         assert self._controller.opened is not None
@@ -81,6 +81,6 @@ def leave_out_steps_without_a_line(excinfo: pytest.ExceptionInfo[BaseException])
     excinfo.traceback = excinfo.traceback.filter(lambda entry: entry._rawentry.tb_lineno is not None)
 
 
-def _break_off(_number: int, _frame: FrameType | None) -> None:
+def _interrupt_session(_number: int, _frame: FrameType | None) -> None:
     """SIGTERM ends a session as Ctrl-C does, so that everything is torn down."""
     raise KeyboardInterrupt("SIGTERM")

@@ -111,7 +111,7 @@ def open_session(setup: Setup) -> OpenSession:
     except OSError as error:
         why = f"reports cannot be written to {setup.settings.reports_directory}: {error.strerror}; see --agentbench-reports"
         raise pytest.UsageError(why) from error
-    surroundings = _look_around(setup.config.rootpath)
+    surroundings = _read_environment(setup.config.rootpath)
     notices: queue.SimpleQueue[str] = queue.SimpleQueue()
     rounds = _make_rounds(setup, run.directory, notices)
     number = run.sessions[-1].number
@@ -182,11 +182,11 @@ def _make_rounds(setup: Setup, directory: Path, notices: queue.SimpleQueue[str])
     return Rounds(setup.gate, setup.settings.rounds, setup.suites, directory, notices)
 
 
-def _look_around(root: Path) -> Future[Environment]:
+def _read_environment(root: Path) -> Future[Environment]:
     """Begins to find out what the session runs on: the code as it is now, not as it is when the session ends."""
-    looking = ThreadPoolExecutor(1, "agentbench-environment")
-    surroundings = looking.submit(environment, root)
-    looking.shutdown(wait=False)
+    executor = ThreadPoolExecutor(1, "agentbench-environment")
+    surroundings = executor.submit(environment, root)
+    executor.shutdown(wait=False)
     return surroundings
 
 

@@ -38,7 +38,7 @@ SETTLE = 1.0  # seconds that a backend which was still booting gets to notice th
 P = ParamSpec("P")
 
 
-def _refuses_waiting(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
+def _fails_waiting_tests(work: Callable[Concatenate[Services, P], None]) -> Callable[Concatenate[Services, P], None]:
     """Of a method that is a thread's work: should it fail (no memory, say), others are told instead of waiting for it."""
 
     @functools.wraps(work)
@@ -80,7 +80,7 @@ class Services:
         log: AttemptLog,
         redactor: Redactor,
         notices: queue.SimpleQueue[str],
-        turns: ArmSwitcher | None = None,
+        arm_switcher: ArmSwitcher | None = None,
         rounds: Rounds | None = None,
         *,
         images: TaskImages,
@@ -94,7 +94,7 @@ class Services:
         `taps` is the number of tap processes; `insists`: a backend that lacks something is an error, no skip.
         """
         self.backend, self.directory, self.recorder = backend, directory, recorder
-        self.insists, self.turns, self.rounds, self.images = insists, turns, rounds, images
+        self.insists, self.arm_switcher, self.rounds, self.images = insists, arm_switcher, rounds, images
         self._redactor, self.notices, self._sample_interval = redactor, notices, sample_interval
         self.endpoint: Endpoint | None = None
         self.labels = RolloutTally()  # how many rollouts were announced and released, known when the session ends
@@ -108,7 +108,7 @@ class Services:
         self.boot_began = 0.0  # seconds, time.monotonic()
         self._connected = threading.Event()  # the pool can be told, or never will
         self._drained = threading.Event()
-        self._turning = threading.Lock()
+        self._switching = threading.Lock()
         self._finishing = False
         self._parts = SessionParts(directory / "backend", pool_settings, taps, budgets, log, self)
         self._boot = daemon(self._start, name="boot")
@@ -136,13 +136,13 @@ class Services:
         """Nothing can run any more: every test that waits is told why. The first reason counts."""
         if self._finishing:
             return
-        self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
+        self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved_note()}"
         self._parts.fail(self.failure, "missing" if self.missing else "infra_error")
 
     def on_pool_lost(self, reason: str) -> None:
         """There is no pool any more, and none to come."""
         if reason and not self._finishing:
-            self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved()}"
+            self.failure = self.failure or f"{self._redactor.plain(reason)}{self._saved_note()}"
         self._connected.set()
         self._drained.set()
         if self.rounds is not None:
@@ -159,9 +159,9 @@ class Services:
 
     def paused(self) -> None:
         """What was measured of a block of rollouts ends where the pool has died."""
-        if self.turns is not None:
-            with self._turning:
-                self.turns.close()
+        if self.arm_switcher is not None:
+            with self._switching:
+                self.arm_switcher.close()
 
     def processes(self) -> Mapping[str, Child]:
         """Of the backend."""
@@ -171,7 +171,7 @@ class Services:
         """Processes of the other arms."""
         return self.backend.unused(arm_of(key.variant))
 
-    def _saved(self) -> str:
+    def _saved_note(self) -> str:
         """What is not lost, to be put behind a reason."""
         count = self.recorder.in_journal
         return f"\n{count} finished rollout{'s are' if count > 1 else ' is'} saved in {self.recorder.path}" if count else ""
@@ -194,9 +194,9 @@ class Services:
         if self._parts.send(protocol.EndSession()):
             self._drained.wait(DRAIN)
         self._finishing = True
-        self.recorder.wanted.set()  # a boot that nobody wanted ends here
-        if self.turns is not None:
-            self.turns.close()
+        self.recorder.backend_needed.set()  # a boot that nobody wanted ends here
+        if self.arm_switcher is not None:
+            self.arm_switcher.close()
         self.failure = self.failure or self._redactor.plain("; ".join(self.backend.failures.values()))
         if self.sampler is not None:
             self.sampler.stop()
@@ -215,7 +215,7 @@ class Services:
         children = {**self._parts.children, **self.backend.processes}
         return {name: cost for name, child in children.items() if (cost := child.cost())}
 
-    @_refuses_waiting
+    @_fails_waiting_tests
     def _start(self) -> None:
         """Boots all at once; whatever goes wrong, the tests are told."""
         try:
@@ -232,15 +232,15 @@ class Services:
         if self.endpoint is None:
             self.fail(self.failure)
             return
-        self.recorder.begun()
-        self.backend.follow(self._gone)
+        self.recorder.rollouts_begin()
+        self.backend.follow(self._on_arm_lost)
         self._parts.begin(self.endpoint, self.images.unbuilt)
         daemon(self._watch_backend, name="watch-backend")
 
     def _make_images(self) -> None:
         """Of the planned tasks, while the backend boots: when rollouts run nothing is built."""
         if self.images.tasks:
-            self.recorder.wanted.wait()
+            self.recorder.backend_needed.wait()
             self.boot_began = self.boot_began or time.monotonic()
             if not self._finishing:
                 self.images.make()
@@ -250,7 +250,7 @@ class Services:
         logs.mkdir(exist_ok=True)
         try:
             if self.backend.waits:
-                self.recorder.wanted.wait()  # a stack ends what is left of others itself, before it boots
+                self.recorder.backend_needed.wait()  # a stack ends what is left of others itself, before it boots
             else:
                 end_orphans(self.notices.put)
             if not self._finishing:
@@ -271,7 +271,7 @@ class Services:
             self.sampler = Sampler(replace(sources, every_s=self._sample_interval or sources.every_s), self.directory / SAMPLES)
             self.sampler.start()
 
-    @_refuses_waiting
+    @_fails_waiting_tests
     def _watch_backend(self) -> None:
         tell = functools.partial(self._parts.away, "backend")
         while died := self.backend.watch(tell):
@@ -289,17 +289,17 @@ class Services:
             self._parts.move(endpoint)
             tell(())
 
-    def _gone(self, arm: str, why: str) -> None:
+    def _on_arm_lost(self, arm: str, why: str) -> None:
         self._parts.send(protocol.ArmLost(arm, self._redactor.plain(why)))
 
-    @_refuses_waiting
-    def _turn(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
+    @_fails_waiting_tests
+    def _prepare_block(self, pool: PoolProcess, arm: str, rollouts: int) -> None:
         """Makes an arm ready for its next rollouts, and tells the pool that asked."""
-        assert self.turns is not None and self.endpoint is not None
-        with self._turning:
+        assert self.arm_switcher is not None and self.endpoint is not None
+        with self._switching:
             answer: protocol.Turn | protocol.NoTurn
             try:
-                answer, swapped = self.turns.begin(self.endpoint, arm, rollouts)
+                answer, swapped = self.arm_switcher.begin(self.endpoint, arm, rollouts)
             except Exception as error:  # a backend may come from a hook
                 answer, swapped = protocol.NoTurn(f"arm {arm} cannot run: {cause(error)}"), False
             if swapped and self.sampler is not None:
@@ -308,9 +308,9 @@ class Services:
         plain = protocol.NoTurn(self._redactor.plain(answer.reason)) if isinstance(answer, protocol.NoTurn) else answer
         self._parts.answer_turn(pool, plain)
 
-    @_refuses_waiting
-    def _rested(self, whole: bool) -> None:
-        if self.rounds is not None and (following := self.rounds.rested(whole=whole)):
+    @_fails_waiting_tests
+    def _on_round_finished(self, whole: bool) -> None:
+        if self.rounds is not None and (following := self.rounds.round_finished(whole=whole)):
             self._add(following)
             self._parts.add_round(following, tell=True)
 
@@ -321,14 +321,14 @@ class Services:
         """Does what the pool wants of the session, and answers its questions."""
         match message:
             case PrepareBlock(arm, rollouts):  # an arm may take minutes to load, and tests ask for records meanwhile
-                daemon(self._turn, pool, arm, rollouts, name="turn")
+                daemon(self._prepare_block, pool, arm, rollouts, name="turn")
             case protocol.PlanSettled(whole):
                 self._parts.add_round((), tell=False)
-                daemon(self._rested, whole, name="look")
+                daemon(self._on_round_finished, whole, name="look")
             case protocol.ShowUser(sentence):
                 self.notices.put(self._redactor.plain(sentence))
             case protocol.StartBackend():
-                self.recorder.wanted.set()
+                self.recorder.backend_needed.set()
             case protocol.Drained(tally):
                 self.labels, self.unrecorded = tally, self._parts.log.state.unrecorded
                 self._drained.set()
@@ -349,12 +349,12 @@ class Services:
                 case protocol.GetRecord(key):
                     return protocol.RecordLine(), self.recorder.recorded(key)
                 case protocol.BlockBegun(primed):
-                    assert self.turns is not None
-                    self.turns.measure(primed)
+                    assert self.arm_switcher is not None
+                    self.arm_switcher.measure(primed)
                     return protocol.BlockNoted(), b""
                 case protocol.BlockEnded():
-                    assert self.turns is not None
-                    self.turns.close()
+                    assert self.arm_switcher is not None
+                    self.arm_switcher.close()
                     return protocol.BlockNoted(), b""
                 case _:
                     assert_never(question)
@@ -368,7 +368,7 @@ class Services:
         self.recorder.planned(len(set(plan.keys)), plan.stored, plan.selected)
         if self.rounds is None:
             return protocol.PlanTaken(())
-        beside = tuple(self.rounds.planned(plan.keys))
-        self._add(beside)
-        self._parts.add_round(beside, tell=False)
-        return protocol.PlanTaken(beside)
+        extra = tuple(self.rounds.planned(plan.keys))
+        self._add(extra)
+        self._parts.add_round(extra, tell=False)
+        return protocol.PlanTaken(extra)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pytest_agentbench.session.processes import Services
     from pytest_agentbench.session.recorder import RunRecorder
 
-EVERY = 0.5  # seconds between two drawings
+DRAW_INTERVAL = 0.5  # seconds between two drawings
 BEAT = 30.0  # seconds between two lines in a log, at first
-RARER = 20  # lines at that pace; from then on a line comes when a session has become so much of itself older,
-LONGEST = 300.0  # but after so many seconds at the latest: some CI systems end a job that says nothing for ten minutes
+INITIAL_LINES = 20  # lines at that pace; from then on a line comes when a session has become so much of itself older,
+LONGEST_PAUSE = 300.0  # but after so many seconds at the latest: some CI systems end a job that says nothing for ten minutes
 MAKE_ROOM = "\x1bD\x1b[A"  # scroll when the cursor is on the last row, and go back up
 BELOW, BACK, CLEAR_BELOW = "\x1b7\x1b[B\r\x1b[2K", "\x1b8", "\x1b[J"
 
@@ -34,11 +34,11 @@ BELOW, BACK, CLEAR_BELOW = "\x1b7\x1b[B\r\x1b[2K", "\x1b8", "\x1b[J"
 def add_progress(config: pytest.Config, controller: Controller) -> None:
     """Registers the line where somebody can see it, and where no debugger needs the terminal."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
-    seen = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
+    visible = reporter is not None and reporter.isatty and config.get_verbosity() >= 0
     if reporter is not None:
         config.pluginmanager.register(Notes(reporter, controller), "agentbench-notes")
         config.pluginmanager.register(StatusLines(reporter, controller), "agentbench-notices")
-    if seen and config.getoption("capture") != "no" and not controller.settings.inline:
+    if visible and config.getoption("capture") != "no" and not controller.settings.inline:
         config.pluginmanager.register(Progress(reporter, controller), "agentbench-progress")
     elif reporter is not None:
         in_log = not reporter.isatty and config.get_verbosity() >= 0
@@ -50,14 +50,14 @@ class Notes:
 
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._reporter, self._controller = reporter, controller
-        self._said = False
+        self._shown = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self) -> None:
         opened = self._controller.opened
-        if self._said or opened is None or opened.services.endpoint is None:
+        if self._shown or opened is None or opened.services.endpoint is None:
             return
-        self._said = True
+        self._shown = True
         for sentence in opened.setup.model_warnings:
             self._reporter.ensure_newline()
             self._reporter.write_line(f"agentbench: {sentence}", yellow=True)
@@ -94,7 +94,7 @@ class Progress:
     def __init__(self, reporter: Any, controller: Controller) -> None:
         self._writer, self._controller = reporter._tw, controller
         self._line = ProgressLine(self._writer._file)
-        self._over = threading.Event()
+        self._finished = threading.Event()
 
     def pytest_runtestloop(self) -> None:
         self._writer._file = self._line
@@ -102,16 +102,16 @@ class Progress:
 
     def pytest_enter_pdb(self) -> None:
         """The terminal is the debugger's from here on."""
-        self._over.set()
+        self._finished.set()
         self._line.wipe()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        self._over.set()
+        self._finished.set()
         self._writer._file = self._line.close()
 
     def _keep_drawing(self) -> None:
-        while not self._over.wait(EVERY):
+        while not self._finished.wait(DRAW_INTERVAL):
             if text := self._text():
                 self._line.draw(one_line(text)[: self._writer.fullwidth - 1])
 
@@ -169,18 +169,18 @@ class Heartbeat:
     def __init__(self, reporter: Any, controller: Controller, every: float, *, rollouts: bool) -> None:
         """`every` in seconds; `rollouts`: whether there are lines when the boot is over."""
         self._reporter, self._controller, self._every, self._rollouts = reporter, controller, every, rollouts
-        self._over = threading.Event()
+        self._finished = threading.Event()
 
     def pytest_runtestloop(self) -> None:
-        daemon(self._keep_saying, name="heartbeat")
+        daemon(self._keep_writing, name="heartbeat")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        self._over.set()
+        self._finished.set()
 
-    def _keep_saying(self) -> None:
+    def _keep_writing(self) -> None:
         began = time.monotonic()
-        while not self._over.wait(pause(time.monotonic() - began, self._every)):
+        while not self._finished.wait(pause(time.monotonic() - began, self._every)):
             if text := self._text():
                 self._reporter.ensure_newline()
                 self._reporter.write_line(one_line(text))
@@ -194,7 +194,7 @@ class Heartbeat:
 
 def pause(age: float, every: float) -> float:
     """Seconds to the next line of a log, of a session of that age: a session of ten hours has a hundred lines, not a thousand."""
-    return max(every, min(age / RARER, LONGEST))
+    return max(every, min(age / INITIAL_LINES, LONGEST_PAUSE))
 
 
 def session_line(opened: OpenSession | None, rollouts_line: Callable[[RunRecorder], str]) -> str:
@@ -217,8 +217,8 @@ def status_line(recorder: RunRecorder, now: float) -> str:
     parts = [f"agentbench {recorder.done}/{recorder.planned_keys}"]
     parts += [f"{name} {total / count:.3f}" for name, (total, count) in [*recorder.score_sums.items()][:1]]
     parts.append(f"{recorder.tokens / seconds:.0f} tok/s")
-    if (rest := expected_rest(recorder, now)) is not None:
-        parts.append(f"{rest:.0f} s to go")
+    if (left := expected_seconds_left(recorder, now)) is not None:
+        parts.append(f"{left:.0f} s to go")
     return " · ".join(parts)
 
 
@@ -227,14 +227,14 @@ def log_line(recorder: RunRecorder, failed_tests: int, now: float) -> str:
     parts = [f"agentbench {recorder.done} of {recorder.planned_keys} rollouts done"]
     parts.append(f"{failed_tests or 'no'} test{'s' * (failed_tests != 1)} failed")
     parts.append(duration_text(now - recorder.began))
-    if rest := expected_rest(recorder, now):
-        parts.append(f"about {duration_text(rest)} to go")
+    if left := expected_seconds_left(recorder, now):
+        parts.append(f"about {duration_text(left)} to go")
     return " · ".join(parts)
 
 
-def expected_rest(recorder: RunRecorder, now: float) -> float | None:
+def expected_seconds_left(recorder: RunRecorder, now: float) -> float | None:
     """Seconds until all rollouts are done, if they go on as they did; None before the first one of this session."""
-    ran = recorder.done - recorder.taken_over
+    ran = recorder.done - recorder.reused
     return (recorder.planned_keys - recorder.done) * (now - recorder.began) / ran if ran > 0 else None
 
 

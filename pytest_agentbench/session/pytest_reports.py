@@ -129,26 +129,26 @@ def mark_crash(report: pytest.TestReport) -> None:
 def escape_report(report: pytest.TestReport | pytest.CollectReport, *, colours: bool) -> None:
     """Escapes what a report shows: why it failed, or was skipped or expected to fail, and its sections."""
     skipped = report.longrepr if isinstance(report.longrepr, tuple) else None
-    report.longrepr = (*skipped[:2], _folded(skipped[2])) if skipped else _escaped(report.longrepr, colours)
+    report.longrepr = (*skipped[:2], _fold(skipped[2])) if skipped else _escape(report.longrepr, colours)
     report.sections = [(block(title), block(text, colours=colours)) for title, text in report.sections]
     if why := getattr(report, "wasxfail", ""):
-        report.wasxfail = _folded(why)  # type: ignore[union-attr]  # pytest puts it there
+        report.wasxfail = _fold(why)  # type: ignore[union-attr]  # pytest puts it there
 
 
-def _folded(reason: str) -> str:
+def _fold(reason: str) -> str:
     """A reason, which pytest breaks into lines of its own, perhaps within a word."""
     return one_line(reason).replace("::", ":\\:")
 
 
-def _escaped(value: Any, colours: bool) -> Any:
+def _escape(value: Any, colours: bool) -> Any:
     """The same with every text in it escaped: pytest's tree of tracebacks, or a text."""
     if isinstance(value, str):
         return block(value, colours=colours)
     if isinstance(value, list | tuple):
-        return type(value)([_escaped(each, colours) for each in value])
+        return type(value)([_escape(each, colours) for each in value])
     if hasattr(value, "toterminal"):
         for name, each in vars(value).items():
-            setattr(value, name, _escaped(each, colours))
+            setattr(value, name, _escape(each, colours))
     return value
 
 

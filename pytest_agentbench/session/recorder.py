@@ -27,16 +27,16 @@ class RunRecorder:
         self.journal = Journal(directory)
         self.path = self.journal.path
         self._redact, self._on_finished = redact, on_finished
-        self.wanted = threading.Event()  # a test that needs the backend is known
+        self.backend_needed = threading.Event()  # a test that needs the backend is known
         self.stored = EarlierWork()  # of earlier sessions of this run
         self.planned_keys = 0
-        self.taken_over = 0  # of them, those that an earlier session ran
+        self.reused = 0  # of them, those that an earlier session ran
         self.selected: Mapping[str, int] = {}  # suite under a variant -> selected tests that want a rollout, skipped ones included
         self.began = 0.0  # seconds, time.monotonic(), when rollouts could run
         self.done = 0
         self.in_journal = 0
         self._ended: dict[RolloutKey, str] = {}  # rollouts of this session -> status
-        self._came: dict[RolloutKey, bytes] = {}  # digests of records as the pool gave them
+        self._digests: dict[RolloutKey, bytes] = {}  # digests of records as the pool gave them
         self.ran_again: set[RolloutKey] = set()  # of what an earlier session had recorded
         self.tokens = 0
         self.score_sums: dict[str, tuple[float, int]] = {}  # score -> sum, count
@@ -44,35 +44,35 @@ class RunRecorder:
 
     def planned(self, keys: int, stored: int, selected: Mapping[str, int]) -> None:
         """So many rollouts are wanted, of which so many are there already."""
-        self.planned_keys, self.taken_over, self.selected, self.began = keys, stored, selected, time.monotonic()
+        self.planned_keys, self.reused, self.selected, self.began = keys, stored, selected, time.monotonic()
         self.done += stored
         if keys > stored:
-            self.wanted.set()
+            self.backend_needed.set()
 
     def added(self, keys: int, stored: int) -> None:
         """So many more are wanted than tests ask for."""
         self.planned_keys += keys
-        self.taken_over += stored
+        self.reused += stored
         self.done += stored
         if keys > stored:
-            self.wanted.set()
+            self.backend_needed.set()
 
-    def begun(self) -> None:
+    def rollouts_begin(self) -> None:
         self.began = time.monotonic()
 
     def finished(self, summary: RolloutFinished, line: bytes) -> bytes:
         """Journals a rollout; returns the line as it was written. One that comes again, since a pool died over it, is not written twice."""
         key = summary.key
         digest = hashlib.blake2b(line, digest_size=8).digest()
-        if self._came.get(key) == digest:
+        if self._digests.get(key) == digest:
             return self.journal.line(key)
         line = self._redact(line.decode()).encode()
         if key in self.stored.again:
-            line = with_earlier(line, self._before(key))
+            line = with_earlier(line, self._earlier_line(key))
             self.ran_again.add(key)
         self.journal.append(key, line)
         self.in_journal += 1
-        self._came[key] = digest
+        self._digests[key] = digest
         if summary.kind == "scenario":
             self._ended[key] = summary.status
             self._count(summary)
@@ -91,7 +91,7 @@ class RunRecorder:
         except ValueError as error:
             raise ValueError(f"the record of {key} in {self.path} is damaged: {error}; with --agentbench-resume it runs again") from error
 
-    def _before(self, key: RolloutKey) -> bytes:
+    def _earlier_line(self, key: RolloutKey) -> bytes:
         """What an earlier session wrote; nothing where it was damaged since this one began."""
         try:
             return self.journal.before(key)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_agentbench.rollouts.compile import CompiledSuite
 
 
-def played(suites: DiscoveredSuites, backend: Json, *, keys: bool) -> DiscoveredSuites:
+def playable_suites(suites: DiscoveredSuites, backend: Json, *, keys: bool) -> DiscoveredSuites:
     """Returns the suites, without those that cannot run on a backend; `backend` describes it.
 
     `keys` says whether the keys of roles have to be there, since rollouts run. Agents that bring code of their own are loaded where
@@ -36,7 +36,7 @@ def _mismatches(compiled: CompiledSuite, backend: Json, keys: bool) -> Iterator[
         if why := too_long(needs_context(agent), context_length_of(own)):
             yield f"agent: {why}"
         for role in sorted(needs_roles(agent)):
-            if why := why_unplayed(role, compiled.suite, own, keys=keys):
+            if why := why_not_playable(role, compiled.suite, own, keys=keys):
                 yield f"agent: {compiled.suite.agent_of(variant)['kind']!r} asks the role {role!r}, and {why}"
 
 
@@ -46,7 +46,7 @@ def player_of(role: str, suite: Suite, backend: Json) -> Json | None:
     return player
 
 
-def why_unplayed(role: str, suite: Suite, backend: Json, *, keys: bool) -> str:
+def why_not_playable(role: str, suite: Suite, backend: Json, *, keys: bool) -> str:
     """Returns the reason why a role cannot be played, or an empty text. `keys`: whether the key of its endpoint has to be set."""
     player = player_of(role, suite, backend)
     if player is None:

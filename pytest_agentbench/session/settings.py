@@ -108,12 +108,12 @@ def refuse_conflicts(config: pytest.Config, settings: Settings, workers: Sequenc
     if settings.ab_pairs and not settings.ab:
         raise pytest.UsageError(f"--{PREFIX}-ab-pairs compares all arms with each other; add --{PREFIX}-ab, or leave it out")
     for arm in settings.ab[:1]:
-        _refuse_what_arms_say(config, settings, arm)
+        _refuse_arm_options(config, settings, arm)
     if config.getoption("agentbench_resume_rerun", None) is not None and settings.resume is None:
         raise pytest.UsageError(f"--{PREFIX}-resume-rerun says what a resumed run runs again; add --{PREFIX}-resume, or leave it out")
 
 
-def _refuse_what_arms_say(config: pytest.Config, settings: Settings, arm: Arm) -> None:
+def _refuse_arm_options(config: pytest.Config, settings: Settings, arm: Arm) -> None:
     """Raises pytest.UsageError for an option that says for all arms what each has of its own."""
     name = arm.path or {VARIANT: "variants"}.get(arm.kind, arm.kind)
     if config.getoption(f"{PREFIX}_{name}", None) is not None:
@@ -123,7 +123,7 @@ def _refuse_what_arms_say(config: pytest.Config, settings: Settings, arm: Arm) -
             raise pytest.UsageError(f"--{PREFIX}-ab has arms for values of {arm.path}; leave out --{PREFIX}-set {path}")
 
 
-def bare_resume(args: list[str]) -> None:
+def complete_resume_option(args: list[str]) -> None:
     """Gives `--agentbench-resume` its default value in a command line, so that it does not take the path that follows for one."""
     for place, word in enumerate(args):
         if word == "--":
@@ -132,13 +132,13 @@ def bare_resume(args: list[str]) -> None:
             args[place] = f"{word}={LATEST}"
 
 
-RERUNS_READ = (
+RERUNS_ADVICE = (
     "--reruns: a test that is run again reads the same rollout, so its score cannot change; "
     "--agentbench-trials runs each scenario several times, --agentbench-retries tries an infra_error again"
 )
 
 
-def reruns_asked_for(config: pytest.Config) -> bool:
+def reruns_requested(config: pytest.Config) -> bool:
     """Whether pytest-rerunfailures is there and told to run failed tests again."""
     if not config.pluginmanager.hasplugin("rerunfailures"):
         return False
@@ -161,14 +161,14 @@ ASYNCIO_SCOPE = "asyncio_default_fixture_loop_scope"
 UNSET_SCOPE = pytest.StashKey[object]()
 
 
-def answer_asyncio_scope(config: pytest.Config) -> None:
+def set_asyncio_scope(config: pytest.Config) -> None:
     """Called when all plugins of the environment are there."""
     if config.pluginmanager.hasplugin("asyncio") and not (unset := config.getini(ASYNCIO_SCOPE)):
         config.stash[UNSET_SCOPE] = unset
         config._inicache[ASYNCIO_SCOPE] = "function"  # pytest has no public way to set a value
 
 
-def take_back_asyncio_scope(config: pytest.Config) -> None:
+def restore_asyncio_scope(config: pytest.Config) -> None:
     """Called when all others have been configured."""
     if UNSET_SCOPE in config.stash:
         config._inicache[ASYNCIO_SCOPE] = config.stash[UNSET_SCOPE]

@@ -60,7 +60,7 @@ MARKS = frozenset(
 DECLARED = pytest.StashKey[tuple[str, ...]]()
 
 
-def refuse_distant(workers: Sequence[str]) -> None:
+def refuse_remote_workers(workers: Sequence[str]) -> None:
     """The pool listens on loopback, so that whoever asks it for rollouts has to be on this machine."""
     for spec in workers:
         if not spec.startswith("popen") or "via=" in spec:
@@ -75,18 +75,18 @@ def refuse_misspelt_hooks(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
 
 
-def remember_declared(config: pytest.Config) -> None:
+def remember_declared_markers(config: pytest.Config) -> None:
     """Called before plugins and conftest files add their markers to those of the ini file."""
     config.stash[DECLARED] = tuple(config.getini("markers"))
 
 
-def meant_elsewhere(config: pytest.Config) -> frozenset[str]:
+def reserved_marks(config: pytest.Config) -> frozenset[str]:
     """Names of markers that mean something: those of pytest, and of every plugin and conftest.py of this session."""
     lines = set(config.getini("markers")) - {*config.stash.get(DECLARED, ())}
     return MARKS | {line.partition(":")[0].partition("(")[0].strip() for line in lines}
 
 
-def refuse_marks(suites: DiscoveredSuites, marks: Collection[str]) -> DiscoveredSuites:
+def refuse_reserved_names(suites: DiscoveredSuites, marks: Collection[str]) -> DiscoveredSuites:
     """A suite's name marks its tests: with a name like `xfail` they would be expected to fail, and all would be well.
 
     A suite that cannot run is known by its folder's name, which is no mark if it means something elsewhere.
@@ -103,12 +103,12 @@ def refuse_marks(suites: DiscoveredSuites, marks: Collection[str]) -> Discovered
     return DiscoveredSuites([each for each in suites.compiled if each.name not in marks], unavailable)
 
 
-def refuse_twins(compiled: Sequence[CompiledSuite]) -> None:
+def refuse_duplicate_names(compiled: Sequence[CompiledSuite]) -> None:
     """A suite's name is its marker and part of every rollout's key, so no two may share it."""
     folders: dict[str, Path] = {}
     for each in compiled:
-        if (twin := folders.setdefault(each.name, each.folder)) != each.folder:
-            raise pytest.UsageError(f"two suites are named {each.name!r}: {twin / 'suite.yaml'} and {each.folder / 'suite.yaml'}")
+        if (other := folders.setdefault(each.name, each.folder)) != each.folder:
+            raise pytest.UsageError(f"two suites are named {each.name!r}: {other / 'suite.yaml'} and {each.folder / 'suite.yaml'}")
 
 
 #: Bytes of address space that a session takes once its suites are loaded, for its threads and its reports.
@@ -116,14 +116,14 @@ HEADROOM = 192 << 20
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def shortage_as_usage_error() -> Iterator[None]:
     """Turns an error for want of memory, threads or open files into a pytest.UsageError."""
     try:
         yield
     except (MemoryError, ImportError, OSError, RuntimeError) as error:
-        if not (lacking := shortage(error)):
+        if not (reason := shortage(error)):
             raise
-        raise pytest.UsageError(f"agentbench cannot run: {lacking}") from None
+        raise pytest.UsageError(f"agentbench cannot run: {reason}") from None
 
 
 def refuse_short_memory() -> None:
@@ -205,9 +205,9 @@ def find_suites(config: pytest.Config, settings: Settings) -> DiscoveredSuites:
     folders = suite_folders(config.args, config.rootpath, config.getini("norecursedirs"))
     if not folders:
         return DiscoveredSuites((), {})
-    marks = meant_elsewhere(config)
-    suites = refuse_marks(_compile(config, settings, [*map(SuiteHead.of, folders)]), marks)
-    refuse_twins(suites.compiled)
+    marks = reserved_marks(config)
+    suites = refuse_reserved_names(_compile(config, settings, [*map(SuiteHead.of, folders)]), marks)
+    refuse_duplicate_names(suites.compiled)
     for name, folder in suites.markers:
         config.addinivalue_line("markers", f"{name}: tests of the agentbench suite in {folder.name}/")
     return suites
@@ -224,13 +224,13 @@ def _compile(config: pytest.Config, settings: Settings, heads: Sequence[SuiteHea
     left_out = _left_out(config, [head.name for head in heads])
     options = {head.name: CompileOptions(trials=settings.trials) if head.name in left_out else chosen for head in heads}
     marks = config.getoption("markexpr", "")
-    unnamed = {head.folder: why for head in heads if (why := head.not_named(config.args, marks))}
-    found = discover([head for head in heads if head.folder not in unnamed], options, insists=settings.insists)
-    skipped = {folder: unavailable_suite(folder, why, skip=True) for folder, why in unnamed.items()}
-    for each in found.unavailable.values():
+    reasons = {head.folder: why for head in heads if (why := head.not_named(config.args, marks))}
+    discovered = discover([head for head in heads if head.folder not in reasons], options, insists=settings.insists)
+    skipped = {folder: unavailable_suite(folder, why, skip=True) for folder, why in reasons.items()}
+    for each in discovered.unavailable.values():
         if each.skip:  # because data are missing
             advise(config, each.reason)
-    return DiscoveredSuites(found.compiled, {**found.unavailable, **skipped})
+    return DiscoveredSuites(discovered.compiled, {**discovered.unavailable, **skipped})
 
 
 def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
@@ -239,10 +239,10 @@ def _left_out(config: pytest.Config, names: Collection[str]) -> set[str]:
     return {name for name in names if marks and is_left_out(name, marks, names)}
 
 
-def settle(config: pytest.Config, settings: Settings, concurrency: int, discovered: DiscoveredSuites, started_at: datetime) -> Setup:
+def make_setup(config: pytest.Config, settings: Settings, concurrency: int, discovered: DiscoveredSuites, started_at: datetime) -> Setup:
     """Chooses backend and gate; raises pytest.UsageError where one cannot be had."""
     from pytest_agentbench.session.gate import make_gate
-    from pytest_agentbench.session.roles import played
+    from pytest_agentbench.session.roles import playable_suites
 
     try:
         backend = make_backend(config, settings)
@@ -253,7 +253,9 @@ def settle(config: pytest.Config, settings: Settings, concurrency: int, discover
             )
             for each in discovered.compiled
         ]
-        suites = played(DiscoveredSuites(compiled, discovered.unavailable), backend.description, keys=not config.getoption("collectonly"))
+        suites = playable_suites(
+            DiscoveredSuites(compiled, discovered.unavailable), backend.description, keys=not config.getoption("collectonly")
+        )
         return Setup(config, settings, started_at, concurrency, suites, backend, make_gate(suites.compiled, settings))
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
@@ -272,7 +274,7 @@ class Workers(NamedTuple):
         return f"{count} xdist worker{' starts' if count == 1 else 's start'}: {self.reason}" if self.reason else ""
 
 
-def choose_workers(config: pytest.Config, discovered: DiscoveredSuites, typed: Sequence[str], asked: int | None) -> Workers:
+def choose_workers(config: pytest.Config, discovered: DiscoveredSuites, typed: Sequence[str], requested: int | None) -> Workers:
     """Returns the workers to start. `typed` are those of the command line, as --tx has them; `asked` is --agentbench-workers.
 
     If suites and paths ask for different numbers, the largest counts: a suite asks for its `xdist_workers`, or one, and a path that does
@@ -280,8 +282,8 @@ def choose_workers(config: pytest.Config, discovered: DiscoveredSuites, typed: S
     """
     if not typed or not config.getoption("numprocesses", None):  # --tx without -n names each of them
         return Workers(typed)
-    if asked is not None:
-        return Workers([typed[0]] * asked, "--agentbench-workers says so")
+    if requested is not None:
+        return Workers([typed[0]] * requested, "--agentbench-workers says so")
     if config.getoption("dist") == "each":
         return Workers(typed, "-n says so, and with --dist=each every one of them runs all tests")
     reasons = {1: "every path is in the folder of a suite (--agentbench-workers=N starts N)"}

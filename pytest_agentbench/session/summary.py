@@ -221,16 +221,16 @@ def put_back(opened: OpenSession) -> None:
         append_session(directory, session, opened.hooks.redacted)
 
 
-def conclude(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, *, interrupted: bool) -> Run:
+def conclude(opened: OpenSession, tests: Outcomes, findings: SessionFindings, *, interrupted: bool) -> Run:
     """The run of a session that is over, without its exit status and the verdict that follows from it."""
-    setup, journal, losses = opened.setup, gathered.journal, opened.losses
+    setup, journal, losses = opened.setup, findings.journal, opened.losses
     planned = [*_plans_of(opened, tests, journal.read)]
-    facts = _facts(opened, tests, gathered, resume=resume_command(opened, journal.read, planned, interrupted=interrupted))
+    facts = _facts(opened, tests, findings, resume=resume_command(opened, journal.read, planned, interrupted=interrupted))
     run = compute(facts, planned, journal)
     run = replace(run, identity=run_identity(run, _setups(setup, planned), setup.backend.identity, setup.backend.facts))
-    if turns := opened.services.turns if setup.settings.ab else None:
+    if arm_switcher := opened.services.arm_switcher if setup.settings.ab else None:
         suites = {each.name: SuiteInArms(each.suite.every_scale, each.origins) for each in setup.discovered.compiled}
-        run = replace(run, ab=compare_arms(run, journal, suites, turns.facts(opened.services.failure)))
+        run = replace(run, ab=compare_arms(run, journal, suites, arm_switcher.facts(opened.services.failure)))
     if setup.gate and not opened.services.missing:
         with losses.step("the gate has not judged"):
             run = replace(run, gate=setup.gate.judge(run, journal.trials, tests.below))
@@ -245,8 +245,8 @@ def _plans_of(opened: OpenSession, tests: Outcomes, read: RunReader) -> Iterator
     for compiled, variant, name in groups(opened.setup.discovered.compiled):
         if name in opened.recorder.selected or read.suites[name].statuses:
             population = gate.population(name) if gate else ()
-            asked = name, compiled.suite, variant, compiled.thresholds
-            yield plan_suite(*asked, quarantined=tests.quarantined(name), population=population)
+            arguments = name, compiled.suite, variant, compiled.thresholds
+            yield plan_suite(*arguments, quarantined=tests.quarantined(name), population=population)
 
 
 def _setups(setup: Setup, planned: Sequence[PlannedSuite]) -> dict[str, SuiteSetup]:
@@ -259,7 +259,7 @@ def _setups(setup: Setup, planned: Sequence[PlannedSuite]) -> dict[str, SuiteSet
     }
 
 
-def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resume: str | None) -> SessionFacts:
+def _facts(opened: OpenSession, tests: Outcomes, findings: SessionFindings, resume: str | None) -> SessionFacts:
     """What the session knows of its run beside the rollouts."""
     recorder, services, settings = opened.recorder, opened.services, opened.setup.settings
     return SessionFacts(
@@ -272,14 +272,14 @@ def _facts(opened: OpenSession, tests: Outcomes, gathered: SessionFindings, resu
         repeated=recorder.journal.index.repeated + len(recorder.ran_again),
         resume=resume,
         settings=_options(opened.setup),
-        environment=_environment(opened, gathered.environment),
+        environment=_environment(opened, findings.environment),
         backend=_backend(opened),
         rounds=opened.rounds.summary if opened.rounds else None,
         interruptions=read_record(Interruptions, services.interruptions),
         labels=read_record(LabelCounts, plain(services.labels)) if services.labels.labelled else None,
         plan=Plan(recorder.planned_keys, recorder.done, max(0, recorder.planned_keys - recorder.done)),
-        stopwatch=gathered.stopwatch,
-        serving=gathered.serving,
+        stopwatch=findings.stopwatch,
+        serving=findings.serving,
         processes={name: read_record(ProcessCost, cost) for name, cost in services.costs.items()},
         tests=tests.summary(),
         cache=cache_state(services, settings.cache),
@@ -314,8 +314,8 @@ def _backend(opened: OpenSession) -> BackendUse:
 
 def cache_state(services: Services, policy: str) -> Cache:
     """How the prefix cache was made ready, block by block where it was."""
-    turns = services.turns
-    return Cache(policy, tuple(turns.blocks), turns.why_salted) if turns else Cache(policy)
+    arm_switcher = services.arm_switcher
+    return Cache(policy, tuple(arm_switcher.blocks), arm_switcher.why_salted) if arm_switcher else Cache(policy)
 
 
 def looks_of(sampler: Sampler | None) -> Looks | None:

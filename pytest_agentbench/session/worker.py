@@ -75,7 +75,7 @@ class Worker:
 
     def __init__(self, config: pytest.Config, source: InlineController | WorkerInput) -> None:
         self.config, self._source = config, source
-        self._over = ""  # why no test of this session will have anything to judge any more
+        self._stop_reason = ""  # why no test of this session will have anything to judge any more
         self._faults: dict[str, str] = {}  # why a suite cannot run -> the test file whose collection error says so
         if isinstance(source, WorkerInput):
             for suite in (each for each in self.suites.values() if each.marks):
@@ -113,7 +113,7 @@ class Worker:
         suite = self.suite_of(metafunc.definition.path)
         if suite is None:  # somebody else's parameter has this name
             return
-        reason = self._not_run(suite, metafunc.definition.path)
+        reason = self._skip_reason(suite, metafunc.definition.path)
         if reason or isinstance(suite, UnavailableSuite):
             key = RolloutKey(suite.name, "not_run")
             metafunc.parametrize(KEY, [pytest.param(key, marks=pytest.mark.skip(reason))], indirect=True, ids=[key.id])
@@ -127,7 +127,7 @@ class Worker:
         """Test files of a task are its verifier's, and run where it is carried out."""
         return True if is_task_directory(collection_path) and self.suite_of(collection_path) is not None else None
 
-    def _not_run(self, suite: WorkerSuite | UnavailableSuite, test_file: Path) -> str:
+    def _skip_reason(self, suite: WorkerSuite | UnavailableSuite, test_file: Path) -> str:
         """Returns why the tests of a file are skipped, or an empty text if they run.
 
         Raises why a suite cannot run as the collection error of the first file that asks. The others are told where it stands.
@@ -165,10 +165,10 @@ class Worker:
             keys = {item: rollout_key(item) for item in items if has_key(item)}
             ids = {suite.name: suite.info.ids if isinstance(suite, WorkerSuite) else () for suite in self.suites.values()}
             first = first_scenarios(keys.values(), ids, self.input.limit)
-            beyond = [item for item, key in keys.items() if (key.group, key.scenario) not in first]
-            if beyond:
-                self.config.hook.pytest_deselected(items=beyond)
-                left_out = set(beyond)
+            deselected = [item for item, key in keys.items() if (key.group, key.scenario) not in first]
+            if deselected:
+                self.config.hook.pytest_deselected(items=deselected)
+                left_out = set(deselected)
                 items[:] = [item for item in items if item not in left_out]
         return result
 
@@ -232,7 +232,7 @@ class Worker:
             answer, line = self.pool.ask(GetRollout(rollout_key(item)))
         except InfraError as error:
             item.stash[TROUBLE] = str(error), "infra_error"
-            self._over = one_line(brief(str(error))) if isinstance(error, PoolLost) else self._over
+            self._stop_reason = one_line(brief(str(error))) if isinstance(error, PoolLost) else self._stop_reason
             return
         match answer:
             case RecordedRollout():
@@ -242,7 +242,7 @@ class Worker:
             case _:
                 assert_never(answer)
         if answer.over:
-            self._over = one_line(brief(answer.shared_cause or reason))
+            self._stop_reason = one_line(brief(answer.shared_cause or reason))
 
     def _read(self, item: pytest.Item, line: bytes, shared_cause: str | None) -> str:
         """Keeps the rollout in a line of the journal; returns its reason."""
@@ -262,8 +262,8 @@ class Worker:
 
     def _stop_early(self, item: pytest.Item) -> None:
         """Ends the session with this test, where all that are left could only say the same; tests without a rollout are run."""
-        if self._over and all(map(wants_rollout, item.session.items)):
-            item.session.shouldfail = f"agentbench: nothing more can run: {self._over}"
+        if self._stop_reason and all(map(wants_rollout, item.session.items)):
+            item.session.shouldfail = f"agentbench: nothing more can run: {self._stop_reason}"
 
     def _opened_here(self) -> OpenSession:
         """The session that runs rollouts in its tests: there are no other processes for them then."""
@@ -297,7 +297,7 @@ class Worker:
             )
         if rollout is not None and report.failed:
             report.sections.append((f"agentbench {rollout.key}", rollout_section(rollout)))
-        if self._over and item.session.shouldfail:
+        if self._stop_reason and item.session.shouldfail:
             setattr(report, OVER, True)
         quarantined = self._quarantined(item)
         if quarantined and (call.when == "call" or (call.when == "setup" and report.failed)):

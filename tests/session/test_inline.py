@@ -9,7 +9,7 @@ import pytest
 from pytest_agentbench.errors import InfraError, MissingError
 from pytest_agentbench.records import Access, Rollout, RolloutKey
 from pytest_agentbench.rollouts.worker_protocol import QuestionRefused
-from pytest_agentbench.session.inline import PooledTap, submitted
+from pytest_agentbench.session.inline import PooledTap, submit
 from pytest_agentbench.session.pool_connection import PoolConnection
 from tests.session.test_pool_connection import answers, pool
 
@@ -27,7 +27,7 @@ async def opened(connection: PoolConnection) -> None:
 
 
 async def written(connection: PoolConnection) -> None:
-    submitted(connection, Rollout("shop", "shop-0", "default", 1, "ok"))
+    submit(connection, Rollout("shop", "shop-0", "default", 1, "ok"))
 
 
 @pytest.mark.parametrize("question", [closed, told, opened, written], ids=["close", "said", "open", "submit"])

@@ -55,12 +55,12 @@ def test_rounds_that_no_test_asks_for(recorder: HushedRecorder) -> None:
     inner = recorder.inner
     inner.planned(2, 2, {"shop": 2})
     inner.added(2, 2)
-    assert not inner.wanted.is_set()
+    assert not inner.backend_needed.is_set()
 
     inner.added(2, 1)
 
-    assert inner.wanted.is_set()
-    assert (6, 5, 5) == (inner.planned_keys, inner.taken_over, inner.done)
+    assert inner.backend_needed.is_set()
+    assert (6, 5, 5) == (inner.planned_keys, inner.reused, inner.done)
 
 
 def test_progress_is_counted(recorder: HushedRecorder) -> None:

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from pytest_agentbench.session.setup import explained
+from pytest_agentbench.session.setup import shortage_as_usage_error
 from tests.project import Project
 from tests.robustness.processes import limited
 
@@ -14,13 +14,13 @@ from tests.robustness.processes import limited
 @pytest.mark.parametrize("error", [MemoryError(), ImportError("x.so: failed to map segment from shared object")], ids=["memory", "import"])
 def test_want_of_memory_is_explained(error: Exception) -> None:
     """A lack of memory becomes a usage error, wherever it shows."""
-    with pytest.raises(pytest.UsageError, match="there is too little memory"), explained():
+    with pytest.raises(pytest.UsageError, match="there is too little memory"), shortage_as_usage_error():
         raise error
 
 
 def test_other_errors_stay() -> None:
     """A module that does not exist is not a lack of memory."""
-    with pytest.raises(ImportError, match="No module named 'x'"), explained():
+    with pytest.raises(ImportError, match="No module named 'x'"), shortage_as_usage_error():
         raise ImportError("No module named 'x'")
 
 
