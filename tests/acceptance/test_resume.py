@@ -53,7 +53,7 @@ def test_only_what_is_missing_runs(project: Project) -> None:
     assert [2, 1, 3] == sessions(project)
     result.stdout.fnmatch_lines(
         [
-            "agentbench: session 3 of this run: 3 rollouts are kept, 0 failed and run again when a test wants them",
+            "agentbench: session 3 of this run: reusing 3 rollouts; 0 failed ones will run again if a test needs them",
         ]
     )
     for level in (Level.FIRST_PAGE, Level.VERBOSE):
@@ -275,7 +275,7 @@ def test_damage_is_reported(project: Project) -> None:
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(
         [
-            "agentbench: session 2 of this run: 2 rollouts are kept, 0 failed *; a record of 500 bytes was torn by a kill, and is cut off",
+            "agentbench: session 2 of this run: reusing 2 rollouts; 0 failed *; an incomplete last record of 500 bytes was removed",
             "agentbench: line 2 of */rollouts.jsonl is damaged: there is no record in it, and it is left out: *",
         ]
     )
