@@ -98,7 +98,7 @@ def test_a_verdict_that_never_stands(gated: Project) -> None:
     assert {1: 20, 2: 20, 3: 20} == trials_of(gated)
     result.stdout.fnmatch_lines(
         [
-            "agentbench: shop: `tsq.mean >= -0.05 vs baseline` is a margin too small for 20 scenarios with 3 trials: *",
+            "agentbench: shop: the margin of `tsq.mean >= -0.05 vs baseline` is too small for 20 scenarios with 3 trials: *",
             "agentbench: round 3 of 3: INCONCLUSIVE, the last one",
         ]
     )

@@ -85,7 +85,7 @@ def test_the_redaction_fails(project: Project, monkeypatch: pytest.MonkeyPatch) 
     result = project.run("scenarios/shop")
 
     assert 3 == result.ret
-    result.stdout.fnmatch_lines(["agentbench: the run cannot be summed up: LookupError('no list of names') (conftest.py:*)"])
+    result.stdout.fnmatch_lines(["agentbench: the run cannot be summarised: LookupError('no list of names') (conftest.py:*)"])
     (directory,) = project.root.glob("reports/2*")
     assert not (directory / "run.json").exists()
     assert 2 == len((directory / FILE).read_text().splitlines())

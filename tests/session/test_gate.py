@@ -109,7 +109,7 @@ def test_pass_rates(asking: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trials", "said"), [(1, ["shop: `pass^3 >= 0.7` takes 3 trials of each scenario: --agentbench-trials=3"]), (3, [])]
+    ("trials", "said"), [(1, ["shop: `pass^3 >= 0.7` needs 3 trials of each scenario; use --agentbench-trials=3"]), (3, [])]
 )
 def test_a_pass_rate_takes_trials(asking: Any, trials: int, said: list[str]) -> None:
     """The start of a session says how many."""
@@ -170,7 +170,7 @@ def test_warnings(asking: Any, rule: str, trials: int, warned: bool) -> None:
 
     assert warned == bool(warnings)
     if warned:
-        enough = "cannot pass below 0.185; --agentbench-trials=7 can", "nor with more trials; more scenarios can, or `of suite`"
+        enough = "below 0.185; use --agentbench-trials=7", "however many trials; add scenarios, or use `of suite`"
         assert any(each in warnings[0] for each in enough)
 
 
@@ -181,7 +181,7 @@ def test_warnings_know_the_baselines_spread(asking: Any) -> None:
     write_baseline(evidence(noisy, run="before"), "shop", default_baseline("shop", asking().reports_directory))
 
     (warning,) = made(suites, asking()).warnings(suites, None)
-    assert "with the baseline's noise they pass 4 times out of 5 from 0." in warning
+    assert "with the baseline's noise, unchanged runs pass 4 times out of 5 from 0." in warning
     quiet = [trial(i, number=k) for i in range(40) for k in (1, 2, 3)]
     write_baseline(evidence(quiet, run="before"), "shop", default_baseline("shop", asking().reports_directory))
     assert [] == [*made(suites, asking()).warnings(suites, None)]
