@@ -115,7 +115,10 @@ class Gate:
             least, takes = least_margin(scenarios, trials) * width, trials_for(margin, scenarios)
             return f"no result passes with a margin below {least:.3f}; use --agentbench-trials={takes}"
         if within is not None and (smallest := design.smallest_margin(POWER)) > margin:
-            return f"with the baseline's noise, unchanged runs pass 4 times out of 5 from {smallest * width:.3f} on; run more trials or widen it"
+            return (
+                f"with the baseline's noise, unchanged runs pass 4 times out of 5 only with a margin of {smallest * width:.3f} or more; "
+                "run more trials, or widen the margin"
+            )
         return ""
 
     def _noise(self, suite_rule: SuiteRule, width: float) -> tuple[float | None, int]:

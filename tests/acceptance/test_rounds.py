@@ -99,7 +99,7 @@ def test_a_verdict_that_never_stands(gated: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "agentbench: shop: the margin of `tsq.mean >= -0.05 vs baseline` is too small for 20 scenarios with 3 trials: *",
-            "agentbench: round 3 of 3: INCONCLUSIVE, the last one",
+            "agentbench: round 3 of 3: INCONCLUSIVE, this was the last round",
         ]
     )
     assert ("INCONCLUSIVE", (3, 3, False, 0)) == told(report_of(gated.directory, Level.FIRST_PAGE))
@@ -243,10 +243,10 @@ def test_a_time_limit(gated: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--agentbench-trials=auto"], "*runs rounds of trials until a rule about a score or a pass rate is decided, and there is none*"),
+        (["--agentbench-trials=auto"], "*runs rounds of trials until a rule about a score or a pass rate is decided, but there is none*"),
         (
             ["--agentbench-trials=auto", "--agentbench-gate=ttft.p95 <= 5s"],
-            "*a rule about a score or a pass rate is decided, and there is none*",
+            "*a rule about a score or a pass rate is decided, but there is none*",
         ),
         (
             ["--agentbench-trials=auto:1"],
