@@ -170,7 +170,7 @@ class Arms(Backend):
         try:
             endpoint = backend.start(folder)
         except Exception as error:  # a backend may come from a hook
-            self._failed(name, f"is not there: {error if isinstance(error, AgentbenchError) else repr(error)}")
+            self._failed(name, f"is not available: {error if isinstance(error, AgentbenchError) else repr(error)}")
             return
         self.load_s[name] = time.monotonic() - began
         self._endpoints[name] = endpoint

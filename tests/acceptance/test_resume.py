@@ -199,7 +199,7 @@ def test_a_changed_scenario_is_refused(project: Project) -> None:
     [
         (("--agentbench-resume",), "there is no run in * to go on with; leave out --agentbench-resume to start one"),
         (("--agentbench-resume=monday",), "no run 'monday'; known: * (in *); a run that sessions have worked on holds *"),
-        (("--agentbench-resume-rerun=none",), "--agentbench-resume-rerun says what a resumed run runs again; add --agentbench-resume*"),
+        (("--agentbench-resume-rerun=none",), "--agentbench-resume-rerun sets what a resumed run runs again; add --agentbench-resume*"),
         (("--agentbench-resume", "--agentbench-resume-rerun=failed"), "--agentbench-resume-rerun failed: should be statuses separated by*"),
     ],
 )

@@ -254,8 +254,8 @@ def test_a_time_limit(gated: Project) -> None:
         ),
         (["--agentbench-trials=auto:"], "*--agentbench-trials auto:: should be `auto`, or `auto:N` with *"),
         (["--agentbench-trials=often"], "*should be a whole number from 1 to 1000, or `auto`, or `auto:N` with at most N rounds of them"),
-        (["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"], "*--agentbench-ab compares arms; give a number*"),
-        (["--agentbench-trials=auto", "--agentbench-inline"], "*--agentbench-inline runs what a test asks for; give a number*"),
+        (["--agentbench-trials=auto", "--agentbench-ab=embedded,other=embedded"], "*--agentbench-ab cannot do; give a number*"),
+        (["--agentbench-trials=auto", "--agentbench-inline"], "*--agentbench-inline cannot do; give a number*"),
     ],
 )
 def test_what_cannot_be_asked(project: Project, arguments: list[str], sentence: str) -> None:

@@ -15,11 +15,11 @@ FAR = {"url": "http://127.0.0.1:9/v1", "model": "expert", "api_key": "EXPERTS_KE
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({}, "asks the role 'answer', and nobody plays it: `roles` of suite.yaml or of the YAML of backend 'embedded' has to name it"),
-        ({"roles": {"answer": {}}}, "asks the role 'reasoner', and nobody plays it: *"),
+        ({}, "needs the role 'answer': no endpoint is configured for it; add it to `roles` in suite.yaml or in the YAML of backend 'embedded'"),
+        ({"roles": {"answer": {}}}, "needs the role 'reasoner': no endpoint is configured for it; *"),
         (
             {"roles": {"answer": FAR, "reasoner": {}}},
-            "asks the role 'answer', and http://127.0.0.1:9/v1 wants a key: the environment variable EXPERTS_KEY is not set",
+            "needs the role 'answer': http://127.0.0.1:9/v1 wants a key: the environment variable EXPERTS_KEY is not set",
         ),
     ],
     ids=["none", "one", "no key"],
@@ -43,7 +43,7 @@ def test_a_role_at_the_backends_own_address(project: Project) -> None:
     result = project.run("scenarios/shop", "--agentbench-backend=far")
 
     result.stdout.no_fnmatch_line("*wants a key*")
-    result.stdout.fnmatch_lines(["*the backend 'far' is not there: *"])
+    result.stdout.fnmatch_lines(["*the backend 'far' is not available: *"])
 
 
 def test_tests_are_collected_without_keys(project: Project) -> None:
@@ -80,7 +80,7 @@ def test_backend_and_arms(project: Project) -> None:
     both = project.run("scenarios/shop", "--agentbench-ab=embedded,bare")
 
     assert "limit" == project.rollouts[0].status, alone.stdout.str()
-    both.stdout.fnmatch_lines(["*asks the role 'answer', and http://127.0.0.1:9/v1 wants a key: *EXPERTS_KEY is not set"])
+    both.stdout.fnmatch_lines(["*needs the role 'answer': http://127.0.0.1:9/v1 wants a key: *EXPERTS_KEY is not set"])
     both.assert_outcomes(errors=1)
 
 

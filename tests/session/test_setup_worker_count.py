@@ -132,12 +132,12 @@ def test_the_ini_file_waits_for_n(project: Project) -> None:
 #: Arguments -> what the header says.
 REASONS = {
     ("-n4", "scenarios/shop"): "1 xdist worker starts: every path is in the folder of a suite (--agentbench-workers=N starts N)",
-    ("-n4", "--agentbench-workers=3", "scenarios/shop"): "3 xdist workers start: --agentbench-workers says so",
-    ("-n4", "scenarios/chat"): "2 xdist workers start: xdist_workers in scenarios/chat/suite.yaml says so",
+    ("-n4", "--agentbench-workers=3", "scenarios/shop"): "3 xdist workers start: set by --agentbench-workers",
+    ("-n4", "scenarios/chat"): "2 xdist workers start: set by xdist_workers in scenarios/chat/suite.yaml",
     ("-n4", "scenarios/shop", "tests"): (
-        "4 xdist workers start: -n says so, and tests is not in the folder of a suite (--agentbench-workers=N starts N)"
+        "4 xdist workers start: set by -n, because tests is not in the folder of a suite (--agentbench-workers=N starts N)"
     ),
-    ("-n2", "--dist=each", "scenarios/shop"): "2 xdist workers start: -n says so, and with --dist=each every one of them runs all tests",
+    ("-n2", "--dist=each", "scenarios/shop"): "2 xdist workers start: set by -n; with --dist=each every worker runs all tests",
     ("--tx", "2*popen", "--dist=load", "scenarios/shop"): "",
     ("scenarios/shop",): "",
 }
