@@ -76,7 +76,9 @@ def test_tests_beside_the_suites(project: Project) -> None:
     result = ran(project, "-n", "2", "scenarios/shop/test_shop.py::test_tools", ".", passed=3)
 
     assert (2, 2) == (started(result), in_flight(result))
-    assert ["2 xdist workers start: set by -n, because . is not in the folder of a suite (--agentbench-workers=N starts N)"] == reasons(result)
+    assert ["2 xdist workers start: set by -n, because . is not in the folder of a suite (--agentbench-workers=N starts N)"] == reasons(
+        result
+    )
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def first(scenario, /): ...
 """
 
 GENERAL = ", ".join((*SAMPLING, UPGRADE))
-KNOWN = "known: scenario, tools, llm, client; its options are keyword-only, behind a `*`"
+KNOWN = "known: scenario, tools, llm, client; its options are keyword-only, after a `*`"
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_options(folder: Path) -> None:
         *(
             (
                 {"kind": f"./code.py:{name}"},
-                f"agent: './code.py:{name}' has a parameter that nobody fills: {parameter}; {KNOWN}",
+                f"agent: './code.py:{name}' has an unknown parameter: {parameter}; {KNOWN}",
             )
             for name, parameter in [("wrong", "model"), ("many", "*scenarios"), ("named", "**options"), ("first", "scenario")]
         ),

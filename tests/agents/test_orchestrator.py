@@ -189,8 +189,8 @@ def test_code_needs_a_sandbox() -> None:
     ("status", "documents", "sentence"),
     [
         (500, {"error": "boom"}, "answered HTTP 500"),
-        (200, {"no": "list"}, "which is no list of documents"),
-        (200, [[{}]], "which is no list"),
+        (200, {"no": "list"}, "which is not a list of documents"),
+        (200, [[{}]], "which is not a list"),
     ],
 )
 async def test_a_retriever_that_fails(tmp_path: Path, status: int, documents: Any, sentence: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_agentbench.agents.react import MISSING_ACTION, MISSING_INPUT, NOTHING_SAID, React
+from pytest_agentbench.agents.react import EMPTY_ANSWER, MISSING_ACTION, MISSING_INPUT, React
 from pytest_agentbench.agents.run import work
 from pytest_agentbench.errors import AgentError, LimitReached
 from pytest_agentbench.records import Answer, Json
@@ -34,9 +34,9 @@ async def test_a_conversation(tmp_path: Path) -> None:
     assert f"\nfind_item: Finds an item. Arguments must fit this JSON schema: {schema}\norder_item: " in system["content"]
     assert "Action: one of [find_item, order_item]\n" in system["content"]
     assert "Previous conversation history:\n\n\nQuestion: Is there a lamp?" == question["content"]
-    said = {"role": "assistant", "content": FIND_LAMP["text"]}
+    message = {"role": "assistant", "content": FIND_LAMP["text"]}
     result = {"role": "user", "content": "Observation: find_item is done."}
-    assert [*first["messages"], said, result] == second["messages"]
+    assert [*first["messages"], message, result] == second["messages"]
     assert [*second["messages"], {"role": "assistant", "content": DONE["text"]}] == stage.llm.transcript
 
 
@@ -70,7 +70,7 @@ async def test_an_answer_of_white_space(tmp_path: Path) -> None:
         await React().run(SCENARIO, stage.llm, stage.tools)
         first, second = (request["messages"] for request in stage.requests)
 
-    assert [*first, {"role": "user", "content": NOTHING_SAID}] == second
+    assert [*first, {"role": "user", "content": EMPTY_ANSWER}] == second
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ async def test_a_model_that_stays_wrong(tmp_path: Path, options: Json, requests:
         async with staged(folder, [FIND_LAMP, HM]) as stage:
             run = React(**options, raise_on_parsing_failure=raises).run(SCENARIO, stage.llm, stage.tools)
             if raises:
-                with pytest.raises(AgentError, match="the model's answer is no ReAct: Invalid Format: Missing 'Action:'"):
+                with pytest.raises(AgentError, match="the model's answer is not in ReAct format: Invalid Format: Missing 'Action:'"):
                     await run
             else:
                 assert Answer(f"{MISSING_ACTION}\n{HM['text']}") == await run
@@ -114,7 +114,7 @@ async def test_the_last_tool_call(tmp_path: Path) -> None:
 async def test_an_answer_that_is_cut(tmp_path: Path) -> None:
     """An answer that ends at its limit of tokens is not read: what it says may be half of what it was to say."""
     async with staged(tmp_path, [FIND_LAMP], max_tokens=14) as stage:
-        with pytest.raises(LimitReached, match="tokens: the answer was cut after 14"):
+        with pytest.raises(LimitReached, match="tokens: the answer was truncated after 14"):
             await React().run(SCENARIO, stage.llm, stage.tools)
 
     assert [] == stage.called
@@ -206,8 +206,8 @@ async def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"system_prompt": "{tools}"}, "system_prompt should contain {tool_names}, where the tools are put"),
-        ({"system_prompt": "{tool_names}"}, "system_prompt should contain {tools}, where the tools are put"),
+        ({"system_prompt": "{tools}"}, "system_prompt should contain {tool_names}, which is replaced by the tools"),
+        ({"system_prompt": "{tool_names}"}, "system_prompt should contain {tools}, which is replaced by the tools"),
         ({"system_prompt": None}, "system_prompt should be a text, not None"),
         ({"additional_instructions": 5}, "additional_instructions should be a text, not 5"),
         ({"max_tool_calls": 0}, "max_tool_calls should be a whole number from 1 up, not 0"),

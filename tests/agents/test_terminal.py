@@ -128,7 +128,7 @@ async def test_the_end_comes_first(tmp_path: Path) -> None:
 
 async def test_an_empty_answer(tmp_path: Path) -> None:
     """A model that says nothing at all is at fault."""
-    with pytest.raises(AgentError, match="answered with nothing"):
+    with pytest.raises(AgentError, match="answer is empty"):
         await play(tmp_path, [{"text": " "}], style="text")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_agentbench.agents.terminal import FencedAnswer, read_speech
+from pytest_agentbench.agents.terminal import FencedAnswer, read_fenced_answer
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from pytest_agentbench.agents.terminal import FencedAnswer, read_speech
 )
 def test_commands(text: str, commands: tuple[str, ...]) -> None:
     """Closed blocks of a shell are commands, in their order; other blocks, and those that were only thought, are not."""
-    assert FencedAnswer(commands, done=False) == read_speech(text)
+    assert FencedAnswer(commands, done=False) == read_fenced_answer(text)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_commands(text: str, commands: tuple[str, ...]) -> None:
 )
 def test_done(text: str, done: bool) -> None:
     """Who is done says it in a line of its own."""
-    assert done == read_speech(text).done
+    assert done == read_fenced_answer(text).done
 
 
 def test_a_command_comes_first() -> None:
     """Who says both has not seen the output yet, and is not done."""
-    assert FencedAnswer(("ls",), done=False) == read_speech("```bash\nls\n```\nTASK_COMPLETE")
+    assert FencedAnswer(("ls",), done=False) == read_fenced_answer("```bash\nls\n```\nTASK_COMPLETE")

@@ -57,7 +57,7 @@ async def test_answers_that_are_cut(tmp_path: Path, retry: Json, limits: list[in
     async with staged(tmp_path, [DONE], max_tokens=2) as stage:
         run = ToolCalling(truncation_retry=retry).run(SCENARIO, stage.llm, stage.tools)
         if limits[-1] < 9:
-            with pytest.raises(LimitReached, match=f"tokens: the answer was cut after {limits[-1]}$"):
+            with pytest.raises(LimitReached, match=f"tokens: the answer was truncated after {limits[-1]}$"):
                 await run
         else:
             assert Answer(DONE["text"]) == await run
@@ -70,7 +70,7 @@ async def test_answers_that_are_cut(tmp_path: Path, retry: Json, limits: list[in
 async def test_calls_that_are_cut(tmp_path: Path) -> None:
     """The calls of an answer that was cut are not carried out: their arguments may be half of what they were to be."""
     async with staged(tmp_path, [{"tool_calls": [LAMP], "finish_reason": "length"}]) as stage:
-        with pytest.raises(LimitReached, match="tokens: the answer was cut after"):
+        with pytest.raises(LimitReached, match="tokens: the answer was truncated after"):
             await ToolCalling().run(SCENARIO, stage.llm, stage.tools)
 
     assert [] == stage.called
@@ -82,7 +82,7 @@ async def test_answers_that_say_nothing(tmp_path: Path, retries: int) -> None:
     async with staged(tmp_path, [{"text": " \n"}, {"text": ""}, DONE]) as stage:
         run = ToolCalling(max_empty_response_retries=retries).run(SCENARIO, stage.llm, stage.tools)
         if retries < 2:
-            with pytest.raises(AgentError, match="the model answered with nothing: no text and no tool call"):
+            with pytest.raises(AgentError, match="the model's answer is empty: no text and no tool call"):
                 await run
         else:
             assert Answer(DONE["text"]) == await run

@@ -15,7 +15,13 @@ FAR = {"url": "http://127.0.0.1:9/v1", "model": "expert", "api_key": "EXPERTS_KE
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({}, "needs the role 'answer': no endpoint is configured for it; add it to `roles` in suite.yaml or in the YAML of backend 'embedded'"),
+        (
+            {},
+            (
+                "needs the role 'answer': no endpoint is configured for it; "
+                "add it to `roles` in suite.yaml or in the YAML of backend 'embedded'"
+            ),
+        ),
         ({"roles": {"answer": {}}}, "needs the role 'reasoner': no endpoint is configured for it; *"),
         (
             {"roles": {"answer": FAR, "reasoner": {}}},
