@@ -1,4 +1,4 @@
-"""What a test in whose process a rollout ran is told when the pool cannot answer."""
+"""Refusals of the pool while a rollout runs inside its test."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ async def written(connection: PoolConnection) -> None:
 @pytest.mark.parametrize("question", [closed, told, opened, written], ids=["close", "said", "open", "submit"])
 @pytest.mark.parametrize(("status", "error"), [("infra_error", InfraError), ("missing", MissingError)])
 async def test_a_refusal_is_no_answer(question: Callable[[PoolConnection], Awaitable[None]], status: str, error: type[Exception]) -> None:
-    """Calls that nobody can tell are not an empty list of calls, and a record that was not written is not empty: it is an error."""
+    """A refusal raises an error. It is never taken for an empty list of calls or an empty record."""
     with pool(answers(QuestionRefused("the pool is full", status))) as connection, pytest.raises(error, match="the pool is full"):
         await question(connection)
