@@ -1,4 +1,4 @@
-"""What a ReAct speaker says, read: the parser faults of other agents are not ours, and no text makes the parser fall over."""
+"""Parsing of ReAct answers: no parser faults of other agents, and no text that crashes the parser."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CYCLE = 'Thought: look first\nAction: find\nAction Input: {"item": "lamp"}'
     ],
 )
 def test_actions(text: str, tool: str, given: str) -> None:
-    """Weakness 8 of the NeMo toolkit: the first action is read, however it is dressed; what looks like a label in its JSON is none."""
+    """Weakness 8 of the NeMo toolkit: the first action is parsed, however it is formatted. Labels inside its JSON are ignored."""
     parsed = read_answer(text)
 
     assert isinstance(parsed, Action)
@@ -88,7 +88,7 @@ def test_actions(text: str, tool: str, given: str) -> None:
     ],
 )
 def test_final_answers(text: str, answer: str) -> None:
-    """The text behind the marker, without the marker's bold; a text without any label is an answer as well."""
+    """A final answer is the text after the label, without its bold markers, or a text without any label."""
     assert FinalAnswer(answer) == read_answer(text)
 
 
@@ -109,7 +109,7 @@ def test_final_answers(text: str, answer: str) -> None:
     ],
 )
 def test_what_is_no_react(text: str, error: str) -> None:
-    """An answer without action, input or text is told what it lacks."""
+    """The error for an incomplete answer says what is missing."""
     with pytest.raises(ReactTextError) as caught:
         read_answer(text)
 
@@ -117,7 +117,7 @@ def test_what_is_no_react(text: str, error: str) -> None:
 
 
 def test_what_is_kept_of_an_answer() -> None:
-    """What follows the first action is not part of what was said: the model does not see results that it made up."""
+    """Text after the first action is dropped, so the model does not see results that it invented."""
     parsed = read_answer(f"<think>hm</think>\n{CYCLE} I guess\nObservation: found\nFinal Answer: yes")
 
     assert isinstance(parsed, Action)
@@ -132,7 +132,7 @@ ANY_TEXT = st.text() | st.lists(PIECES | st.text(max_size=3), max_size=25).map("
 
 @given(ANY_TEXT)
 def test_any_text(text: str) -> None:
-    """No text makes it raise anything but its own error, and no tool or answer it reads is empty."""
+    """The parser raises only its own error for any text, and never returns an empty tool or answer."""
     try:
         parsed = read_answer(text)
     except ReactTextError:
@@ -143,7 +143,7 @@ def test_any_text(text: str) -> None:
 
 @pytest.mark.parametrize("piece", [" ", "\n", "*", "* ", "Action:", "action ", "action 1", "{", "<think>", "final answer ", '\\"', "```\n"])
 def test_a_model_that_stutters(piece: str) -> None:
-    """A text in which a model repeats itself without end is read in time that grows with its length."""
+    """Parsing a text with endless repetitions takes time proportional to its length."""
     with pytest.raises(ReactTextError):
         read_answer(f"Thought: hm\nAction: {piece * 30_000}")
 

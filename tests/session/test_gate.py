@@ -191,7 +191,7 @@ MEANS = {"tsq": 0.5, "tsq.mean": 0.8, "repeated.mean": 0.25}
 
 
 def test_thresholds_of_means_are_rules(asking: Any) -> None:
-    """`tsq.mean: 0.8` is a rule `of run`, an upper bound if lower is better; `tsq: 0.5` is none. A rule about the same value replaces it."""
+    """`tsq.mean: 0.8` is a rule `of run`, an upper bound if lower is better; `tsq: 0.5` is not. A rule on the same value replaces it."""
     suite = replace(found("tsq.mean >= 0.7"), thresholds=MEANS)
 
     assert [

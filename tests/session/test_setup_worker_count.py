@@ -6,7 +6,7 @@ import pytest
 from xdist.plugin import pytest_cmdline_main
 
 from pytest_agentbench.plugin import xdist_workers
-from pytest_agentbench.rollouts import rollout  # noqa: F401  # Imported before pytester unloads modules, so that it is not loaded again for each test.
+from pytest_agentbench.rollouts import rollout  # noqa: F401  # Imported once here, because pytester unloads modules after each test.
 from pytest_agentbench.session.controller import Controller
 from pytest_agentbench.session.settings import read_settings
 from pytest_agentbench.session.setup import Workers, choose_workers, find_suites
