@@ -69,7 +69,7 @@ async def test_a_program_is_told_the_scenario(tmp_path: Path, source: str) -> No
 
 
 async def test_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program gets the user's environment and the tap's addresses, but no test variables, no secrets outside `keys`, no loopback proxy."""
+    """The user's environment with the tap's addresses, without test variables, secrets that are not in `keys`, and proxies for loopback."""
     given = {"MINE": "1", "COV_CORE": "1", "PYTEST_X": "1", "MY_API_KEY": "secret", "HF_TOKEN": "secret", "SEARCH_KEY": "for the search"}
     for name, value in {**given, "OPENAI_API_KEY": "secret", "NO_PROXY": "example.org", "PYTHONPATH": "here"}.items():
         monkeypatch.setenv(name, value)
@@ -357,6 +357,6 @@ async def test_a_supervisor_that_is_killed(tmp_path: Path, monkeypatch: pytest.M
     (supervisor,) = await asyncio.to_thread(wait_for, lambda: [*tmp_path.glob("*.pid")], "the program")
     os.kill(int(supervisor.stem), signal.SIGKILL)
 
-    with pytest.raises(InfraError, match="the supervisor process of .* died"):
+    with pytest.raises(InfraError, match=r"the supervisor process of .* died"):
         await running
     wait_for(lambda: not lives(int((tmp_path / "own").read_text())), "the end of the program")

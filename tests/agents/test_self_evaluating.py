@@ -423,7 +423,7 @@ def test_it_wraps_any_agent(wraps: Any) -> None:
         ({"min_confidence_threshold": "0.7"}, "min_confidence_threshold should be a number from 0 to 1, not '0.7'"),
         ({"pass_feedback_to_agent": "no"}, "pass_feedback_to_agent should be true or false, not 'no'"),
         ({"feedback_template": None}, "feedback_template should be a text, not None"),
-        ({"evaluation_prompt_template": "Good?"}, "evaluation_prompt_template should be a text with {tool_calls} in it"),
+        ({"evaluation_prompt_template": "Good?"}, "evaluation_prompt_template should be a text that contains {tool_calls}"),
         ({"evaluator_llm": {"url": "http://x"}}, "evaluator_llm should be {url, model}, with api_key the name of an environment variable"),
         ({"evaluator_llm": {"url": "http://x", "model": "m", "key": "k"}}, "evaluator_llm should be {url, model}, with api_key"),
         ({"wraps": "tool_callin"}, "wraps: no agent 'tool_callin'; known: "),

@@ -149,7 +149,7 @@ async def test_time_in_the_middle_of_a_command(tmp_path: Path) -> None:
 
 async def test_no_task() -> None:
     """A scenario without a task is an error."""
-    with pytest.raises(ConfigError, match="scenario 'plain' is no task"):
+    with pytest.raises(ConfigError, match="scenario 'plain' is not a task"):
         await Terminal().run(Scenario("plain", (INSTRUCTION,)), LLM("http://127.0.0.1:9/v1", "none"), Toolbox(()))
 
 
