@@ -215,8 +215,8 @@ def session_line(opened: OpenSession | None, rollouts_line: Callable[[RunRecorde
 
 
 def boot_line(services: Services) -> str:
-    """Returns, for example, `agentbench is booting vllm · 83 s · engine: waiting for /health · loading weights`."""
-    return f"agentbench is booting {services.backend.name} · {time.monotonic() - services.boot_began:.0f} s · {services.boot_status}"
+    """Returns, for example, `agentbench boots vllm · 83 s · engine: waiting for /health · loading weights`."""
+    return f"agentbench boots {services.backend.name} · {time.monotonic() - services.boot_began:.0f} s · {services.boot_status}"
 
 
 def status_line(recorder: RunRecorder, now: float) -> str:

@@ -391,8 +391,8 @@ def test_a_boot_on_a_terminal(small: Project, test: str) -> None:
     status, written = run_on_terminal([*PYTEST, "scenarios/shop"], small.root, child_environment())
 
     assert 0 == status
-    assert re.search(r"agentbench is booting small · \d s · engine: waiting for /health · loading weights", written)
-    assert "agentbench is booting" not in str(Screen(written))
+    assert re.search(r"agentbench boots small · \d s · engine: waiting for /health · loading weights", written)
+    assert "agentbench boots" not in str(Screen(written))
 
 
 def test_a_boot_that_nobody_sees() -> None:
@@ -409,4 +409,4 @@ def test_a_boot_that_nobody_sees() -> None:
     services.boot_status = ""
     heartbeat.pytest_sessionfinish()
 
-    assert "agentbench is booting small · 83 s · engine: waiting for /health" == lines[0]
+    assert "agentbench boots small · 83 s · engine: waiting for /health" == lines[0]
